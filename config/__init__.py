@@ -1,0 +1,1 @@
+"""How an installation runs, and who its agents are."""

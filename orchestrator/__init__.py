@@ -1,0 +1,1 @@
+"""The parent's side: decide, dispatch, wait, merge, serve."""

@@ -1,0 +1,1 @@
+"""Kernel 2: the agent harness on ADK over any backend; it knows nothing of jobs."""

@@ -1,0 +1,138 @@
+"""What a job did to its snapshot: changed files, their contents before and after, and a patch.
+
+A change bundle is one uncompressed tar archive:
+
+    changes.json        a `Changes` document
+    patch               `git diff --binary -M` from the snapshot to the result
+    objects/<sha256>    every content that an entry names, before or after
+
+It holds both sides, so that a merge needs nothing but the bundle and the workspace.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, Literal, Self
+
+from pydantic import Field, ValidationError
+
+from orchestrator.jobs.spec import BlobId, WireModel
+
+FileKind = Literal["file", "symlink", "directory"]
+
+
+class ChangeKind(StrEnum):
+    """What happened to a path."""
+
+    ADDED = "added"
+    MODIFIED = "modified"
+    DELETED = "deleted"
+    RENAMED = "renamed"
+    MODE = "mode"
+
+
+class FileChange(WireModel):
+    """One changed path, as a result lists it. Paths are relative to the workspace, with `/`."""
+
+    path: str
+    change: ChangeKind
+    from_path: str | None = None
+    """Where a renamed file was."""
+    lines_added: int = 0
+    lines_removed: int = 0
+    binary: bool = False
+    size_bytes: int = 0
+    """The size afterwards; 0 when deleted."""
+
+
+class FileVersion(WireModel):
+    """One side of a change. `sha256` names an object of the bundle; a symlink's content is its target."""
+
+    kind: FileKind
+    mode: int = Field(ge=0, le=0o7777)
+    sha256: BlobId | None = None
+    """None for a directory."""
+    size_bytes: int = 0
+
+
+class ChangedFile(FileChange):
+    """A changed path with both its versions; `before` is None when added, `after` when deleted."""
+
+    before: FileVersion | None = None
+    after: FileVersion | None = None
+
+
+class SkippedFile(WireModel):
+    """A path that changed and is not carried: a special file, one over the size limit, an unreadable one."""
+
+    path: str
+    reason: str
+
+
+class Changes(WireModel):
+    """The document `changes.json` of a bundle."""
+
+    version: Literal[1] = 1
+    files: tuple[ChangedFile, ...] = ()
+    """Sorted by path."""
+    ignored: tuple[str, ...] = ()
+    """Changed paths that the snapshot's ignore rules leave out; listed, not merged."""
+    skipped: tuple[SkippedFile, ...] = ()
+
+    def summary(self) -> tuple[FileChange, ...]:
+        """The entries without their contents, for a `JobResult`."""
+        fields = set(FileChange.model_fields)
+        return tuple(FileChange(**file.model_dump(include=fields)) for file in self.files)
+
+
+class MalformedBundle(ValueError):
+    """The archive is not a change bundle."""
+
+
+class ChangeBundle:
+    """A change bundle opened for reading."""
+
+    def __init__(self, archive: tarfile.TarFile) -> None:
+        self._archive = archive
+        self._members = {member.name: member for member in archive.getmembers()}
+        try:
+            self.changes = Changes.model_validate_json(self._read("changes.json"))
+        except ValidationError as error:
+            raise MalformedBundle(f"changes.json is not understood: {error.error_count()} errors") from error
+
+    @classmethod
+    @contextmanager
+    def open(cls, source: Path | IO[bytes]) -> Iterator[Self]:
+        """Open a bundle from a file.
+
+        Raises:
+            MalformedBundle: the archive is damaged or not a bundle.
+        """
+        try:
+            with (
+                tarfile.open(source, mode="r:")
+                if isinstance(source, Path)
+                else tarfile.open(fileobj=source, mode="r:")
+            ) as archive:
+                yield cls(archive)
+        except (tarfile.TarError, EOFError) as error:
+            raise MalformedBundle(f"not a change bundle: {error}") from error
+
+    def patch(self) -> bytes:
+        """The patch from the snapshot to the result, for `git apply` and for people."""
+        return self._read("patch")
+
+    def content(self, version: FileVersion) -> bytes:
+        """The content of one side of a change; empty for a directory."""
+        return b"" if version.sha256 is None else self._read(f"objects/{version.sha256}")
+
+    def _read(self, name: str) -> bytes:
+        member = self._members.get(name)
+        stream = self._archive.extractfile(member) if member is not None and member.isfile() else None
+        if stream is None:
+            raise MalformedBundle(f"the bundle has no {name}")
+        return stream.read()

@@ -1,0 +1,93 @@
+"""Every failure of a job, drawn once.
+
+    JobFailure
+    ├── InvalidJob            the job cannot run as asked; asking again does not help
+    │   ├── UnknownAgent      no definition of that name
+    │   └── UnknownJob        no such id in the ledger
+    ├── LedgerUnavailable     Redis does not answer                                   retryable
+    ├── LeaseLost             another attempt may run: this one stops at once         retryable
+    ├── JobCancelled          someone asked for the end
+    ├── DeadlineExceeded      the job's time is used up
+    ├── LimitReached          a budget or a resource limit ended the job in order
+    ├── AgentFailed           the agent ended without an answer
+    ├── ModelUnavailable      the model's service did not answer, after all retries   retryable
+    ├── AttemptsUsedUp        every attempt died before it ended
+    ├── BlobMissing           a snapshot or a bundle is not in the blob store
+    └── SandboxFailure        the sandbox failed, not the command in it               retryable or not, see there
+
+`retryable` is an attribute of the class: the next attempt may succeed where this one failed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from orchestrator.jobs.result import JobError
+
+
+class JobFailure(Exception):
+    """The root of the tree above; its text is one sentence that says what to do."""
+
+    retryable: ClassVar[bool] = False
+
+    def as_error(self) -> JobError:
+        """This failure as it crosses the wire."""
+        return JobError(type=type(self).__name__, message=str(self), retryable=self.retryable)
+
+
+class InvalidJob(JobFailure):
+    """The job cannot run as asked."""
+
+
+class UnknownAgent(InvalidJob):
+    """No agent definition has that name."""
+
+
+class UnknownJob(InvalidJob):
+    """The ledger has no job of that id."""
+
+
+class LedgerUnavailable(JobFailure):
+    """Redis does not answer."""
+
+    retryable = True
+
+
+class LeaseLost(JobFailure):
+    """The attempt's lease lapsed or was taken: nothing that it does from here on counts."""
+
+    retryable = True
+
+
+class JobCancelled(JobFailure):
+    """Someone cancelled the job."""
+
+
+class DeadlineExceeded(JobFailure):
+    """The job's wall-clock limit is used up."""
+
+
+class LimitReached(JobFailure):
+    """A budget or resource limit ended the job; the message names the limit and how much it was."""
+
+
+class AgentFailed(JobFailure):
+    """The agent ended without an answer, or with one that does not fit its schema."""
+
+
+class ModelUnavailable(JobFailure):
+    """The model's service did not answer, after all retries."""
+
+    retryable = True
+
+
+class AttemptsUsedUp(JobFailure):
+    """Every attempt died before it could end the job."""
+
+
+class BlobMissing(JobFailure):
+    """A blob that the job names is not in the store."""
+
+
+class SandboxFailure(JobFailure):
+    """The sandbox failed, not the command in it; subclasses live beside the sandboxes."""

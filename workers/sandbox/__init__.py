@@ -1,0 +1,1 @@
+"""Where a job's commands run and its files live."""
