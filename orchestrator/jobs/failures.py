@@ -13,7 +13,7 @@
     ├── ModelUnavailable      the model's service did not answer, after all retries   retryable
     ├── AttemptsUsedUp        every attempt died before it ended
     ├── BlobMissing           a snapshot or a bundle is not in the blob store
-    └── SandboxFailure        the sandbox failed, not the command in it               retryable or not, see there
+    └── SandboxFailure        the sandbox failed, not the command in it               see there
 
 `retryable` is an attribute of the class: the next attempt may succeed where this one failed.
 """

@@ -1,0 +1,5 @@
+"""`python -m orchestrator` is `fanout`."""
+
+from orchestrator.cli import main
+
+main()

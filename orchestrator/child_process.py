@@ -1,0 +1,133 @@
+"""Child processes that other commands can find again: each holds a lock for as long as it lives.
+
+A process id in a file says little, because ids are used again. Here the child inherits an open, locked
+file: while the lock is held the child lives and the id in the file is its own; afterwards it is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+POLL_SECONDS = 0.05
+KILL_WAIT_SECONDS = 5.0
+"""After SIGKILL a process is gone at once, unless it hangs in the kernel."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+class ChildProcess:
+    """One named process of a folder: `<name>.lock` holds its id, `<name>.log` what it writes."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name = name
+        self.log_path = folder / f"{name}.log"
+        self._lock_path = folder / f"{name}.lock"
+        self._popen: subprocess.Popen[bytes] | None = None
+
+    def start(self, argv: Sequence[str], *, env: Mapping[str, str], outlives_parent: bool) -> None:
+        """Start it in a session of its own; call this from the main thread.
+
+        Without `outlives_parent` it is sent SIGTERM when this process ends in any way (Linux; elsewhere
+        only `stop` ends it).
+
+        Raises:
+            OSError: the program or the folder cannot be used, or the process runs already.
+        """
+        with (
+            self._lock_path.open("a+b") as lock,
+            open(self.log_path, "ab", opener=_private) as log,
+        ):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._popen = subprocess.Popen(  # noqa: S603 - the argv is ours
+                argv,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=(lock.fileno(),),
+                preexec_fn=None if outlives_parent else _dies_with_parent(),  # noqa: PLW1509 - one call to prctl
+            )
+            lock.truncate(0)
+            lock.write(str(self._popen.pid).encode())
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process lives, whoever started it."""
+        if self._popen is not None:
+            self._popen.poll()
+        try:
+            with self._lock_path.open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None when it is gone."""
+        if not self.is_alive:
+            return None
+        with contextlib.suppress(OSError, ValueError):
+            return int(self._lock_path.read_bytes())
+        return None
+
+    async def stop(self, grace_seconds: float) -> None:
+        """SIGTERM to its group, SIGKILL after the grace; returns when it is gone."""
+        self._signal(signal.SIGTERM)
+        if not await self._gone_within(grace_seconds):
+            self._signal(signal.SIGKILL)
+            await self._gone_within(KILL_WAIT_SECONDS)
+
+    def last_log_line(self) -> str:
+        """The end of its log, to be put into an error's text; empty when it wrote nothing."""
+        with contextlib.suppress(OSError), self.log_path.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - 4096))
+            lines = log.read().decode(errors="replace").strip().splitlines()
+            return lines[-1].strip()[:500] if lines else ""
+        return ""
+
+    def _signal(self, number: signal.Signals) -> None:
+        pid = self.pid
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, number)
+
+    async def _gone_within(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while self.is_alive:
+            if time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(POLL_SECONDS)
+        return True
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _dies_with_parent() -> Callable[[], None] | None:
+    """What the child runs before its program: it asks the kernel for SIGTERM at its parent's death."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl
+    parent = os.getpid()
+
+    def arrange() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died before the kernel knew
+            os._exit(1)
+
+    return arrange

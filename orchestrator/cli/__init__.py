@@ -1,0 +1,5 @@
+"""The command line: `fanout …`."""
+
+from orchestrator.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,167 @@
+"""`run`: a coordinator here, its jobs on the workers, their changes merged into a folder."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from config.agent_definitions import COORDINATOR
+from config.settings import Settings, load_settings
+from orchestrator.cli import output
+from orchestrator.cli.endings import ExitCode, UsageProblem
+from orchestrator.cli.live import Fetch, change_line, shown
+from orchestrator.cli.options import AsJson
+from orchestrator.cli.processes import announce_sandbox
+from orchestrator.cli.session import run
+from orchestrator.cli.waiting import live_console
+from orchestrator.client import JobClient
+from orchestrator.embedded import Embedded, attached
+from orchestrator.jobs.failures import LedgerUnavailable, UnknownJob
+from orchestrator.jobs.spec import new_job_id
+from orchestrator.jobs.state import JobRecord
+
+if TYPE_CHECKING:
+    from orchestrator.coordinator import CoordinatorEvent, RunOutcome
+
+GIT_SECONDS = 30.0
+
+
+def run_(
+    goal: Annotated[str, typer.Argument(help="What is to be reached.")],
+    workspace: Annotated[Path, typer.Option(metavar="DIR", help="The folder that is worked on.")] = Path(),
+    agent: Annotated[str, typer.Option(help="Who coordinates.")] = COORDINATOR,
+    model: Annotated[str | None, typer.Option(help="Instead of the coordinator's model.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before files are changed.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a coordinator on a goal; its jobs' changes are merged into DIR.
+
+    Without FANOUT_REDIS_URL it starts a Redis and a worker of its own for as long as it runs.
+    """
+    settings = load_settings()
+    if not workspace.is_dir():
+        raise UsageProblem(f"--workspace {str(workspace)!r} is not a folder.")
+    folder = workspace.resolve()
+    if not yes:
+        _ask(folder)
+    outcome = run(_run(settings, goal=goal, workspace=folder, agent=agent, model=model))
+    if as_json:
+        error = outcome.error.model_dump() if outcome.error else None
+        told = {"success": outcome.success, "text": outcome.text, "root_id": outcome.root_id, "error": error}
+        output.document(told)
+    elif outcome.text:
+        output.payload(output.printable(outcome.text))
+    if outcome.error is not None:
+        output.notice(f"{outcome.error.type}: {outcome.error.message}")
+    raise typer.Exit(ExitCode.DONE if outcome.success else ExitCode.WORK_FAILED)
+
+
+async def _run(
+    settings: Settings, *, goal: str, workspace: Path, agent: str, model: str | None
+) -> RunOutcome:
+    async with _services(settings) as reachable, JobClient.from_settings(reachable) as client:
+        workers = await client.workers()
+        if workers:
+            announce_sandbox(workers)
+        else:
+            output.notice("No worker is alive, so jobs will wait: start one with `fanout worker`.")
+        return await coordinate(
+            client, goal=goal, workspace=workspace, agent=agent, model=model, default_model=settings.model
+        )
+
+
+async def coordinate(
+    client: JobClient, *, goal: str, workspace: Path, agent: str, model: str | None, default_model: str
+) -> RunOutcome:
+    """Run the coordinator, with a live view of its tree where a person looks at stderr, else plain lines."""
+    from orchestrator.coordinator import run_goal  # noqa: PLC0415 - ADK takes seconds to import
+
+    root_id = new_job_id()
+    console = live_console()
+    say = _teller(console)
+    try:
+        async with shown(client, _tree_of(client, root_id), console=console, on_change=_say_change):
+            return await run_goal(
+                client,
+                goal=goal,
+                workspace=workspace,
+                agent=agent,
+                model=model,
+                default_model=default_model,
+                root_id=root_id,
+                on_event=say,
+            )
+    except asyncio.CancelledError:
+        output.notice(
+            "Interrupted: the coordinator ends, and so do the jobs that it waited for. "
+            f"What they had done: fanout tree {root_id}"
+        )
+        raise
+
+
+@asynccontextmanager
+async def _services(settings: Settings) -> AsyncIterator[Settings]:
+    """The Redis and the workers that are there, or their own ones as long as the context lasts."""
+    try:
+        reachable = await asyncio.to_thread(attached, settings)
+    except LedgerUnavailable:
+        output.notice("Starting a Redis and a worker for this run …")
+        async with Embedded(settings, notice=output.notice) as embedded:
+            yield embedded.settings
+    else:
+        yield reachable
+
+
+def _teller(console: Console | None) -> Callable[[CoordinatorEvent], None]:
+    """Prints what the coordinator says and calls; its jobs' progress is in the live view already."""
+
+    def tell(event: CoordinatorEvent) -> None:
+        text = output.printable(event.text).strip()
+        if event.kind == "progress" or not text:
+            return
+        line = f"→ {text}" if event.kind == "tool" else text
+        if console is None:
+            output.notice(line)
+        else:
+            console.print(Text(line, style={"tool": "dim", "error": "red"}.get(event.kind, "")))
+
+    return tell
+
+
+def _say_change(record: JobRecord) -> None:
+    output.notice(change_line(record))
+
+
+def _tree_of(client: JobClient, root_id: str) -> Fetch:
+    async def fetch() -> list[JobRecord]:
+        try:
+            return await client.tree(root_id)
+        except UnknownJob:  # the coordinator has not submitted anything yet
+            return []
+
+    return fetch
+
+
+def _ask(folder: Path) -> None:
+    """A person at a terminal is asked once, unless Git can bring everything back."""
+    if not output.stderr_is_terminal() or not output.stdin_is_terminal() or _is_clean_checkout(folder):
+        return
+    if not typer.confirm(f"Agents will edit files in {folder}. Go on?", err=True):
+        raise typer.Exit(ExitCode.NOT_ALLOWED)
+
+
+def _is_clean_checkout(folder: Path) -> bool:
+    command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), "status", "--porcelain"]
+    try:
+        answer = subprocess.run(command, capture_output=True, check=False, timeout=GIT_SECONDS)  # noqa: S603 - no shell
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return answer.returncode == 0 and not answer.stdout.strip()

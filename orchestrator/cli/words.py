@@ -1,0 +1,145 @@
+"""Jobs and journal events in a person's words, one line each."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from orchestrator.cli.output import one_line
+from orchestrator.jobs.journal import EventType, JournalEvent
+from orchestrator.jobs.result import JobResult
+from orchestrator.jobs.state import JobRecord, JobState
+
+SYMBOLS = {
+    JobState.QUEUED: "·",
+    JobState.RUNNING: "▶",
+    JobState.WAITING: "⏸",
+    JobState.SUCCEEDED: "✔",
+    JobState.FAILED: "✘",
+    JobState.TIMED_OUT: "⏱",
+    JobState.CANCELLED: "⊘",
+}
+
+SHORT_ID_CHARACTERS = 12
+"""Ten tell the millisecond of the submission, two the job among those of one call, mostly."""
+
+EVENT_CHARACTERS = 400
+"""Enough of an event for one glance; `fanout logs --json` has it whole."""
+
+
+def short_ids(ids: Iterable[str]) -> dict[str, str]:
+    """The shortest beginning of each id that none of the others shares, but at least twelve characters."""
+    ordered = sorted(set(ids))
+    shared = [0] * (len(ordered) + 1)
+    for place in range(1, len(ordered)):
+        shared[place] = _shared(ordered[place - 1], ordered[place])
+    return {
+        job_id: job_id[: max(SHORT_ID_CHARACTERS, shared[place] + 1, shared[place + 1] + 1)]
+        for place, job_id in enumerate(ordered)
+    }
+
+
+def _shared(left: str, right: str) -> int:
+    """How many first characters two different ids have in common."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(left), len(right)))
+
+
+def title(record: JobRecord, width: int = 60) -> str:
+    """What a job is about: its labels, then the head of its description."""
+    labels = ",".join(f"{key}={value}" for key, value in record.labels.items())
+    return one_line(f"[{labels}] {record.description}" if labels else record.description, width)
+
+
+def doing(record: JobRecord) -> str:
+    """What a job does now, or what it waits for."""
+    if record.waiting_for:
+        return f"waits for {record.waiting_for}"
+    return "" if record.last_event in (None, record.state) else str(record.last_event)
+
+
+def elapsed(record: JobRecord, now: float | None = None) -> str:
+    """How long a job has been running or ran; how long it has waited when it never ran."""
+    end = record.finished_at or now or time.time()
+    return span(max(0.0, end - (record.started_at or record.submitted_at)))
+
+
+def span(seconds: float) -> str:
+    """A length of time at a glance: 0.4s, 12s, 3m05s, 2h10m."""
+    if seconds < 10:  # noqa: PLR2004 - below it the tenth matters
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes == 0:
+        return f"{rest}s"
+    hours, minutes_left = divmod(minutes, 60)
+    return f"{minutes}m{rest:02}s" if hours == 0 else f"{hours}h{minutes_left:02}m"
+
+
+def moment(at: float | None) -> str:
+    """A time of day of this machine's zone, with the date."""
+    return "" if at is None else datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def event_line(event: JournalEvent) -> str:
+    """One journal event as `logs` prints it."""
+    clock = datetime.fromtimestamp(event.at).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    return f"{clock}  {event.attempt}  {event.type:<13}  {one_line(_told(event), EVENT_CHARACTERS)}".rstrip()
+
+
+def _told(event: JournalEvent) -> str:
+    data = event.data
+    match event.type:
+        case EventType.JOB_STATE:
+            rest = ", ".join(_text(value) for key, value in data.items() if key != "state" and value)
+            return f"{data.get('state')}: {rest}" if rest else str(data.get("state"))
+        case EventType.MODEL_REQUEST:
+            return f"{data.get('model')}, {data.get('contents')} contents"
+        case EventType.TOOL_CALL:
+            return f"{data.get('tool')} {_text(data.get('arguments'))}"
+        case EventType.TOOL_RESULT:
+            return "; ".join(
+                f"{result['tool']}: {_text(result['result'])}" for result in _dicts(data, "results")
+            )
+        case EventType.MODEL_REPLY | EventType.SESSION_EVENT:
+            calls = ", ".join(str(call["tool"]) for call in _dicts(data, "calls"))
+            return " ".join(filter(None, (_text(data.get("text")), f"→ {calls}" if calls else "")))
+        case EventType.TODOS:
+            return "; ".join(f"{todo.get('status')}: {todo.get('content')}" for todo in _dicts(data, "todos"))
+        case _:
+            return _text(data)
+
+
+def tokens_of(event: JournalEvent) -> int:
+    """The tokens that a model's reply took, input and output together."""
+    usage = event.data.get("usage")
+    if event.type is not EventType.MODEL_REPLY or not isinstance(usage, dict):
+        return 0
+    return sum(int(str(usage.get(name) or 0)) for name in ("input_tokens", "output_tokens"))
+
+
+def ended_line(result: JobResult) -> str:
+    """How a job ended, in one line."""
+    words = [f"{result.job_id}  {result.state}"]
+    if result.error is not None:
+        words.append(f"{result.error.type}: {result.error.message}")
+    return one_line("  ".join(words))
+
+
+def count_states(records: Sequence[JobRecord]) -> str:
+    """`12 jobs: 3 running, 9 succeeded`."""
+    counts = [(state, sum(record.state is state for record in records)) for state in JobState]
+    told = ", ".join(f"{count} {state}" for state, count in counts if count)
+    return f"{len(records)} {'job' if len(records) == 1 else 'jobs'}" + (f": {told}" if told else "")
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _dicts(data: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    return [item for item in data.get(name) or () if isinstance(item, dict)]

@@ -1,0 +1,1 @@
+"""Where a deep agent's file tools read and write."""

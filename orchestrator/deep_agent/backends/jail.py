@@ -1,0 +1,125 @@
+"""Resolving a path so that it cannot leave a directory: links, `..` and races included.
+
+Each name is opened relative to its open parent and never followed by the kernel; a link is read and its names
+are resolved in the same way. This is openat2's RESOLVE_BENEATH, which Python cannot call.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_LINKS = 40
+"""Linux's own limit on links in one path."""
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True)
+class Place:
+    """A name in an open directory; there need not be anything of that name."""
+
+    directory: int
+    """A file descriptor, open while the context that gave this place is."""
+    name: str
+
+    def lstat(self) -> os.stat_result:
+        """What is there, a link not followed; FileNotFoundError when nothing is."""
+        return os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
+
+
+class Jail:
+    """A directory that no path leads out of; one that tries raises PermissionError."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.resolve(strict=True)
+        if not self._root.is_dir():
+            raise NotADirectoryError(str(root))
+
+    @contextmanager
+    def place(
+        self, names: Sequence[str], *, follow_last: bool, make_parents: bool = False
+    ) -> Iterator[Place]:
+        """Where the last name is, its parents resolved; `follow_last` goes on through links there."""
+        with ExitStack() as opened:
+            yield _Resolution(self._root, opened, make_parents=make_parents).resolve(
+                names, follow_last=follow_last
+            )
+
+    @contextmanager
+    def directory(self, names: Sequence[str]) -> Iterator[int]:
+        """An open directory; NotADirectoryError when it is something else."""
+        with self.place(names, follow_last=True) as place:
+            descriptor = os.open(place.name, _DIRECTORY, dir_fd=place.directory)
+            try:
+                yield descriptor
+            finally:
+                os.close(descriptor)
+
+
+class _Resolution:
+    """One path being resolved: the open directories from the root down to where it has come."""
+
+    def __init__(self, root: Path, opened: ExitStack, *, make_parents: bool) -> None:
+        self._root = root
+        self._opened = opened
+        self._make_parents = make_parents
+        self._links = 0
+        self._stack = [self._keep(os.open(root, _DIRECTORY & ~os.O_NOFOLLOW))]
+
+    def resolve(self, names: Sequence[str], *, follow_last: bool) -> Place:
+        ahead = list(reversed(names))
+        while ahead:
+            name = ahead.pop()
+            place = Place(self._stack[-1], name)
+            if name == ".":
+                continue
+            if name == "..":
+                self._go_up()
+            elif (ahead or follow_last) and self._is_link(place):
+                ahead += reversed(self._target(place))
+            elif not ahead:
+                return place
+            else:
+                self._enter(place)
+        return Place(self._stack[-1], ".")
+
+    def _go_up(self) -> None:
+        if len(self._stack) == 1:
+            raise PermissionError(errno.EACCES, "leads out of the directory")
+        self._stack.pop()
+
+    def _enter(self, place: Place) -> None:
+        if self._make_parents:
+            with suppress(FileExistsError):
+                os.mkdir(place.name, dir_fd=place.directory)
+        self._stack.append(self._keep(os.open(place.name, _DIRECTORY, dir_fd=place.directory)))
+
+    def _is_link(self, place: Place) -> bool:
+        try:
+            return stat.S_ISLNK(place.lstat().st_mode)
+        except FileNotFoundError:
+            return False
+
+    def _target(self, link: Place) -> list[str]:
+        """The names that a link stands for; an absolute one counts when it leads into the root."""
+        self._links += 1
+        if self._links > MAX_LINKS:
+            raise PermissionError(errno.ELOOP, "too many links")
+        target = os.readlink(link.name, dir_fd=link.directory)
+        if target.startswith("/"):
+            root = str(self._root)
+            if target != root and not target.startswith(root.rstrip("/") + "/"):
+                raise PermissionError(errno.EACCES, "leads out of the directory")
+            del self._stack[1:]
+            target = target[len(root) :]
+        return [name for name in target.split("/") if name]
+
+    def _keep(self, descriptor: int) -> int:
+        self._opened.callback(os.close, descriptor)
+        return descriptor

@@ -1,0 +1,92 @@
+"""Which paths a glob pattern means, and which lines a text is in: one rule for every backend."""
+
+from __future__ import annotations
+
+import posixpath
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from wcmatch import glob as wcglob
+
+from orchestrator.deep_agent.backends.protocol import Entry, Hit
+from orchestrator.deep_agent.failures import ToolMistake
+
+MAX_PATTERN_CHARACTERS = 500
+"""Long enough for any pattern a person writes; a pattern is compiled to a regular expression."""
+
+MAX_ALTERNATIVES = 200
+"""How many patterns braces may stand for: `{1..1000000}` would compile a million."""
+
+MAX_GLOBSTARS = 6
+"""Each `**` multiplies the ways in which a path can fail to match."""
+
+MAX_LINE_CHARACTERS = 2_000
+"""How much of a found line is kept: minified files have lines of megabytes."""
+
+BINARY_PROBE_BYTES = 8 * 1024
+"""A NUL in here means binary: git's rule, and cheap."""
+
+_FLAGS = wcglob.GLOBSTAR | wcglob.BRACE
+
+
+def matcher(pattern: str) -> Callable[[str], bool]:
+    """A test of paths relative to the searched directory; ToolMistake when the pattern cannot be used.
+
+    `*` stays within one directory, `**` crosses them, names that start with a dot need a dot in the pattern.
+    """
+    if not pattern or len(pattern) > MAX_PATTERN_CHARACTERS or "\0" in pattern:
+        raise ToolMistake(f"A glob pattern has 1 to {MAX_PATTERN_CHARACTERS} characters.")
+    if ".." in pattern.split("/") or pattern.startswith("~"):
+        raise ToolMistake(f"Path traversal not allowed: {pattern}")
+    if pattern.count("**") > MAX_GLOBSTARS:
+        raise ToolMistake(f"A glob pattern may hold at most {MAX_GLOBSTARS} '**'.")
+    try:
+        compiled = wcglob.compile(pattern, flags=_FLAGS, limit=MAX_ALTERNATIVES)
+    except Exception as error:  # noqa: BLE001 - the class of "too many alternatives" is private
+        raise ToolMistake(f"Not a usable glob pattern: {pattern} ({error})") from None
+    return lambda path: bool(compiled.match(path))
+
+
+def select(entries: Iterable[Entry], pattern: str, base: str, *, deadline: float) -> tuple[list[Entry], bool]:
+    """The entries that match, and whether all were looked at before the deadline (of `time.monotonic`).
+
+    A pattern that starts with `/` is matched against the whole path, any other against the path below `base`.
+    """
+    if pattern.startswith("/"):
+        base, pattern = "/", pattern.lstrip("/")
+    matches = matcher(pattern)
+    found: list[Entry] = []
+    for entry in entries:
+        if time.monotonic() > deadline:
+            return found, False
+        if matches(posixpath.relpath(entry.path, base)):
+            found.append(entry)
+    return found, True
+
+
+def filter_pattern(glob: str) -> str:
+    """A grep filter as a glob pattern: without a slash it means the file name, at any depth."""
+    return glob if "/" in glob else f"**/{glob}"
+
+
+def is_binary(data: bytes) -> bool:
+    """Whether a file that starts like this is not text."""
+    return b"\0" in data[:BINARY_PROBE_BYTES]
+
+
+def hits_in(data: bytes, text: str, path: str) -> Iterator[Hit]:
+    """The lines of a file that contain the text, from the first; none of a binary file."""
+    needle = text.encode()
+    if not needle or b"\n" in needle or is_binary(data):
+        return
+    line_number, counted_to = 1, 0
+    at = data.find(needle)
+    while at != -1:
+        line_number += data.count(b"\n", counted_to, at)
+        start = data.rfind(b"\n", 0, at) + 1
+        end = data.find(b"\n", at)
+        end = len(data) if end == -1 else end
+        line = data[start : min(end, start + 4 * MAX_LINE_CHARACTERS)].decode(errors="replace")
+        yield Hit(path=path, line_number=line_number, line=line.rstrip("\r")[:MAX_LINE_CHARACTERS])
+        counted_to = at
+        at = data.find(needle, end)

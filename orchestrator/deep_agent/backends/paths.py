@@ -1,0 +1,48 @@
+"""Which paths the file tools accept: one rule for every backend."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+
+from orchestrator.deep_agent.failures import ToolMistake
+
+MAX_PATH_CHARACTERS = 4_096
+"""PATH_MAX of Linux, its final NUL included."""
+
+MAX_NAME_BYTES = 255
+"""NAME_MAX of every common file system."""
+
+_DRIVE = re.compile(r"^[A-Za-z]:")
+
+
+def checked(path: str) -> str:
+    """The normalised absolute path; ToolMistake, in S2's words, for one that a tool does not take."""
+    if not path.strip():
+        raise ToolMistake("The path is empty. Give an absolute path that starts with '/'.")
+    if "\0" in path or len(path) >= MAX_PATH_CHARACTERS:
+        raise ToolMistake(
+            f"Not a valid path: a path has at most {MAX_PATH_CHARACTERS - 1} characters, no NUL."
+        )
+    if path.startswith("~") or ".." in re.split(r"[/\\]", path):
+        raise ToolMistake(f"Path traversal not allowed: {path}")
+    if _DRIVE.match(path):
+        raise ToolMistake(
+            f"Windows paths are not supported: {path}. Use an absolute path that starts with '/'."
+        )
+    if not path.startswith("/"):
+        raise ToolMistake(f"The path must be absolute: {path}. Did you mean /{path}?")
+    normal = posixpath.normpath("/" + path.lstrip("/"))
+    if any(len(name.encode(errors="surrogatepass")) > MAX_NAME_BYTES for name in normal.split("/")):
+        raise ToolMistake(f"A name in the path is longer than {MAX_NAME_BYTES} bytes.")
+    if not _is_encodable(normal):
+        raise ToolMistake("Not a valid path: it holds characters that UTF-8 cannot express.")
+    return normal
+
+
+def _is_encodable(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,126 @@
+"""The seam between the file tools and the place where files are.
+
+A backend stores bytes under normalised absolute paths and knows nothing of lines, globs, limits or
+messages: those are `orchestrator.deep_agent.files`, once for all backends. What is wrong with a path is an
+`OSError` of the fitting class (`FileNotFoundError`, `FileExistsError`, `IsADirectoryError`,
+`NotADirectoryError`, `PermissionError`); anything else that a backend raises is a failure of the backend,
+not of the agent.
+
+A new backend is finished when it passes `tests/contract/test_backends.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+EntryKind = Literal["file", "directory", "symlink", "other"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One path; a link is described, not followed, except by `stat`."""
+
+    path: str
+    kind: EntryKind
+    size_bytes: int = 0
+    modified_at: float = 0.0
+    """Seconds since the epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Walk:
+    """The files below a directory, sorted by path, or as many as the budget allowed."""
+
+    entries: tuple[Entry, ...]
+    complete: bool = True
+    """False when the number or the time ran out first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hit:
+    """A line that contains the text looked for."""
+
+    path: str
+    line_number: int
+    """From 1."""
+    line: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hits:
+    """The lines found, or as many as the budget allowed."""
+
+    hits: tuple[Hit, ...]
+    complete: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How a command ended."""
+
+    output: str
+    exit_code: int
+    truncated: bool = False
+    """The middle of the output was dropped."""
+    timed_out: bool = False
+    out_of_memory: bool = False
+
+
+class Backend(Protocol):
+    """Files under absolute paths without `.`, `..` or double slashes."""
+
+    @property
+    def search_root(self) -> str:
+        """The directory that glob and grep search when they are asked for `/`: the agent's own files."""
+        ...
+
+    async def stat(self, path: str) -> Entry:
+        """What is at the path, links followed; FileNotFoundError when nothing is."""
+        ...
+
+    async def list(self, path: str) -> Sequence[Entry]:
+        """A directory's entries, sorted by path; NotADirectoryError for a file."""
+        ...
+
+    async def read_bytes(self, path: str, max_bytes: int) -> bytes:
+        """The first `max_bytes` of a file."""
+        ...
+
+    async def write_bytes(self, path: str, data: bytes, *, create_only: bool = False) -> None:
+        """Put a whole file in place atomically, making its directories; an existing file keeps its mode.
+
+        `create_only` raises FileExistsError, atomically, when anything is at the path.
+        """
+        ...
+
+    async def delete(self, path: str) -> None:
+        """Remove a file, a link or a whole directory; FileNotFoundError when nothing is there."""
+        ...
+
+    async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walk:
+        """All files below a directory; links not followed, `.git` directories left out."""
+        ...
+
+    async def grep(
+        self, text: str, path: str, *, only: Sequence[str] | None, max_hits: int, timeout_seconds: float
+    ) -> Hits:
+        """Lines that contain `text` literally, in a file, below a directory, or in the files of `only`.
+
+        Binary files (a NUL in the first 8 KiB) and `.git` directories are left out; links are not followed.
+        """
+        ...
+
+
+@runtime_checkable
+class Shell(Protocol):
+    """A backend that can also run commands on its files."""
+
+    async def execute(self, command: str, timeout_seconds: float, max_output_bytes: int) -> Execution:
+        """Run a shell command to its end or until its time is over, then kill all of it."""
+        ...
+
+
+BackendFactory = Callable[[Any], Backend]
+"""Makes a backend from a session's state, at each tool call."""

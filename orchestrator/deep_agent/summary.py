@@ -1,0 +1,16 @@
+"""The part of an agent's last message that its parent reads."""
+
+from __future__ import annotations
+
+import re
+
+_HEADING = re.compile(r"^##[ \t]+Summary[ \t]*:?[ \t]*$", re.IGNORECASE | re.MULTILINE)
+_CUT = "\n… (cut)"
+
+
+def summary_of(message: str, max_characters: int) -> str:
+    """The text under the last `## Summary` heading, else the whole message, at most so many characters."""
+    headings = list(_HEADING.finditer(message))
+    text = message[headings[-1].end() :].strip() if headings else ""
+    text = text or message.strip()
+    return text if len(text) <= max_characters else text[: max_characters - len(_CUT)].rstrip() + _CUT

@@ -1,0 +1,198 @@
+"""The journal: one append-only Redis stream per job, and the doorbell that says it grew.
+
+Everything that a person or a parent sees of a job is a view of its journal. A reader gives the last
+id that it saw and misses nothing: the doorbell only saves it from asking all the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from enum import StrEnum
+from typing import Any
+
+from pydantic import JsonValue
+from redis.asyncio import Redis
+
+from orchestrator.jobs.keys import Keys
+from orchestrator.jobs.redis_errors import redis_failures
+from orchestrator.jobs.spec import JobId, WireModel
+from orchestrator.jobs.state import JobState
+
+BEGINNING = "0-0"
+POLL_SECONDS = 2.0
+"""A reader looks again after this time even when no bell rang: pub/sub may lose a message."""
+PAGE = 500
+"""Events fetched at once: bounds the memory of a reader of a long journal."""
+
+
+class EventType(StrEnum):
+    """What a journal tells."""
+
+    JOB_STATE = "job.state"
+    SANDBOX_READY = "sandbox.ready"
+    SESSION_EVENT = "session.event"
+    MODEL_REQUEST = "model.request"
+    MODEL_REPLY = "model.reply"
+    TOOL_CALL = "tool.call"
+    TOOL_RESULT = "tool.result"
+    TODOS = "todos"
+    APPROVAL_REQUESTED = "approval.requested"
+    APPROVAL_RESOLVED = "approval.resolved"
+    CHILD_SUBMITTED = "child.submitted"
+    CHILD_FINISHED = "child.finished"
+    CHECKPOINT = "checkpoint"
+    LOG = "log"
+
+
+class JournalEvent(WireModel):
+    """One entry of a job's journal."""
+
+    id: str
+    """The stream id: give the last one seen to read on from there."""
+    at: float
+    """Seconds since the epoch by the Redis server's clock."""
+    job_id: JobId
+    attempt: int
+    type: EventType
+    data: dict[str, JsonValue]
+
+    @property
+    def ends_job(self) -> bool:
+        """Whether this is the job's last state."""
+        return self.type is EventType.JOB_STATE and JobState(str(self.data["state"])).is_terminal
+
+
+class Journal:
+    """Reads and appends journals on one Redis."""
+
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        self._redis = redis
+        self._keys = keys
+        self._bells = _Bells(redis, keys)
+
+    async def append(
+        self,
+        job_id: str,
+        attempt: int,
+        kind: EventType,
+        data: Mapping[str, JsonValue],
+        line: str | None = None,
+    ) -> str:
+        """Add an event and ring; the event's id. `line` becomes the record's `last_event`.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer.
+        """
+        fields = {"type": str(kind), "attempt": str(attempt), "data": json.dumps(data)}
+        with redis_failures():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                pipe.xadd(self._keys.journal(job_id), fields)  # type: ignore[arg-type] # narrower stubs
+                if line is not None:
+                    pipe.hset(self._keys.job(job_id), "last_event", line)
+                pipe.publish(self._keys.bell(job_id), job_id)
+                event_id, *_ = await pipe.execute()
+        return str(event_id)
+
+    async def read(self, job_id: str, after: str = BEGINNING, count: int | None = None) -> list[JournalEvent]:
+        """The events that stand in the journal after the id `after`, oldest first."""
+        with redis_failures():
+            entries: Any = await self._redis.xrange(self._keys.journal(job_id), min=f"({after}", count=count)
+        return [_event(job_id, entry_id, fields) for entry_id, fields in entries]
+
+    async def last(self, job_id: str) -> JournalEvent | None:
+        """The newest event, if there is one."""
+        with redis_failures():
+            entries: Any = await self._redis.xrevrange(self._keys.journal(job_id), count=1)
+        return next((_event(job_id, entry_id, fields) for entry_id, fields in entries), None)
+
+    async def follow(self, job_id: str, after: str = BEGINNING) -> AsyncIterator[JournalEvent]:
+        """Every event after `after`, old ones and new ones, until the job's terminal state."""
+        async with self._bells.listen(job_id) as rung:
+            while True:
+                rung.clear()
+                page = await self.read(job_id, after, PAGE)
+                for event in page:
+                    after = event.id
+                    yield event
+                    if event.ends_job:
+                        return
+                if len(page) < PAGE:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(rung.wait(), POLL_SECONDS)
+
+    async def close(self) -> None:
+        """Stop listening."""
+        await self._bells.close()
+
+
+class _Bells:
+    """One subscription for all followers of this process, instead of a blocked connection for each."""
+
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        self._redis = redis
+        self._keys = keys
+        self._listeners: dict[str, list[asyncio.Event]] = {}
+        self._pubsub: Any = None
+        self._pump: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def listen(self, job_id: str) -> AsyncIterator[asyncio.Event]:
+        """An event that is set whenever the job's journal grew."""
+        channel = self._keys.bell(job_id)
+        rung = asyncio.Event()
+        async with self._lock:
+            first = channel not in self._listeners
+            self._listeners.setdefault(channel, []).append(rung)
+            if first:
+                await self._subscribe(channel)
+        try:
+            yield rung
+        finally:
+            self._listeners[channel].remove(rung)
+            if not self._listeners[channel]:
+                del self._listeners[channel]
+                if self._pubsub is not None:
+                    with contextlib.suppress(Exception):  # the poll finds what a lost bell would have told
+                        await self._pubsub.unsubscribe(channel)
+
+    async def _subscribe(self, channel: str) -> None:
+        if self._pubsub is None:
+            self._pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
+        with contextlib.suppress(Exception):  # as above: a follower polls when it hears nothing
+            await self._pubsub.subscribe(channel)
+        if self._pump is None or self._pump.done():
+            self._pump = asyncio.create_task(self._ring())
+
+    async def _ring(self) -> None:
+        while self._listeners:
+            try:
+                message = await self._pubsub.get_message(timeout=1.0)
+            except Exception:  # noqa: BLE001 - any broken connection: it reconnects and subscribes again
+                await asyncio.sleep(0.2)
+                continue
+            if message is not None:
+                for rung in self._listeners.get(message["channel"], ()):
+                    rung.set()
+
+    async def close(self) -> None:
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.gather(self._pump, return_exceptions=True)
+        if self._pubsub is not None:
+            await self._pubsub.aclose()
+
+
+def _event(job_id: str, entry_id: str, fields: Mapping[Any, Any]) -> JournalEvent:
+    milliseconds = int(entry_id.split("-", 1)[0])
+    return JournalEvent(
+        id=entry_id,
+        at=milliseconds / 1000,
+        job_id=job_id,
+        attempt=int(fields["attempt"]),
+        type=EventType(fields["type"]),
+        data=json.loads(fields["data"]),
+    )

@@ -1,0 +1,57 @@
+"""Where everything stands in Redis: one place for all key names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The key names of one installation; several can share a Redis under different prefixes."""
+
+    prefix: str = "fanout"
+
+    def job(self, job_id: str) -> str:
+        """Hash: a job's record."""
+        return f"{self.prefix}:job:{job_id}"
+
+    def journal(self, job_id: str) -> str:
+        """Stream: what happened to a job."""
+        return f"{self.prefix}:journal:{job_id}"
+
+    def bell(self, job_id: str) -> str:
+        """Channel: rings when a job's journal grew."""
+        return f"{self.prefix}:bell:{job_id}"
+
+    @property
+    def index(self) -> str:
+        """Sorted set: all job ids by time of submission."""
+        return f"{self.prefix}:jobs"
+
+    @property
+    def live(self) -> str:
+        """Set: the ids of jobs that have not ended."""
+        return f"{self.prefix}:live"
+
+    @property
+    def leases(self) -> str:
+        """Sorted set: job id -> end of its lease (running) or of its way to a worker (dispatched)."""
+        return f"{self.prefix}:leases"
+
+    @property
+    def workers(self) -> str:
+        """Sorted set: worker name -> end of its registration."""
+        return f"{self.prefix}:workers"
+
+    @property
+    def cancellations(self) -> str:
+        """Channel: ids of running jobs that somebody cancelled."""
+        return f"{self.prefix}:cancel"
+
+    def tree(self, root_id: str) -> str:
+        """Sorted set: a tree's job ids by time of submission."""
+        return f"{self.prefix}:tree:{root_id}"
+
+    def worker(self, name: str) -> str:
+        """Hash: what a worker told when it registered."""
+        return f"{self.prefix}:worker:{name}"

@@ -1,0 +1,292 @@
+"""The ledger: the job records in Redis, and the only authority on what state a job is in.
+
+Every change of state is one Lua script (`scripts/`), so it happens whole or not at all, by the Redis
+server's clock, and writes its `job.state` event to the journal in the same step. A claim's token is
+the fence: only the attempt that holds the newest token can renew, release or finish.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from pydantic import JsonValue
+from redis.asyncio import Redis
+
+from orchestrator.jobs.failures import UnknownJob
+from orchestrator.jobs.keys import Keys
+from orchestrator.jobs.redis_errors import redis_failures
+from orchestrator.jobs.result import JobResult
+from orchestrator.jobs.spec import JobSpec
+from orchestrator.jobs.state import JobRecord, JobState
+
+SUBMIT_BATCH = 100
+"""Jobs in one script call: longer ones would hold up everybody's heartbeats."""
+TRANSIT_SECONDS = 15.0
+"""How long a dispatched message may take to a worker that has room before it counts as lost."""
+REAP_BATCH = 200
+
+
+@dataclass(frozen=True)
+class Dispatched:
+    """A job that may be sent to a worker now."""
+
+    spec: JobSpec
+    number: int
+    """Counts the job's dispatches: makes each message's id its own."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right of one attempt to run a job, as long as its lease is renewed."""
+
+    spec: JobSpec
+    token: int
+    attempt: int
+    ran_seconds: float
+    """What earlier attempts ran."""
+    submitted_at: float
+    started_at: float
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """A living worker."""
+
+    name: str
+    host: str
+    concurrency: int
+    running: int
+    sandbox: str
+    host_limit: int = 0
+    """Jobs at once on its host; 0: no limit but the workers' concurrency."""
+    draining: bool = False
+
+
+class Ledger:
+    """The job records of one installation."""
+
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        self._redis = redis
+        self._keys = keys
+        self._scripts: dict[str, Any] = {}
+
+    # What a parent does
+
+    async def submit(self, specs: Sequence[JobSpec]) -> list[str]:
+        """Store jobs; the ids under which they stand. A known id or idempotency key is the same job."""
+        ids: list[str] = []
+        for first in range(0, len(specs), SUBMIT_BATCH):
+            batch = specs[first : first + SUBMIT_BATCH]
+            arguments = [value for spec in batch for value in _submission(spec)]
+            ids += await self._run("submit", *arguments)
+        return ids
+
+    async def cancel(self, job_id: str) -> JobState:
+        """End a job and all below it: now if it waits, else when its worker hears; the state before.
+
+        Raises:
+            UnknownJob: there is none.
+        """
+        before = await self._run("cancel", job_id)
+        if before is None:
+            raise UnknownJob(f"There is no job {job_id}.")
+        return JobState(before)
+
+    async def get(self, job_id: str) -> JobRecord:
+        """A job's record.
+
+        Raises:
+            UnknownJob: there is none.
+        """
+        records = await self.get_many([job_id])
+        if not records:
+            raise UnknownJob(f"There is no job {job_id}.")
+        return records[0]
+
+    async def get_many(self, job_ids: Iterable[str]) -> list[JobRecord]:
+        """The records of those ids that exist, in order."""
+        with redis_failures():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for job_id in job_ids:
+                    pipe.hgetall(self._keys.job(job_id))
+                hashes = await pipe.execute()
+        return [_record(fields) for fields in hashes if fields]
+
+    async def result(self, job_id: str) -> JobResult | None:
+        """A job's result; None until it has ended.
+
+        Raises:
+            UnknownJob: there is no such job.
+        """
+        with redis_failures():
+            state, result = await self._redis.hmget(self._keys.job(job_id), ["state", "result"])
+        if state is None:
+            raise UnknownJob(f"There is no job {job_id}.")
+        return None if result is None else JobResult.model_validate_json(result)
+
+    async def ids(self, *, live_only: bool = False) -> list[str]:
+        """All job ids, or those that have not ended, oldest first."""
+        with redis_failures():
+            if live_only:
+                ids: Any = list(await self._redis.smembers(self._keys.live))
+                scores = await self._redis.zmscore(self._keys.index, ids) if ids else []
+                return [job_id for _, job_id in sorted(zip(scores, ids, strict=True))]
+            every: Any = await self._redis.zrange(self._keys.index, 0, -1)
+        return list(every)
+
+    async def tree_ids(self, root_id: str) -> list[str]:
+        """The ids of a tree's jobs, oldest first."""
+        with redis_failures():
+            ids: Any = await self._redis.zrange(self._keys.tree(root_id), 0, -1)
+        return list(ids)
+
+    async def workers(self) -> list[WorkerInfo]:
+        """The workers that live, by name."""
+        with redis_failures():
+            seconds, micros = await self._redis.time()
+            now = seconds * 1000 + micros // 1000
+            names: Any = await self._redis.zrangebyscore(self._keys.workers, now, "+inf")
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for name in names:
+                    pipe.hgetall(self._keys.worker(name))
+                hashes = await pipe.execute()
+        return [_worker(name, fields) for name, fields in sorted(zip(names, hashes, strict=True))]
+
+    # What admission does
+
+    async def dispatch(self, most: int, tree_limit: int) -> list[Dispatched]:
+        """Take waiting jobs for which there is room now, trees in turn; they are to be sent at once."""
+        taken = await self._run("dispatch", most, tree_limit, _ms(TRANSIT_SECONDS))
+        return [Dispatched(JobSpec.model_validate_json(spec), int(number)) for _, number, spec in taken]
+
+    async def reap(self) -> dict[str, str]:
+        """Take back what lapsed; job id -> the state that it has now."""
+        return dict(await self._run("reap", REAP_BATCH))
+
+    # What a worker does
+
+    async def register(self, worker: WorkerInfo, hold_seconds: float) -> None:
+        """Tell that a worker lives, for that long; 0 says that it leaves."""
+        fields: dict[str, str | int] = {
+            "host": worker.host,
+            "concurrency": worker.concurrency,
+            "running": worker.running,
+            "sandbox": worker.sandbox,
+            "host_limit": worker.host_limit,
+            "draining": int(worker.draining),
+        }
+        flat: list[str | int] = [value for pair in fields.items() for value in pair]
+        await self._run("register", worker.name, _ms(hold_seconds), *flat)
+
+    async def claim(self, job_id: str, worker: WorkerInfo, lease_seconds: float) -> Claim | str:
+        """Begin an attempt; or why not, in a word: a message that comes twice or late claims nothing."""
+        answer = await self._run(
+            "claim", job_id, worker.name, worker.host, worker.host_limit, _ms(lease_seconds)
+        )
+        if answer[0] == "refused":
+            return str(answer[1])
+        _, token, attempt, spec, ran, submitted, started = answer
+        return Claim(
+            spec=JobSpec.model_validate_json(spec),
+            token=int(token),
+            attempt=int(attempt),
+            ran_seconds=float(ran) / 1000,
+            submitted_at=float(submitted) / 1000,
+            started_at=float(started) / 1000,
+        )
+
+    async def beat(self, held: Mapping[str, int], lease_seconds: float) -> dict[str, str]:
+        """Renew the leases of a worker's jobs (id -> token): `held`, `cancel` or `lost` for each."""
+        flat: list[str | int] = [value for pair in held.items() for value in pair]
+        answers = await self._run("beat", _ms(lease_seconds), *flat)
+        return dict(zip(held, answers, strict=True))
+
+    async def finish(self, job_id: str, token: int, result: JobResult, data: Mapping[str, JsonValue]) -> bool:
+        """Commit an attempt's result; False when the attempt no longer holds the job."""
+        arguments = (job_id, token, str(result.state), result.model_dump_json(), json.dumps(data))
+        return bool(await self._run("finish", *arguments))
+
+    async def release(self, job_id: str, token: int, reason: str) -> bool:
+        """Give a job back unharmed: no attempt is used up; False when the attempt no longer holds it."""
+        return bool(await self._run("release", job_id, token, reason))
+
+    async def fail_attempt(self, job_id: str, token: int, reason: str) -> bool:
+        """Queue the job for its next attempt; False when it has none left or the attempt does not hold it."""
+        return bool(await self._run("fail_attempt", job_id, token, reason))
+
+    async def is_live(self, job_id: str) -> bool:
+        """Whether the job exists and has not ended."""
+        with redis_failures():
+            return bool(await self._redis.sismember(self._keys.live, job_id))
+
+    async def _run(self, name: str, *arguments: str | float) -> Any:
+        script = self._scripts.get(name)
+        if script is None:
+            script = self._scripts[name] = self._redis.register_script(_source(name))
+        with redis_failures():
+            return await script(keys=[], args=[self._keys.prefix, *arguments])
+
+
+def waiting_reason(record: JobRecord, workers: Collection[WorkerInfo]) -> str | None:
+    """Why a queued job does not run, in words; None for others."""
+    if record.state is not JobState.QUEUED:
+        return None
+    if not workers:
+        return "a worker: none is running"
+    if sum(worker.running for worker in workers) >= sum(worker.concurrency for worker in workers):
+        return "a free place on a worker"
+    return "its turn"
+
+
+@cache
+def _source(name: str) -> str:
+    folder = resources.files("orchestrator.jobs") / "scripts"
+    return "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in ("common", name))
+
+
+def _submission(spec: JobSpec) -> tuple[str | int, ...]:
+    """The seven values that submit.lua takes for a job."""
+    key = f"{spec.tenant}:{spec.idempotency_key}" if spec.idempotency_key else ""
+    stored = spec.model_dump_json(exclude_defaults=True, exclude_none=True)
+    return spec.id, spec.root_id, spec.parent_id or "", spec.priority, spec.max_attempts, key, stored
+
+
+def _record(fields: Mapping[str, str]) -> JobRecord:
+    spec = JobSpec.model_validate_json(fields["spec"])
+    return JobRecord.model_validate(
+        {
+            **spec.model_dump(),
+            "state": fields["state"],
+            "attempt": int(fields["attempt"]),
+            "worker": fields.get("worker") or None,
+            "submitted_at": _seconds(fields["submitted_at"]),
+            "started_at": _seconds(fields.get("started_at")),
+            "finished_at": _seconds(fields.get("finished_at")),
+            "last_event": fields.get("last_event"),
+        },
+    )
+
+
+def _worker(name: str, fields: Mapping[str, str]) -> WorkerInfo:
+    return WorkerInfo(
+        name=name,
+        host=fields["host"],
+        concurrency=int(fields["concurrency"]),
+        running=int(fields["running"]),
+        sandbox=fields["sandbox"],
+        host_limit=int(fields["host_limit"]),
+        draining=fields["draining"] == "1",
+    )
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _seconds(milliseconds: str | None) -> float | None:
+    return None if milliseconds is None else float(milliseconds) / 1000

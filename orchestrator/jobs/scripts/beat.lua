@@ -1,0 +1,15 @@
+-- ARGV: prefix, lease in milliseconds, then id and token of each job that a worker runs.
+-- Returns for each: 'held', 'cancel' (held, and somebody wants it to end) or 'lost'.
+local lease, now, answers = tonumber(ARGV[2]), now_ms(), {}
+for first = 3, #ARGV, 2 do
+  local id, token = ARGV[first], ARGV[first + 1]
+  local job = redis.call('HMGET', key('job', id), 'token', 'state', 'cancel')
+  if job[1] ~= token or job[2] ~= 'running' then
+    answers[#answers + 1] = 'lost'
+  else
+    redis.call('ZADD', key('leases'), 'XX', now + lease, id)
+    redis.call('HSET', key('job', id), 'beat_at', now)
+    answers[#answers + 1] = job[3] == '1' and 'cancel' or 'held'
+  end
+end
+return answers

@@ -1,0 +1,23 @@
+-- ARGV: prefix, id, worker, host, jobs at once on the host (0: no limit), lease in milliseconds.
+-- Returns {'claimed', token, attempt, specification, milliseconds run before, submitted at, started at} or
+-- {'refused', why}: a message that comes twice, late, or to a full host changes nothing.
+local id, worker, host, host_limit, lease = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
+local job = redis.call('HMGET', key('job', id), 'state', 'dispatched', 'root', 'spec', 'ran_ms', 'submitted_at',
+  'started_at', 'attempt')
+if not job[1] then return {'refused', 'unknown'} end
+if job[1] ~= 'queued' or job[2] ~= '1' then return {'refused', job[1]} end
+if host_limit > 0 and redis.call('SCARD', key('host', host)) >= host_limit then
+  give_back(id, job[3])
+  requeue(id, job[3], job[8], 'the host is full')
+  return {'refused', 'host full'}
+end
+local now = now_ms()
+local token = redis.call('INCR', key('fence'))
+local attempt = redis.call('HINCRBY', key('job', id), 'attempt', 1)
+local started = job[7] or tostring(now)
+redis.call('HSET', key('job', id), 'state', 'running', 'token', token, 'worker', worker, 'host', host,
+  'claimed_at', now, 'beat_at', now, 'started_at', started)
+redis.call('ZADD', key('leases'), now + lease, id)
+redis.call('SADD', key('host', host), id)
+journal(id, attempt, {state = 'running', worker = worker, host = host})
+return {'claimed', token, attempt, job[4], job[5], job[6], started}

@@ -1,0 +1,72 @@
+-- What every script begins with. ARGV[1] is the key prefix; the clock is the Redis server's.
+-- The key names are those of keys.py, and these besides:
+--   ready:<root>     sorted set: a tree's waiting jobs, first to go first
+--   active:<root>    set: a tree's jobs on their way to a worker or running
+--   host:<host>      set: the jobs running on a host
+--   tree:<root>      sorted set: all jobs of a tree by submission
+--   children:<job>   set: the jobs that a job submitted
+--   trees            sorted set: trees with waiting jobs and room, least recently served first
+--   served           hash: tree -> when it was last served (a counter, not a time)
+--   worker:<name>    hash: what a worker told when it registered
+local PREFIX = ARGV[1]
+
+local function key(...) return PREFIX .. ':' .. table.concat({...}, ':') end
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function journal(id, attempt, data)
+  redis.call('XADD', key('journal', id), '*', 'type', 'job.state', 'attempt', attempt, 'data', cjson.encode(data))
+  redis.call('HSET', key('job', id), 'last_event', data.state)
+  redis.call('PUBLISH', key('bell', id), id)
+end
+
+-- Lets the tree be served again if something of it waits.
+local function offer(root)
+  if redis.call('ZCARD', key('ready', root)) > 0 then
+    redis.call('ZADD', key('trees'), 'NX', redis.call('HGET', key('served'), root) or 0, root)
+  end
+end
+
+-- Puts a job among its tree's waiting ones, at the place that its priority and its age give it.
+local function make_ready(id, root)
+  local fields = redis.call('HMGET', key('job', id), 'priority', 'sequence')
+  redis.call('ZADD', key('ready', root), fields[2] - fields[1] * 1e12, id)
+  offer(root)
+end
+
+-- Gives back whatever an attempt, or a job on its way, holds.
+local function give_back(id, root, host)
+  redis.call('ZREM', key('leases'), id)
+  redis.call('SREM', key('active', root), id)
+  if host and host ~= '' then redis.call('SREM', key('host', host), id) end
+  offer(root)
+end
+
+-- Returns a job to the queue; its place is where it was.
+local function requeue(id, root, attempt, reason)
+  redis.call('HSET', key('job', id), 'state', 'queued', 'dispatched', 0, 'token', 0, 'worker', '', 'host', '')
+  make_ready(id, root)
+  journal(id, attempt, {state = 'queued', reason = reason})
+end
+
+-- Ends a job. The caller has made sure that it has not ended yet.
+local function finish(id, root, host, attempt, state, result, data)
+  give_back(id, root, host)
+  redis.call('ZREM', key('ready', root), id)
+  redis.call('SREM', key('live'), id)
+  redis.call('HSET', key('job', id), 'state', state, 'result', result, 'finished_at', now_ms(), 'token', 0,
+    'dispatched', 0)
+  data.state = state
+  journal(id, attempt, data)
+end
+
+-- The result of a job that no worker ended.
+local function bare_result(id, state, attempt, ran_ms, submitted_at, started_at, kind, message)
+  local now = now_ms()
+  return cjson.encode({job_id = id, state = state, success = false, attempts = tonumber(attempt),
+    queued_seconds = ((tonumber(started_at) or now) - submitted_at) / 1000, execution_seconds = ran_ms / 1000,
+    error = {type = kind, message = message, retryable = false}})
+end

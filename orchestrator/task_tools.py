@@ -1,0 +1,378 @@
+"""The coordinator's tools: `task` and its kin. Each call becomes a job; none of them ever raises.
+
+A tool that raises would cancel its siblings and end the coordinator's run, so every failure comes back
+as an answer with `status: error` and a sentence for the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from google.adk.events import Event
+from google.adk.tools.tool_context import ToolContext
+from google.genai import types
+from pydantic import JsonValue, ValidationError
+
+from orchestrator.client import JobClient
+from orchestrator.dispatch import Delivery, deliver, dispatch
+from orchestrator.jobs.failures import InvalidJob, JobFailure
+from orchestrator.jobs.journal import EventType, JournalEvent
+from orchestrator.jobs.spec import JobSpec, Limits
+from orchestrator.jobs.state import JobRecord
+
+LONGEST_WAIT_SECONDS = 600.0
+"""How long one `wait_tasks` call may block the coordinator: it can ask again."""
+
+Answer = dict[str, JsonValue]
+
+
+class TaskTools:
+    """The tools of one coordinator on one workspace.
+
+    Args:
+        client: the way to the jobs.
+        workspace: the folder that jobs start from and merge into.
+        agents: the agents that this coordinator may call.
+        root_of: names the tree of a tool call's session.
+    """
+
+    def __init__(
+        self,
+        client: JobClient,
+        workspace: Path,
+        agents: Collection[str],
+        root_of: Callable[[ToolContext], str],
+    ) -> None:
+        self._client = client
+        self._workspace = workspace
+        self._agents = sorted(agents)
+        self._root_of = root_of
+
+    def tools(self) -> list[Callable[..., Any]]:
+        """All of them, for an ADK agent."""
+        return [
+            self.task,
+            self.tasks,
+            self.start_task,
+            self.check_task,
+            self.wait_tasks,
+            self.cancel_task,
+            self.list_tasks,
+        ]
+
+    async def task(
+        self,
+        description: str,
+        tool_context: ToolContext,
+        subagent_type: str = "general-purpose",
+        context: str = "",
+        timeout_seconds: float | None = None,
+    ) -> AsyncIterator[Event | Answer]:
+        """Delegate one self-contained task to a sub-agent and wait for its result.
+
+        The sub-agent works in its own sandbox on a copy of the workspace, which it sees at /workspace.
+        When it succeeds, its changes are merged into the workspace. Call `task` several times in one
+        reply to run sub-agents at the same time.
+
+        Args:
+            description: What to do, complete in itself: the sub-agent sees nothing of this conversation.
+            subagent_type: Which agent does it.
+            context: What it should know besides: findings, constraints, file paths.
+            timeout_seconds: How long it may take; leave it out for the agent's own limit.
+
+        Returns:
+            status, job_id, summary, files_modified, merge (applied, conflicts), execution_seconds, usage,
+            and output or error.
+        """
+        job_id = ""
+        try:
+            call_id = _call_id(tool_context)
+            spec = self._spec(tool_context, call_id, description, subagent_type, context, timeout_seconds)
+            job_id = spec.id
+            async for step in dispatch(self._client, spec, self._workspace):
+                if isinstance(step, Delivery):
+                    yield _delivered(step)
+                elif (line := _progress(step, subagent_type)) is not None:
+                    yield _partial(line, step)
+        except (JobFailure, ValidationError) as failure:
+            yield _refused(failure, job_id)
+
+    async def tasks(
+        self, tasks: list[dict[str, Any]], tool_context: ToolContext
+    ) -> AsyncIterator[Event | Answer]:
+        """Delegate many tasks at once and wait for all of them; one that fails does not stop the others.
+
+        Args:
+            tasks: Objects with `description` and, if wanted, `subagent_type`, `context`, `timeout_seconds`,
+                as for `task`.
+
+        Returns:
+            status, and `results`: one answer as of `task` for each, in order.
+        """
+        steps: asyncio.Queue[tuple[int, Event | Answer] | None] = asyncio.Queue()
+        runners = [
+            asyncio.create_task(self._one_of_many(number, item, tool_context, steps))
+            for number, item in enumerate(tasks)
+        ]
+        gathered = asyncio.gather(*runners)
+        gathered.add_done_callback(lambda _: steps.put_nowait(None))
+        results: dict[int, JsonValue] = {}
+        try:
+            while (step := await steps.get()) is not None:
+                number, value = step
+                if isinstance(value, Event):
+                    yield value
+                else:
+                    results[number] = value
+        finally:
+            gathered.cancel()
+            await asyncio.gather(*runners, return_exceptions=True)
+        yield {"status": "success", "results": [results[number] for number in range(len(tasks))]}
+
+    async def _one_of_many(
+        self,
+        number: int,
+        item: dict[str, Any],
+        tool_context: ToolContext,
+        steps: asyncio.Queue[tuple[int, Event | Answer] | None],
+    ) -> None:
+        try:
+            spec = self._spec_of_item(item, number, tool_context)
+            async for step in dispatch(self._client, spec, self._workspace):
+                if isinstance(step, Delivery):
+                    await steps.put((number, _delivered(step)))
+                elif (line := _progress(step, spec.agent)) is not None:
+                    await steps.put((number, _partial(line, step)))
+        except (JobFailure, ValidationError) as failure:
+            await steps.put((number, _refused(failure)))
+
+    async def start_task(
+        self,
+        description: str,
+        tool_context: ToolContext,
+        subagent_type: str = "general-purpose",
+        context: str = "",
+        timeout_seconds: float | None = None,
+    ) -> Answer:
+        """Start a task as `task` does, without waiting for it.
+
+        Args:
+            description: What to do, complete in itself.
+            subagent_type: Which agent does it.
+            context: What it should know besides.
+            timeout_seconds: How long it may take.
+
+        Returns:
+            status and job_id: give it to check_task, wait_tasks or cancel_task.
+        """
+        try:
+            call_id = _call_id(tool_context)
+            spec = self._spec(tool_context, call_id, description, subagent_type, context, timeout_seconds)
+            return {"status": "success", "job_id": await self._client.submit(spec, workspace=self._workspace)}
+        except (JobFailure, ValidationError) as failure:
+            return _refused(failure)
+
+    async def check_task(self, job_id: str, tool_context: ToolContext) -> Answer:
+        """How a started task stands; when it has ended, its result, merged as `task` does.
+
+        Args:
+            job_id: The id that start_task gave.
+        """
+        try:
+            record = await self._own(job_id, tool_context)
+            if record.state.is_terminal:
+                return _delivered(await deliver(self._client, job_id, self._workspace))
+            return {"status": "success", **_shown(record)}
+        except JobFailure as failure:
+            return _refused(failure, job_id)
+
+    async def wait_tasks(
+        self, job_ids: list[str], tool_context: ToolContext, timeout_seconds: float = LONGEST_WAIT_SECONDS
+    ) -> Answer:
+        """Wait until all of these tasks have ended or the time is over.
+
+        Args:
+            job_ids: Ids that start_task gave.
+            timeout_seconds: How long to wait, 600 at the most; what has not ended goes on.
+
+        Returns:
+            status; `results`, as of `task`, of those that ended; `unfinished`: the ids of the others.
+        """
+        waiting = {job_id: asyncio.create_task(self._settle(job_id, tool_context)) for job_id in job_ids}
+        if not waiting:
+            return {"status": "success", "results": [], "unfinished": []}
+        try:
+            seconds = min(max(timeout_seconds, 0), LONGEST_WAIT_SECONDS)
+            done, _ = await asyncio.wait(waiting.values(), timeout=seconds)
+        finally:
+            for task in waiting.values():
+                task.cancel()
+        return {
+            "status": "success",
+            "results": [task.result() for task in waiting.values() if task in done],
+            "unfinished": [job_id for job_id, task in waiting.items() if task not in done],
+        }
+
+    async def _settle(self, job_id: str, tool_context: ToolContext) -> Answer:
+        try:
+            await self._own(job_id, tool_context)
+            return _delivered(await deliver(self._client, job_id, self._workspace))
+        except JobFailure as failure:
+            return _refused(failure, job_id)
+
+    async def cancel_task(self, job_id: str, tool_context: ToolContext) -> Answer:
+        """Stop a started task; what it did stays out of the workspace.
+
+        Args:
+            job_id: The id that start_task gave.
+        """
+        try:
+            await self._own(job_id, tool_context)
+            before = await self._client.cancel(job_id)
+        except JobFailure as failure:
+            return _refused(failure, job_id)
+        if before.state.is_terminal:
+            return {"status": "error", "message": f"The task had ended before: {before.state}."}
+        return {"status": "success", "job_id": job_id}
+
+    async def list_tasks(self, tool_context: ToolContext) -> Answer:
+        """All tasks of this conversation, oldest first, and how they stand."""
+        try:
+            records = await self._client.tree(self._root_of(tool_context))
+        except InvalidJob:
+            records = []  # no task was ever started
+        except JobFailure as failure:
+            return _refused(failure)
+        return {"status": "success", "tasks": [_shown(record) for record in records]}
+
+    async def _own(self, job_id: str, tool_context: ToolContext) -> JobRecord:
+        """The record of a job of this conversation; others' jobs do not exist here."""
+        record = await self._client.get(job_id)
+        if record.root_id != self._root_of(tool_context):
+            raise InvalidJob(f"There is no task {job_id} in this conversation; list_tasks shows them.")
+        return record
+
+    def _spec_of_item(self, item: dict[str, Any], number: int, tool_context: ToolContext) -> JobSpec:
+        known = {"description", "subagent_type", "context", "timeout_seconds"}
+        if not isinstance(item, dict) or not isinstance(item.get("description"), str) or item.keys() - known:
+            raise InvalidJob(
+                f"tasks[{number}] takes description, and subagent_type, context, timeout_seconds."
+            )
+        return self._spec(
+            tool_context,
+            f"{_call_id(tool_context)}.{number}",
+            item["description"],
+            item.get("subagent_type", "general-purpose"),
+            item.get("context", ""),
+            item.get("timeout_seconds"),
+        )
+
+    def _spec(
+        self,
+        tool_context: ToolContext,
+        call_id: str,
+        description: str,
+        agent: str,
+        context: str,
+        timeout_seconds: float | None,
+    ) -> JobSpec:
+        if agent not in self._agents:
+            raise InvalidJob(f"There is no subagent_type {agent!r}; there are: {', '.join(self._agents)}.")
+        if not description.strip():
+            raise InvalidJob("description is empty: say completely what to do.")
+        root_id = self._root_of(tool_context)
+        return JobSpec(
+            id=job_id_of_call(root_id, call_id),
+            root_id=root_id,
+            agent=agent,
+            description=description,
+            context=context or None,
+            limits=Limits(timeout_seconds=timeout_seconds),
+        )
+
+
+def job_id_of_call(root_id: str, call_id: str) -> str:
+    """The job id of a tool call: the same call, made again after a crash, is the same job."""
+    digest = hashlib.sha256(f"{root_id}/{call_id}".encode()).hexdigest()
+    return f"{root_id[:10]}-{digest[:16]}"
+
+
+def _call_id(tool_context: ToolContext) -> str:
+    """ADK gives a generator tool its call's id as `run_id`, another one as `function_call_id`."""
+    return str(tool_context.function_call_id or tool_context.run_id)
+
+
+def _delivered(delivery: Delivery) -> Answer:
+    """A job's result as the model sees it."""
+    result, merged = delivery.result, delivery.merge
+    answer: Answer = {
+        "status": "success" if result.success else "error",
+        "job_id": result.job_id,
+        "summary": result.summary,
+        "files_modified": [{"path": file.path, "change": str(file.change)} for file in result.files_modified],
+        "merge": _merged(delivery) if merged else {"applied": [], "conflicts": []},
+        "execution_seconds": result.execution_seconds,
+        "usage": result.usage.model_dump(exclude_none=True),
+    }
+    if result.output is not None:
+        answer["output"] = result.output
+    if result.error is not None:
+        answer["error"] = f"{result.state}: {result.error.message}"
+    return answer
+
+
+def _merged(delivery: Delivery) -> JsonValue:
+    report = delivery.merge
+    if report is None:
+        return None
+    refused = [{"path": entry.path, "reason": entry.reason} for entry in report.refused]
+    merged: dict[str, JsonValue] = {
+        "applied": [file.path for file in report.applied],
+        "conflicts": [{"path": conflict.path, "reason": conflict.reason} for conflict in report.conflicts],
+    }
+    if refused:
+        merged["refused"] = refused  # type: ignore[assignment] # a list of flat dicts is JSON
+    return merged
+
+
+def _refused(failure: Exception, job_id: str = "") -> Answer:
+    """A failure as the model sees it."""
+    if isinstance(failure, ValidationError):
+        first = failure.errors()[0]
+        message = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    else:
+        message = str(failure)
+    answer: Answer = {"status": "error", "error": message}
+    return {**answer, "job_id": job_id} if job_id else answer
+
+
+def _shown(record: JobRecord) -> Answer:
+    return {
+        "job_id": record.id,
+        "agent": record.agent,
+        "state": str(record.state),
+        "last_event": record.last_event,
+    }
+
+
+def _progress(event: JournalEvent, agent: str) -> str | None:
+    """A line about a job's progress, or None where an event tells nothing new."""
+    if event.type is EventType.JOB_STATE:
+        return f"{agent} {event.data['state']}"
+    if event.type is EventType.TOOL_CALL:
+        return f"{agent} {event.data['tool']}"
+    return None
+
+
+def _partial(line: str, event: JournalEvent) -> Event:
+    """Progress as ADK shows it: at once, to people only, never stored."""
+    return Event(
+        author="task",
+        partial=True,
+        custom_metadata={"job_id": event.job_id, "type": str(event.type), "event_id": event.id},
+        content=types.Content(role="model", parts=[types.Part(text=line + "\n")]),
+    )

@@ -1,0 +1,24 @@
+"""Short ways to the models that tests need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.jobs.ledger import WorkerInfo
+from orchestrator.jobs.result import JobResult
+from orchestrator.jobs.spec import JobSpec
+from orchestrator.jobs.state import JobState
+
+
+def make_spec(description: str = "do it", **fields: Any) -> JobSpec:
+    return JobSpec.model_validate({"description": description, **fields})
+
+
+def make_result(job_id: str, state: JobState = JobState.SUCCEEDED, **fields: Any) -> JobResult:
+    success = state is JobState.SUCCEEDED
+    return JobResult.model_validate({"job_id": job_id, "state": state, "success": success, **fields})
+
+
+def make_worker(name: str = "w1", **fields: Any) -> WorkerInfo:
+    values: dict[str, Any] = {"host": "h1", "concurrency": 8, "running": 0, "sandbox": "local", **fields}
+    return WorkerInfo(name=name, **values)

@@ -1,0 +1,330 @@
+"""The ledger's promises, one script at a time, on fakeredis with real Lua."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from fakeredis import FakeAsyncRedis
+
+from orchestrator.jobs.failures import UnknownJob
+from orchestrator.jobs.journal import EventType, Journal
+from orchestrator.jobs.keys import Keys
+from orchestrator.jobs.ledger import Claim, Dispatched, Ledger, waiting_reason
+from orchestrator.jobs.state import JobState
+from tests.builders import make_result, make_spec, make_worker
+
+LEASE = 10.0
+WORKER = make_worker()
+
+
+@pytest.fixture
+async def redis() -> AsyncIterator[FakeAsyncRedis]:
+    async with FakeAsyncRedis(decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture
+async def ledger(redis: FakeAsyncRedis) -> Ledger:
+    ledger = Ledger(redis, Keys())
+    await ledger.register(WORKER, 60)
+    return ledger
+
+
+@pytest.fixture
+def journal(redis: FakeAsyncRedis) -> Journal:
+    return Journal(redis, Keys())
+
+
+async def dispatch_all(ledger: Ledger, tree_limit: int = 100) -> list[str]:
+    return [job.spec.id for job in await ledger.dispatch(100, tree_limit)]
+
+
+async def claimed(ledger: Ledger, job_id: str, lease: float = LEASE) -> Claim:
+    claim = await ledger.claim(job_id, WORKER, lease)
+    assert isinstance(claim, Claim), claim
+    return claim
+
+
+async def running(ledger: Ledger, lease: float = LEASE, **fields: object) -> Claim:
+    (job_id,) = await ledger.submit([make_spec(**fields)])  # type: ignore[arg-type]
+    await dispatch_all(ledger)
+    return await claimed(ledger, job_id, lease)
+
+
+async def test_submitting_twice_is_one_job(ledger: Ledger) -> None:
+    spec = make_spec()
+
+    ids = await ledger.submit([spec, spec])
+
+    assert ids == [spec.id, spec.id]
+    assert await ledger.ids() == [spec.id]
+
+
+async def test_an_idempotency_key_finds_the_job_that_has_it_for_its_tenant_only(ledger: Ledger) -> None:
+    first = make_spec(idempotency_key="k")
+    again = make_spec(idempotency_key="k")
+    other_tenant = make_spec(idempotency_key="k", tenant="other")
+
+    ids = await ledger.submit([first, again, other_tenant])
+
+    assert ids == [first.id, first.id, other_tenant.id]
+
+
+async def test_a_record_holds_the_specification_and_where_the_job_stands(ledger: Ledger) -> None:
+    spec = make_spec("count the files", labels={"team": "x"}, priority=3)
+
+    await ledger.submit([spec])
+    record = await ledger.get(spec.id)
+
+    assert (record.description, record.labels, record.priority) == ("count the files", {"team": "x"}, 3)
+    assert (record.state, record.attempt, record.root_id) == (JobState.QUEUED, 0, spec.id)
+
+
+async def test_without_a_worker_nothing_is_dispatched_and_the_record_can_say_why(
+    redis: FakeAsyncRedis,
+) -> None:
+    ledger = Ledger(redis, Keys())
+    (job_id,) = await ledger.submit([make_spec()])
+
+    assert await ledger.dispatch(10, 10) == []
+    assert waiting_reason(await ledger.get(job_id), await ledger.workers()) == "a worker: none is running"
+
+
+async def test_trees_are_served_in_turn(ledger: Ledger) -> None:
+    big = [make_spec(f"a{number}", root_id="A") for number in range(20)]
+    small = [make_spec(f"b{number}", root_id="B") for number in range(3)]
+    await ledger.submit([*big, *small])
+
+    order = [job.spec.description for job in await ledger.dispatch(100, 100)]
+
+    assert order == ["a0", "b0", "a1", "b1", "a2", "b2", "a3", "a4"]
+
+
+async def test_a_higher_priority_goes_first_within_a_tree(ledger: Ledger) -> None:
+    specs = [make_spec(str(priority), root_id="A", priority=priority) for priority in (-5, 0, 100)]
+    await ledger.submit(specs)
+
+    order = [job.spec.description for job in await ledger.dispatch(100, 100)]
+
+    assert order == ["100", "0", "-5"]
+
+
+async def test_a_tree_at_its_limit_waits_until_one_of_its_jobs_ends(ledger: Ledger) -> None:
+    await ledger.submit([make_spec(root_id="A") for _ in range(4)])
+
+    first, second = await dispatch_all(ledger, tree_limit=2)
+    assert await dispatch_all(ledger, tree_limit=2) == []
+    claim = await claimed(ledger, first)
+    await ledger.finish(first, claim.token, make_result(first), {})
+
+    assert len(await dispatch_all(ledger, tree_limit=2)) == 1
+    assert second
+
+
+async def test_no_more_is_dispatched_than_the_workers_of_a_host_may_run(redis: FakeAsyncRedis) -> None:
+    ledger = Ledger(redis, Keys())
+    for name in ("w1", "w2"):
+        await ledger.register(make_worker(name, concurrency=8, host_limit=10), 60)
+    await ledger.submit([make_spec() for _ in range(30)])
+
+    assert len(await dispatch_all(ledger)) == 10
+
+
+async def test_a_full_host_refuses_a_claim_and_the_job_waits_on(redis: FakeAsyncRedis) -> None:
+    ledger = Ledger(redis, Keys())
+    full = make_worker("w1", concurrency=8, host_limit=1)
+    for worker in (full, make_worker("w2", host="h2")):
+        await ledger.register(worker, 60)
+    first, second = await ledger.submit([make_spec(), make_spec()])
+    await dispatch_all(ledger)
+    await ledger.claim(first, full, LEASE)
+
+    assert await ledger.claim(second, full, LEASE) == "host full"
+    assert (await ledger.get(second)).state is JobState.QUEUED
+    assert await dispatch_all(ledger) == [second]
+
+
+async def test_a_second_message_for_a_job_claims_nothing(ledger: Ledger) -> None:
+    claim = await running(ledger)
+
+    assert await ledger.claim(claim.spec.id, WORKER, LEASE) == "running"
+
+
+async def test_a_message_for_a_job_that_was_not_dispatched_claims_nothing(ledger: Ledger) -> None:
+    (job_id,) = await ledger.submit([make_spec()])
+
+    assert await ledger.claim(job_id, WORKER, LEASE) == "queued"
+    assert await ledger.claim("nobody", WORKER, LEASE) == "unknown"
+
+
+async def test_the_first_result_counts(ledger: Ledger) -> None:
+    claim = await running(ledger)
+    job_id = claim.spec.id
+
+    assert await ledger.finish(job_id, claim.token, make_result(job_id, summary="first"), {})
+    assert not await ledger.finish(job_id, claim.token, make_result(job_id, summary="second"), {})
+    result = await ledger.result(job_id)
+    assert result is not None
+    assert result.summary == "first"
+
+
+async def test_an_attempt_whose_lease_lapsed_can_neither_beat_nor_finish(ledger: Ledger) -> None:
+    claim = await running(ledger, lease=0.05)
+    job_id = claim.spec.id
+    await asyncio.sleep(0.1)
+
+    assert await ledger.reap() == {job_id: "queued"}
+    await dispatch_all(ledger)
+    second = await claimed(ledger, job_id)
+
+    assert second.attempt == 2
+    assert await ledger.beat({job_id: claim.token}, LEASE) == {job_id: "lost"}
+    assert not await ledger.finish(job_id, claim.token, make_result(job_id), {})
+    assert await ledger.beat({job_id: second.token}, LEASE) == {job_id: "held"}
+
+
+async def test_a_renewed_lease_does_not_lapse(ledger: Ledger) -> None:
+    claim = await running(ledger, lease=0.2)
+    await asyncio.sleep(0.1)
+    await ledger.beat({claim.spec.id: claim.token}, LEASE)
+    await asyncio.sleep(0.2)
+
+    assert await ledger.reap() == {}
+
+
+async def test_a_job_whose_attempts_are_used_up_fails_in_words(ledger: Ledger) -> None:
+    claim = await running(ledger, lease=0.05, max_attempts=1)
+    await asyncio.sleep(0.1)
+
+    assert await ledger.reap() == {claim.spec.id: "failed"}
+    result = await ledger.result(claim.spec.id)
+    assert result is not None
+    assert result.error is not None
+    assert result.error.type == "AttemptsUsedUp"
+
+
+async def test_a_message_that_got_lost_is_dispatched_again(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.jobs.ledger.TRANSIT_SECONDS", 0.05)
+    (job_id,) = await ledger.submit([make_spec()])
+    await dispatch_all(ledger)
+    await asyncio.sleep(0.1)
+
+    await ledger.reap()
+    again: list[Dispatched] = await ledger.dispatch(10, 10)
+
+    assert [(job.spec.id, job.number) for job in again] == [(job_id, 2)]
+
+
+async def test_a_released_job_waits_again_without_a_used_up_attempt(ledger: Ledger) -> None:
+    claim = await running(ledger)
+
+    assert await ledger.release(claim.spec.id, claim.token, "its worker stops")
+    record = await ledger.get(claim.spec.id)
+
+    assert (record.state, record.attempt) == (JobState.QUEUED, 0)
+    assert not await ledger.release(claim.spec.id, claim.token, "again")
+
+
+async def test_a_failed_attempt_counts_and_the_last_one_is_not_repeated(ledger: Ledger) -> None:
+    claim = await running(ledger, max_attempts=2)
+    job_id = claim.spec.id
+    assert await ledger.fail_attempt(job_id, claim.token, "SandboxDied")
+    await dispatch_all(ledger)
+    second = await claimed(ledger, job_id)
+
+    assert second.attempt == 2
+    assert not await ledger.fail_attempt(job_id, second.token, "SandboxDied")
+
+
+async def test_cancelling_a_waiting_job_ends_it_at_once(ledger: Ledger) -> None:
+    (job_id,) = await ledger.submit([make_spec()])
+
+    assert await ledger.cancel(job_id) is JobState.QUEUED
+    assert (await ledger.get(job_id)).state is JobState.CANCELLED
+    assert await dispatch_all(ledger) == []
+    assert await ledger.cancel(job_id) is JobState.CANCELLED
+
+
+async def test_cancelling_a_running_job_tells_its_worker_with_the_next_beat(ledger: Ledger) -> None:
+    claim = await running(ledger)
+
+    assert await ledger.cancel(claim.spec.id) is JobState.RUNNING
+    assert await ledger.beat({claim.spec.id: claim.token}, LEASE) == {claim.spec.id: "cancel"}
+
+
+async def test_a_cancelled_job_whose_worker_dies_ends_cancelled(ledger: Ledger) -> None:
+    claim = await running(ledger, lease=0.05)
+    await ledger.cancel(claim.spec.id)
+    await asyncio.sleep(0.1)
+
+    assert await ledger.reap() == {claim.spec.id: "cancelled"}
+
+
+async def test_cancelling_a_parent_cancels_all_below_it(ledger: Ledger) -> None:
+    parent = make_spec(id="p")
+    child = make_spec(id="c", root_id="p", parent_id="p", depth=1)
+    grandchild = make_spec(id="g", root_id="p", parent_id="c", depth=2)
+    await ledger.submit([parent, child, grandchild])
+
+    await ledger.cancel("p")
+
+    states = {record.id: record.state for record in await ledger.get_many(["p", "c", "g"])}
+    assert set(states.values()) == {JobState.CANCELLED}
+
+
+async def test_an_unknown_job_is_said_to_be_unknown(ledger: Ledger) -> None:
+    with pytest.raises(UnknownJob, match="nobody"):
+        await ledger.cancel("nobody")
+    with pytest.raises(UnknownJob, match="nobody"):
+        await ledger.get("nobody")
+
+
+async def test_every_change_of_state_stands_in_the_journal(ledger: Ledger, journal: Journal) -> None:
+    claim = await running(ledger)
+    await ledger.release(claim.spec.id, claim.token, "its worker stops")
+    await dispatch_all(ledger)
+    second = await claimed(ledger, claim.spec.id)
+    await ledger.finish(claim.spec.id, second.token, make_result(claim.spec.id), {})
+
+    events = await journal.read(claim.spec.id)
+
+    states = [event.data["state"] for event in events]
+    assert states == ["queued", "running", "queued", "running", "succeeded"]
+    assert events[1].data["host"] == "h1"
+
+
+async def test_a_follower_sees_old_and_new_events_and_stops_at_the_end(
+    ledger: Ledger, journal: Journal
+) -> None:
+    claim = await running(ledger)
+    job_id = claim.spec.id
+
+    async def go_on() -> None:
+        await journal.append(job_id, 1, EventType.LOG, {"text": "half"}, "half way")
+        await ledger.finish(job_id, claim.token, make_result(job_id), {})
+
+    async with asyncio.timeout(5):
+        work = asyncio.create_task(go_on())
+        types = [event.type async for event in journal.follow(job_id)]
+        await work
+    await journal.close()
+
+    assert types == ["job.state", "job.state", "log", "job.state"]
+
+
+async def test_live_ids_are_those_that_have_not_ended(ledger: Ledger) -> None:
+    first, second = await ledger.submit([make_spec(), make_spec()])
+    await ledger.cancel(first)
+
+    assert await ledger.ids(live_only=True) == [second]
+    assert await ledger.ids() == [first, second]
+
+
+async def test_a_worker_that_leaves_is_gone(ledger: Ledger) -> None:
+    await ledger.register(WORKER, 0)
+
+    assert await ledger.workers() == []

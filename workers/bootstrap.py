@@ -1,0 +1,232 @@
+"""The composition root of a worker process: settings become the objects of `WorkerProcess`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import threading
+from functools import cache
+
+import structlog
+from redis.asyncio import Redis
+
+from config.agent_definitions import InvalidAgentDefinition, load_agent_definitions
+from config.log_setup import set_up_logging
+from config.settings import InvalidSetting, Settings, load_settings
+from orchestrator.blobs import BlobStore
+from orchestrator.jobs.admission import Admission
+from orchestrator.jobs.connection import connect
+from orchestrator.jobs.failures import JobCancelled, JobFailure
+from orchestrator.jobs.journal import Journal
+from orchestrator.jobs.keys import Keys
+from orchestrator.jobs.ledger import Ledger, WorkerInfo
+from orchestrator.jobs.queue import CeleryQueue
+from workers.heartbeat import Heartbeats
+from workers.job_runner import JobRunner, ShuttingDown
+from workers.pool import AgentLoop
+from workers.reaper import Reaper
+from workers.sandbox.docker import DockerProvider
+from workers.sandbox.errors import EngineUnavailable
+from workers.sandbox.local import LocalProvider
+from workers.sandbox.protocol import SandboxProvider
+
+log = structlog.get_logger(__name__)
+
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+REGISTRATION_SECONDS = 6.0
+"""How long a worker counts as living without a word; renewed every third of it."""
+
+
+def load_worker_settings() -> tuple[Settings, str]:
+    """The settings and the Redis that a worker cannot do without.
+
+    Raises:
+        SystemExit: with one sentence, when they are not usable.
+    """
+    try:
+        settings = load_settings()
+    except InvalidSetting as error:
+        raise _refuse(str(error), EXIT_USAGE) from None
+    if settings.redis_url is None:
+        raise _refuse(
+            "FANOUT_REDIS_URL is not set: a worker needs the Redis that its parents use.", EXIT_USAGE
+        )
+    return settings, settings.redis_url
+
+
+@cache
+def worker() -> WorkerProcess:
+    """This process's worker, made at first use."""
+    settings, redis_url = load_worker_settings()
+    return WorkerProcess(settings, redis_url)
+
+
+class WorkerProcess:
+    """Everything that a worker process holds, on its one loop."""
+
+    def __init__(self, settings: Settings, redis_url: str) -> None:
+        set_up_logging(settings.log_level)
+        self._settings = settings
+        self._redis_url = redis_url
+        self._name = f"{socket.gethostname()}-{os.getpid()}"
+        self._host = socket.gethostname()
+        self._sandbox = ""
+        self._draining = False
+        self._background: list[asyncio.Task[None]] = []
+        self.agents = AgentLoop()
+
+    def open(self) -> None:
+        """Make the parts and see that the sandboxes' provider answers.
+
+        Raises:
+            SystemExit: with one sentence, when the worker cannot work.
+        """
+        try:
+            self.agents.run(self._open())
+        except JobFailure as error:
+            raise _refuse(str(error), EXIT_UNREACHABLE) from None
+        except InvalidAgentDefinition as error:
+            raise _refuse(str(error), EXIT_USAGE) from None
+
+    def take_jobs(self) -> None:
+        """From now on the worker counts, and jobs come."""
+        self.agents.run(self._start_background())
+
+    def give_jobs_back(self) -> None:
+        """Release all jobs unharmed; when the grace time is over the process ends without them."""
+        self._draining = True
+        grace = self._settings.worker.shutdown_grace_seconds
+        killer = threading.Timer(grace, self._give_up)
+        killer.daemon = True
+        killer.start()
+        self.agents.loop.call_soon_threadsafe(self._heartbeats.stop_all, ShuttingDown("Its worker stops."))
+        asyncio.run_coroutine_threadsafe(self._register(), self.agents.loop)
+
+    def close(self) -> None:
+        """Let everything go."""
+        self.agents.run(self._close())
+        self.agents.stop()
+
+    async def _open(self) -> None:
+        settings = self._settings
+        keys = Keys()
+        self._redis: Redis = connect(self._redis_url)
+        self._ledger = Ledger(self._redis, keys)
+        self._journal = Journal(self._redis, keys)
+        self._queue = CeleryQueue(self._redis_url, keys.prefix, settings.worker.queue)
+        self._blobs = BlobStore(settings.blobs)
+        self._cancellations = keys.cancellations
+        self._provider = await self._open_provider()
+        admission = Admission(self._ledger, self._queue, tree_limit=settings.limits.tree_jobs)
+        self._heartbeats = Heartbeats(self._ledger, settings.worker.lease_seconds)
+        self._reaper = Reaper(
+            self._ledger,
+            admission,
+            self._provider,
+            interval_seconds=settings.worker.reap_interval_seconds,
+        )
+        self.runner = JobRunner(
+            ledger=self._ledger,
+            journal=self._journal,
+            admission=admission,
+            blobs=self._blobs,
+            provider=self._provider,
+            heartbeats=self._heartbeats,
+            definitions=load_agent_definitions(settings.agents_dir),
+            defaults=settings.limits.for_jobs(),
+            default_model=settings.model,
+            default_image=settings.sandbox.image,
+            lease_seconds=settings.worker.lease_seconds,
+            me=self.info,
+        )
+
+    async def _open_provider(self) -> SandboxProvider:
+        """The provider that the settings ask for; `auto` takes local where no engine answers, and says so."""
+        sandbox = self._settings.sandbox
+        wanted = sandbox.provider or "docker"
+        if wanted != "local":
+            docker = DockerProvider(
+                self._blobs.fetch, owner=sandbox.owner, worker=self._name, runtime=sandbox.runtime
+            )
+            try:
+                engine = await docker.probe()
+            except EngineUnavailable:
+                await docker.close()
+                if wanted == "docker":
+                    raise
+                log.warning("no Docker engine answers: jobs run on this machine WITHOUT isolation")
+            else:
+                self._sandbox, self._host = docker.kind, engine.id
+                return docker
+        self._sandbox = "local"
+        folder = self._settings.state_dir / "sandboxes"
+        return LocalProvider(self._blobs.fetch, root=folder, owner=sandbox.owner)
+
+    def info(self) -> WorkerInfo:
+        """What this worker tells of itself."""
+        return WorkerInfo(
+            name=self._name,
+            host=self._host,
+            concurrency=self._settings.worker.concurrency,
+            running=len(self._heartbeats),
+            sandbox=self._sandbox,
+            host_limit=self._settings.limits.host_jobs or 0,
+            draining=self._draining,
+        )
+
+    async def _start_background(self) -> None:
+        loops = (self._heartbeats.run, self._reaper.run, self._keep_registered, self._hear_cancellations)
+        await self._register()
+        self._background = [asyncio.create_task(loop()) for loop in loops]
+        log.info("worker ready", worker=self._name, sandbox=self._sandbox)
+
+    async def _register(self) -> None:
+        try:
+            await self._ledger.register(self.info(), REGISTRATION_SECONDS)
+        except JobFailure as error:
+            log.warning("not registered", error=str(error))
+
+    async def _keep_registered(self) -> None:
+        while True:
+            await self._register()
+            await asyncio.sleep(REGISTRATION_SECONDS / 3)
+
+    async def _hear_cancellations(self) -> None:
+        """End a cancelled job at once; one whose message is lost ends with the next heartbeat."""
+        async with self._redis.pubsub(ignore_subscribe_messages=True) as channel:
+            while True:
+                try:
+                    await channel.subscribe(self._cancellations)
+                    while True:
+                        message = await channel.get_message(timeout=1.0)
+                        if message is not None:
+                            self._heartbeats.stop(message["data"], JobCancelled("The job was cancelled."))
+                except Exception as error:  # noqa: BLE001 - whatever broke the connection: subscribe again
+                    log.warning("cancellations not heard", error=type(error).__name__)
+                    await asyncio.sleep(1)
+
+    async def _close(self) -> None:
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        try:
+            await self._ledger.register(self.info(), 0)
+        except JobFailure as error:
+            log.warning("not signed off", error=str(error))
+        await self._provider.close()
+        await self._journal.close()
+        await self._queue.close()
+        await self._redis.aclose()
+
+    def _give_up(self) -> None:
+        log.error("grace time is over: the worker ends without waiting", jobs=len(self._heartbeats))
+        os._exit(1)
+
+
+def _refuse(sentence: str, exit_code: int) -> SystemExit:
+    """Say why the worker does not start."""
+    print(sentence, file=sys.stderr)  # noqa: T201 - before there is a worker there is no log
+    return SystemExit(exit_code)

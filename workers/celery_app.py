@@ -1,0 +1,77 @@
+"""The Celery app: how messages reach this worker. Configured when it is first used, not when imported."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+from celery import Celery, signals
+
+from orchestrator.jobs.queue import broker_options, celery_url
+from workers.bootstrap import load_worker_settings, worker
+
+
+class FanoutCelery(Celery):  # type: ignore[misc] # Celery ships no types
+    """Reads its options from the settings at first use."""
+
+    def on_configure(self) -> None:
+        """Called by Celery before it looks at its configuration for the first time."""
+        self.config_from_object(celery_options())
+
+
+def celery_options() -> dict[str, Any]:
+    """Every option that is not Celery's default, with its reason."""
+    settings, redis_url = load_worker_settings()
+    return {
+        "broker_url": celery_url(redis_url),
+        "broker_transport_options": broker_options("fanout"),
+        "broker_connection_retry_on_startup": True,  # a worker may start before its Redis
+        "broker_connection_max_retries": None,  # and outlives it: for ever, not a hundred times
+        "task_default_queue": settings.worker.queue,
+        "task_serializer": "json",
+        "accept_content": ["json"],  # a pickle in the broker would be code
+        "task_ignore_result": True,  # results live in the ledger
+        "task_acks_late": False,  # the ledger is the authority: a lost message is dispatched again
+        "worker_pool": "workers.pool:TaskPool",
+        "worker_concurrency": settings.worker.concurrency,
+        "worker_prefetch_multiplier": 1,
+        "worker_disable_prefetch": True,  # a job waits where it can still be given to another worker
+        "worker_cancel_long_running_tasks_on_connection_loss": False,  # our leases decide that
+        "worker_send_task_events": True,  # Flower
+        "worker_hijack_root_logger": False,
+        "worker_redirect_stdouts": False,
+    }
+
+
+app = FanoutCelery("fanout", include=["workers.tasks"])
+
+
+@signals.setup_logging.connect(weak=False)
+def _log_as_configured(**_: Any) -> None:
+    """Keeps Celery's hands off logging; `workers.bootstrap` sets it up."""
+
+
+@signals.worker_init.connect(weak=False)
+def _open(**_: Any) -> None:
+    worker().open()
+
+
+@signals.worker_ready.connect(weak=False)
+def _take_jobs(**_: Any) -> None:
+    worker().take_jobs()
+
+
+@signals.worker_shutting_down.connect(weak=False)
+def _give_jobs_back(**_: Any) -> None:
+    worker().give_jobs_back()
+
+
+@signals.worker_shutdown.connect(weak=False)
+def _close(**_: Any) -> None:
+    worker().close()
+
+
+def node_name() -> str:
+    """A worker's name among others on its host, for Celery and Flower."""
+    return f"fanout-{os.getpid()}@{socket.gethostname()}"

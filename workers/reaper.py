@@ -1,0 +1,55 @@
+"""The reaper: takes back what died without saying so. Every worker runs one; they do not mind each other."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from orchestrator.jobs.admission import Admission
+from orchestrator.jobs.failures import JobFailure
+from orchestrator.jobs.ledger import Ledger
+from workers.heartbeat import elapsed_clock
+from workers.sandbox.protocol import SandboxProvider
+
+log = structlog.get_logger(__name__)
+
+LEFTOVERS_SECONDS = 10.0
+"""How often containers and folders are looked through: all are gone 30 s after their job's end."""
+
+
+class Reaper:
+    """Puts lapsed jobs back, sends what has room, and removes what ended jobs left behind."""
+
+    def __init__(
+        self, ledger: Ledger, admission: Admission, provider: SandboxProvider, *, interval_seconds: float
+    ) -> None:
+        self._ledger = ledger
+        self._admission = admission
+        self._provider = provider
+        self._interval_seconds = interval_seconds
+
+    async def run(self) -> None:
+        """Reap for ever."""
+        await asyncio.gather(self._reap_jobs(), self._reap_leftovers())
+
+    async def _reap_jobs(self) -> None:
+        while True:
+            try:
+                for job_id, state in (await self._ledger.reap()).items():
+                    log.warning("job reaped", job=job_id, state=state)
+                await self._admission.pump()
+            except JobFailure as error:
+                log.warning("reaping jobs failed", error=str(error))
+            await asyncio.sleep(self._interval_seconds)
+
+    async def _reap_leftovers(self) -> None:
+        while True:
+            started = elapsed_clock()
+            try:
+                removed = await self._provider.reap(self._ledger.is_live)
+                if removed:
+                    log.info("leftovers removed", count=removed)
+            except JobFailure as error:
+                log.warning("reaping leftovers failed", error=str(error))
+            await asyncio.sleep(max(1.0, LEFTOVERS_SECONDS - (elapsed_clock() - started)))

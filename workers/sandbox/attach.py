@@ -1,0 +1,152 @@
+"""The attach stream of a container: asyncio all the way, over whatever the engine is reached by.
+
+docker-py's own attach gives a blocking socket that must be pumped by threads; here the request is written by
+hand, so a unix socket, TCP, TLS and ssh are one code path and a thousand streams cost no thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shlex
+import ssl
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from workers.sandbox.errors import EngineUnavailable, SandboxDied
+
+_READ_AHEAD_BYTES = 1024 * 1024
+_STDERR = 2
+_STDERR_KEPT_BYTES = 2048
+_CONNECT_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class EngineAddress:
+    """Where an engine answers."""
+
+    url: str
+    """`unix://PATH`, `tcp://HOST:PORT` or `ssh://[USER@]HOST[:PORT]`."""
+    tls: ssl.SSLContext | None = None
+
+    async def connect(self) -> AttachStream:
+        """A fresh connection; the engine's HTTP API is spoken on it.
+
+        Raises:
+            EngineUnavailable: nothing answers there.
+        """
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                return await self._connect()
+        except (OSError, TimeoutError) as error:
+            raise EngineUnavailable(f"No Docker engine answers at {self.url}.") from error
+
+    async def _connect(self) -> AttachStream:
+        parts = urlsplit(self.url)
+        if parts.scheme in {"unix", "http+unix"}:
+            reader, writer = await asyncio.open_unix_connection(parts.path, limit=_READ_AHEAD_BYTES)
+            return AttachStream(reader, writer)
+        if parts.scheme == "ssh":
+            return await _connect_over_ssh(self.url)
+        reader, writer = await asyncio.open_connection(
+            parts.hostname, parts.port, ssl=self.tls, limit=_READ_AHEAD_BYTES
+        )
+        return AttachStream(reader, writer)
+
+
+async def _connect_over_ssh(url: str) -> AttachStream:
+    """The system's ssh client and the remote docker command carry the stream, as the docker command does it."""
+    parts = urlsplit(url)
+    port = ("-p", str(parts.port)) if parts.port else ()
+    user = ("-l", parts.username) if parts.username else ()
+    process = await asyncio.create_subprocess_exec(
+        "ssh", "-T", *user, *port, "--", parts.hostname or "", shlex.join(("docker", "system", "dial-stdio")),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL, limit=_READ_AHEAD_BYTES,
+    )  # fmt: skip
+    if process.stdin is None or process.stdout is None:  # pragma: no cover - both were asked for
+        raise EngineUnavailable(f"No Docker engine answers at {url}.")
+    return AttachStream(process.stdout, process.stdin, process)
+
+
+class AttachStream:
+    """A container's standard streams as one `ByteStream`: its output is read, its input written.
+
+    Docker puts an 8-byte header before each piece of output; it is taken off here. Error output is kept apart,
+    the last 2 KiB of it, to say why a container ended before it was ready.
+    """
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        carrier: asyncio.subprocess.Process | None = None,
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._carrier = carrier
+        self._left_in_piece = 0
+        self.error_output = b""
+
+    async def attach(self, path: str) -> None:
+        """Ask the engine to turn this connection into the streams of a container.
+
+        Raises:
+            SandboxDied: the container is gone.
+            EngineUnavailable: the engine refused or hung up.
+        """
+        request = (
+            f"POST {path} HTTP/1.1\r\nHost: docker\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n"
+            "Content-Length: 0\r\n\r\n"
+        )
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                await self.write(request.encode())
+                head = await self._reader.readuntil(b"\r\n\r\n")
+        except (OSError, EOFError, asyncio.LimitOverrunError, TimeoutError) as error:
+            raise EngineUnavailable("The Docker engine hung up on an attach request.") from error
+        status = int(head.split(b" ", 2)[1])
+        if status not in {101, 200}:
+            message = await self._refusal()
+            failure = SandboxDied if status in {404, 409} else EngineUnavailable
+            raise failure(f"The Docker engine refused to attach: {message}")
+
+    async def _refusal(self) -> str:
+        with contextlib.suppress(TimeoutError, OSError, ValueError, KeyError, TypeError):
+            async with asyncio.timeout(1):
+                return str(json.loads(await self._reader.readline())["message"])
+        return "no reason given"
+
+    async def read(self) -> bytes:
+        """The next bytes of the container's output; b"" when it has ended."""
+        try:
+            while not self._left_in_piece:
+                head = await self._reader.readexactly(8)
+                size = int.from_bytes(head[4:], "big")
+                if head[0] == _STDERR:
+                    piece = await self._reader.readexactly(size)
+                    self.error_output = (self.error_output + piece)[-_STDERR_KEPT_BYTES:]
+                else:
+                    self._left_in_piece = size
+            data = await self._reader.read(min(self._left_in_piece, _READ_AHEAD_BYTES))
+        except (OSError, EOFError):
+            return b""
+        self._left_in_piece -= len(data)
+        return data
+
+    async def write(self, data: bytes) -> None:
+        """Hand bytes to the container's input; waits while the peer does not take them."""
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def close(self) -> None:
+        """End the stream, which is the container's lease: its main process sees the end of its input."""
+        self._writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(1):
+                await self._writer.wait_closed()
+        if self._carrier is not None and self._carrier.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._carrier.terminate()
+            await self._carrier.wait()

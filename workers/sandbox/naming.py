@@ -1,0 +1,69 @@
+"""How what we leave on an engine is called and labelled, so that a reaper finds it."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+Role = Literal["sandbox", "steward", "network", "store", "code", "workspace"]
+
+OWNER, WORKER, ROLE = "fanout.owner", "fanout.worker", "fanout.role"
+JOB, ATTEMPT, EXPIRES = "fanout.job", "fanout.attempt", "fanout.expires"
+
+START_SECONDS = 120.0
+"""A container that was created and not started within this time never will be: its worker died between."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names and labels of one worker process; all workers with one owner share volumes and leftovers."""
+
+    owner: str
+    worker: str
+
+    def __post_init__(self) -> None:
+        """Raises ValueError: the owner becomes part of names on the engine."""
+        if not _NAME.fullmatch(self.owner):
+            raise ValueError("an owner is up to 63 letters, digits, '-' and '_'")
+
+    @property
+    def store(self) -> str:
+        """The volume that all stewards of the owner share."""
+        return f"fanout-{self.owner}"
+
+    def code(self, identity: str) -> str:
+        """The volume through which sandboxes see one version of the resident."""
+        return f"{self.store}.code.{identity}"
+
+    def workspace(self, job_id: str) -> str:
+        """The volume that is a job's workspace."""
+        return f"{self.store}.job.{job_id}"
+
+    def container(self, role: Role, what: str = "") -> str:
+        """A fresh container name."""
+        parts = (self.store, role, what, secrets.token_hex(4))
+        return ".".join(part for part in parts if part)
+
+    def labels(self, role: Role, job_id: str | None = None, attempt: int | None = None) -> dict[str, str]:
+        """The labels of a container or a volume."""
+        labels = {
+            OWNER: self.owner,
+            WORKER: self.worker,
+            ROLE: role,
+            EXPIRES: str(int(time.time() + START_SECONDS)),
+        }
+        if job_id is not None:
+            labels[JOB] = job_id
+        if attempt is not None:
+            labels[ATTEMPT] = str(attempt)
+        return labels
+
+    @property
+    def of_owner(self) -> str:
+        """The label that everything of the owner has."""
+        return f"{OWNER}={self.owner}"

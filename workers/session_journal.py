@@ -1,0 +1,216 @@
+"""A sub-agent's session, written to the job's journal event by event, and read back to go on.
+
+Each complete ADK event is one journal event whose data holds it whole (`event`, or `event_blob` when
+it is large) beside what a person wants to see. That makes the journal enough for the next attempt:
+it replays the events and asks the model for the next step only.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from google.adk.events import Event
+from google.adk.plugins.base_plugin import BasePlugin
+from google.adk.sessions import InMemorySessionService, Session
+from google.genai import types
+from pydantic import JsonValue
+
+from orchestrator.blobs import BlobStore
+from orchestrator.jobs.journal import EventType, Journal, JournalEvent
+from workers.heartbeat import HeldLease
+
+INLINE_EVENT_BYTES = 64 * 1024
+"""Larger ADK events are blobs: Redis holds ids and lists, not file contents."""
+SHOWN_CHARACTERS = 2_000
+"""How much of a text or an argument the readable part of an event shows."""
+LINE_CHARACTERS = 80
+"""A record's `last_event` is one line of a table."""
+INTERRUPTED = "interrupted when its worker was lost; its effects may be partial: look before you repeat it"
+
+
+class AttemptJournal:
+    """The journal of one attempt: every append passes the lease's fence first."""
+
+    def __init__(self, journal: Journal, blobs: BlobStore, lease: HeldLease) -> None:
+        self._journal = journal
+        self._blobs = blobs
+        self._lease = lease
+
+    async def note(self, kind: EventType, data: dict[str, JsonValue], line: str | None = None) -> None:
+        """Append an event.
+
+        Raises:
+            LeaseLost: the attempt may no longer act.
+        """
+        self._lease.check()
+        claim = self._lease.claim
+        await self._journal.append(claim.spec.id, claim.attempt, kind, data, line)
+
+    async def note_session_event(self, event: Event) -> None:
+        """Append a complete ADK event."""
+        raw = event.model_dump_json(exclude_none=True)
+        data: dict[str, JsonValue] = _shown(event)
+        if len(raw) > INLINE_EVENT_BYTES:
+            data["event_blob"] = await self._blobs.put(raw.encode())
+        else:
+            data["event"] = json.loads(raw)
+        await self.note(_kind(event), data, _line(event))
+
+    async def past_events(self) -> list[Event]:
+        """The session events of earlier attempts, oldest first."""
+        events = []
+        for entry in await self._journal.read(self._lease.claim.spec.id):
+            raw = await self._raw_event(entry)
+            if raw is not None:
+                events.append(Event.model_validate_json(raw))
+        return events
+
+    async def host_of_last_attempt(self) -> str | None:
+        """Where the job's files of the last attempt are."""
+        entries = await self._journal.read(self._lease.claim.spec.id)
+        hosts = [str(entry.data["host"]) for entry in entries if entry.type is EventType.SANDBOX_READY]
+        return hosts[-1] if hosts else None
+
+    async def _raw_event(self, entry: JournalEvent) -> str | bytes | None:
+        if "event" in entry.data:
+            return json.dumps(entry.data["event"])
+        if "event_blob" in entry.data:
+            return await self._blobs.get(str(entry.data["event_blob"]))
+        return None
+
+
+class JournaledSessions(InMemorySessionService):
+    """Keeps the session in memory for ADK and puts each of its events in the journal first."""
+
+    def __init__(self, journal: AttemptJournal) -> None:
+        super().__init__()
+        self._journal = journal
+        self._replaying = False
+
+    async def append_event(self, session: Session, event: Event) -> Event:
+        """Write ahead, then append: what a model or a tool answered is never asked for twice."""
+        if not event.partial and not self._replaying:
+            await self._journal.note_session_event(event)
+        return await super().append_event(session, event)
+
+    async def replay(self, session: Session, events: list[Event]) -> None:
+        """Put the events of earlier attempts in place without writing them again."""
+        self._replaying = True
+        try:
+            for event in events:
+                await self.append_event(session, event)
+        finally:
+            self._replaying = False
+
+
+class JournalPlugin(BasePlugin):
+    """Writes what is about to happen: model requests and tool calls. Its appends are the fence as well."""
+
+    def __init__(self, journal: AttemptJournal) -> None:
+        super().__init__(name="journal")
+        self._journal = journal
+
+    async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
+        """Note that the model is asked; its reply is a session event."""
+        del callback_context
+        data: dict[str, JsonValue] = {"model": llm_request.model, "contents": len(llm_request.contents)}
+        await self._journal.note(EventType.MODEL_REQUEST, data)
+
+    async def before_tool_callback(self, *, tool: Any, tool_args: dict[str, Any], tool_context: Any) -> None:
+        """Note that a tool begins; its result is a session event."""
+        data = {"id": tool_context.function_call_id, "tool": tool.name, "arguments": _short(tool_args)}
+        await self._journal.note(EventType.TOOL_CALL, data, _call_line(tool.name, tool_args))
+
+    async def after_tool_callback(
+        self, *, tool: Any, tool_args: dict[str, Any], tool_context: Any, result: Any
+    ) -> None:
+        """Note a new todo list."""
+        del tool_context
+        if tool.name == "write_todos" and isinstance(result, dict) and result.get("status") == "success":
+            await self._journal.note(EventType.TODOS, {"todos": tool_args.get("todos")})
+
+
+def unanswered_calls(events: list[Event]) -> list[tuple[Event, types.FunctionCall]]:
+    """The calls that were in flight when the events end, with the event that made each."""
+    answered = {response.id for event in events for response in event.get_function_responses()}
+    calls = [(event, call) for event in events for call in event.get_function_calls()]
+    return [(event, call) for event, call in calls if call.id not in answered]
+
+
+def interruption(caller: Event, calls: list[types.FunctionCall]) -> Event:
+    """The answer to calls that were in flight when their worker was lost."""
+    parts = [
+        types.Part(
+            function_response=types.FunctionResponse(
+                id=call.id, name=call.name, response={"status": "error", "message": INTERRUPTED}
+            ),
+        )
+        for call in calls
+    ]
+    content = types.Content(role="user", parts=parts)
+    return Event(
+        author=caller.author, invocation_id=caller.invocation_id, branch=caller.branch, content=content
+    )
+
+
+def _kind(event: Event) -> EventType:
+    if event.get_function_responses():
+        return EventType.TOOL_RESULT
+    is_reply = event.content is not None and event.content.role == "model"
+    return EventType.MODEL_REPLY if is_reply else EventType.SESSION_EVENT
+
+
+def _shown(event: Event) -> dict[str, JsonValue]:
+    """What a person wants to see of an event."""
+    data: dict[str, JsonValue] = {"author": event.author}
+    parts = event.content.parts or [] if event.content else []
+    text = "".join(part.text for part in parts if part.text and not part.thought)
+    if text:
+        data["text"] = text[:SHOWN_CHARACTERS]
+    if calls := event.get_function_calls():
+        data["calls"] = [{"id": call.id, "tool": call.name} for call in calls]
+    if responses := event.get_function_responses():
+        data["results"] = [
+            {"id": answer.id, "tool": answer.name, "result": _short(answer.response or {})}
+            for answer in responses
+        ]
+    if usage := event.usage_metadata:
+        data["usage"] = {
+            "input_tokens": usage.prompt_token_count or 0,
+            "output_tokens": usage.candidates_token_count or 0,
+            "cached_tokens": usage.cached_content_token_count or 0,
+        }
+    if event.error_code:
+        data["error"] = event.error_code
+    return data
+
+
+def _short(values: dict[str, Any]) -> dict[str, JsonValue]:
+    """The same mapping with long texts cut, as JSON."""
+    return {str(name): _short_value(value) for name, value in values.items()}
+
+
+def _short_value(value: Any) -> JsonValue:
+    if isinstance(value, str):
+        return value if len(value) <= SHOWN_CHARACTERS else value[:SHOWN_CHARACTERS] + "…"
+    text = json.dumps(value, default=str)
+    return json.loads(text) if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
+
+
+def _line(event: Event) -> str | None:
+    shown = _shown(event)
+    if isinstance(text := shown.get("text"), str) and event.content and event.content.role == "model":
+        return _one_line(text)
+    return None
+
+
+def _call_line(tool: str, arguments: dict[str, Any]) -> str:
+    """A tool call in one line: the tool and its first argument."""
+    first = next(iter(arguments.values()), "")
+    return _one_line(f"{tool} {first}" if isinstance(first, str) else tool)
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LINE_CHARACTERS else line[: LINE_CHARACTERS - 1] + "…"
