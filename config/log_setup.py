@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import Any
 
 import structlog
+import structlog.tracebacks
+
+_traceback_with_texts = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+
+
+def _traceback(exc_info: structlog.typing.ExcInfo) -> list[dict[str, Any]]:
+    """A traceback without the exceptions' texts: they may quote a prompt or a file."""
+    stacks = _traceback_with_texts(exc_info)
+    for stack in stacks:
+        stack.pop("exc_value", None)
+    return stacks
 
 
 def set_up_logging(level: str) -> None:
@@ -18,7 +30,7 @@ def set_up_logging(level: str) -> None:
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.dict_tracebacks,
+        structlog.processors.ExceptionRenderer(_traceback_with_texts if level == "debug" else _traceback),
     ]
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],

@@ -173,7 +173,7 @@ class _Merge:
 
     def _remove(self, file: ChangedFile) -> How:
         ours = self.folder.find(file.path)
-        if ours is None:
+        if ours is None or ours.kind == "directory":  # the file is gone, whatever took its place
             return "already"
         if not is_same(_given(file.before), ours):
             raise ChangesCollide("deleted", "The job deleted it; here it was changed.")

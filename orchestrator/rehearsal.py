@@ -55,7 +55,7 @@ class Rehearsal(RootedFolder):
         if self.find(path) is None:
             self._put(path, "directory", mode, None)
 
-    def set_mode(self, path: str, mode: int, instead_of: Found) -> None:
+    def set_mode(self, path: str, mode: int, instead_of: Found) -> None:  # noqa: ARG002 - as the real one
         """Note nothing: a merge looks at no mode twice."""
         self._expect(path, instead_of)
 

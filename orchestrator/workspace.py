@@ -118,7 +118,7 @@ class Workspace:
     def _too_large(self) -> WorkspaceUnusable:
         return WorkspaceUnusable(
             f"The workspace {self.root} has more than {self._max_snapshot_bytes:,} bytes: name a smaller "
-            "folder, let .gitignore name what jobs do not need, or raise FANOUT_LIMITS__MAX_SNAPSHOT_BYTES."
+            "folder, let .gitignore name what jobs do not need, or raise FANOUT_LIMITS__SNAPSHOT_BYTES."
         )
 
     def _locked(self, work: Callable[[], Result], *, shared: bool) -> Result:

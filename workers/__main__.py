@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import warnings
+
+from celery.platforms import SecurityWarning
 
 from workers.bootstrap import load_worker_settings
 from workers.celery_app import app, node_name
@@ -18,9 +21,12 @@ def main() -> None:
     if options.concurrency is not None:
         os.environ["FANOUT_WORKER__CONCURRENCY"] = str(options.concurrency)  # one source for all its readers
     settings, _ = load_worker_settings()
+    # Root is normal in a container, and what agents run does not run as this process's user.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
     queues = options.queues or settings.worker.queue
     app.worker_main(
         [
+            "--quiet",
             "worker",
             f"--hostname={node_name()}",
             f"--queues={queues}",

@@ -28,7 +28,7 @@ from workers.job_runner import JobRunner, ShuttingDown
 from workers.pool import AgentLoop
 from workers.reaper import Reaper
 from workers.sandbox.docker import DockerProvider
-from workers.sandbox.errors import EngineUnavailable
+from workers.sandbox.errors import EngineUnavailable, ImageMissing
 from workers.sandbox.local import LocalProvider
 from workers.sandbox.protocol import SandboxProvider
 
@@ -144,7 +144,7 @@ class WorkerProcess:
         )
 
     async def _open_provider(self) -> SandboxProvider:
-        """The provider that the settings ask for; `auto` takes local where no engine answers, and says so."""
+        """The provider asked for; `auto` takes local where Docker cannot be used, and says so."""
         sandbox = self._settings.sandbox
         wanted = sandbox.provider or "docker"
         if wanted != "local":
@@ -152,14 +152,14 @@ class WorkerProcess:
                 self._blobs.fetch, owner=sandbox.owner, worker=self._name, runtime=sandbox.runtime
             )
             try:
-                engine = await docker.probe()
-            except EngineUnavailable:
+                engine = await docker.probe(sandbox.image)
+            except (EngineUnavailable, ImageMissing) as error:
                 await docker.close()
                 if wanted == "docker":
                     raise
-                log.warning("no Docker engine answers: jobs run on this machine WITHOUT isolation")
+                log.warning("jobs run on this machine WITHOUT isolation", reason=str(error))
             else:
-                self._sandbox, self._host = docker.kind, engine.id
+                self._sandbox, self._host = "docker", engine.id
                 return docker
         self._sandbox = "local"
         folder = self._settings.state_dir / "sandboxes"

@@ -6,10 +6,13 @@ import os
 import socket
 from typing import Any
 
+import structlog
 from celery import Celery, signals
 
 from orchestrator.jobs.queue import broker_options, celery_url
 from workers.bootstrap import load_worker_settings, worker
+
+log = structlog.get_logger(__name__)
 
 
 class FanoutCelery(Celery):  # type: ignore[misc] # Celery ships no types
@@ -47,27 +50,27 @@ def celery_options() -> dict[str, Any]:
 app = FanoutCelery("fanout", include=["workers.tasks"])
 
 
-@signals.setup_logging.connect(weak=False)
 def _log_as_configured(**_: Any) -> None:
     """Keeps Celery's hands off logging; `workers.bootstrap` sets it up."""
 
 
-@signals.worker_init.connect(weak=False)
 def _open(**_: Any) -> None:
-    worker().open()
+    try:
+        worker().open()
+    except Exception as error:
+        # Celery only logs what a handler raises, and would take jobs that it cannot run.
+        log.exception("worker not opened", error=type(error).__name__)
+        raise SystemExit(1) from error
 
 
-@signals.worker_ready.connect(weak=False)
 def _take_jobs(**_: Any) -> None:
     worker().take_jobs()
 
 
-@signals.worker_shutting_down.connect(weak=False)
 def _give_jobs_back(**_: Any) -> None:
     worker().give_jobs_back()
 
 
-@signals.worker_shutdown.connect(weak=False)
 def _close(**_: Any) -> None:
     worker().close()
 
@@ -75,3 +78,10 @@ def _close(**_: Any) -> None:
 def node_name() -> str:
     """A worker's name among others on its host, for Celery and Flower."""
     return f"fanout-{os.getpid()}@{socket.gethostname()}"
+
+
+signals.setup_logging.connect(_log_as_configured, weak=False)
+signals.worker_init.connect(_open, weak=False)
+signals.worker_ready.connect(_take_jobs, weak=False)
+signals.worker_shutting_down.connect(_give_jobs_back, weak=False)
+signals.worker_shutdown.connect(_close, weak=False)

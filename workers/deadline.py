@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Self
 
 from orchestrator.jobs.failures import DeadlineExceeded
+from orchestrator.jobs.spec import Limits
 from workers.heartbeat import elapsed_clock
 
 
@@ -16,6 +18,14 @@ class Deadline:
     def __init__(self, seconds: float, *, limit_seconds: float) -> None:
         self._at = elapsed_clock() + seconds
         self._limit_seconds = limit_seconds
+
+    @classmethod
+    def of(cls, limits: Limits, *, ran_seconds: float) -> Self:
+        """The deadline of an attempt, after what earlier ones ran."""
+        total = limits.timeout_seconds
+        if total is None:
+            raise ValueError("the limits are not filled: timeout_seconds is not set")
+        return cls(total - ran_seconds, limit_seconds=total)
 
     @property
     def remaining_seconds(self) -> float:

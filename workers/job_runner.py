@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import IO
 
 import structlog
+from pydantic import JsonValue
 
-from config.agent_definitions import AgentDefinitions
+from config.agent_definitions import AgentDefinition, AgentDefinitions
 from orchestrator.blobs import BlobStore
 from orchestrator.jobs.admission import Admission
 from orchestrator.jobs.changes import ChangeBundle, FileChange
@@ -142,32 +143,26 @@ class JobRunner:
         return outcome
 
     async def _work(
-        self, claim: Claim, lease: HeldLease, outcome: Outcome, progress: Progress, stopped: list[JobFailure]
+        self,
+        claim: Claim,
+        lease: HeldLease,
+        outcome: Outcome,
+        progress: Progress,
+        stopped: list[JobFailure],
     ) -> None:
+        """Sandbox, agent, changes. What it finds out goes into `outcome` at once: it may be cancelled."""
         definition = self._definitions[claim.spec.agent]
         limits = claim.spec.limits.over(definition.job_limits()).over(self._defaults)
-        total = limits.timeout_seconds or 0.0
-        deadline = Deadline(total - claim.ran_seconds, limit_seconds=total)
-        journal = AttemptJournal(self._journal, self._blobs, lease)
-        host = self._me().host
-        last_host = await journal.host_of_last_attempt() if claim.attempt > 1 else None
-        if last_host not in (None, host):
-            await self._provider.discard(claim.spec.id)  # what an older attempt left here is stale
-        spec = SandboxSpec(
-            job_id=claim.spec.id,
-            attempt=claim.attempt,
-            image=definition.image or self._default_image,
-            limits=limits,
-            snapshot=claim.spec.snapshot,
-        )
+        deadline = Deadline.of(limits, ran_seconds=claim.ran_seconds)
+        journal = AttemptJournal(self._journal, self._blobs, lease, progress)
+        resume = await self._files_are_here(claim, journal)
         async with contextlib.AsyncExitStack() as stack:
             async with deadline.enforced():
-                sandbox = await stack.enter_async_context(self._provider.open(spec))
+                opening = self._provider.open(self._sandbox_spec(claim, definition, limits))
+                sandbox = await stack.enter_async_context(opening)
             outcome.sandbox = sandbox.kind
-            await journal.note(
-                EventType.SANDBOX_READY, {"sandbox": sandbox.kind, "host": host}, "sandbox ready"
-            )
-            progress("sandbox ready")
+            place: dict[str, JsonValue] = {"sandbox": sandbox.kind, "host": self._me().host}
+            await journal.note(EventType.SANDBOX_READY, place, "sandbox ready")
             agent = Subagent(
                 claim.spec,
                 definition,
@@ -178,37 +173,51 @@ class JobRunner:
             )
             try:
                 async with deadline.enforced():
-                    answer = await agent.run(resume=last_host == host)
+                    answer = await agent.run(resume=resume)
                 outcome.summary, outcome.output = answer.summary, answer.output
                 outcome.failure = limit_failure(answer)
-            except DeadlineExceeded as late:
-                stopped.append(late)
-                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, the changes are reported
+                outcome.failure = _as_failure(error)
             finally:
                 outcome.usage = agent.usage
                 await self._collect(sandbox, lease, outcome, stopped)
 
+    async def _files_are_here(self, claim: Claim, journal: AttemptJournal) -> bool:
+        """Whether the last attempt's files are on this host, so that this one can go on with them."""
+        if claim.attempt == 1 and not claim.ran_seconds:
+            return False
+        last_host = await journal.host_of_last_attempt()
+        if last_host == self._me().host:
+            return True
+        await self._provider.discard(claim.spec.id)  # what an even older attempt left here is stale
+        return False
+
+    def _sandbox_spec(self, claim: Claim, definition: AgentDefinition, limits: Limits) -> SandboxSpec:
+        return SandboxSpec(
+            job_id=claim.spec.id,
+            attempt=claim.attempt,
+            image=definition.image or self._default_image,
+            limits=limits,
+            snapshot=claim.spec.snapshot,
+        )
+
     async def _collect(
         self, sandbox: Sandbox, lease: HeldLease, outcome: Outcome, stopped: list[JobFailure]
     ) -> None:
-        """Put the changes in the blob store, also after a failure: a job reports what it made before."""
+        """Put the changes in the blob store, whatever ended the attempt; a failure here is its failure."""
         if not lease.is_held or any(isinstance(reason, (LeaseLost, ShuttingDown)) for reason in stopped):
             return
-        seconds = HURRIED_CHANGES_SECONDS if stopped else CHANGES_SECONDS
+        hurried = bool(stopped) or isinstance(outcome.failure, DeadlineExceeded)
         try:
-            async with asyncio.timeout(seconds):
-                bundle = await sandbox.changes()
-                try:
+            async with asyncio.timeout(HURRIED_CHANGES_SECONDS if hurried else CHANGES_SECONDS):
+                with await sandbox.changes() as bundle:
                     outcome.files = await asyncio.to_thread(_files, bundle)
                     if outcome.files:
                         bundle.seek(0)
                         outcome.changes = await self._blobs.put_file(bundle)
-                finally:
-                    bundle.close()
-        except (JobFailure, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 - as above
             log.warning("changes not collected", error=type(error).__name__)
-            if outcome.failure is None and not stopped:
-                raise
+            outcome.failure = outcome.failure or _as_failure(error)
 
     async def _conclude(self, claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult | None:
         """Tell the ledger how the attempt ended; the result when that ended the job."""

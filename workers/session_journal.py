@@ -8,6 +8,7 @@ it replays the events and asks the model for the next step only.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from google.adk.events import Event
@@ -32,10 +33,15 @@ INTERRUPTED = "interrupted when its worker was lost; its effects may be partial:
 class AttemptJournal:
     """The journal of one attempt: every append passes the lease's fence first."""
 
-    def __init__(self, journal: Journal, blobs: BlobStore, lease: HeldLease) -> None:
+    def __init__(
+        self, journal: Journal, blobs: BlobStore, lease: HeldLease, progress: Callable[[str], None]
+    ) -> None:
         self._journal = journal
         self._blobs = blobs
         self._lease = lease
+        self._progress = progress
+        """Told what a dashboard may show: names of tools, no texts."""
+        self._model_requests = 0
 
     async def note(self, kind: EventType, data: dict[str, JsonValue], line: str | None = None) -> None:
         """Append an event.
@@ -45,7 +51,14 @@ class AttemptJournal:
         """
         self._lease.check()
         claim = self._lease.claim
+        self._tell(kind, data)
         await self._journal.append(claim.spec.id, claim.attempt, kind, data, line)
+
+    def _tell(self, kind: EventType, data: dict[str, JsonValue]) -> None:
+        if kind is EventType.MODEL_REQUEST:
+            self._model_requests += 1
+        elif kind is EventType.TOOL_CALL:
+            self._progress(f"turn {self._model_requests} · {data['tool']}")
 
     async def note_session_event(self, event: Event) -> None:
         """Append a complete ADK event."""

@@ -43,6 +43,8 @@ from workers.session_journal import (
 
 APP_NAME = "fanout_job"
 USER_ID = "job"
+NO_LIMIT_OF_ADK = 1_000_000
+"""Our budget counts model calls, over all attempts; ADK's own counter only knows this run."""
 FATAL_ERRORS = (SandboxFailure, LeaseLost, LedgerUnavailable)
 """What a tool must not turn into text for the model: the agent could do nothing about it."""
 
@@ -113,7 +115,7 @@ class Subagent:
         run = runner.run_async(
             user_id=USER_ID,
             session_id=session.id,
-            run_config=RunConfig(max_llm_calls=0),  # our budget counts, over all attempts
+            run_config=RunConfig(max_llm_calls=NO_LIMIT_OF_ADK),
             **start,
         )
         async with contextlib.aclosing(run) as stream:
@@ -135,13 +137,13 @@ class Subagent:
             name=self._definition.name,
             description=self._definition.description,
             is_subagent=True,
+            fatal_errors=FATAL_ERRORS,
         )
         return create_deep_app(
             agent,
             name=APP_NAME,
             plugins=[JournalPlugin(self._journal)],
             budget=self._budget,
-            fatal_errors=FATAL_ERRORS,
         )
 
     def _budget_limits(self) -> BudgetLimits:
@@ -190,9 +192,8 @@ def _structured(text: str) -> JsonValue:
     try:
         output: JsonValue = json.loads(text)
     except ValueError as error:
-        raise AgentFailed(
-            "The agent's last message is not the JSON that its output_schema asks for."
-        ) from error
+        raise AgentFailed("The agent's answer is not the JSON that its output_schema asks for.") from error
+    return output
 
 
 def _usage_of(events: list[Event]) -> ModelUsage:

@@ -36,6 +36,7 @@ GIT_SECONDS = 30.0
 
 def run_(
     goal: Annotated[str, typer.Argument(help="What is to be reached.")],
+    *,
     workspace: Annotated[Path, typer.Option(metavar="DIR", help="The folder that is worked on.")] = Path(),
     agent: Annotated[str, typer.Option(help="Who coordinates.")] = COORDINATOR,
     model: Annotated[str | None, typer.Option(help="Instead of the coordinator's model.")] = None,

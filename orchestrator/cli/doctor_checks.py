@@ -115,35 +115,24 @@ async def _engine_and_images(settings: Settings) -> list[Check]:
                 status="warn" if wanted == "auto" else "fail",
                 name="docker engine",
                 found=complaint or f"`fanout images ls` ended with {code}",
-                advice="Start Docker or set DOCKER_HOST; FANOUT_SANDBOX__PROVIDER=local runs without isolation.",
+                advice="Start Docker, or set DOCKER_HOST; FANOUT_SANDBOX__PROVIDER=local isolates nothing.",
             )
         ]
-    return [Check(status="ok", name="docker engine", found="answers"), *_images(settings, out)]
+    return [Check(status="ok", name="docker engine", found="answers"), _image(settings, out)]
 
 
-def _images(settings: Settings, out: str) -> Iterable[Check]:
-    try:
-        listed: Any = json.loads(out)
-    except ValueError:
-        listed = []
-    entries = listed.get("images", []) if isinstance(listed, dict) else listed
-    present = {
-        str(entry.get("image") or entry.get("tag") or entry.get("name")) for entry in entries if _there(entry)
-    }
+def _image(settings: Settings, out: str) -> Check:
     image = settings.sandbox.image
-    if image in present:
-        yield Check(status="ok", name="image", found=image)
-    else:
-        yield Check(
-            status="fail",
-            name="image",
-            found=f"{image} is not on the engine",
-            advice="fanout images build (with --bootstrap where no registry is reachable)",
-        )
-
-
-def _there(entry: Any) -> bool:
-    return isinstance(entry, dict) and bool(entry.get("present", entry.get("built", True)))
+    ours = {entry["image"]: entry for entry in json.loads(out)["images"]}
+    build = "fanout images build (with --bootstrap where no registry is reachable)"
+    if image not in ours:
+        found = f"{image} is not one of fanout's: not looked for"
+        return Check(status="warn", name="image", found=found, advice="See that the engine has it.")
+    if not ours[image]["present"]:
+        return Check(status="fail", name="image", found=f"{image} is not on the engine", advice=build)
+    if not ours[image]["up_to_date"]:
+        return Check(status="warn", name="image", found=f"{image} is out of date", advice=build)
+    return Check(status="ok", name="image", found=image)
 
 
 async def _images_on_engine(settings: Settings) -> tuple[int, str, str]:

@@ -58,7 +58,7 @@ def _redis(url: str) -> Iterable[Check]:
 
 
 async def _sandboxes(settings: Settings) -> list[Check]:
-    kinds = {settings.sandbox.provider} if settings.sandbox.provider else set()
+    kinds: set[str] = {settings.sandbox.provider} if settings.sandbox.provider else set()
     if settings.redis_url is not None:
         try:
             async with JobClient.from_settings(settings) as client:

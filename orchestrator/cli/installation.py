@@ -34,7 +34,7 @@ def agents(as_json: AsJson = False) -> None:
         )
         for one in definitions
     ]
-    output.table(("AGENT", "MODEL", "MAY CALL", "FOR"), rows)
+    output.table(("AGENT", "MODEL", "MAY CALL", "FOR"), rows, elastic=(-2, -1))
 
 
 def _definition(definition: AgentDefinition) -> dict[str, Any]:

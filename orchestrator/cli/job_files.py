@@ -46,12 +46,13 @@ def read_job_file(name: str, agents: Container[str], defaults: Mapping[str, Any]
             continue
         try:
             job = plan(_object(line), agents, defaults)
-            first = first_with_id.setdefault(job.spec.id, number)
-            if first != number:
-                raise UsageProblem(f"id {job.spec.id!r} stands in line {first} already")
-            jobs.append(job)
         except UsageProblem as problem:
             problems.append(f"{where}:{number}: {problem}")
+            continue
+        first = first_with_id.setdefault(job.spec.id, number)
+        if first != number:
+            problems.append(f"{where}:{number}: id {job.spec.id!r} stands in line {first} already")
+        jobs.append(job)
     if problems:
         raise UsageProblem(_summary(problems))
     if not jobs:

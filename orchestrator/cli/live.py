@@ -56,7 +56,7 @@ class Board:
     def _that_fit(self, most: int) -> list[JobRecord]:
         if len(self.records) <= most:
             return list(self.records)
-        active_first = sorted(self.records, key=lambda record: _urgency(record))
+        active_first = sorted(self.records, key=_urgency)
         chosen = {record.id for record in active_first[:most]}
         return [record for record in self.records if record.id in chosen]
 

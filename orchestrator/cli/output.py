@@ -1,4 +1,4 @@
-"""What a command prints: its payload on stdout, everything else on stderr, and no tricks without a terminal."""
+"""What a command prints: its payload on stdout, the rest on stderr, and no tricks without a terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -98,35 +98,40 @@ def table(
     rows: Iterable[Sequence[str]],
     *,
     state_column: int | None = None,
+    elastic: Collection[int] = (-1,),
     wrapped: bool = False,
 ) -> None:
-    """Aligned columns: cut to the width of a terminal or wrapped there, whole and plain where there is none.
+    """Aligned columns: whole and plain, or on a terminal with the `elastic` ones cut or wrapped to fit.
 
     Cells are lines already: foreign text has been through `one_line`.
     """
     clean = [list(row) for row in rows]
     if stdout_is_terminal():
-        Console().print(_on_terminal(header, clean, state_column, wrapped=wrapped))
+        grid = _on_terminal(header, clean, state_column)
+        for place in elastic:
+            column = grid.columns[place]
+            column.min_width, column.no_wrap = None, not wrapped
+        Console().print(grid)
         return
-    lines = [list(header), *clean]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    for line in lines:
+    widths = _widths([list(header), *clean])
+    for line in (header, *clean):
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def _on_terminal(
-    header: Sequence[str], rows: list[list[str]], state_column: int | None, *, wrapped: bool
-) -> Table:
+def _on_terminal(header: Sequence[str], rows: list[list[str]], state_column: int | None) -> Table:
     grid = Table(*header, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in grid.columns[:-1] if wrapped else grid.columns:
-        column.no_wrap = True
-        column.overflow = "ellipsis"
+    for column, width in zip(grid.columns, _widths([list(header), *rows]), strict=True):
+        column.min_width, column.no_wrap, column.overflow = width, True, "ellipsis"
     for row in rows:
         cells = [Text(cell) for cell in row]
         if state_column is not None:
             cells[state_column].stylize(STYLES.get(row[state_column], ""))
         grid.add_row(*cells)
     return grid
+
+
+def _widths(lines: list[list[str]]) -> list[int]:
+    return [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
 
 
 def pairs(rows: Iterable[tuple[str, object]]) -> None:

@@ -169,7 +169,9 @@ def _print_records(records: Sequence[JobRecord], *, indented: bool) -> None:
                 what,
             )
         )
-    output.table(("ID", "STATE", "ATTEMPT", "AGENT", "TIME", "NOW", "WHAT"), rows, state_column=1)
+    output.table(
+        ("ID", "STATE", "ATTEMPT", "AGENT", "TIME", "NOW", "WHAT"), rows, state_column=1, elastic=(-2, -1)
+    )
 
 
 def _why(record: JobRecord) -> str:

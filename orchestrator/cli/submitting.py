@@ -19,6 +19,7 @@ from orchestrator.cli.waiting import tell_ends, wait_for_all
 
 def submit(
     description: Annotated[str | None, typer.Argument(help="What the job is to do.")] = None,
+    *,
     file: Annotated[
         str | None, typer.Option("--file", metavar="JOBS.JSONL", help="One job a line; - reads stdin.")
     ] = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -90,26 +90,28 @@ def event_line(event: JournalEvent) -> str:
 
 
 def _told(event: JournalEvent) -> str:
-    data = event.data
-    match event.type:
-        case EventType.JOB_STATE:
-            rest = ", ".join(_text(value) for key, value in data.items() if key != "state" and value)
-            return f"{data.get('state')}: {rest}" if rest else str(data.get("state"))
-        case EventType.MODEL_REQUEST:
-            return f"{data.get('model')}, {data.get('contents')} contents"
-        case EventType.TOOL_CALL:
-            return f"{data.get('tool')} {_text(data.get('arguments'))}"
-        case EventType.TOOL_RESULT:
-            return "; ".join(
-                f"{result['tool']}: {_text(result['result'])}" for result in _dicts(data, "results")
-            )
-        case EventType.MODEL_REPLY | EventType.SESSION_EVENT:
-            calls = ", ".join(str(call["tool"]) for call in _dicts(data, "calls"))
-            return " ".join(filter(None, (_text(data.get("text")), f"→ {calls}" if calls else "")))
-        case EventType.TODOS:
-            return "; ".join(f"{todo.get('status')}: {todo.get('content')}" for todo in _dicts(data, "todos"))
-        case _:
-            return _text(data)
+    teller = _TELLERS.get(event.type)
+    return _text(event.data) if teller is None else teller(event.data)
+
+
+def _told_state(data: dict[str, Any]) -> str:
+    rest = ", ".join(_text(value) for key, value in data.items() if key != "state" and value)
+    return f"{data.get('state')}: {rest}" if rest else str(data.get("state"))
+
+
+def _told_reply(data: dict[str, Any]) -> str:
+    calls = ", ".join(str(call.get("tool")) for call in _dicts(data, "calls"))
+    return " ".join(filter(None, (_text(data.get("text")), f"→ {calls}" if calls else "")))
+
+
+def _told_results(data: dict[str, Any]) -> str:
+    return "; ".join(
+        f"{result.get('tool')}: {_text(result.get('result'))}" for result in _dicts(data, "results")
+    )
+
+
+def _told_todos(data: dict[str, Any]) -> str:
+    return "; ".join(f"{todo.get('status')}: {todo.get('content')}" for todo in _dicts(data, "todos"))
 
 
 def tokens_of(event: JournalEvent) -> int:
@@ -124,8 +126,8 @@ def ended_line(result: JobResult) -> str:
     """How a job ended, in one line."""
     words = [f"{result.job_id}  {result.state}"]
     if result.error is not None:
-        words.append(f"{result.error.type}: {result.error.message}")
-    return one_line("  ".join(words))
+        words.append(one_line(f"{result.error.type}: {result.error.message}"))
+    return "  ".join(words)
 
 
 def count_states(records: Sequence[JobRecord]) -> str:
@@ -143,3 +145,14 @@ def _text(value: Any) -> str:
 
 def _dicts(data: dict[str, Any], name: str) -> list[dict[str, Any]]:
     return [item for item in data.get(name) or () if isinstance(item, dict)]
+
+
+_TELLERS: dict[EventType, Callable[[dict[str, Any]], str]] = {
+    EventType.JOB_STATE: _told_state,
+    EventType.MODEL_REQUEST: lambda data: f"{data.get('model')}, {data.get('contents')} contents",
+    EventType.MODEL_REPLY: _told_reply,
+    EventType.SESSION_EVENT: _told_reply,
+    EventType.TOOL_CALL: lambda data: f"{data.get('tool')} {_text(data.get('arguments'))}",
+    EventType.TOOL_RESULT: _told_results,
+    EventType.TODOS: _told_todos,
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -108,11 +109,14 @@ def create_deep_app(
 ) -> App:
     """The agent as a resumable ADK app; the caller's plugins go first, so a journal sees everything."""
     budgets = [BudgetPlugin(budget)] if budget is not None else []
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"\[EXPERIMENTAL\]")  # known, and pinned by our tests
+        resumability = ResumabilityConfig(is_resumable=True)
     return App(
         name=name,
         root_agent=agent,
         plugins=[*plugins, *budgets],
-        resumability_config=ResumabilityConfig(is_resumable=True),
+        resumability_config=resumability,
     )
 
 

@@ -194,7 +194,7 @@ class Files:
             raise ToolMistake(f"output_mode must be one of {', '.join(get_args(OutputMode))}.")
         base = self._search_base(path or "/")
         with _explained(base):
-            found = await self._hits(_encodable(pattern), base, glob)
+            found = await self._hits(_encodable(pattern), base, glob or None)
         rows = _grep_rows(found.hits, output_mode)
         return GrepResult(
             text=bounded("\n".join(rows), "the rest is left out; narrow the search")

@@ -11,14 +11,14 @@ import posixpath
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from google.adk.tools.tool_context import ToolContext
 from pydantic import Field
 
 from orchestrator.deep_agent.backends import paths
 from orchestrator.deep_agent.backends.protocol import Backend, Entry
-from orchestrator.deep_agent.files import Files, Listing
+from orchestrator.deep_agent.files import Files, Listing, OutputMode
 
 IMAGE_TYPES = {
     ".png": "image/png",
@@ -134,7 +134,7 @@ class FilesystemTools:
         pattern: Annotated[str, Field(description="Text to find, taken literally: not a regular expression")],
         path: Annotated[str | None, Field(description="Directory or file to search")] = None,
         glob: Annotated[str | None, Field(description="Only files that match, such as *.py")] = None,
-        output_mode: Literal["files_with_matches", "content", "count"] = "files_with_matches",
+        output_mode: OutputMode = "files_with_matches",
         *,
         tool_context: ToolContext,
     ) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class EngineAddress:
 
 
 async def _connect_over_ssh(url: str) -> AttachStream:
-    """The system's ssh client and the remote docker command carry the stream, as the docker command does it."""
+    """The system's ssh client and the remote docker command carry the stream, as `docker` itself does it."""
     parts = urlsplit(url)
     port = ("-p", str(parts.port)) if parts.port else ()
     user = ("-l", parts.username) if parts.username else ()
@@ -73,8 +73,8 @@ async def _connect_over_ssh(url: str) -> AttachStream:
 class AttachStream:
     """A container's standard streams as one `ByteStream`: its output is read, its input written.
 
-    Docker puts an 8-byte header before each piece of output; it is taken off here. Error output is kept apart,
-    the last 2 KiB of it, to say why a container ended before it was ready.
+    Docker puts an 8-byte header before each piece of output; it is taken off here. Of error output the last
+    2 KiB are kept apart, to say why a container ended before it was ready.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The worker's end of a resident's stream: requests, their answers, and a sandbox made of them."""
+"""The worker's end of a resident's stream: requests and their answers."""
 
 from __future__ import annotations
 
@@ -7,34 +7,22 @@ import contextlib
 import errno
 import itertools
 import os
-from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
-from pathlib import PurePosixPath
+from collections.abc import AsyncIterable, Awaitable, Callable
 from typing import Any, Protocol
 
 from orchestrator.jobs.failures import SandboxFailure
-from workers.sandbox import resident_commands, wire
+from workers.sandbox import wire
 from workers.sandbox.errors import SandboxDied
-from workers.sandbox.protocol import (
-    Command,
-    CommandResult,
-    EntryKind,
-    FileEntry,
-    GrepHit,
-    Grepped,
-    OutputSink,
-    Walked,
-)
+from workers.sandbox.resident_sandbox import ResidentSandbox
+
+__all__ = ["ByteStream", "OperationFailed", "ResidentClient", "ResidentSandbox"]
 
 DEFAULT_ANSWER_SECONDS = 120.0
 """How long a request may go unanswered before the sandbox counts as dead."""
 
-STOP_SECONDS = resident_commands.GRACE_SECONDS + 2.0
-"""How long a cancelled caller waits until its command is dead."""
-
 MAX_QUEUED_FRAMES = 100_000
 """A command that writes byte by byte makes a small frame of each; a hostile stream may not go on forever."""
 
-_KINDS: dict[bytes, EntryKind] = {b"f": "file", b"d": "directory", b"l": "symlink", b"o": "other"}
 _Frame = tuple[dict[str, Any], bytes]
 
 
@@ -134,7 +122,7 @@ class ResidentClient:
             arguments: what it takes.
             payload: at most `wire.MAX_PAYLOAD_BYTES`; more goes through `upload`.
             on_chunk: receives the parts that come before the reply, in order; the resident waits for it.
-            timeout_seconds: how long no frame may arrive for it before the sandbox counts as dead; None: forever.
+            timeout_seconds: how long without a frame for it the sandbox counts as alive; None: forever.
             stop_seconds: how long a cancelled caller waits until the operation has ended.
 
         Raises:
@@ -199,7 +187,7 @@ class ResidentClient:
     async def _abandon(
         self, number: int, answers: asyncio.Queue[_Frame | SandboxDied], stop_seconds: float
     ) -> None:
-        """Tell the resident that nobody waits any more, and see the operation's end if there is time for it."""
+        """Tell the resident that nobody waits any more; see the operation's end when there is time."""
         with contextlib.suppress(TimeoutError, SandboxFailure):
             async with asyncio.timeout(max(stop_seconds, 1.0)):
                 await self._enqueue(_pack({"op": "cancel", "target": number}))
@@ -246,127 +234,6 @@ class ResidentClient:
             while True:
                 await asyncio.sleep(ttl_seconds / 3)
                 await self.request("ping", {}, timeout_seconds=max(ttl_seconds, 10.0))
-
-
-class ResidentSandbox:
-    """The commands and file operations of a `Sandbox`, carried out by a resident; providers add `changes`."""
-
-    def __init__(self, client: ResidentClient) -> None:
-        self._client = client
-
-    async def run(self, command: Command, on_output: OutputSink | None = None) -> CommandResult:
-        """See `Sandbox.run`. At most `resident_commands.MAX_OUTPUT_BYTES` are kept."""
-        arguments: dict[str, Any] = {
-            "argv": command.argv if isinstance(command.argv, str) else list(command.argv),
-            "cwd": command.cwd,
-            "env": dict(command.env),
-            "timeout_seconds": float(command.timeout_seconds),
-            "max_output_bytes": command.max_output_bytes,
-            "merge_stderr": command.merge_stderr,
-            "stream": on_output is not None,
-        }
-        stdin = command.stdin
-        if len(stdin) > wire.CHUNK_BYTES:
-            arguments["upload"], stdin = await self._client.upload(stdin, "/tmp"), b""  # noqa: S108 - the sandbox's own
-        result, data = await self._client.request(
-            "run",
-            arguments,
-            stdin,
-            on_output,
-            timeout_seconds=command.timeout_seconds + resident_commands.GRACE_SECONDS + 30.0,
-            stop_seconds=STOP_SECONDS,
-        )
-        return CommandResult(
-            exit_code=int(result["exit_code"]),
-            output=data[: result["output_bytes"]],
-            error_output=data[result["output_bytes"] :],
-            total_bytes=int(result["total_bytes"]),
-            timed_out=bool(result["timed_out"]),
-            out_of_memory=bool(result["out_of_memory"]),
-            seconds=float(result["seconds"]),
-        )
-
-    async def read(self, path: str, offset: int = 0, max_bytes: int | None = None) -> bytes:
-        """See `Sandbox.read`."""
-        parts: list[bytes] = []
-        wanted = max_bytes
-        while True:
-            size = wire.CHUNK_BYTES if wanted is None else min(wanted, wire.CHUNK_BYTES)
-            arguments = {"path": path, "offset": offset, "max_bytes": size}
-            _, data = await self._client.request("read", arguments)
-            parts.append(data)
-            offset += len(data)
-            wanted = None if wanted is None else wanted - len(data)
-            if len(data) < wire.CHUNK_BYTES or wanted == 0:
-                return b"".join(parts)
-
-    async def write(
-        self, path: str, data: bytes, *, create_only: bool = False, mode: int | None = None
-    ) -> None:
-        """See `Sandbox.write`."""
-        arguments: dict[str, Any] = {"path": path, "create_only": create_only, "mode": mode}
-        if len(data) > wire.CHUNK_BYTES:
-            arguments["upload"], data = await self._client.upload(data, str(PurePosixPath(path).parent)), b""
-        await self._client.request("write", arguments, data)
-
-    async def delete(self, path: str) -> None:
-        """See `Sandbox.delete`."""
-        await self._client.request("delete", {"path": path})
-
-    async def stat(self, path: str) -> FileEntry:
-        """See `Sandbox.stat`."""
-        _, data = await self._client.request("stat", {"path": path})
-        return _entries(data)[0]
-
-    async def list(self, path: str) -> tuple[FileEntry, ...]:
-        """See `Sandbox.list`."""
-        _, data = await self._client.request("list", {"path": path})
-        return _entries(data)
-
-    async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walked:
-        """See `Sandbox.walk`."""
-        arguments = {"path": path, "max_entries": max_entries, "timeout_seconds": float(timeout_seconds)}
-        result, data = await self._client.request("walk", arguments)
-        entries = tuple(sorted(_entries(data), key=lambda entry: entry.path))
-        return Walked(entries=entries, complete=bool(result["complete"]))
-
-    async def grep(
-        self,
-        text: str,
-        path: str,
-        *,
-        only: Sequence[str] | None = None,
-        max_hits: int,
-        timeout_seconds: float,
-    ) -> Grepped:
-        """See `Sandbox.grep`."""
-        arguments = {
-            "text": text,
-            "path": path,
-            "only": None if only is None else list(only),
-            "max_hits": max_hits,
-            "timeout_seconds": float(timeout_seconds),
-        }
-        result, data = await self._client.request("grep", arguments)
-        hits = (GrepHit(path=path, line_number=number, line=line) for path, number, line in wire.decode(data))
-        return Grepped(hits=tuple(hits), complete=bool(result["complete"]))
-
-
-def _entries(data: bytes) -> tuple[FileEntry, ...]:
-    """What `resident_files.entry_record` made."""
-    entries = []
-    for record in data.split(b"\0") if data else ():
-        kind, size, modified, mode, path = record.split(b" ", 4)
-        entries.append(
-            FileEntry(
-                path=os.fsdecode(path),
-                kind=_KINDS[kind],
-                size_bytes=int(size),
-                modified_at=float(modified),
-                mode=int(mode, 8),
-            )
-        )
-    return tuple(entries)
 
 
 def _pack(header: dict[str, Any], payload: bytes = b"") -> bytes:

@@ -111,6 +111,8 @@ class DockerSandbox(ResidentSandbox):
 class DockerProvider:
     """Opens sandboxes on one engine. Made without I/O; the first use starts the steward."""
 
+    kind: Literal["docker", "local"] = "docker"
+
     def __init__(
         self, snapshots: SnapshotSource, *, owner: str, worker: str, runtime: str | None = None,
         start_gate: int | None = None, docker_host: str | None = None, steward_image: str = STEWARD_IMAGE,
@@ -153,7 +155,7 @@ class DockerProvider:
         info = await self._engine.info()
         version = await self._engine.version()
         for name in (self._steward_image, image):
-            if not await self._engine.has_image(name):
+            if await self._engine.image(name) is None:
                 raise image_missing(name)
         return EngineStatus(
             id=info["ID"],
@@ -212,7 +214,7 @@ class DockerProvider:
             return await self._start_on(steward, spec)
 
     async def _start_on(self, steward: Steward, spec: SandboxSpec) -> DockerSandbox:
-        """Prepare the workspace, start the container, wait for its resident; nothing stays when that fails."""
+        """Prepare the workspace, start the container, await its resident; nothing stays when that fails."""
         await steward.prepare(spec.job_id, spec.snapshot, overlay=self._overlay)
         place = _Place(self._names.container("sandbox", spec.job_id), self._networks.take())
         try:

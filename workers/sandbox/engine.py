@@ -9,7 +9,8 @@ import asyncio
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import IO, Any, TypeVar
 
 import docker
 import requests
@@ -21,9 +22,14 @@ from workers.sandbox.attach import AttachStream, EngineAddress
 from workers.sandbox.errors import EngineUnavailable, ImageMissing, SandboxDied, SandboxStartFailed
 
 T = TypeVar("T")
+OnLine = Callable[[str], None]
+"""Takes a line of progress; called in a thread."""
 
 _CALL_SECONDS = 60
 """docker-py's own default. An engine that needs longer for one of our small calls is as good as gone."""
+
+_BUILD_SECONDS = 900
+"""How long a build may say nothing: installing packages is quiet."""
 
 _PARALLEL_CALLS = 32
 _DONE = 204
@@ -31,6 +37,10 @@ _GONE = 404
 _CONFLICT = 409
 _REMOVAL_SECONDS = 10.0
 _REMOVAL_POLL_SECONDS = 0.02
+
+
+class ImageBuildFailed(Exception):
+    """An image could not be built; the message has the builder's last words."""
 
 
 async def uninterrupted(work: Awaitable[T]) -> T:
@@ -87,7 +97,7 @@ class Engine:
     """
 
     def __init__(self, docker_host: str | None = None) -> None:
-        """`docker_host` None takes DOCKER_HOST and its companions from the environment, else the local socket."""
+        """`docker_host` None takes DOCKER_HOST and its companions from the environment, or the usual socket."""
         options: dict[str, Any] = kwargs_from_env() if docker_host is None else {"base_url": docker_host}
         self._tls = options.get("tls")
         self.host: str = options.get("base_url") or parse_host(None).replace("http+unix://", "unix://")
@@ -130,10 +140,44 @@ class Engine:
         """The engine's answer to `GET /info`."""
         return await self.call("describe itself", lambda api: dict(api.info()))
 
-    async def has_image(self, name: str) -> bool:
-        """Whether the image is on the engine."""
-        found = await self.call(f"look for {name}", _unless_gone(lambda api: dict(api.inspect_image(name))))
-        return found is not None
+    async def image(self, name: str) -> dict[str, Any] | None:
+        """What the engine says of an image; None when it has none of that name."""
+        return await self.call(f"look for {name}", _unless_gone(lambda api: dict(api.inspect_image(name))))
+
+    async def build_image(
+        self,
+        folder: Path,
+        tag: str,
+        *,
+        arguments: Mapping[str, str],
+        labels: Mapping[str, str],
+        on_line: OnLine,
+    ) -> None:
+        """Build a folder with a Dockerfile, on the host's network: its resolver may listen on loopback only.
+
+        Raises:
+            ImageBuildFailed: with the builder's last words.
+        """
+
+        def build(api: docker.APIClient) -> None:
+            answers = api.build(
+                path=str(folder), tag=tag, buildargs=dict(arguments), labels=dict(labels),
+                network_mode="host", rm=True, forcerm=True, decode=True, timeout=_BUILD_SECONDS,
+            )  # fmt: skip
+            for answer in answers:
+                if "error" in answer:
+                    raise ImageBuildFailed(f"The image {tag} could not be built: {answer['error'].strip()}")
+                for line in str(answer.get("stream", "")).splitlines():
+                    on_line(line)
+
+        await self.call(f"build {tag}", build)
+
+    async def import_image(self, archive: IO[bytes], repository: str, tag: str) -> None:
+        """Make an image of a root file system's tar."""
+        await self.call(
+            f"import {repository}",
+            lambda api: api.import_image_from_stream(archive, repository=repository, tag=tag),
+        )
 
     async def create_container(self, name: str, config: Mapping[str, Any]) -> str:
         """Make a container from an Engine API configuration; its id.

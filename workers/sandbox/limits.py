@@ -59,7 +59,7 @@ def sandbox_config(
     *, image: str, limits: Limits, seccomp: str, network: str, runtime: str | None,
     mounts: Sequence[Mapping[str, Any]], labels: Mapping[str, str], heartbeat_seconds: float,
 ) -> dict[str, Any]:  # fmt: skip
-    """The Engine API configuration of a job's container. Every field of `limits` that it names must be set."""
+    """The Engine API configuration of a job's container. The limits that it names must be set."""
     memory = limits.memory_bytes or 0
     host = {
         **_hardening(seccomp, network),
@@ -104,12 +104,12 @@ def steward_config(
         "Mounts": [mount],
     }
     store = mount["Target"]
-    environment = ["PATH=" + _ENVIRONMENT["PATH"], "HOME=/root", "LANG=C.UTF-8", f"TMPDIR={store}/tmp"]
+    environment = ["PATH=" + _ENVIRONMENT["PATH"], "HOME=/root", "LANG=C.UTF-8", f"TMPDIR={store}/tmp"]  # noqa: S108 - on the volume
     return {**_piped(image, command, labels), "User": "0:0", "Env": environment, "HostConfig": host}
 
 
 def holder_config(*, image: str, seccomp: str, labels: Mapping[str, str]) -> dict[str, Any]:
-    """The Engine API configuration of a container that holds an empty network namespace until its input ends."""
+    """The Engine API configuration of a container that holds a network namespace until its input ends."""
     host = {**_hardening(seccomp, "none"), **_memory(32 * _MIB), "PidsLimit": 8}
     return {**_piped(image, ["cat"], labels), "User": AGENT_USER, "HostConfig": host}
 
@@ -136,7 +136,7 @@ def local_volume(
 
 
 def _piped(image: str, command: list[str], labels: Mapping[str, str]) -> dict[str, Any]:
-    """A container whose main process lives on its attach stream: the end of its input is the end of its lease."""
+    """A container whose main process lives on its attach stream: the end of its input ends its lease."""
     return {
         "Image": image,
         "Entrypoint": command,

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import compileall
 import fcntl
+import io
 import os
 import shutil
 import subprocess
@@ -29,10 +30,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from workers.sandbox import resident
+from workers.sandbox import change_scan, resident, wire
 from workers.sandbox.resident_files import take_upload
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer as ReadableBuffer
+
     from workers.sandbox.resident import Context, Reply, SlowOperation
 
 AGENT_ID = 10001
@@ -218,7 +221,7 @@ def unpack_archive(archive: Path, target: Path) -> None:
                 if member.issym():
                     links.append(member)
                 elif member.isdir():
-                    path.mkdir(parents=True, exist_ok=True)
+                    _make_folders(path)
                     _hand_over(path, member)
                 elif member.isreg() and not member.issparse():
                     _unpack_file(tar, member, path)
@@ -227,7 +230,9 @@ def unpack_archive(archive: Path, target: Path) -> None:
         # Links come last, so that no member can be written through one.
         for member in links:
             path = target / _inside(member)
-            path.parent.mkdir(parents=True, exist_ok=True)
+            if any((target / folder).is_symlink() for folder in path.relative_to(target).parents):
+                raise UnusableArchive("it has a member below a symlink")
+            _make_folders(path.parent)
             path.symlink_to(member.linkname)
             os.lchown(path, AGENT_ID, AGENT_ID)
     except (tarfile.TarError, EOFError, ValueError) as error:
@@ -246,8 +251,7 @@ def _unpack_file(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> N
     source = tar.extractfile(member)
     if source is None:
         raise UnusableArchive("it has a member without content")
-    if not path.parent.exists():
-        path.parent.mkdir(parents=True)
+    _make_folders(path.parent)
     with path.open("xb") as file:
         shutil.copyfileobj(source, file, 1024 * 1024)
         if file.tell() != member.size:
@@ -259,6 +263,13 @@ def _hand_over(path: Path, member: tarfile.TarInfo) -> None:
     path.chmod(member.mode & 0o777)
     os.utime(path, (member.mtime, member.mtime))
     os.chown(path, AGENT_ID, AGENT_ID)
+
+
+def _make_folders(path: Path) -> None:
+    """Make a folder and those above it that no member names."""
+    if not path.exists():
+        _make_folders(path.parent)
+        _make_agents_folder(path)
 
 
 def _make_agents_folder(path: Path) -> None:
@@ -336,9 +347,28 @@ def _operations(store: Store) -> dict[str, SlowOperation]:
     }
 
 
+class _Chunks(io.RawIOBase):
+    """A file whose content goes to the client while it is written, in pieces that fit into a frame."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__()
+        self._context = context
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: ReadableBuffer) -> int:
+        view = memoryview(data)
+        for at in range(0, len(view), wire.CHUNK_BYTES):
+            self._context.send_chunk(bytes(view[at : at + wire.CHUNK_BYTES]))
+        return len(view)
+
+
 def _send_bundle(store: Store, job: str, context: Context) -> None:
     before, after, is_overlay = store.before_and_after(job)
-    raise NotImplementedError
+    scan = change_scan.scan_upper if is_overlay else change_scan.scan_trees
+    with io.BufferedWriter(_Chunks(context), wire.CHUNK_BYTES) as out:
+        change_scan.write_bundle(out, before, after, scan(before, after))
 
 
 def main() -> NoReturn:

@@ -24,6 +24,8 @@ from workers.sandbox.steward import EMPTY_SNAPSHOT
 STORE = "/store"
 """Where the steward sees the volume."""
 
+_SCAN_MODULES = ("change_scan", "change_patch", "change_sides")
+
 _START_SECONDS = 30.0
 _SLOW_SECONDS = 600.0
 """What unpacking, copying, bundling or deleting a big tree may take before the steward counts as dead."""
@@ -66,7 +68,7 @@ class Steward:
             command=["python3", "-ISB", "/opt/steward", STORE, str(cache_bytes), "/opt/resident", identity],
             labels=names.labels("steward"),
         )
-        archive = _archive({"steward": code_files("steward"), "resident": code})
+        archive = _archive({"steward": code_files("steward", *_SCAN_MODULES), "resident": code})
         name = names.container("steward")
         try:
             await engine.create_container(name, config)
@@ -112,7 +114,9 @@ class Steward:
                 return
             if snapshot is not None:
                 await self._unpack(snapshot)
-        raise SandboxStartFailed("The snapshots of the jobs at work do not fit into the snapshot cache.")
+        raise SandboxStartFailed(
+            "A snapshot went as often as it was unpacked: the snapshot cache is too small."
+        )
 
     async def _unpack(self, snapshot: str) -> None:
         """Send a snapshot once, however many jobs of this worker start on it at the same time."""
@@ -122,7 +126,7 @@ class Steward:
             if waited:
                 return
             archive = await self.snapshots(snapshot)
-            upload = await self.client.upload(_parts(archive), f"{STORE}/tmp")
+            upload = await self.client.upload(_parts(archive), f"{STORE}/tmp")  # noqa: S108 - on the volume
             arguments = {"snapshot": snapshot, "upload": upload}
             try:
                 await self.client.request("unpack", arguments, timeout_seconds=_SLOW_SECONDS)

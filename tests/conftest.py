@@ -1,0 +1,109 @@
+"""What holds for every test: no way to a real model, a clean environment, an event loop that is never blocked."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import docker
+import pytest
+import redis
+from blockbuster import BlockBuster, blockbuster_ctx
+
+from tests.services import RedisProcess
+
+OURS = ["orchestrator", "workers", "config"]
+
+FOREIGN_SETTINGS = ("FANOUT_", "GOOGLE_", "GEMINI_", "ANTHROPIC_", "OPENAI_", "AZURE_", "OLLAMA_", "LITELLM_")
+"""Variables that name a service or carry a key: none of the developer's reaches a test or its children."""
+
+
+class OutsideConnection(RuntimeError):
+    """A test tried to reach another machine."""
+
+
+def pytest_configure() -> None:
+    for name in list(os.environ):
+        if name.startswith(FOREIGN_SETTINGS) or name.endswith("_API_KEY"):
+            del os.environ[name]
+    sys.addaudithook(_refuse_other_machines)
+
+
+def _refuse_other_machines(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "socket.connect" and not _is_here(arguments[1]):
+        raise OutsideConnection(f"{arguments[1]} is not this machine")
+
+
+def _is_here(address: Any) -> bool:
+    if not isinstance(address, tuple):
+        return True  # a path: a Unix socket
+    host = str(address[0]).partition("%")[0]
+    try:
+        parsed = ipaddress.ip_address(host)
+    except ValueError:
+        return host in {"localhost", ""}
+    return parsed.is_loopback or parsed.is_unspecified
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("docker") and not _docker_answers():
+        missing("No Docker engine answers.")
+    if item.get_closest_marker("redis") and shutil.which("redis-server") is None:
+        missing("There is no redis-server on PATH.")
+
+
+def missing(what: str) -> None:
+    """Skip at a desk; in CI a service that is not there is a failure."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(what, pytrace=False)
+    pytest.skip(what)
+
+
+@cache
+def _docker_answers() -> bool:
+    try:
+        client = docker.from_env(timeout=10)
+    except docker.errors.DockerException:
+        return False
+    try:
+        return bool(client.ping())
+    except (docker.errors.DockerException, OSError):
+        return False
+    finally:
+        client.close()
+
+
+@pytest.fixture(autouse=True)
+def unblocked_loop() -> Iterator[None]:
+    """Fails a test whose code of ours blocks the event loop."""
+    with blockbuster_ctx(OURS) as guard:
+        _allow(guard)
+        yield
+
+
+def _allow(guard: BlockBuster) -> None:
+    """Where our code may block, each with its reason."""
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
+    """A private Redis that writes every change to disk before it answers."""
+    if shutil.which("redis-server") is None:
+        missing("There is no redis-server on PATH.")
+    server = RedisProcess(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisProcess) -> str:
+    """The private Redis, empty."""
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.flushall()
+    return redis_server.url

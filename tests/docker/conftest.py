@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import os
+import secrets
+import tarfile
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.jobs.spec import Limits, new_job_id
+from workers.sandbox.docker import DockerProvider
+from workers.sandbox.engine import Engine
+from workers.sandbox.errors import EngineUnavailable
+from workers.sandbox.naming import OWNER
+from workers.sandbox.protocol import SandboxSpec
+
+MIB = 1024**2
+
+
+class SnapshotFolder:
+    """Snapshot archives by id, as a worker's cache has them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.fetched: list[str] = []
+
+    def add(self, files: Mapping[str, bytes]) -> str:
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            for path, content in sorted(files.items()):
+                member = tarfile.TarInfo(path)
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+        return self.add_archive(buffer.getvalue())
+
+    def add_archive(self, archive: bytes) -> str:
+        identity = hashlib.sha256(archive).hexdigest()
+        (self._folder / identity).write_bytes(archive)
+        return identity
+
+    async def fetch(self, identity: str) -> Path:
+        self.fetched.append(identity)
+        return self._folder / identity
+
+
+@pytest.fixture
+def snapshots(tmp_path: Path) -> SnapshotFolder:
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    return SnapshotFolder(folder)
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    engine = Engine()
+    try:
+        await engine.version()
+        if await engine.image("fanout/python") is None:
+            raise EngineUnavailable("the engine has no image fanout/python")
+    except EngineUnavailable as failure:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(failure))
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture
+async def make_provider(
+    engine: Engine, snapshots: SnapshotFolder
+) -> AsyncIterator[Callable[..., DockerProvider]]:
+    """Providers of one owner, which has left nothing on the engine when the test is over."""
+    owner = f"test-{secrets.token_hex(4)}"
+    made: list[DockerProvider] = []
+
+    def make(**options: Any) -> DockerProvider:
+        made.append(DockerProvider(snapshots.fetch, **{"owner": owner, "worker": f"w{len(made)}", **options}))
+        return made[-1]
+
+    yield make
+    last = DockerProvider(snapshots.fetch, owner=owner, worker="last")
+    for provider in made:
+        await provider.close()
+    await last.reap(nobody)
+    await last.close()
+    assert await leftovers(engine, owner) == []
+
+
+@pytest.fixture
+def provider(make_provider: Callable[..., DockerProvider]) -> DockerProvider:
+    return make_provider()
+
+
+async def nobody(_job_id: str) -> bool:
+    return False
+
+
+async def leftovers(engine: Engine, owner: str) -> list[str]:
+    containers = await engine.containers([f"{OWNER}={owner}"])
+    volumes = await engine.volumes(f"{OWNER}={owner}")
+    return [*(container["Names"][0] for container in containers), *(volume["Name"] for volume in volumes)]
+
+
+def make_sandbox_spec(**fields: Any) -> SandboxSpec:
+    limits = Limits(
+        timeout_seconds=60, cpus=1, memory_bytes=256 * MIB, pids=100, disk_bytes=64 * MIB, network="none"
+    )
+    values: dict[str, Any] = {
+        "job_id": new_job_id(),
+        "attempt": 1,
+        "image": "fanout/python",
+        "limits": limits,
+    }
+    return SandboxSpec(**{**values, **fields})
+
+
+async def until(condition: Callable[[], Any], seconds: float) -> None:
+    """Wait until an asynchronous condition holds."""
+    async with asyncio.timeout(seconds):
+        while not await condition():  # noqa: ASYNC110 - the engine has no event for it
+            await asyncio.sleep(0.05)

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from orchestrator.jobs.changes import ChangeBundle
+from orchestrator.jobs.failures import InvalidJob
+from tests.docker.conftest import MIB, make_sandbox_spec
+from workers.sandbox.docker import DockerProvider
+from workers.sandbox.errors import DiskLimitExceeded
+from workers.sandbox.protocol import Command, SandboxSpec
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]
+
+
+def spec_with(**limits: Any) -> SandboxSpec:
+    spec = make_sandbox_spec()
+    return make_sandbox_spec(limits=spec.limits.model_copy(update=limits))
+
+
+async def test_a_command_that_takes_too_much_memory_is_killed_and_the_sandbox_goes_on(
+    provider: DockerProvider,
+) -> None:
+    async with provider.open(spec_with(memory_bytes=128 * MIB)) as sandbox:
+        greedy = await sandbox.run(Command(argv=["python3", "-c", "x = 'a' * 10**9"]))
+        modest = await sandbox.run(Command(argv="echo fine"))
+
+        assert greedy.exit_code != 0
+        assert greedy.out_of_memory
+        assert modest.output == b"fine\n"
+        assert not modest.out_of_memory
+
+
+async def test_a_full_tmpfs_is_an_ordinary_error_and_kills_nothing(provider: DockerProvider) -> None:
+    fill = "for folder in /tmp $HOME /dev/shm; do head -c 1G /dev/zero > $folder/big; done; true"
+    async with provider.open(spec_with(memory_bytes=128 * MIB, disk_bytes=2048 * MIB)) as sandbox:
+        result = await sandbox.run(Command(argv=fill))
+
+        assert result.output.count(b"No space left on device") == 3
+        assert not result.out_of_memory
+
+
+async def test_files_without_content_cannot_fill_the_memory_either(provider: DockerProvider) -> None:
+    code = "for number in range(1_000_000): open(f'/tmp/{number}', 'w').close()"
+    async with provider.open(spec_with(memory_bytes=128 * MIB)) as sandbox:
+        result = await sandbox.run(Command(argv=["python3", "-c", code]))
+
+        assert b"No space left on device" in result.output
+        assert not result.out_of_memory
+
+
+async def test_a_fork_bomb_is_bounded_and_leaves_nothing(provider: DockerProvider) -> None:
+    async with provider.open(spec_with(pids=64)) as sandbox:
+        bomb = await sandbox.run(
+            Command(argv=["bash", "-c", "b() { b | b & b; }; b; sleep 60"], timeout_seconds=2)
+        )
+        after = await sandbox.run(Command(argv="ls -d /proc/[0-9]* | wc -l"))
+
+        assert bomb.timed_out or bomb.exit_code != 0
+        assert int(after.output) <= 5
+
+
+async def test_a_job_that_writes_more_than_its_disk_limit_is_ended_and_its_changes_stay(
+    provider: DockerProvider,
+) -> None:
+    write = "for n in 1 2 3 4 5 6; do head -c 5M /dev/zero > $n; done; sleep 60"
+    async with provider.open(spec_with(disk_bytes=16 * MIB)) as sandbox:
+        started = time.monotonic()
+        with pytest.raises(DiskLimitExceeded, match=r"limit \(disk_bytes\) is 16,777,216"):
+            await sandbox.run(Command(argv=write))
+        seconds = time.monotonic() - started
+        with pytest.raises(DiskLimitExceeded):
+            await sandbox.read("/workspace/1")
+        with await sandbox.changes() as file, ChangeBundle.open(file) as bundle:
+            paths = [change.path for change in bundle.changes.files]
+
+        assert paths == ["1", "2", "3", "4", "5", "6"]
+        assert seconds < 10
+
+
+async def test_one_file_cannot_grow_over_the_disk_limit(provider: DockerProvider) -> None:
+    async with provider.open(spec_with(disk_bytes=8 * MIB)) as sandbox:
+        result = await sandbox.run(Command(argv="python3 -c \"open('big', 'wb').write(bytes(9 * 2**20))\""))
+
+        assert b"File too large" in result.output
+
+
+async def test_open_files_and_core_dumps_are_bounded(provider: DockerProvider) -> None:
+    async with provider.open(make_sandbox_spec()) as sandbox:
+        result = await sandbox.run(Command(argv="ulimit -c; ulimit -n"))
+
+        assert result.output == b"0\n8192\n"
+
+
+async def test_a_network_that_cannot_be_given_is_refused_and_not_left_out(provider: DockerProvider) -> None:
+    with pytest.raises(InvalidJob, match="network"):
+        async with provider.open(spec_with(network=("pypi.example",))):
+            pass

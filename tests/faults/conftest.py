@@ -1,0 +1,43 @@
+"""Faults are tried on both kinds of sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.scripts import DONE, conversation, shell, write_script
+from tests.services import Installation, installation
+
+SCRIPT = (
+    conversation("long command", shell("echo before > before.txt; sleep 60; echo after > after.txt"), DONE),
+    conversation(
+        "steps",
+        shell("echo one >> steps.txt"),
+        {**shell("sleep 6; echo two >> steps.txt"), "text": "second step"},
+        shell("echo three >> steps.txt"),
+        DONE,
+    ),
+    conversation("short", shell("sleep 0.5; echo made > made.txt"), DONE),
+)
+
+
+@pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.docker)])
+def provider(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def place(tmp_path: Path, provider: str) -> Iterator[Installation]:
+    script = write_script(tmp_path, *SCRIPT)
+    with installation(tmp_path, script=script, FANOUT_SANDBOX__PROVIDER=provider) as made:
+        yield made
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    (folder / "kept.txt").write_text("kept\n")
+    return folder

@@ -1,0 +1,216 @@
+"""What dies, and what must not be lost by it: real Redis, real workers, real sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.client import JobClient
+from orchestrator.jobs.journal import EventType, JournalEvent
+from orchestrator.jobs.spec import Limits
+from orchestrator.jobs.state import JobState
+from tests.builders import make_spec
+from tests.services import Installation, containers_of, volumes_of
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(150)]
+
+
+async def until_event(client: JobClient, job_id: str, kind: EventType, count: int = 1) -> None:
+    seen = 0
+    async with asyncio.timeout(60):
+        async for event in client.events(job_id):
+            seen += event.type is kind
+            if seen == count:
+                return
+
+
+async def states(client: JobClient, job_id: str) -> list[tuple[str, float]]:
+    events: list[JournalEvent] = [event async for event in client.events(job_id, follow=False)]
+    return [(str(event.data["state"]), event.at) for event in events if event.type is EventType.JOB_STATE]
+
+
+async def content(client: JobClient, job_id: str, path: str) -> str:
+    async with client.changes(job_id) as bundle:
+        (file,) = [file for file in bundle.changes.files if file.path == path]
+        assert file.after is not None
+        return bundle.content(file.after).decode()
+
+
+async def nothing_left(place: Installation, provider: str, within: float = 30) -> None:
+    """No container or volume of a job, and no folder of one, however it ended."""
+    sandboxes = place.folder / "state" / "sandboxes"
+    deadline = time.monotonic() + within
+    while True:
+        left = [path.name for path in sandboxes.glob("jobs/*")] if sandboxes.is_dir() else []
+        if provider == "docker":
+            left += containers_of(place.owner) + volumes_of(place.owner)
+        if not left:
+            return
+        assert time.monotonic() < deadline, f"left behind: {left}"
+        await asyncio.sleep(0.5)
+
+
+async def test_a_job_whose_worker_is_killed_goes_on_elsewhere_and_ends_once(
+    place: Installation, workspace: Path, provider: str
+) -> None:
+    first = place.start_worker()
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(make_spec("steps"), workspace=workspace)
+        await until_event(client, job_id, EventType.TOOL_CALL, 2)
+        place.start_worker()
+        await place.ready(client, 2)
+        first.kill()
+        killed_at = time.time()
+
+        result = await client.wait(job_id, 60)
+
+        assert result.success, result.error
+        assert result.attempts == 2
+        history = await states(client, job_id)
+        names = [name for name, _ in history]
+        assert names == ["queued", "running", "queued", "running", "succeeded"]
+        assert history[3][1] - killed_at < 20
+        steps = await content(client, job_id, "steps.txt")
+        assert steps.splitlines()[0] == "one"
+        assert steps.count("one") == 1, "a finished step was done again"
+        assert "three" in steps
+    place.stop()
+    await nothing_left(place, provider)
+
+
+async def test_jobs_survive_a_killed_redis_queued_and_running(
+    place: Installation, workspace: Path, provider: str
+) -> None:
+    place.start_worker(concurrency=2)
+    async with place.client() as client:
+        await place.ready(client)
+        jobs = [(make_spec("short", root_id="tree"), workspace) for _ in range(10)]
+        ids = await client.submit_many(jobs)
+        await until_event(client, ids[0], EventType.TOOL_CALL)
+        place.redis.kill()
+        await asyncio.sleep(2)
+        place.redis.start()
+
+        results = [await client.wait(job_id, 90) for job_id in ids]
+
+        assert [result.state for result in results] == [JobState.SUCCEEDED] * 10
+    place.stop()
+    await nothing_left(place, provider)
+
+
+async def test_a_cancelled_command_is_gone_within_two_seconds(
+    place: Installation, workspace: Path, provider: str
+) -> None:
+    place.start_worker()
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(make_spec("long command"), workspace=workspace)
+        await until_event(client, job_id, EventType.TOOL_CALL)
+        await asyncio.sleep(1)
+
+        asked_at = time.monotonic()
+        before = await client.cancel(job_id)
+        result = await client.wait(job_id, 10)
+        seconds = time.monotonic() - asked_at
+
+        assert before.state is JobState.RUNNING
+        assert result.state is JobState.CANCELLED
+        assert [file.path for file in result.files_modified] == ["before.txt"]
+        assert seconds < 2
+    place.stop()
+    await nothing_left(place, provider)
+
+
+async def test_a_job_over_its_time_ends_timed_out_with_its_changes(
+    place: Installation, workspace: Path, provider: str
+) -> None:
+    place.start_worker()
+    async with place.client() as client:
+        await place.ready(client)
+        spec = make_spec("long command", limits=Limits(timeout_seconds=3))
+        result = await client.wait(await client.submit(spec, workspace=workspace), 20)
+
+        assert result.state is JobState.TIMED_OUT
+        assert result.error is not None
+        assert "3 seconds" in result.error.message
+        assert [file.path for file in result.files_modified] == ["before.txt"]
+        assert 3 <= result.execution_seconds < 6
+    place.stop()
+    await nothing_left(place, provider)
+
+
+async def test_a_worker_that_is_told_to_stop_gives_its_jobs_back_unharmed(
+    place: Installation, workspace: Path, provider: str
+) -> None:
+    first = place.start_worker()
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(make_spec("steps"), workspace=workspace)
+        await until_event(client, job_id, EventType.TOOL_CALL, 2)
+        place.start_worker()
+        await place.ready(client, 2)
+        asked_at = time.time()
+        first.stop()
+        stopped_after = time.time() - asked_at
+
+        result = await client.wait(job_id, 60)
+
+        assert stopped_after < 10
+        assert result.success, result.error
+        assert result.attempts == 1, "a shutdown used up an attempt"
+        again = [at for name, at in await states(client, job_id) if name == "running"][1]
+        assert again - asked_at < 4
+        assert (await content(client, job_id, "steps.txt")).count("one") == 1
+    place.stop()
+    await nothing_left(place, provider)
+
+
+async def test_a_paused_worker_stops_by_itself_and_its_job_runs_once_at_a_time(
+    place: Installation, workspace: Path, provider: str
+) -> None:
+
+    first = place.start_worker()
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(make_spec("steps"), workspace=workspace)
+        await until_event(client, job_id, EventType.TOOL_CALL, 2)
+        place.start_worker()
+        await place.ready(client, 2)
+        first.send(signal.SIGSTOP)
+        await asyncio.sleep(14)
+        first.send(signal.SIGCONT)
+
+        result = await client.wait(job_id, 60)
+
+        assert result.success, result.error
+        names = [name for name, _ in await states(client, job_id)]
+        assert names == ["queued", "running", "queued", "running", "succeeded"]
+    place.stop()
+    await nothing_left(place, provider)
+
+
+async def test_killing_every_worker_leaves_nothing_once_one_is_back(
+    place: Installation, workspace: Path, provider: str
+) -> None:
+    worker = place.start_worker()
+    async with place.client() as client:
+        await place.ready(client)
+        spec = make_spec("long command", max_attempts=1)
+        job_id = await client.submit(spec, workspace=workspace)
+        await until_event(client, job_id, EventType.TOOL_CALL)
+        worker.kill()
+        place.start_worker()
+
+        result = await client.wait(job_id, 40)
+
+        assert result.state is JobState.FAILED
+        assert result.error is not None
+        assert result.error.type == "AttemptsUsedUp"
+        await asyncio.sleep(12)
+    place.stop()
+    await nothing_left(place, provider)

@@ -1,0 +1,163 @@
+"""A private Redis, the command line as a child process, and jobs that end without a worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.blobs import BlobStore
+from orchestrator.jobs.connection import connect
+from orchestrator.jobs.journal import EventType, Journal
+from orchestrator.jobs.keys import Keys
+from orchestrator.jobs.ledger import Claim, Ledger, WorkerInfo
+from orchestrator.jobs.result import JobResult
+from orchestrator.jobs.state import JobState
+from orchestrator.redis_server import answers
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+WORKER = WorkerInfo(name="w1", host="h1", concurrency=4, running=0, sandbox="local")
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True)
+class Fanout:
+    """The command line with an environment of its own."""
+
+    folder: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    def __call__(
+        self,
+        *arguments: str,
+        stdin: str | bytes = b"",
+        env: Mapping[str, str] | None = None,
+        timeout: float = 30,
+    ) -> Ended:
+        done = subprocess.run(
+            self.argv(*arguments),
+            input=stdin.encode() if isinstance(stdin, str) else stdin,
+            capture_output=True,
+            check=False,
+            cwd=self.folder,
+            env=self.env | dict(env or {}),
+            timeout=timeout,
+        )
+        return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self.argv(*arguments),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=self.folder,
+            env=self.env,
+        )
+
+    @staticmethod
+    def argv(*arguments: str) -> list[str]:
+        return [sys.executable, "-m", "orchestrator", *arguments]
+
+
+def clean_environment(folder: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FANOUT_")}
+    return kept | {"PYTHONPATH": str(REPOSITORY), "FANOUT_STATE_DIR": str(folder / "state"), "TERM": "xterm"}
+
+
+@pytest.fixture(scope="session")
+def private_redis() -> Iterator[str]:
+    binary = shutil.which("redis-server")
+    if binary is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("no redis-server on PATH")
+        pytest.skip("no redis-server on PATH")
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"unix://{folder}/r.sock"
+        server = subprocess.Popen(
+            [binary, "--port", "0", "--unixsocket", f"{folder}/r.sock", "--dir", folder, "--save", ""],
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            while not answers(url):
+                assert server.poll() is None
+                time.sleep(0.02)
+            yield url
+        finally:
+            server.terminate()
+            server.wait(timeout=10)
+
+
+@pytest.fixture
+async def ledger_url(private_redis: str) -> str:
+    redis = connect(private_redis)
+    await redis.flushall()
+    await redis.aclose()
+    return private_redis
+
+
+@pytest.fixture
+def fanout(ledger_url: str, tmp_path: Path) -> Fanout:
+    return Fanout(tmp_path, clean_environment(tmp_path) | {"FANOUT_REDIS_URL": ledger_url})
+
+
+@pytest.fixture
+def lonely_fanout(tmp_path: Path) -> Fanout:
+    """One that has no Redis."""
+    return Fanout(tmp_path, clean_environment(tmp_path))
+
+
+class StandIn:
+    """Does to jobs what a worker would, one step at a time."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self._redis = connect(url)
+        self._ledger = Ledger(self._redis, Keys())
+        self._journal = Journal(self._redis, Keys())
+        self.blobs = BlobStore((folder / "state" / "blobs").as_uri())
+
+    async def claim(self, job_id: str) -> Claim:
+        await self._ledger.register(WORKER, 60)
+        await self._ledger.dispatch(1000, 1000)
+        claim = await self._ledger.claim(job_id, WORKER, 60)
+        assert isinstance(claim, Claim)
+        return claim
+
+    async def note(self, claim: Claim, kind: EventType, data: dict[str, Any]) -> None:
+        await self._journal.append(claim.spec.id, claim.attempt, kind, data)
+
+    async def finish(self, job_id: str, state: JobState = JobState.SUCCEEDED, **fields: Any) -> None:
+        claim = await self.claim(job_id)
+        success = state is JobState.SUCCEEDED
+        result = JobResult(job_id=job_id, state=state, success=success, attempts=1, **fields)
+        assert await self._ledger.finish(job_id, claim.token, result, {})
+
+    async def close(self) -> None:
+        await self._journal.close()
+        await self._redis.aclose()
+
+
+@pytest.fixture
+async def stand_in(ledger_url: str, tmp_path: Path):
+    worker = StandIn(ledger_url, tmp_path)
+    yield worker
+    await worker.close()

@@ -1,0 +1,175 @@
+"""Real services as processes of a test: a Redis that can be killed, workers that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from config.settings import Settings, load_settings
+from orchestrator.client import JobClient
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+START_SECONDS = 40.0
+
+
+class RedisProcess:
+    """A private redis-server with `appendfsync always`, on a free port of the loopback interface."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        binary = shutil.which("redis-server")
+        assert binary, "redis-server is not installed"
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", ""]
+        durable = ["--appendonly", "yes", "--appendfsync", "always"]
+        self._process = subprocess.Popen([binary, *options, *durable], stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                    connection.sendall(b"PING\r\n")
+                    if connection.recv(5) == b"+PONG":
+                        return
+            except OSError:
+                assert time.monotonic() < deadline, "redis-server did not start"
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait(timeout=10)
+
+
+@dataclass
+class WorkerProcess:
+    """A worker as `fanout worker` runs it."""
+
+    environment: dict[str, str]
+    log: Path
+    concurrency: int = 4
+    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "workers", "--concurrency", str(self.concurrency)],
+                env=self.environment,
+                cwd=REPOSITORY,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        self.send(signal.SIGKILL)
+
+    def send(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+        if number in (signal.SIGKILL, signal.SIGTERM):
+            self.process.wait(timeout=30)
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.send(signal.SIGTERM)
+
+    def tail(self) -> str:
+        return self.log.read_text(errors="replace")[-3000:]
+
+
+class Installation:
+    """One Redis, one state folder, any number of workers, and the settings that a client needs."""
+
+    def __init__(self, folder: Path, redis: RedisProcess, *, script: Path | None, **environment: str) -> None:
+        self.folder = folder
+        self.redis = redis
+        self.workers: list[WorkerProcess] = []
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("FANOUT_")}
+        self.environment = {
+            **kept,
+            "PYTHONPATH": str(REPOSITORY),
+            "FANOUT_REDIS_URL": redis.url,
+            "FANOUT_STATE_DIR": str(folder / "state"),
+            "FANOUT_SANDBOX__PROVIDER": "local",
+            "FANOUT_SANDBOX__OWNER": f"test-{os.getpid()}-{redis.port}",
+            "ADK_SUPPRESS_EXPERIMENTAL_FEATURE_WARNINGS": "true",
+            **({"FANOUT_MODEL": f"scripted:{script}"} if script else {}),
+            **environment,
+        }
+
+    @property
+    def owner(self) -> str:
+        return self.environment["FANOUT_SANDBOX__OWNER"]
+
+    @property
+    def settings(self) -> Settings:
+        return load_settings(redis_url=self.redis.url, state_dir=self.folder / "state")
+
+    def client(self) -> JobClient:
+        return JobClient.from_settings(self.settings)
+
+    def start_worker(self, concurrency: int = 4, **environment: str) -> WorkerProcess:
+        log = self.folder / f"worker-{len(self.workers)}.log"
+        worker = WorkerProcess({**self.environment, **environment}, log, concurrency)
+        worker.start()
+        self.workers.append(worker)
+        return worker
+
+    async def ready(self, client: JobClient, workers: int = 1) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while len(await client.workers()) < workers:
+            dead = [worker for worker in self.workers if worker.process and worker.process.poll()]
+            assert not dead, dead[0].tail()
+            assert time.monotonic() < deadline, self.workers[-1].tail()
+            await asyncio.sleep(0.1)
+
+    def stop(self) -> None:
+        for worker in self.workers:
+            worker.stop()
+
+
+@contextmanager
+def installation(folder: Path, *, script: Path | None = None, **environment: str) -> Iterator[Installation]:
+    """A Redis of its own, and whatever workers the test starts; all stopped at the end."""
+    redis = RedisProcess(folder)
+    redis.start()
+    made = Installation(folder, redis, script=script, **environment)
+    try:
+        yield made
+    finally:
+        made.stop()
+        redis.stop()
+
+
+def containers_of(owner: str) -> list[str]:
+    """The names of all containers with the owner's label, whatever their state."""
+    command = ["docker", "ps", "-aq", "--filter", f"label=fanout.owner={owner}"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+
+
+def volumes_of(owner: str) -> list[str]:
+    """The names of all volumes with the owner's label."""
+    command = ["docker", "volume", "ls", "-q", "--filter", f"label=fanout.owner={owner}"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()

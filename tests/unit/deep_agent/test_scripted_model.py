@@ -1,0 +1,142 @@
+"""Scripts: chosen by agent and task, told by place when wrong, the same in any process."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from google.adk.events import Event
+from google.adk.runners import Runner
+from google.adk.sessions import InMemorySessionService
+from google.genai import types
+
+from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
+from orchestrator.deep_agent.failures import ModelNotConfigured, ScriptFailed
+from orchestrator.deep_agent.models import resolve_model
+from orchestrator.deep_agent.summary import summary_of
+from tests.unit.deep_agent.running import Run, script_file
+
+SCRIPT = r"""
+    conversations:
+      - agent: general-purpose
+        when: 'write (\S+)'
+        replies:
+          - {text: "writing {{1}}", calls: [{tool: write_file, args: {file_path: "/{{1}}", content: "{{task}}"}}]}
+          - {text: "{{last_result}} {{agent}} {{unknown}}"}
+      - agent: coordinator
+        replies: [{text: I coordinate.}]
+      - when: anything
+        replies: [{text: fits all}]
+"""
+
+
+async def test_the_conversation_is_chosen_by_agent_and_task_and_filled_in(tmp_path: Path) -> None:
+    path = script_file(tmp_path, SCRIPT)
+    run = await Run(f"scripted:{path}", name="general-purpose").to_end("please write x.txt")
+    assert run.text == '[{"status": "success", "path": "/x.txt"}] general-purpose {{unknown}}'
+    assert (await Run(f"scripted:{path}", name="coordinator").to_end("do it")).text == "I coordinate."
+    assert (await Run(f"scripted:{path}", name="other").to_end("anything else")).text == "fits all"
+    with pytest.raises(ScriptFailed, match="no conversation for this task of agent other"):
+        await Run(f"scripted:{path}", name="other").to_end("something")
+
+
+async def test_another_process_goes_on_where_the_first_one_stopped(tmp_path: Path) -> None:
+    path = script_file(
+        tmp_path,
+        """
+        conversations:
+          - replies:
+              - {text: one, calls: [{tool: read_todos}]}
+              - {text: two, calls: [{tool: read_todos}]}
+              - {text: three}
+        """,
+    )
+
+    def runner(events: list[Event]) -> Runner:
+        app = create_deep_app(create_deep_agent(f"scripted:{path}"))
+        return Runner(app=app, session_service=Sessions(events))
+
+    class Sessions(InMemorySessionService):
+        def __init__(self, events: list[Event]) -> None:
+            super().__init__()
+            self.restored = events
+
+    kept: list[Event] = []
+    first = runner([])
+    await first.session_service.create_session(app_name="fanout", user_id="u", session_id="s")
+    message = types.Content(role="user", parts=[types.Part(text="go")])
+    async for event in first.run_async(user_id="u", session_id="s", new_message=message):
+        kept.append(event)
+        if len(kept) == 2:
+            break
+    session = await first.session_service.get_session(app_name="fanout", user_id="u", session_id="s")
+    assert session is not None
+    second = runner([])
+    fresh = await second.session_service.create_session(app_name="fanout", user_id="u", session_id="s")
+    for event in session.events:
+        await second.session_service.append_event(fresh, Event.model_validate_json(event.model_dump_json()))
+    rest = [
+        event
+        async for event in second.run_async(user_id="u", session_id="s", invocation_id=kept[0].invocation_id)
+    ]
+    said = [
+        part.text
+        for event in rest
+        for part in (event.content.parts if event.content else []) or []
+        if part.text
+    ]
+    assert said == ["two", "three"]
+
+
+async def test_many_agents_use_one_script_at_once(tmp_path: Path) -> None:
+    path = script_file(tmp_path, SCRIPT)
+    runs = [Run(f"scripted:{path}", name="general-purpose").to_end(f"write f{n}.txt") for n in range(30)]
+    done = await asyncio.gather(*runs)
+    assert [f"/f{n}.txt" in run.text for n, run in enumerate(done)] == [True] * 30
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("conversations: [{replies: [{calls: [{args: {}}]}]}]", "conversations.0.replies.0.calls.0.tool"),
+        ("conversations: [{replies: []}]", "conversations.0.replies"),
+        ("conversations: [{replies: [{txt: x}]}]", "conversations.0.replies.0.txt"),
+        ("conversations: [{when: '(', replies: [{text: x}]}]", "conversations.0.when"),
+        ("conversations: [", "line 1"),
+        ("", "top level"),
+    ],
+)
+def test_a_wrong_script_is_told_with_file_and_place(tmp_path: Path, text: str, words: str) -> None:
+    path = script_file(tmp_path, text)
+    with pytest.raises(ModelNotConfigured) as caught:
+        resolve_model(f"scripted:{path}", agent_name="a")
+    assert words in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("", "No model is named"),
+        ("mystery", "Unknown model: mystery"),
+        ("gemini-2.5-flash", "GOOGLE_API_KEY"),
+        ("claude-x", "ANTHROPIC_API_KEY|package anthropic"),
+        ("gpt-x", "OPENAI_API_KEY|package openai"),
+        ("ollama_chat/x", "package litellm"),
+        ("scripted:/no/such/file", "cannot be read"),
+    ],
+)
+def test_what_is_missing_for_a_model_is_one_sentence(
+    name: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("GOOGLE_API_KEY", "GEMINI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setattr("orchestrator.deep_agent.models.find_spec", lambda name: name != "litellm" or None)
+    with pytest.raises(ModelNotConfigured, match=words):
+        resolve_model(name, agent_name="a")
+
+
+def test_the_summary_is_the_text_under_the_last_heading() -> None:
+    assert summary_of("work\n## Summary\nold\n## Summary:\nnew\n", 100) == "new"
+    assert summary_of("no heading", 100) == "no heading"
+    assert summary_of("## Summary\n", 100) == "## Summary"
+    assert len(summary_of("x" * 500, 100)) == 100

@@ -1,0 +1,172 @@
+"""Reads the two sides of a comparison, whatever a job has put there. Standard library only: see `steward`.
+
+Nothing is followed: every path is opened component by component without following links, so that no link of
+a job, old or planted meanwhile, leads outside. Paths are relative; undecodable bytes are surrogates.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+MAX_DEPTH = 256
+"""How deep folders are looked into; a descriptor is open for each level."""
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_COMPARED_BYTES = 1 << 18
+_KEPT_FOLDERS = 64
+
+
+def open_folder(name: str | Path, within: int | None = None) -> int | None:
+    """A descriptor of a real directory; None when there is none that can be opened."""
+    try:
+        return os.open(name, _FOLDER, dir_fd=within)
+    except OSError:
+        return None
+
+
+def names_in(folder: int) -> list[str]:
+    """What a directory holds, but `.git`; empty when it cannot be read."""
+    try:
+        return sorted(name for name in os.listdir(folder) if name != ".git")
+    except OSError:
+        return []
+
+
+def status_in(folder: int | None, name: str) -> os.stat_result | None:
+    """`lstat` of an entry; None when it is not there, and for an overlay's mark that it is deleted."""
+    if folder is None:
+        return None
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return None
+    return None if is_whiteout(status) else status
+
+
+def is_whiteout(status: os.stat_result) -> bool:
+    """Whether an overlay's upper layer says here that the lower layer's entry is deleted."""
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
+
+
+def paths_below(folder: int, prefix: str, depth: int = 0) -> Iterator[str]:
+    """All files below a directory, and the directories that are empty."""
+    for name in names_in(folder):
+        status = status_in(folder, name)
+        if status is None:
+            continue
+        below = open_folder(name, folder) if stat.S_ISDIR(status.st_mode) and depth < MAX_DEPTH else None
+        if below is None:
+            yield prefix + name
+            continue
+        try:
+            empty = True
+            for path in paths_below(below, f"{prefix}{name}/", depth + 1):
+                empty = False
+                yield path
+            if empty:
+                yield prefix + name
+        finally:
+            os.close(below)
+
+
+def equal_contents(first: int, second: int, name: str) -> bool:
+    """Whether the files of that name in two directories hold the same bytes; False when unreadable."""
+    with suppress(OSError):
+        one = os.open(name, _FILE, dir_fd=first)
+        try:
+            other = os.open(name, _FILE, dir_fd=second)
+            try:
+                return _equal(one, other)
+            finally:
+                os.close(other)
+        finally:
+            os.close(one)
+    return False
+
+
+def _equal(one: int, other: int) -> bool:
+    while True:
+        data = os.read(one, _COMPARED_BYTES)
+        if data != os.read(other, _COMPARED_BYTES):
+            return False
+        if not data:
+            return True
+
+
+class Side:
+    """One side of a comparison: a folder whose entries are looked at by path."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._folders: dict[str, int | None] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._forget()
+
+    def status(self, path: str) -> os.stat_result | None:
+        """`lstat`; None when nothing is there, also because a parent is no directory."""
+        folder, _, name = path.rpartition("/")
+        return status_in(self._folder(folder), name)
+
+    def is_empty(self, path: str) -> bool:
+        """Whether a directory holds nothing, not even a `.git`."""
+        folder, _, name = path.rpartition("/")
+        descriptor = open_folder(name, self._folder(folder))
+        if descriptor is None:
+            return False
+        try:
+            with os.scandir(descriptor) as entries:
+                return not any(status_in(descriptor, entry.name) for entry in entries)
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+
+    def link_target(self, path: str) -> bytes:
+        """Where a symlink points, as written; OSError when it is none."""
+        folder, _, name = path.rpartition("/")
+        return os.fsencode(os.readlink(name, dir_fd=self._known_folder(folder)))
+
+    def open_file(self, path: str) -> int:
+        """A descriptor of a file, for reading; OSError when that is not possible."""
+        folder, _, name = path.rpartition("/")
+        return os.open(name, _FILE, dir_fd=self._known_folder(folder))
+
+    def _known_folder(self, path: str) -> int:
+        folder = self._folder(path)
+        if folder is None:
+            raise FileNotFoundError(path)
+        return folder
+
+    def _folder(self, path: str) -> int | None:
+        """A descriptor of a directory; kept, since paths come sorted."""
+        if path in self._folders:
+            return self._folders[path]
+        if len(self._folders) >= _KEPT_FOLDERS:
+            self._forget()
+        if not path:
+            descriptor = open_folder(self._root)
+        else:
+            parent, _, name = path.rpartition("/")
+            within = self._folder(parent)
+            descriptor = None if within is None else open_folder(name, within)
+        self._folders[path] = descriptor
+        return descriptor
+
+    def _forget(self) -> None:
+        for descriptor in self._folders.values():
+            if descriptor is not None:
+                os.close(descriptor)
+        self._folders.clear()
