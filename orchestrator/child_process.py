@@ -34,11 +34,18 @@ class ChildProcess:
         self._lock_path = folder / f"{name}.lock"
         self._popen: subprocess.Popen[bytes] | None = None
 
-    def start(self, argv: Sequence[str], *, env: Mapping[str, str], outlives_parent: bool) -> None:
-        """Start it in a session of its own; call this from the main thread.
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        outlives_parent: bool,
+        stdin: Path = Path(os.devnull),
+    ) -> None:
+        """Start it in a session of its own.
 
-        Without `outlives_parent` it is sent SIGTERM when this process ends in any way (Linux; elsewhere
-        only `stop` ends it).
+        Without `outlives_parent` it is sent SIGTERM when the thread that starts it ends, be it by SIGKILL
+        (Linux; elsewhere only `stop` ends it).
 
         Raises:
             OSError: the program or the folder cannot be used, or the process runs already.
@@ -46,12 +53,13 @@ class ChildProcess:
         with (
             self._lock_path.open("a+b") as lock,
             open(self.log_path, "ab", opener=_private) as log,
+            stdin.open("rb") as read_first,
         ):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._popen = subprocess.Popen(  # noqa: S603 - the argv is ours
                 argv,
                 env=dict(env),
-                stdin=subprocess.DEVNULL,
+                stdin=read_first,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

@@ -49,9 +49,11 @@ class RedisServer:
         self._write_configuration(lines, in_container=binary is None)
         if binary is None:
             await self._remove_container()
-        argv = self._in_container(url) if binary is None else [binary, str(self._folder / "redis.conf")]
+        # "-" is stdin: Redis takes a path with special characters for a pattern.
+        argv = self._in_container(url) if binary is None else [binary, "-"]
+        stdin = self._folder / "redis.conf"
         try:
-            self.process.start(argv, env=os.environ, outlives_parent=outlives_parent)
+            self.process.start(argv, env=os.environ, outlives_parent=outlives_parent, stdin=stdin)
         except OSError as error:
             raise LedgerUnavailable(f"Redis cannot be started here: {error}.") from error
         await self._answers(url)

@@ -127,6 +127,9 @@ class JobRunner:
                 stopped.append(reason)
                 work.cancel()
 
+        if self._me().draining:  # the message was under way when the worker was told to stop
+            outcome.failure = ShuttingDown("Its worker stops.")
+            return outcome
         with self._heartbeats.holding(claim, stop) as lease:
             lease.renewed(claimed_at)
             work = asyncio.create_task(self._work(claim, lease, outcome, progress, stopped))

@@ -97,7 +97,7 @@ class Engine:
     """
 
     def __init__(self, docker_host: str | None = None) -> None:
-        """`docker_host` None takes DOCKER_HOST and its companions from the environment, or the usual socket."""
+        """`docker_host` None takes DOCKER_HOST and its companions from the environment, or the usual one."""
         options: dict[str, Any] = kwargs_from_env() if docker_host is None else {"base_url": docker_host}
         self._tls = options.get("tls")
         self.host: str = options.get("base_url") or parse_host(None).replace("http+unix://", "unix://")

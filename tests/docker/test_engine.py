@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import asyncio
+import inspect
+import stat
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import requests
+from docker import errors as docker_errors
+
+from orchestrator.jobs.failures import SandboxFailure
+from tests.docker.conftest import SnapshotFolder, make_sandbox_spec
+from workers.sandbox.docker import DockerProvider
+from workers.sandbox.engine import Engine, translated, uninterrupted
+from workers.sandbox.errors import EngineUnavailable
+from workers.sandbox.protocol import Command
+
+SOCKET = "/var/run/docker.sock"
+
+
+def exceptions_of(module: object) -> list[type[Exception]]:
+    kinds = [kind for _, kind in inspect.getmembers(module, inspect.isclass)]
+    return [kind for kind in kinds if issubclass(kind, Exception) and not issubclass(kind, Warning)]
+
+
+@pytest.mark.parametrize("kind", [*exceptions_of(docker_errors), *exceptions_of(requests.exceptions)])
+def test_every_exception_of_the_library_becomes_one_of_ours(kind: type[Exception]) -> None:
+    error = kind.__new__(kind)
+    error.args = ("something",)
+    for name, value in {"explanation": "because", "response": SimpleNamespace(status_code=500)}.items():
+        setattr(error, name, value)
+
+    failure = translated(error, "start the container", "unix:///run/docker.sock")
+
+    assert isinstance(failure, SandboxFailure)
+    assert str(failure).endswith((".", "because"))
+
+
+async def test_without_an_engine_one_sentence_says_what_to_do(tmp_path: Path) -> None:
+    nowhere = f"unix://{tmp_path}/docker.sock"
+    provider = DockerProvider(SnapshotFolder(tmp_path).fetch, owner="nobody", worker="w", docker_host=nowhere)
+    with pytest.raises(EngineUnavailable, match=r"start Docker, or set FANOUT_SANDBOX__PROVIDER=local\.$"):
+        await provider.probe()
+    with pytest.raises(EngineUnavailable):
+        async with provider.open(make_sandbox_spec()):
+            pass
+    await provider.close()
+
+
+def test_an_owner_becomes_part_of_names_and_may_not_be_anything() -> None:
+    for owner in ("", "a/b", "a b", "-a", "a.b", "x" * 64):
+        with pytest.raises(ValueError, match="owner"):
+            DockerProvider(SnapshotFolder(Path()).fetch, owner=owner, worker="w")
+
+
+async def test_work_that_may_not_be_left_half_done_ends_before_a_cancellation_counts() -> None:
+    done = []
+
+    async def work() -> None:
+        await asyncio.sleep(0.1)
+        done.append("done")
+
+    task = asyncio.create_task(uninterrupted(work()))
+    for _ in range(3):
+        await asyncio.sleep(0.01)
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert done == ["done"]
+
+
+@pytest.fixture
+async def tcp_engine(engine: Engine) -> AsyncIterator[str]:
+    """The engine, reached as one on another host is."""
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_unix_connection(SOCKET)
+        await asyncio.gather(pump(reader, far_writer), pump(far_reader, writer), return_exceptions=True)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    yield f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server.close()
+
+
+async def use(provider: DockerProvider, snapshots: SnapshotFolder) -> None:
+    snapshot = snapshots.add({"file": b"content" * 100_000})
+    async with provider.open(make_sandbox_spec(snapshot=snapshot)) as sandbox:
+        assert await sandbox.read("/workspace/file") == b"content" * 100_000
+        await sandbox.write("/workspace/big", bytes(3_000_000))
+        result = await sandbox.run(Command(argv="wc -c < big"))
+        assert result.output == b"3000000\n"
+        with await sandbox.changes() as bundle:
+            assert len(bundle.read()) > 3_000_000
+
+
+@pytest.mark.docker
+async def test_a_remote_engine_works_like_a_local_one(
+    make_provider: Callable[..., DockerProvider], snapshots: SnapshotFolder, tcp_engine: str
+) -> None:
+    await use(make_provider(docker_host=tcp_engine), snapshots)
+
+
+@pytest.mark.docker
+async def test_so_does_one_behind_ssh(
+    make_provider: Callable[..., DockerProvider],
+    snapshots: SnapshotFolder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = tmp_path / "bin" / "ssh"
+    fake.parent.mkdir()
+    fake.write_text('#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
+    fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(fake.parent), prepend=":")
+    await use(make_provider(docker_host="ssh://someone@elsewhere"), snapshots)

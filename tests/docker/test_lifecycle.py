@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.docker.conftest import (
+    SnapshotFolder,
+    leftovers,
+    make_sandbox_spec,
+    nobody,
+    until,
+)
+from workers.sandbox import limits
+from workers.sandbox.docker import DockerProvider, DockerSandbox
+from workers.sandbox.engine import Engine
+from workers.sandbox.errors import ImageMissing, SandboxDied, SandboxStartFailed
+from workers.sandbox.naming import EXPIRES, JOB, Names
+from workers.sandbox.protocol import Command, SandboxSpec
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]
+
+
+async def containers_of(engine: Engine, spec: SandboxSpec) -> list[str]:
+    return [container["Id"] for container in await engine.containers([f"{JOB}={spec.job_id}"])]
+
+
+async def test_eight_sandboxes_open_at_once_and_each_has_its_own_files(
+    provider: DockerProvider, snapshots: SnapshotFolder
+) -> None:
+    snapshot = snapshots.add({"shared.txt": b"from the snapshot"})
+
+    async def run(number: int) -> bytes:
+        async with provider.open(make_sandbox_spec(snapshot=snapshot)) as sandbox:
+            await sandbox.write("/workspace/shared.txt", f"by {number}".encode())
+            await asyncio.sleep(0.2)
+            return await sandbox.read("/workspace/shared.txt")
+
+    results = await asyncio.gather(*(run(number) for number in range(8)))
+
+    assert results == [f"by {number}".encode() for number in range(8)]
+    assert snapshots.fetched == [snapshot]
+
+
+async def test_nothing_is_left_of_a_closed_sandbox_but_its_files(
+    provider: DockerProvider, engine: Engine
+) -> None:
+    spec = make_sandbox_spec()
+    async with provider.open(spec) as sandbox:
+        await sandbox.run(Command(argv="setsid sleep 100 & echo started"))
+        assert len(await containers_of(engine, spec)) == 1
+
+    assert await containers_of(engine, spec) == []
+    assert await engine.volumes(f"{JOB}={spec.job_id}") == []
+
+
+async def test_a_cancelled_caller_leaves_no_container(provider: DockerProvider, engine: Engine) -> None:
+    spec = make_sandbox_spec()
+
+    async def work() -> None:
+        async with provider.open(spec) as sandbox:
+            await sandbox.run(Command(argv="sleep 60"))
+
+    for delay in (0.0, 0.02, 0.05, 0.1, 0.3, 1.0):
+        task = asyncio.create_task(work())
+        await asyncio.sleep(delay)
+        cancelled_at = time.monotonic()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+        assert time.monotonic() - cancelled_at < 3.5
+        assert await containers_of(engine, spec) == []
+
+
+async def test_the_next_attempt_goes_on_with_the_files_of_the_last(
+    make_provider: Callable[..., DockerProvider], snapshots: SnapshotFolder
+) -> None:
+    snapshot = snapshots.add({"kept.txt": b"kept", "gone.txt": b"gone"})
+    first, second = make_provider(), make_provider()
+    spec = make_sandbox_spec(snapshot=snapshot)
+    async with first.open(spec) as sandbox:
+        await sandbox.write("/workspace/new.txt", b"new")
+        await sandbox.delete("/workspace/gone.txt")
+    again = make_sandbox_spec(job_id=spec.job_id, attempt=2, snapshot=snapshot)
+    async with second.open(again) as sandbox:
+        names = [entry.path for entry in await sandbox.list("/workspace")]
+
+    assert names == ["/workspace/kept.txt", "/workspace/new.txt"]
+
+
+async def test_a_later_attempt_ends_the_container_of_an_earlier_one(
+    make_provider: Callable[..., DockerProvider], engine: Engine
+) -> None:
+    first, second = make_provider(), make_provider()
+    spec = make_sandbox_spec()
+    async with first.open(spec) as old:
+        async with second.open(make_sandbox_spec(job_id=spec.job_id, attempt=2)) as new:
+            with pytest.raises(SandboxDied):
+                await old.run(Command(argv="true"))
+            assert (await new.run(Command(argv="true"))).exit_code == 0
+            assert len(await containers_of(engine, spec)) == 1
+
+
+async def test_a_killed_worker_leaves_no_running_container(
+    engine: Engine, make_provider: Callable[..., DockerProvider]
+) -> None:
+    owner = make_provider()._names.owner
+    program = textwrap.dedent(f"""
+        import asyncio
+        from tests.docker.conftest import make_sandbox_spec
+        from workers.sandbox.docker import DockerProvider
+        from workers.sandbox.protocol import Command
+
+        async def main():
+            provider = DockerProvider(None, owner={owner!r}, worker="doomed")
+            async with provider.open(make_sandbox_spec(job_id="j1")) as one, provider.open(make_sandbox_spec()) as two:
+                print("open", flush=True)
+                busy = "trap '' TERM; setsid sleep 1000 & while :; do :; done"
+                await asyncio.gather(*(one.run(Command(argv=busy)) for one in (one, two)))
+
+        asyncio.run(main())
+    """)
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        program,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    assert worker.stdout is not None
+    assert await worker.stdout.readline() == b"open\n"
+    os.kill(worker.pid, signal.SIGKILL)
+    await worker.wait()
+
+    async def is_empty() -> bool:
+        return not await engine.containers([f"fanout.owner={owner}"])
+
+    await until(is_empty, seconds=3)
+    provider = make_provider()
+    async with provider.open(make_sandbox_spec(job_id="j1", attempt=2)) as sandbox:
+        assert (await sandbox.run(Command(argv="true"))).exit_code == 0
+
+
+async def test_the_reaper_takes_what_is_left_of_jobs_that_are_not_live(
+    provider: DockerProvider, engine: Engine
+) -> None:
+    dead, live, open_here = make_sandbox_spec(), make_sandbox_spec(), make_sandbox_spec()
+    for spec in (dead, live):
+        async with provider.open(spec) as sandbox:
+            await sandbox.write("/workspace/file", b"content")
+    names = provider._names
+    config = limits.holder_config(image="fanout/base", seccomp=limits.seccomp_profile(), labels={})
+    for spec in (dead, live):
+        labels = names.labels("sandbox", spec.job_id, 1)
+        await engine.create_container(names.container("sandbox", spec.job_id), {**config, "Labels": labels})
+    stale = {**Names(names.owner, "dead").labels("network"), EXPIRES: "1"}
+    await engine.create_container(names.container("network"), {**config, "Labels": stale})
+
+    async def is_live(job_id: str) -> bool:
+        return job_id == live.job_id
+
+    async with provider.open(open_here) as sandbox:
+        assert await provider.reap(is_live) == 3
+        assert await provider.reap(is_live) == 0
+        assert (await sandbox.run(Command(argv="true"))).exit_code == 0
+        assert len(await containers_of(engine, live)) == 1
+    async with provider.open(make_sandbox_spec(job_id=live.job_id, attempt=2)) as sandbox:
+        assert await sandbox.read("/workspace/file") == b"content"
+    async with provider.open(make_sandbox_spec(job_id=dead.job_id, attempt=2)) as sandbox:
+        assert await sandbox.list("/workspace") == ()
+
+
+async def test_discard_deletes_a_jobs_files(provider: DockerProvider) -> None:
+    spec = make_sandbox_spec()
+    async with provider.open(spec) as sandbox:
+        await sandbox.write("/workspace/file", b"content")
+    await provider.discard(spec.job_id)
+    await provider.discard(spec.job_id)
+    async with provider.open(make_sandbox_spec(job_id=spec.job_id, attempt=2)) as sandbox:
+        assert await sandbox.list("/workspace") == ()
+
+
+async def test_close_keeps_the_volume_while_a_job_has_files_on_it(
+    make_provider: Callable[..., DockerProvider], engine: Engine
+) -> None:
+    first = make_provider()
+    spec = make_sandbox_spec()
+    async with first.open(spec) as sandbox:
+        await sandbox.write("/workspace/file", b"content")
+    await first.close()
+    assert await leftovers(engine, first._names.owner) == [
+        first._names.store,
+        *await code_volumes(engine, first),
+    ]
+
+    second = make_provider()
+    await second.reap(nobody)
+    await second.close()
+    assert await leftovers(engine, first._names.owner) == []
+
+
+async def code_volumes(engine: Engine, provider: DockerProvider) -> list[str]:
+    volumes = await engine.volumes(provider._names.of_owner)
+    return [volume["Name"] for volume in volumes if ".code." in volume["Name"]]
+
+
+async def test_a_dead_container_is_a_sandbox_failure_and_not_a_commands_output(
+    provider: DockerProvider, engine: Engine
+) -> None:
+    async with provider.open(make_sandbox_spec()) as sandbox:
+        assert isinstance(sandbox, DockerSandbox)
+        running = asyncio.create_task(sandbox.run(Command(argv="sleep 60")))
+        await asyncio.sleep(0.2)
+        await engine.remove_container(sandbox.place.container)
+
+        with pytest.raises(SandboxDied):
+            await running
+        with pytest.raises(SandboxDied):
+            await sandbox.read("/workspace/x")
+
+
+async def test_a_dead_steward_is_replaced(provider: DockerProvider, engine: Engine) -> None:
+    spec = make_sandbox_spec()
+    async with provider.open(spec) as sandbox:
+        await sandbox.write("/workspace/file", b"content")
+        [steward] = await engine.containers([provider._names.of_owner, "fanout.role=steward"])
+        await engine.remove_container(steward["Id"])
+        await asyncio.sleep(0.1)
+        with await sandbox.changes() as bundle:
+            assert bundle.read(1)
+    async with provider.open(make_sandbox_spec()) as sandbox:
+        assert (await sandbox.run(Command(argv="true"))).exit_code == 0
+
+
+async def test_a_missing_image_says_how_to_build_it(provider: DockerProvider) -> None:
+    with pytest.raises(ImageMissing, match="fanout images build ruby"):
+        async with provider.open(make_sandbox_spec(image="fanout/ruby:latest")):
+            pass
+    with pytest.raises(ImageMissing, match="build or pull it"):
+        async with provider.open(make_sandbox_spec(image="nowhere/nothing:1")):
+            pass
+    assert (await provider.probe()).cores > 0
+    with pytest.raises(ImageMissing):
+        await provider.probe("fanout/ruby")
+
+
+async def test_an_image_in_which_nothing_can_run_is_a_failed_start(
+    provider: DockerProvider, engine: Engine
+) -> None:
+    with pytest.raises(SandboxStartFailed):
+        async with make_unstartable(provider):
+            pass
+    assert await engine.containers([provider._names.of_owner, "fanout.role=sandbox"]) == []
+
+
+def make_unstartable(provider: DockerProvider):
+    provider._runtime = "no-such-runtime"
+    return provider.open(make_sandbox_spec())
+
+
+async def test_where_no_overlay_can_be_mounted_the_workspace_is_a_copy(
+    provider: DockerProvider, snapshots: SnapshotFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from workers.sandbox.steward_client import Steward  # noqa: PLC0415 - patched here only
+
+    genuine = Steward.workspace_options
+
+    def broken(self: Steward, job: str, snapshot: str | None, *, overlay: bool) -> dict[str, str]:
+        options = genuine(self, job, snapshot, overlay=overlay)
+        return (
+            {**options, "o": "lowerdir=/nowhere,upperdir=/nowhere,workdir=/nowhere"} if overlay else options
+        )
+
+    monkeypatch.setattr(Steward, "workspace_options", broken)
+    snapshot = snapshots.add({"a.txt": b"a", "b.txt": b"b"})
+    spec = make_sandbox_spec(snapshot=snapshot)
+    async with provider.open(spec) as sandbox:
+        await sandbox.write("/workspace/a.txt", b"changed")
+    async with provider.open(make_sandbox_spec(job_id=spec.job_id, attempt=2, snapshot=snapshot)) as sandbox:
+        assert await sandbox.read("/workspace/a.txt") == b"changed"
+        with await sandbox.changes() as bundle:
+            from orchestrator.jobs.changes import ChangeBundle  # noqa: PLC0415 - used here only
+
+            with ChangeBundle.open(bundle) as opened:
+                assert [(file.path, file.change) for file in opened.changes.files] == [("a.txt", "modified")]
