@@ -233,7 +233,7 @@ class JobClient:
 
     @contextlib.asynccontextmanager
     async def changes(self, job_id: str) -> AsyncIterator[ChangeBundle]:
-        """The change bundle of a job that has ended.
+        """The change bundle of a job that has ended; its methods read a file, so call them in a thread.
 
         Raises:
             InvalidJob: it has not ended, or changed nothing.
@@ -243,8 +243,9 @@ class JobClient:
             raise InvalidJob(f"Job {job_id} has not ended: its changes are known when it has.")
         if result.changes is None:
             raise InvalidJob(f"Job {job_id} changed nothing.")
-        with ChangeBundle.open(await self._blobs.fetch(result.changes)) as bundle:
-            yield bundle
+        path = await self._blobs.fetch(result.changes)
+        with contextlib.ExitStack() as stack:
+            yield await asyncio.to_thread(stack.enter_context, ChangeBundle.open(path))
 
     async def apply(self, job_id: str, into: Path, *, check: bool = False) -> MergeReport:
         """Merge a job's changes into a folder; with `check` only say what would happen."""

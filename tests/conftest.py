@@ -1,4 +1,4 @@
-"""What holds for every test: no way to a real model, a clean environment, an event loop that is never blocked."""
+"""What holds for every test: no way to a real model, a clean environment, a loop that is never blocked."""
 
 from __future__ import annotations
 
@@ -86,8 +86,29 @@ def unblocked_loop() -> Iterator[None]:
         yield
 
 
+MAY_BLOCK = {
+    ("orchestrator/jobs/ledger.py", "_source"): "reads its own scripts once, when a process starts",
+    (
+        "orchestrator/deep_agent/backends/jail.py",
+        "__init__",
+    ): "makes a path absolute once, when an agent is made",
+    (
+        "orchestrator/deep_agent/scripted_model.py",
+        "load",
+    ): "a script stands for a model in tests and demos only",
+}
+"""Functions of ours that may block the loop, and why."""
+
+
 def _allow(guard: BlockBuster) -> None:
-    """Where our code may block, each with its reason."""
+    for function in guard.functions.values():
+        for filename, name in MAY_BLOCK:
+            function.can_block_in(filename, name)
+    for function in guard.functions.values():
+        # Composition: reads settings and definitions once, before there is anything to hold up.
+        function.can_block_in("orchestrator/client.py", {"__init__", "from_settings"})
+        # The Redis client looks up its own version with each new connection.
+        function.can_block_in("redis/utils.py", {"get_lib_version"})
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from config.agent_definitions import load_agent_definitions
 from config.settings import Settings, load_settings
 from orchestrator.client import JobClient
 
@@ -106,6 +107,8 @@ class Installation:
         self.folder = folder
         self.redis = redis
         self.workers: list[WorkerProcess] = []
+        self.settings: Settings = load_settings(redis_url=redis.url, state_dir=folder / "state")
+        self.definitions = load_agent_definitions()
         kept = {name: value for name, value in os.environ.items() if not name.startswith("FANOUT_")}
         self.environment = {
             **kept,
@@ -123,12 +126,8 @@ class Installation:
     def owner(self) -> str:
         return self.environment["FANOUT_SANDBOX__OWNER"]
 
-    @property
-    def settings(self) -> Settings:
-        return load_settings(redis_url=self.redis.url, state_dir=self.folder / "state")
-
     def client(self) -> JobClient:
-        return JobClient.from_settings(self.settings)
+        return JobClient(self.redis.url, self.settings, self.definitions)
 
     def start_worker(self, concurrency: int = 4, **environment: str) -> WorkerProcess:
         log = self.folder / f"worker-{len(self.workers)}.log"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import warnings
 from importlib.metadata import version as distribution_version
 from typing import Annotated, Any
 
@@ -21,7 +23,7 @@ from orchestrator.cli import (
     submitting,
     waiting,
 )
-from orchestrator.cli.endings import ExitCode, report
+from orchestrator.cli.endings import ExitCode, debugging, report
 from orchestrator.cli.output import payload
 
 _COMMANDS = (
@@ -99,7 +101,17 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a locale without UTF-8 shows what it can
+    _quiet_libraries()
     app()
+
+
+def _quiet_libraries() -> None:
+    """What libraries log and warn of is for engineers: FANOUT_LOG_LEVEL=debug shows it."""
+    if debugging():
+        return
+    logging.getLogger().addHandler(logging.NullHandler())
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
 
 
 def _silence_stdout() -> None:

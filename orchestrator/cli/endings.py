@@ -74,9 +74,14 @@ def exit_code(error: BaseException) -> ExitCode:
     return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.WORK_FAILED)
 
 
+def debugging() -> bool:
+    """Whether tracebacks and the libraries' own words are wanted; asked for before settings can be read."""
+    return os.environ.get("FANOUT_LOG_LEVEL", "").lower() == "debug"
+
+
 def report(error: Exception) -> ExitCode:
     """Say on stderr what went wrong, in one sentence unless debugging, and return the exit code."""
-    if os.environ.get("FANOUT_LOG_LEVEL", "").lower() == "debug":
+    if debugging():
         traceback.print_exception(error, file=sys.stderr)
     notice(_sentence(error))
     return exit_code(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -100,18 +100,18 @@ def _told_state(data: dict[str, Any]) -> str:
 
 
 def _told_reply(data: dict[str, Any]) -> str:
-    calls = ", ".join(str(call.get("tool")) for call in _dicts(data, "calls"))
+    calls = ", ".join(str(call.get("tool")) for call in dicts(data, "calls"))
     return " ".join(filter(None, (_text(data.get("text")), f"→ {calls}" if calls else "")))
 
 
 def _told_results(data: dict[str, Any]) -> str:
     return "; ".join(
-        f"{result.get('tool')}: {_text(result.get('result'))}" for result in _dicts(data, "results")
+        f"{result.get('tool')}: {_text(result.get('result'))}" for result in dicts(data, "results")
     )
 
 
 def _told_todos(data: dict[str, Any]) -> str:
-    return "; ".join(f"{todo.get('status')}: {todo.get('content')}" for todo in _dicts(data, "todos"))
+    return "; ".join(f"{todo.get('status')}: {todo.get('content')}" for todo in dicts(data, "todos"))
 
 
 def tokens_of(event: JournalEvent) -> int:
@@ -120,6 +120,16 @@ def tokens_of(event: JournalEvent) -> int:
     if event.type is not EventType.MODEL_REPLY or not isinstance(usage, dict):
         return 0
     return sum(int(str(usage.get(name) or 0)) for name in ("input_tokens", "output_tokens"))
+
+
+def tool_answers(event: JournalEvent) -> list[dict[str, Any]]:
+    """The whole answers of the tools in a tool.result event, or as much as the journal shows of them."""
+    session_event = event.data.get("event")
+    if not isinstance(session_event, dict):
+        return [result["result"] for result in dicts(event.data, "results") if "result" in result]
+    content: dict[str, Any] = session_event.get("content") or {}  # type: ignore[assignment] # ADK's JSON
+    parts = dicts(content, "parts")
+    return [part["function_response"].get("response") or {} for part in parts if "function_response" in part]
 
 
 def ended_line(result: JobResult) -> str:
@@ -143,7 +153,8 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _dicts(data: dict[str, Any], name: str) -> list[dict[str, Any]]:
+def dicts(data: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The objects of a list in an event's data; an event of another version may have none."""
     return [item for item in data.get(name) or () if isinstance(item, dict)]
 
 

@@ -13,7 +13,7 @@ from google.genai import types
 
 from orchestrator.deep_agent.failures import ModelNotConfigured
 from orchestrator.deep_agent.retries import DEFAULT_RETRIES, ResilientModel, RetryPolicy
-from orchestrator.deep_agent.scripted_model import Script, ScriptedModel
+from orchestrator.deep_agent.scripted_model import ScriptedModel
 
 __all__ = ["ModelNotConfigured", "resolve_model"]
 
@@ -25,7 +25,8 @@ KNOWN_NAMES = "gemini-…, claude-…, gpt-…, provider/model (through LiteLLM)
 def resolve_model(name: str, *, agent_name: str, retries: RetryPolicy = DEFAULT_RETRIES) -> BaseLlm:
     """The model of that name, or the first that answers of a list such as `gemini-2.5-flash,gpt-5`.
 
-    `agent_name` is for scripted models. ModelNotConfigured says in one sentence what is missing.
+    `agent_name` is for scripted models, whose file is read at the first call. ModelNotConfigured says in one
+    sentence what is missing.
     """
     names = [part.strip() for part in name.split(",") if part.strip()]
     if not names:
@@ -37,7 +38,7 @@ def resolve_model(name: str, *, agent_name: str, retries: RetryPolicy = DEFAULT_
 def _single(name: str, agent_name: str) -> BaseLlm:
     if name.startswith("scripted:"):
         path = name.removeprefix("scripted:")
-        return ScriptedModel(model=name, script=Script.load(Path(path)), agent_name=agent_name, source=path)
+        return ScriptedModel(model=name, script=Path(path), agent_name=agent_name, source=path)
     for prefix, make in _PROVIDERS.items():
         if name.startswith(prefix):
             return make(name)

@@ -2,7 +2,7 @@ r"""A model that answers from a YAML file: for the demo, tests and benchmarks.
 
     conversations:
       - agent: refactorer            # any agent when left out
-        when: 'fix (\S+\.py)'       # a regular expression looked for in the task; any when left out
+        when: 'fix (\S+\.py)'      # a regular expression, looked for in the task
         replies:
           - text: Reading {{1}}.
             calls: [{tool: read_file, args: {file_path: '/workspace/{{1}}'}}]
@@ -12,8 +12,8 @@ The first conversation that fits is taken, and the reply is chosen by how many r
 request holds already. So nothing is remembered between calls: any process can go on with a conversation.
 Only `error.times` is counted, in the model object.
 
-Text may hold `{{task}}`, `{{agent}}`, `{{last_result}}` (JSON of the newest tool results) and `{{1}}`, `{{2}}`
-… (the groups of `when`).
+Text may hold `{{task}}`, `{{agent}}`, `{{last_result}}` (JSON of the newest tool results) and `{{1}}`,
+`{{2}}` … (the groups of `when`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from pydantic import (
     model_validator,
 )
 
-from orchestrator.deep_agent.failures import ModelNotConfigured, ScriptFailed
+from orchestrator.deep_agent.failures import ScriptFailed
 
 CHARACTERS_PER_TOKEN = 4
 """The usual rule of thumb, for replies whose `usage` is not given."""
@@ -126,11 +126,11 @@ class Script(_Strict):
 
     @classmethod
     def load(cls, path: Path) -> Script:
-        """Read a script; ModelNotConfigured names the file and the place of what is wrong in it."""
+        """Read a script; ScriptFailed names the file and the place of what is wrong in it."""
         try:
             modified = path.stat().st_mtime_ns
         except OSError as error:
-            raise ModelNotConfigured(f"The script {path} cannot be read: {error.strerror}.") from None
+            raise ScriptFailed(f"The script {path} cannot be read: {error.strerror}.") from None
         return _loaded(path, modified)
 
 
@@ -140,11 +140,11 @@ def _loaded(path: Path, modified: int) -> Script:
     try:
         return Script.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except yaml.YAMLError as error:
-        raise ModelNotConfigured(f"The script {path} is not YAML: {error}") from None
+        raise ScriptFailed(f"The script {path} is not YAML: {error}") from None
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, fault["loc"])) or "top level"
-        raise ModelNotConfigured(f"The script {path} is wrong at {place}: {fault['msg']}") from None
+        raise ScriptFailed(f"The script {path} is wrong at {place}: {fault['msg']}") from None
 
 
 class ScriptedHttpError(Exception):
@@ -160,7 +160,8 @@ class ScriptedHttpError(Exception):
 class ScriptedModel(BaseLlm):
     """Answers one agent's requests from a script."""
 
-    script: Script
+    script: Script | Path
+    """A path is read at each call, in a thread, and parsed again when the file has changed."""
     agent_name: str
     source: str = "script"
     """Where the script is from, for error messages."""
@@ -182,10 +183,13 @@ class ScriptedModel(BaseLlm):
         self, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
         """The next reply; ScriptFailed when no conversation fits or its replies are used up."""
+        script = self.script
+        if isinstance(script, Path):
+            script = await asyncio.to_thread(Script.load, script)
         task = _task(llm_request)
         turn = sum(content.role == "model" for content in llm_request.contents)
-        index, match = self._conversation(task)
-        reply = self._reply(index, turn)
+        index, match = self._conversation(script, task)
+        reply = self._reply(script, index, turn)
         await asyncio.sleep(reply.delay_seconds)
         self._fail_if_scripted(reply, (index, turn))
         words = {"task": task, "agent": self.agent_name, "last_result": _last_result(llm_request)}
@@ -196,15 +200,15 @@ class ScriptedModel(BaseLlm):
                 yield LlmResponse(content=chunk, partial=True)
         yield _response(reply, content, llm_request)
 
-    def _conversation(self, task: str) -> tuple[int, re.Match[str]]:
-        for index, conversation in enumerate(self.script.conversations):
+    def _conversation(self, script: Script, task: str) -> tuple[int, re.Match[str]]:
+        for index, conversation in enumerate(script.conversations):
             match = conversation.match(self.agent_name, task)
             if match is not None:
                 return index, match
         raise ScriptFailed(f"{self.source} has no conversation for this task of agent {self.agent_name}.")
 
-    def _reply(self, index: int, turn: int) -> ScriptedReply:
-        replies = self.script.conversations[index].replies
+    def _reply(self, script: Script, index: int, turn: int) -> ScriptedReply:
+        replies = script.conversations[index].replies
         if turn >= len(replies):
             raise ScriptFailed(
                 f"{self.source}: conversations.{index} for agent {self.agent_name} has {len(replies)} "

@@ -29,6 +29,10 @@ SUBMIT_BATCH = 100
 TRANSIT_SECONDS = 15.0
 """How long a dispatched message may take to a worker that has room before it counts as lost."""
 REAP_BATCH = 200
+SCRIPTS = (
+    "submit", "dispatch", "reap", "cancel",
+    "register", "claim", "beat", "finish", "release", "fail_attempt",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class Ledger:
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
         self._keys = keys
-        self._scripts: dict[str, Any] = {}
+        self._scripts: dict[str, Any] = {name: redis.register_script(_source(name)) for name in SCRIPTS}
 
     # What a parent does
 
@@ -225,11 +229,8 @@ class Ledger:
             return bool(await self._redis.sismember(self._keys.live, job_id))
 
     async def _run(self, name: str, *arguments: str | float) -> Any:
-        script = self._scripts.get(name)
-        if script is None:
-            script = self._scripts[name] = self._redis.register_script(_source(name))
         with redis_failures():
-            return await script(keys=[], args=[self._keys.prefix, *arguments])
+            return await self._scripts[name](keys=[], args=[self._keys.prefix, *arguments])
 
 
 def waiting_reason(record: JobRecord, workers: Collection[WorkerInfo]) -> str | None:

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,29 @@ import pytest
 
 from orchestrator.deep_agent import files as files_module
 from orchestrator.deep_agent.backends.directory import DirectoryBackend
-from orchestrator.deep_agent.backends.protocol import Backend
+from orchestrator.deep_agent.backends.protocol import Backend, Shell
 from orchestrator.deep_agent.backends.state import DictState, StateBackend
+from orchestrator.deep_agent.execute_tool import ExecuteTool
 from orchestrator.deep_agent.filesystem_tools import MAX_IMAGE_BYTES, FilesystemTools
 from orchestrator.deep_agent.text import MAX_RESULT_CHARACTERS
 from orchestrator.deep_agent.tool import MethodTool
+from orchestrator.jobs.spec import Limits
+from workers.sandbox.backend import SandboxBackend
+from workers.sandbox.local import LocalProvider
+from workers.sandbox.protocol import SandboxSpec
 
 W = "/workspace"
+
+SPEC = SandboxSpec(
+    job_id="contract",
+    attempt=1,
+    image="none",
+    limits=Limits(timeout_seconds=60, cpus=1, memory_bytes=2**30, pids=100, disk_bytes=2**30, network="none"),
+)
+
+
+async def no_snapshot(blob_id: str) -> Path:
+    raise AssertionError(blob_id)
 
 
 class Context:
@@ -64,16 +80,61 @@ class Tools:
         return [entry["path"].removeprefix(W) for entry in result["entries"]]
 
 
-@pytest.fixture(params=["state", "directory"])
-def tools(request: pytest.FixtureRequest) -> Iterator[Tools]:
+@pytest.fixture(params=["state", "directory", "sandbox"])
+async def tools(request: pytest.FixtureRequest) -> AsyncIterator[Tools]:
     if request.param == "state":
         yield Tools(StateBackend(DictState()))
         return
-    root = Path(tempfile.mkdtemp())
+    root = await asyncio.to_thread(lambda: Path(tempfile.mkdtemp()))
     try:
-        yield Tools(DirectoryBackend(root, mount=W))
+        if request.param == "directory":
+            yield Tools(DirectoryBackend(root, mount=W))
+            return
+        provider = await asyncio.to_thread(LocalProvider, no_snapshot, root, "contract")
+        async with provider.open(SPEC) as sandbox:
+            yield Tools(SandboxBackend(sandbox))
     finally:
-        shutil.rmtree(root)
+        await asyncio.to_thread(shutil.rmtree, root)
+
+
+async def test_a_sandbox_also_executes_with_s2s_result(tools: Tools) -> None:
+    backend = tools.backend
+    if not isinstance(backend, Shell):
+        pytest.skip("only a sandbox executes")
+    tool = MethodTool(ExecuteTool(lambda _: backend).execute)
+
+    async def execute(**args: Any) -> Any:
+        return await tool.run_async(args=args, tool_context=tools.context)  # type: ignore[arg-type]
+
+    await tools.ok("write_file", file_path=f"{W}/a.txt", content="hi\n")
+    assert await execute(command="cat a.txt; pwd") == {
+        "status": "success",
+        "output": f"hi\n{W}\n",
+        "exit_code": 0,
+        "truncated": False,
+    }
+    failed = await execute(command="no-such-command")
+    assert (failed["status"], failed["exit_code"]) == ("error", 127)
+    late = await execute(command="sleep 30", timeout_seconds=0.5)
+    assert late == {
+        "status": "error",
+        "output": "Command timed out after 0.5s",
+        "exit_code": -1,
+        "truncated": False,
+    }
+    loud = await execute(command="head -c 300000 /dev/zero | tr '\\0' x")
+    assert loud["truncated"] is True
+    assert len(loud["output"]) < 101_000
+    for wrong in (
+        {"command": " "},
+        {"command": "ls", "timeout_seconds": 0},
+        {"command": "ls", "timeout_seconds": 9999},
+    ):
+        assert "message" in await execute(**wrong)
+    await execute(command="echo changed > a.txt")
+    assert "changed since" in await tools.error(
+        "edit_file", file_path=f"{W}/a.txt", old_string="changed", new_string="x"
+    )
 
 
 async def test_a_written_file_is_read_back_with_cat_n_line_numbers(tools: Tools) -> None:
@@ -97,7 +158,8 @@ async def test_ls_lists_one_directory_sorted_with_kind_size_and_time(tools: Tool
     ]
     assert entries[0]["modified_at"].startswith("20")
     assert entries[0]["modified_at"].endswith("+00:00")
-    assert [entry["path"] for entry in (await tools.ok("ls", path="/"))["entries"]] == [W]
+    if not isinstance(tools.backend, SandboxBackend):  # a sandbox shows its own root, or refuses to
+        assert [entry["path"] for entry in (await tools.ok("ls", path="/"))["entries"]] == [W]
 
 
 async def test_ls_of_a_missing_path_is_an_error_and_so_is_ls_of_a_file(tools: Tools) -> None:
@@ -184,8 +246,8 @@ async def test_empty_files_and_bad_windows_are_told_apart(tools: Tools) -> None:
     assert "2 lines" in await tools.error("read_file", file_path=f"{W}/two", offset=2)
     assert "offset" in await tools.error("read_file", file_path=f"{W}/two", offset=-1)
     assert "limit" in await tools.error("read_file", file_path=f"{W}/two", limit=0)
-    missing = await tools.error("read_file", file_path="/nonexistent.txt")
-    assert missing == "Error: file not found: /nonexistent.txt"
+    missing = await tools.error("read_file", file_path=f"{W}/nonexistent.txt")
+    assert missing == f"Error: file not found: {W}/nonexistent.txt"
     assert "directory" in await tools.error("read_file", file_path=W)
 
 

@@ -3,21 +3,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
-import os
 import secrets
 import tarfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
+from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.spec import Limits, new_job_id
+from tests.conftest import missing
 from workers.sandbox.docker import DockerProvider
 from workers.sandbox.engine import Engine
-from workers.sandbox.errors import EngineUnavailable
 from workers.sandbox.naming import OWNER
-from workers.sandbox.protocol import SandboxSpec
+from workers.sandbox.protocol import Sandbox, SandboxSpec
 
 MIB = 1024**2
 
@@ -58,14 +58,8 @@ def snapshots(tmp_path: Path) -> SnapshotFolder:
 @pytest.fixture
 async def engine() -> AsyncIterator[Engine]:
     engine = Engine()
-    try:
-        missing = "" if await engine.image("fanout/python") else "the engine has no image fanout/python"
-    except EngineUnavailable as failure:
-        missing = str(failure)
-    if missing and os.environ.get("CI") == "true":
-        pytest.fail(missing)
-    if missing:
-        pytest.skip(missing)
+    if await engine.image("fanout/python") is None:
+        missing("The engine has no image fanout/python.")
     yield engine
     await engine.close()
 
@@ -124,3 +118,13 @@ async def until(condition: Callable[[], Any], seconds: float) -> None:
     async with asyncio.timeout(seconds):
         while not await condition():  # noqa: ASYNC110 - the engine has no event for it
             await asyncio.sleep(0.05)
+
+
+async def changes_of(sandbox: Sandbox) -> list[tuple[str, str]]:
+    """Path and kind of each change."""
+
+    def read(bundle: IO[bytes]) -> list[tuple[str, str]]:
+        with bundle, ChangeBundle.open(bundle) as opened:
+            return [(file.path, file.change.value) for file in opened.changes.files]
+
+    return await asyncio.to_thread(read, await sandbox.changes())

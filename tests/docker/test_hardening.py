@@ -19,7 +19,6 @@ async def run_python(sandbox: Sandbox, code: str) -> str:
 
 async def test_a_job_has_no_privilege_to_use(provider: DockerProvider) -> None:
     async with provider.open(make_sandbox_spec()) as sandbox:
-        status = (await sandbox.read("/proc/self/status")).decode()
         status = (await sandbox.run(Command(argv="cat /proc/self/status"))).output.decode()
         fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
 
@@ -110,7 +109,8 @@ async def test_the_environment_holds_nothing_of_ours(
         names = set((await run_python(sandbox, "import os; print(*os.environ)")).split())
 
         assert names <= {
-            "PATH", "HOME", "LANG", "LC_CTYPE", "HOSTNAME", "PWD", "FANOUT_COMMAND", "PYTHONDONTWRITEBYTECODE",
+            "PATH", "HOME", "LANG", "LC_CTYPE", "HOSTNAME", "PWD", "FANOUT_COMMAND",
+            "PYTHONDONTWRITEBYTECODE",
             "PYTEST_ADDOPTS", "MYPY_CACHE_DIR", "RUFF_CACHE_DIR", "HYPOTHESIS_STORAGE_DIRECTORY",
             "PIP_DISABLE_PIP_VERSION_CHECK", "PIP_NO_CACHE_DIR",
         }  # fmt: skip

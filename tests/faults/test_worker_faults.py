@@ -37,7 +37,7 @@ async def content(client: JobClient, job_id: str, path: str) -> str:
     async with client.changes(job_id) as bundle:
         (file,) = [file for file in bundle.changes.files if file.path == path]
         assert file.after is not None
-        return bundle.content(file.after).decode()
+        return (await asyncio.to_thread(bundle.content, file.after)).decode()
 
 
 async def nothing_left(place: Installation, provider: str, within: float = 30) -> None:

@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ LINES = b"one\ntwo\nthree\nfour\nfive\n"
 
 
 async def put_in(root: Path, bundle: BundleBuilder, *, check: bool = False) -> MergeReport:
-    with ChangeBundle.open(bundle.build()) as opened:
+    with ExitStack() as stack:
+        opened = await asyncio.to_thread(stack.enter_context, ChangeBundle.open(bundle.build()))
         return await merge(Workspace(root), opened, check=check)
 
 

@@ -1,7 +1,7 @@
 """The attach stream of a container: asyncio all the way, over whatever the engine is reached by.
 
 docker-py's own attach gives a blocking socket that must be pumped by threads; here the request is written by
-hand, so a unix socket, TCP, TLS and ssh are one code path and a thousand streams cost no thread.
+hand, so a unix socket, TCP and TLS are one code path and a thousand streams cost no thread.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import shlex
 import ssl
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -27,7 +26,7 @@ class EngineAddress:
     """Where an engine answers."""
 
     url: str
-    """`unix://PATH`, `tcp://HOST:PORT` or `ssh://[USER@]HOST[:PORT]`."""
+    """`unix://PATH` or `tcp://HOST:PORT`."""
     tls: ssl.SSLContext | None = None
 
     async def connect(self) -> AttachStream:
@@ -47,27 +46,10 @@ class EngineAddress:
         if parts.scheme in {"unix", "http+unix"}:
             reader, writer = await asyncio.open_unix_connection(parts.path, limit=_READ_AHEAD_BYTES)
             return AttachStream(reader, writer)
-        if parts.scheme == "ssh":
-            return await _connect_over_ssh(self.url)
         reader, writer = await asyncio.open_connection(
             parts.hostname, parts.port, ssl=self.tls, limit=_READ_AHEAD_BYTES
         )
         return AttachStream(reader, writer)
-
-
-async def _connect_over_ssh(url: str) -> AttachStream:
-    """The system's ssh client and the remote docker command carry the stream, as `docker` itself does it."""
-    parts = urlsplit(url)
-    port = ("-p", str(parts.port)) if parts.port else ()
-    user = ("-l", parts.username) if parts.username else ()
-    process = await asyncio.create_subprocess_exec(
-        "ssh", "-T", *user, *port, "--", parts.hostname or "", shlex.join(("docker", "system", "dial-stdio")),
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL, limit=_READ_AHEAD_BYTES,
-    )  # fmt: skip
-    if process.stdin is None or process.stdout is None:  # pragma: no cover - both were asked for
-        raise EngineUnavailable(f"No Docker engine answers at {url}.")
-    return AttachStream(process.stdout, process.stdin, process)
 
 
 class AttachStream:
@@ -77,15 +59,9 @@ class AttachStream:
     2 KiB are kept apart, to say why a container ended before it was ready.
     """
 
-    def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        carrier: asyncio.subprocess.Process | None = None,
-    ) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._carrier = carrier
         self._left_in_piece = 0
         self.error_output = b""
 
@@ -146,7 +122,3 @@ class AttachStream:
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(1):
                 await self._writer.wait_closed()
-        if self._carrier is not None and self._carrier.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._carrier.terminate()
-            await self._carrier.wait()

@@ -21,7 +21,7 @@ from workers.sandbox.engine import Engine, image_missing, uninterrupted
 from workers.sandbox.errors import DiskLimitExceeded, SandboxDied, SandboxStartFailed
 from workers.sandbox.leftovers import remove_leftovers
 from workers.sandbox.naming import JOB, Names
-from workers.sandbox.networks import EmptyNetworks
+from workers.sandbox.networks import EmptyNetworks, networks_are_slow
 from workers.sandbox.protocol import WORKSPACE, Sandbox, SandboxSpec, SnapshotSource
 from workers.sandbox.steward_client import Steward
 
@@ -71,10 +71,11 @@ class _Place:
     container: str
     network: str
     client: _LimitedClient | None = None
+    is_left: bool = False
 
 
 class DockerSandbox(ResidentSandbox):
-    """A sandbox in a container. `changes` works also after the container has gone."""
+    """A sandbox in a container. Until it is closed, `changes` works also when the container has gone."""
 
     kind: Literal["docker", "local"] = "docker"
 
@@ -93,6 +94,8 @@ class DockerSandbox(ResidentSandbox):
 
     async def changes(self) -> IO[bytes]:
         """See `Sandbox.changes`."""
+        if self.place.is_left:
+            raise SandboxDied("the sandbox is closed")
         steward = await self._steward()
         return await steward.bundle(self.spec.job_id)
 
@@ -102,7 +105,7 @@ class DockerSandbox(ResidentSandbox):
         if limit is None or used_bytes <= limit:
             return False
         self._limited.exceeded = DiskLimitExceeded(
-            f"The job wrote {used_bytes:,} bytes to its workspace; its limit (disk_bytes) is {limit:,}."
+            f"The job wrote {used_bytes} bytes to its workspace; its limit (disk_bytes) is {limit} bytes."
         )
         self._limited.mark_dead("the disk limit is exceeded")
         return True
@@ -136,8 +139,8 @@ class DockerProvider:
         self._start_gate = start_gate
         self._steward_image = steward_image
         self._cache_bytes = snapshot_cache_bytes
-        self._seccomp = limits.seccomp_profile()
-        self._networks = EmptyNetworks(self._engine, self._names, steward_image, self._seccomp)
+        self._seccomp = ""
+        self._networks = EmptyNetworks(self._engine, self._names, steward_image)
         self._overlay = True
         self._starting = asyncio.Lock()
         self._current: Steward | None = None
@@ -257,7 +260,7 @@ class DockerProvider:
     async def _leave(self, place: _Place, job_id: str) -> None:
         """Remove a container and its workspace volume; the job's files stay on the steward's volume."""
         self._open.pop(place.container, None)
-        gone = False
+        place.is_left, gone = True, False
         with contextlib.suppress(
             SandboxFailure
         ):  # the stream's end ends the container; a reaper finds the rest
@@ -303,6 +306,7 @@ class DockerProvider:
                 stale, self._current = self._current, None
                 await uninterrupted(stale.close())
             if self._current is None:
+                self._seccomp = await asyncio.to_thread(limits.seccomp_profile)
                 self._current = await Steward.start(
                     self._engine,
                     self._snapshots,
@@ -314,7 +318,8 @@ class DockerProvider:
             if self._gate is None:
                 info = await self._engine.info()
                 self._gate = asyncio.Semaphore(self._start_gate or info["NCPU"])
-                self._networks.prepare(self._gate, self._start_gate or info["NCPU"], info["ServerVersion"])
+                if networks_are_slow(info["ServerVersion"]):
+                    self._networks.keep_ready(self._start_gate or info["NCPU"], self._gate, self._seccomp)
             return self._current
 
     async def _close(self) -> None:

@@ -106,13 +106,17 @@ class Engine:
         self._api: docker.APIClient | None = None
 
     def _connected(self) -> docker.APIClient:
+        if self.host.startswith("ssh://"):
+            raise EngineUnavailable(
+                "An engine is not reached over ssh:// here; forward its socket "
+                "(ssh -N -L /tmp/engine.sock:/var/run/docker.sock HOST) and name that in DOCKER_HOST."
+            )
         with self._connecting:
             if self._api is None:
                 self._api = docker.APIClient(
                     version="auto",
                     timeout=_CALL_SECONDS,
                     max_pool_size=_PARALLEL_CALLS,
-                    use_ssh_client=self.host.startswith("ssh://"),
                     **self._options,
                 )
             return self._api
@@ -257,7 +261,8 @@ class Engine:
     async def attach(self, container: str) -> AttachStream:
         """The container's standard streams; to be called before it is started."""
         api_version = await self.call("say its API version", lambda api: str(api.api_version))
-        stream = await self._address().connect()
+        address = await asyncio.to_thread(self._address)
+        stream = await address.connect()
         try:
             query = "stream=1&stdin=1&stdout=1&stderr=1"
             await stream.attach(f"/v{api_version}/containers/{container}/attach?{query}")

@@ -66,12 +66,13 @@ async def list_images(engine: Engine) -> list[ImageStatus]:
 
 async def _status(engine: Engine, name: str) -> ImageStatus:
     found = await engine.image(tag(name))
+    content = await asyncio.to_thread(content_hash, name)
     labels = (found or {}).get("Config", {}).get("Labels") or {}
     return ImageStatus(
         name=name,
         image=tag(name),
         present=found is not None,
-        up_to_date=labels.get(CONTENT_LABEL) == content_hash(name),
+        up_to_date=labels.get(CONTENT_LABEL) == content,
         size_bytes=(found or {}).get("Size", 0),
     )
 
@@ -105,11 +106,12 @@ async def build(
     arguments = {variable: value for variable in _PROXY_VARIABLES if (value := os.environ.get(variable))}
     if base_image is not None:
         arguments["BASE_IMAGE"] = base_image
+    labels = {CONTENT_LABEL: await asyncio.to_thread(content_hash, name)}
     await engine.build_image(
         FOLDER / name,
         tag(name),
         arguments=arguments,
-        labels={CONTENT_LABEL: content_hash(name)},
+        labels=labels,
         on_line=on_line,
     )
 

@@ -36,26 +36,30 @@ class _Holder:
     """Done when the container has ended: it never says anything."""
 
 
+def networks_are_slow(engine_version: str) -> bool:
+    """Whether this engine is one that takes long to make a network namespace."""
+    major = engine_version.partition(".")[0]
+    return major.isdigit() and int(major) < _WITHOUT_HOOK
+
+
 class EmptyNetworks:
     """The idle namespaces of one worker. Without one at hand a sandbox gets a network of its own."""
 
-    def __init__(self, engine: Engine, names: Names, image: str, seccomp: str) -> None:
+    def __init__(self, engine: Engine, names: Names, image: str) -> None:
         self._engine = engine
         self._names = names
         self._image = image
-        self._seccomp = seccomp
+        self._seccomp = ""
         self._idle: list[_Holder] = []
         self._lent: dict[str, _Holder] = {}
         self._gate: asyncio.Semaphore | None = None
         self._wanted = 0
         self._filling: asyncio.Task[None] | None = None
 
-    def prepare(self, gate: asyncio.Semaphore, wanted: int, engine_version: str) -> None:
-        """Keep `wanted` namespaces ready, where that pays; starts of holders pass the gate, too."""
-        major = engine_version.partition(".")[0]
-        if major.isdigit() and int(major) < _WITHOUT_HOOK:
-            self._gate, self._wanted = gate, wanted
-            self._fill()
+    def keep_ready(self, wanted: int, gate: asyncio.Semaphore, seccomp: str) -> None:
+        """Keep so many idle namespaces ready from now on; their starts pass the gate, too."""
+        self._wanted, self._gate, self._seccomp = wanted, gate, seccomp
+        self._fill()
 
     def take(self) -> str:
         """The network mode for one sandbox; to be given back."""

@@ -83,13 +83,20 @@ class Context:
         self._credits.release()
 
 
+def _without_context(operation: Operation) -> SlowOperation:
+    """A slow operation that has one answer and ends by itself."""
+    return lambda _context, arguments, payload: operation(arguments, payload)
+
+
 OPERATIONS: dict[str, Operation] = {
     "ping": lambda _arguments, _payload: ({"pid": os.getpid()}, b""),
     **resident_files.OPERATIONS,
 }
 """Quick operations, by name."""
 
-SLOW_OPERATIONS: dict[str, SlowOperation] = {**resident_files.SLOW_OPERATIONS}
+SLOW_OPERATIONS: dict[str, SlowOperation] = {
+    name: _without_context(operation) for name, operation in resident_files.SLOW_OPERATIONS.items()
+}
 """Operations that run in a thread each, by name."""
 
 

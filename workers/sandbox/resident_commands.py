@@ -188,7 +188,7 @@ class Commands:
         environment = dict(self._environment, **arguments.get("env", {}))
         environment[COMMAND_MARKER] = f"{self._token}-{number}"
         run = self._runs[number] = Run(number, arguments, self._oom_kills())
-        stdin = _stdin(take_upload(arguments), payload)
+        stdin = stdin_descriptor(take_upload(arguments), payload)
         _write_oom_score(self._oom_score, b"800")  # the kernel is to take the job's processes, not this one
         try:
             run.spawn(arguments, stdin, environment)
@@ -351,7 +351,7 @@ class Commands:
             return 0
 
 
-def _stdin(upload: str | None, payload: bytes) -> int:
+def stdin_descriptor(upload: str | None, payload: bytes) -> int:
     """A descriptor that a command reads its input from."""
     if upload is not None:
         descriptor = os.open(upload, os.O_RDONLY)

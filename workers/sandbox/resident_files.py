@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, BinaryIO
 
-    from workers.sandbox.resident import Context, Operation, Reply, SlowOperation
+    from workers.sandbox.resident import Operation, Reply
 
 MAX_ANSWER_BYTES = 8 << 20
 """Where a walk or a grep stops, whatever its budget."""
@@ -130,7 +130,7 @@ def _mode_for(target: str, asked: int | None) -> int:
     return stat.S_IMODE(existing) if asked is None else asked
 
 
-def _delete(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
+def _delete(arguments: dict[str, Any], _payload: bytes) -> Reply:
     path = arguments["path"]
     if not stat.S_ISDIR(os.lstat(path).st_mode):
         os.unlink(path)
@@ -200,7 +200,7 @@ def _files_below(root: str, deadline: float) -> Iterator[os.DirEntry[str] | None
         waiting += reversed(below)
 
 
-def _walk(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
+def _walk(arguments: dict[str, Any], _payload: bytes) -> Reply:
     records: list[bytes] = []
     size, complete = 0, True
     for entry in _files_below(arguments["path"], time.monotonic() + arguments["timeout_seconds"]):
@@ -297,7 +297,7 @@ def _blocks(file: BinaryIO) -> Iterator[bytes]:
         yield rest
 
 
-def _grep(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
+def _grep(arguments: dict[str, Any], _payload: bytes) -> Reply:
     search = _Grep(arguments)
     if not search.complete:
         return {"complete": True}, wire.encode([])
@@ -320,7 +320,7 @@ OPERATIONS: dict[str, Operation] = {
     "stat": _stat,
     "list": _list,
 }
-SLOW_OPERATIONS: dict[str, SlowOperation] = {"delete": _delete, "walk": _walk, "grep": _grep}
+SLOW_OPERATIONS: dict[str, Operation] = {"delete": _delete, "walk": _walk, "grep": _grep}
 
 
 def forget_uploads() -> None:

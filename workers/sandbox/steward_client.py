@@ -59,8 +59,7 @@ class Steward:
         """
         store_labels = names.labels("store")
         mount_point = await engine.create_volume(names.store, {}, store_labels)
-        code = code_files()
-        identity = hashlib.sha256(repr(sorted(code.items())).encode()).hexdigest()[:16]
+        archive, identity = await asyncio.to_thread(_code)
         config = limits.steward_config(
             image=image,
             seccomp=seccomp,
@@ -68,7 +67,6 @@ class Steward:
             command=["python3", "-ISB", "/opt/steward", STORE, str(cache_bytes), "/opt/resident", identity],
             labels=names.labels("steward"),
         )
-        archive = _archive({"steward": code_files("steward", *_SCAN_MODULES), "resident": code})
         name = names.container("steward")
         try:
             await engine.create_container(name, config)
@@ -173,6 +171,13 @@ class Steward:
         """End the steward and its container."""
         await self.client.close()
         await self.engine.remove_container(self.container)
+
+
+def _code() -> tuple[bytes, str]:
+    """The archive of the steward's and the resident's code, and the name of the latter's version."""
+    code = code_files()
+    identity = hashlib.sha256(repr(sorted(code.items())).encode()).hexdigest()[:16]
+    return _archive({"steward": code_files("steward", *_SCAN_MODULES), "resident": code}), identity
 
 
 def _archive(folders: Mapping[str, Mapping[str, bytes]]) -> bytes:

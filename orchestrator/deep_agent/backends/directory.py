@@ -38,12 +38,7 @@ class DirectoryBackend:
     """The files below `root`, seen by the agent below `mount`."""
 
     def __init__(self, root: Path, *, mount: str = "/workspace") -> None:
-        """A backend on an existing directory.
-
-        Raises:
-            ValueError: `mount` is not a normalised absolute path.
-            NotADirectoryError: `root` is not a directory.
-        """
+        """A backend on an existing directory; ValueError when `mount` is not a normalised absolute path."""
         if not mount.startswith("/") or posixpath.normpath(mount) != mount:
             raise ValueError(f"mount must be a normalised absolute path, not {mount}")
         self._jail = Jail(root)

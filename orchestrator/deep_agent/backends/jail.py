@@ -37,9 +37,7 @@ class Jail:
     """A directory that no path leads out of; one that tries raises PermissionError."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root.resolve(strict=True)
-        if not self._root.is_dir():
-            raise NotADirectoryError(str(root))
+        self._root = root
 
     @contextmanager
     def place(
@@ -66,11 +64,11 @@ class _Resolution:
     """One path being resolved: the open directories from the root down to where it has come."""
 
     def __init__(self, root: Path, opened: ExitStack, *, make_parents: bool) -> None:
-        self._root = root
+        self._root = root.resolve(strict=True)
         self._opened = opened
         self._make_parents = make_parents
         self._links = 0
-        self._stack = [self._keep(os.open(root, _DIRECTORY & ~os.O_NOFOLLOW))]
+        self._stack = [self._keep(os.open(self._root, _DIRECTORY))]
 
     def resolve(self, names: Sequence[str], *, follow_last: bool) -> Place:
         ahead = list(reversed(names))

@@ -19,6 +19,11 @@ from tests.integration.cli.conftest import Fanout, clean_environment
 pytestmark = pytest.mark.redis
 
 
+@pytest.fixture(autouse=True)
+def unblocked_loop() -> None:
+    """No guard here: children are started and stopped in a loop that has nothing else to do yet."""
+
+
 async def test_redis_starts_answers_keeps_its_data_and_stops(tmp_path):
     server = RedisServer(tmp_path)
 
@@ -92,7 +97,7 @@ async def test_a_child_that_ignores_sigterm_is_killed(tmp_path):
         env=os.environ,
         outlives_parent=False,
     )
-    while not child.last_log_line():
+    while not child.last_log_line():  # noqa: ASYNC110 - another process writes it
         await asyncio.sleep(0.02)
 
     await child.stop(0.2)

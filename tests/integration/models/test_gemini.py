@@ -102,17 +102,16 @@ async def test_the_delay_in_geminis_own_error_details_is_kept(serve, monkeypatch
 
 
 async def test_a_service_that_stays_down_is_a_retryable_failure(serve, monkeypatch) -> None:
-    with serve([Answer(status=503)] * 3) as server:
-        with pytest.raises(ModelUnavailable, match="503") as caught:
-            await agent(server, monkeypatch).to_end()
+    with serve([Answer(status=503)] * 3) as server, pytest.raises(ModelUnavailable, match="503") as caught:
+        await agent(server, monkeypatch).to_end()
     assert caught.value.retryable
     assert len(server.requests) == 3
 
 
 async def test_a_refused_request_is_not_repeated(serve, monkeypatch) -> None:
-    with serve([Answer(status=400), Answer([text("never")])]) as server:
-        with pytest.raises(ModelRefused, match="400: not now"):
-            await agent(server, monkeypatch).to_end()
+    refused = pytest.raises(ModelRefused, match="400: not now")
+    with serve([Answer(status=400), Answer([text("never")])]) as server, refused:
+        await agent(server, monkeypatch).to_end()
     assert len(server.requests) == 1
 
 

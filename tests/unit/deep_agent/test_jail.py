@@ -56,7 +56,7 @@ def test_whatever_the_path_a_read_never_sees_the_outside(jail, path):
 @settings(max_examples=400, deadline=None)
 def test_the_jail_holds_even_for_names_that_the_tools_refuse(jail, parts):
     root, _ = jail
-    inside = {os.stat(folder).st_ino for folder, _, _ in os.walk(root)}
+    inside = {Path(folder).stat().st_ino for folder, _, _ in os.walk(root)}
     try:
         with Jail(root).place(
             [part for part in parts if part and "/" not in part], follow_last=True

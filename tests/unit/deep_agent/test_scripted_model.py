@@ -12,6 +12,7 @@ from google.genai import types
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from orchestrator.deep_agent.failures import ModelNotConfigured, ScriptFailed
 from orchestrator.deep_agent.models import resolve_model
+from orchestrator.deep_agent.scripted_model import Script
 from orchestrator.deep_agent.summary import summary_of
 from tests.unit.deep_agent.running import Run, script_file
 
@@ -20,7 +21,8 @@ SCRIPT = r"""
       - agent: general-purpose
         when: 'write (\S+)'
         replies:
-          - {text: "writing {{1}}", calls: [{tool: write_file, args: {file_path: "/{{1}}", content: "{{task}}"}}]}
+          - text: writing {{1}}
+            calls: [{tool: write_file, args: {file_path: "/{{1}}", content: "{{task}}"}}]
           - {text: "{{last_result}} {{agent}} {{unknown}}"}
       - agent: coordinator
         replies: [{text: I coordinate.}]
@@ -37,6 +39,11 @@ async def test_the_conversation_is_chosen_by_agent_and_task_and_filled_in(tmp_pa
     assert (await Run(f"scripted:{path}", name="other").to_end("anything else")).text == "fits all"
     with pytest.raises(ScriptFailed, match="no conversation for this task of agent other"):
         await Run(f"scripted:{path}", name="other").to_end("something")
+
+
+async def test_a_script_that_is_not_there_ends_the_run_with_its_name() -> None:
+    with pytest.raises(ScriptFailed, match="/no/such/file cannot be read"):
+        await Run("scripted:/no/such/file").to_end()
 
 
 async def test_another_process_goes_on_where_the_first_one_stopped(tmp_path: Path) -> None:
@@ -107,8 +114,8 @@ async def test_many_agents_use_one_script_at_once(tmp_path: Path) -> None:
 )
 def test_a_wrong_script_is_told_with_file_and_place(tmp_path: Path, text: str, words: str) -> None:
     path = script_file(tmp_path, text)
-    with pytest.raises(ModelNotConfigured) as caught:
-        resolve_model(f"scripted:{path}", agent_name="a")
+    with pytest.raises(ScriptFailed) as caught:
+        Script.load(path)
     assert words in str(caught.value)
     assert str(path) in str(caught.value)
 
@@ -122,7 +129,6 @@ def test_a_wrong_script_is_told_with_file_and_place(tmp_path: Path, text: str, w
         ("claude-x", "ANTHROPIC_API_KEY|package anthropic"),
         ("gpt-x", "OPENAI_API_KEY|package openai"),
         ("ollama_chat/x", "package litellm"),
-        ("scripted:/no/such/file", "cannot be read"),
     ],
 )
 def test_what_is_missing_for_a_model_is_one_sentence(

@@ -1,0 +1,79 @@
+"""`python -m tests.benchmarks`: what fanout promises about speed and size, measured beside its floors.
+
+Everything is measured in one run, each benchmark in turn with its floor, so that a busy machine is slow
+for both. A missed target is said in the table; the exit code is 0 all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.benchmarks import jobs, sandboxes, workspaces
+from tests.benchmarks.measure import Row, Section, missing_row, row_of
+from tests.benchmarks.report import document, print_table
+
+SECTIONS = (sandboxes.SECTION, workspaces.SECTION, jobs.LATENCY_SECTION, jobs.MEMORY_SECTION)
+REASON_CHARACTERS = 300
+
+
+def main() -> None:
+    """Measure what is asked for and report it."""
+    names = [benchmark.name for section in SECTIONS for benchmark in section.benchmarks]
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description="Measure fanout.")
+    parser.add_argument("--json", metavar="FILE", help="write a JSON document there; - is standard output")
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=names, help=" · ".join(names))
+    options = parser.parse_args()
+    logging.disable(logging.WARNING)
+    progress = Console(stderr=True)
+    began = time.monotonic()
+    rows = asyncio.run(_measure(options.only or names, progress))
+    content = document(rows, time.monotonic() - began)
+    on_stdout = options.json != "-"
+    print_table(rows, Console() if on_stdout else progress)
+    if not on_stdout:
+        print(content)
+    elif options.json:
+        Path(options.json).write_text(content + "\n")
+
+
+async def _measure(wanted: Collection[str], progress: Console) -> list[Row]:
+    rows = []
+    for section in SECTIONS:
+        if any(benchmark.name in wanted for benchmark in section.benchmarks):
+            rows += await _measure_section(section, wanted, progress)
+    return rows
+
+
+async def _measure_section(section: Section, wanted: Collection[str], progress: Console) -> list[Row]:
+    """The rows of a section; what could not be measured says why, the rest goes on."""
+    found: dict[str, Row] = {}
+    why = "it was not reached"
+    try:
+        async for benchmark, samples in section.run(wanted):
+            found[benchmark.name] = row_of(benchmark, samples)
+            progress.print(f"measured: {benchmark.title}", highlight=False)
+    except Exception as error:  # noqa: BLE001 - whatever is missing here, the other sections are measured
+        why = _in_short(error)
+    return [
+        found.get(benchmark.name) or missing_row(benchmark, why)
+        for benchmark in section.benchmarks
+        if benchmark.name in wanted
+    ]
+
+
+def _in_short(error: Exception) -> str:
+    """The end of a message: of a traceback or a log that is the line that matters."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[-1]}"[:REASON_CHARACTERS]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""The floor of the latency benchmark: a Celery worker with our pool whose one task only says when it began."""
+
+from __future__ import annotations
+
+import time
+
+import redis
+from celery import Celery
+
+from orchestrator.jobs.queue import broker_options
+
+TASK = "bench.empty"
+QUEUE = "bench"
+STARTS = "bench:starts"
+"""The Redis list that a task's start goes to."""
+
+app = Celery("bench", set_as_current=False)
+app.conf.update(
+    broker_transport_options=broker_options("bench"),
+    task_ignore_result=True,
+    worker_pool="workers.pool:TaskPool",
+    worker_concurrency=8,
+    worker_prefetch_multiplier=1,
+    worker_disable_prefetch=True,
+    worker_hijack_root_logger=False,
+)
+
+
+@app.task(name=TASK)  # type: ignore[untyped-decorator] # Celery ships no types
+def empty(redis_url: str) -> None:
+    """Tell when this was reached."""
+    began = time.time()
+    with redis.Redis.from_url(redis_url) as client:
+        client.rpush(STARTS, str(began))

@@ -1,0 +1,86 @@
+"""What the sandbox benchmarks share: a provider of their own on the engine, and nothing left of it after."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import docker
+
+from orchestrator.blobs import BlobStore
+from orchestrator.jobs.spec import GIB, BlobId, Limits, new_job_id
+from orchestrator.workspace import Workspace
+from tests.benchmarks.plain_container import PlainContainer, sdk, start_plain
+from workers.sandbox.docker import DEFAULT_IMAGE, DockerProvider
+from workers.sandbox.naming import OWNER
+from workers.sandbox.protocol import Sandbox, SandboxSpec
+
+LIMITS = Limits(
+    timeout_seconds=600, cpus=1, memory_bytes=GIB, pids=256, disk_bytes=GIB, network="none"
+)
+"""Those of an installation that sets none, for a sandbox and for its floor."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A provider, the bare SDK, and a folder for files."""
+
+    provider: DockerProvider
+    api: docker.APIClient
+    owner: str
+    folder: Path
+    blobs: BlobStore
+
+    async def snapshot(self, tree: Path) -> BlobId:
+        """The snapshot of a folder, as a parent makes it."""
+        return await Workspace(tree).snapshot(self.blobs)
+
+    @contextlib.asynccontextmanager
+    async def sandbox(self, snapshot: BlobId | None = None) -> AsyncIterator[Sandbox]:
+        """A sandbox whose files go when it is closed."""
+        job = new_job_id()
+        spec = SandboxSpec(job_id=job, attempt=1, image=DEFAULT_IMAGE, limits=LIMITS, snapshot=snapshot)
+        try:
+            async with self.provider.open(spec) as sandbox:
+                yield sandbox
+        finally:
+            await self.provider.discard(job)
+
+    def start_plain(self) -> PlainContainer:
+        """A container without anything of ours."""
+        return start_plain(self.api, DEFAULT_IMAGE, LIMITS, f"{OWNER}={self.owner}")
+
+    @contextlib.asynccontextmanager
+    async def plain(self) -> AsyncIterator[PlainContainer]:
+        """A container without anything of ours, removed at the end."""
+        container = await asyncio.to_thread(self.start_plain)
+        try:
+            yield container
+        finally:
+            await asyncio.to_thread(container.remove)
+
+
+@contextlib.asynccontextmanager
+async def bench() -> AsyncIterator[Bench]:
+    """A provider of an owner that nobody else has.
+
+    Raises:
+        EngineUnavailable: no engine answers.
+        ImageMissing: it lacks an image.
+    """
+    owner = f"bench-{secrets.token_hex(4)}"
+    with tempfile.TemporaryDirectory(prefix=owner) as name:
+        folder = Path(name)
+        blobs = BlobStore((folder / "blobs").as_uri())
+        provider = DockerProvider(blobs.fetch, owner=owner, worker="bench")
+        try:
+            await provider.probe()
+            with sdk() as api:
+                yield Bench(provider, api, owner, folder, blobs)
+        finally:
+            await provider.close()

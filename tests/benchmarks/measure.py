@@ -1,0 +1,131 @@
+"""What a benchmark is, how it is sampled beside its floor, and what its row says."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Sample = Callable[[], Awaitable[float]]
+"""Does the work once and gives what it took, in the benchmark's unit; set-up and clean-up are not in it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """One row of the table: what is measured, what it is held against, and how good it must be."""
+
+    name: str
+    title: str
+    unit: Literal["ms", "MiB"]
+    floor: str
+    """What the floor is, in words."""
+    target_ratio: float | None = None
+    """The most that the median may be, as a multiple of the floor's."""
+    target: float | None = None
+    """The most that the median may be, in the unit."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What was measured, in the benchmark's unit."""
+
+    ours: Sequence[float]
+    floor: Sequence[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """Benchmarks that share their set-up. `run` takes the names that are wanted."""
+
+    benchmarks: tuple[Benchmark, ...]
+    run: Callable[[Collection[str]], AsyncIterator[tuple[Benchmark, Samples]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A benchmark and its result; the field names are those of the JSON document."""
+
+    name: str
+    title: str
+    unit: str
+    median: float | None = None
+    p95: float | None = None
+    samples: int = 0
+    floor: str
+    floor_median: float | None = None
+    floor_p95: float | None = None
+    floor_samples: int = 0
+    ratio: float | None = None
+    """Of the medians."""
+    target_ratio: float | None
+    target: float | None
+    ok: bool | None = None
+    """None: not measured, or there is no target."""
+    not_measured: str | None = None
+    """Why, if it was not."""
+
+
+def row_of(benchmark: Benchmark, samples: Samples) -> Row:
+    """The row of a benchmark that was measured."""
+    median, floor_median = statistics.median(samples.ours), statistics.median(samples.floor)
+    ratio = median / floor_median
+    met = []
+    if benchmark.target_ratio is not None:
+        met.append(ratio <= benchmark.target_ratio)
+    if benchmark.target is not None:
+        met.append(median <= benchmark.target)
+    return Row(
+        **vars(benchmark),
+        median=round(median, 3),
+        p95=round(p95(samples.ours), 3),
+        samples=len(samples.ours),
+        floor_median=round(floor_median, 3),
+        floor_p95=round(p95(samples.floor), 3),
+        floor_samples=len(samples.floor),
+        ratio=round(ratio, 5),
+        ok=all(met) if met else None,
+    )
+
+
+def missing_row(benchmark: Benchmark, why: str) -> Row:
+    """The row of a benchmark that could not be measured."""
+    return Row(**vars(benchmark), not_measured=why)
+
+
+def p95(values: Sequence[float]) -> float:
+    """The value that 95 of 100 samples do not exceed, between the two nearest samples."""
+    if len(values) == 1:
+        return values[0]
+    return statistics.quantiles(values, n=20, method="inclusive")[-1]
+
+
+async def interleaved(rounds: int, ours: Sample, floor: Sample, *, ours_a_round: int = 1) -> Samples:
+    """Sample both in turn, after one warm-up each: what disturbs the machine disturbs both."""
+    measured, floors = [], []
+    await ours()
+    await floor()
+    for _ in range(rounds):
+        measured += [await ours() for _ in range(ours_a_round)]
+        floors.append(await floor())
+    return Samples(measured, floors)
+
+
+async def milliseconds(work: Awaitable[object]) -> float:
+    """How long the work takes."""
+    began = time.perf_counter()
+    await work
+    return (time.perf_counter() - began) * 1000
+
+
+async def milliseconds_of(call: Callable[[], object]) -> float:
+    """How long a blocking call takes; it runs in a thread, and the way to and from it does not count."""
+
+    def clocked() -> float:
+        began = time.perf_counter()
+        call()
+        return (time.perf_counter() - began) * 1000
+
+    return await asyncio.to_thread(clocked)

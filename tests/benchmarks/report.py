@@ -1,0 +1,78 @@
+"""The results as a table for people and as a JSON document for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.benchmarks.measure import Row
+
+NAMED_AS_DIVISOR = 0.5
+"""Below this a ratio reads better as a part: 1/30 instead of 0.033."""
+
+
+def document(rows: Sequence[Row], seconds: float) -> str:
+    """All rows and what the machine was like."""
+    machine: dict[str, Any] = {
+        "cores": os.cpu_count(),
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+    }
+    content = {"machine": machine, "seconds": round(seconds, 1), "rows": [asdict(row) for row in rows]}
+    return json.dumps(content, indent=2, ensure_ascii=False)
+
+
+def print_table(rows: Sequence[Row], console: Console) -> None:
+    """A line a row; below it why some have no numbers."""
+    table = Table()
+    for heading in ("", "median", "p95", "unit", "floor", "median", "ratio", "target", "ok"):
+        table.add_column(heading, justify="left" if heading in {"", "unit", "floor"} else "right")
+    for row in rows:
+        table.add_row(*_cells(row))
+    console.print(table)
+    for row in rows:
+        if row.not_measured is not None:
+            console.print(f"{row.name} not measured: {row.not_measured}", markup=False)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.title,
+        _number(row.median),
+        _number(row.p95),
+        row.unit,
+        row.floor,
+        _number(row.floor_median),
+        _ratio(row.ratio),
+        _target(row),
+        {True: "yes", False: "NO", None: "–"}[row.ok],
+    )
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
+
+
+def _ratio(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"1/{1 / value:.0f}" if 0 < value < NAMED_AS_DIVISOR else f"{value:.2f}"
+
+
+def _target(row: Row) -> str:
+    parts = []
+    if row.target_ratio is not None:
+        parts.append(f"≤ {_ratio(row.target_ratio)}")
+    if row.target is not None:
+        parts.append(f"≤ {row.target:g} {row.unit}")
+    return ", ".join(parts) or "–"

@@ -1,0 +1,860 @@
+"""What every sandbox provider must do: one suite, run on each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import io
+import os
+import secrets
+import tarfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from orchestrator.jobs.changes import ChangeBundle, Changes
+from orchestrator.jobs.failures import SandboxFailure
+from orchestrator.jobs.spec import Limits, new_job_id
+from tests.conftest import missing
+from tests.contract.truth_set import CASES, Case, make_snapshot_tree
+from workers.sandbox.docker import DockerProvider
+from workers.sandbox.errors import DiskLimitExceeded, SnapshotUnusable
+from workers.sandbox.local import LocalProvider
+from workers.sandbox.protocol import WORKSPACE, Command, CommandResult, Sandbox, SandboxProvider, SandboxSpec
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+MIB = 1024**2
+LIMITS = Limits(
+    timeout_seconds=60, cpus=1, memory_bytes=512 * MIB, pids=200, disk_bytes=200 * MIB, network="none"
+)
+
+
+@dataclass
+class Bench:
+    """A provider under test, and the snapshots that it can fetch."""
+
+    provider: SandboxProvider
+    folder: Path
+
+    def add_snapshot(self, fill: Callable[[tarfile.TarFile], None]) -> str:
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            fill(archive)
+        name = hashlib.sha256(buffer.getvalue()).hexdigest()
+        (self.folder / name).write_bytes(buffer.getvalue())
+        return name
+
+    def open(
+        self, snapshot: str | None = None, *, job: str = "", attempt: int = 1, limits: Limits = LIMITS
+    ) -> AbstractAsyncContextManager[Sandbox]:
+        return self.provider.open(
+            SandboxSpec(
+                job_id=job or new_job_id(),
+                attempt=attempt,
+                image="fanout/python",
+                limits=limits,
+                snapshot=snapshot,
+            )
+        )
+
+
+@pytest_asyncio.fixture(
+    scope="module", loop_scope="module", params=["local", pytest.param("docker", marks=pytest.mark.docker)]
+)
+async def bench(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Bench]:
+    folder = tmp_path_factory.mktemp("snapshots")
+
+    async def fetch(name: str) -> Path:
+        return folder / name
+
+    owner = f"contract-{secrets.token_hex(4)}"
+    provider: SandboxProvider
+    if request.param == "local":
+        provider = LocalProvider(fetch, tmp_path_factory.mktemp("local"), owner)
+    else:
+        provider = await _docker_provider(fetch, owner)
+    yield Bench(provider, folder)
+    await provider.reap(_no_job_lives)
+    await provider.close()
+
+
+async def _docker_provider(fetch: Callable[..., object], owner: str) -> SandboxProvider:
+    provider = DockerProvider(fetch, owner=owner, worker="contract")  # type: ignore[arg-type]
+    try:
+        await provider.probe("fanout/python")
+    except SandboxFailure as failure:
+        missing(str(failure))
+    return provider
+
+
+async def _no_job_lives(_job_id: str) -> bool:
+    return False
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(bench: Bench) -> AsyncIterator[Sandbox]:
+    """A sandbox for tests that leave each other alone."""
+    async with bench.open() as sandbox:
+        yield sandbox
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def sandbox(bench: Bench) -> AsyncIterator[Sandbox]:
+    async with bench.open() as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="module")
+def sample(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> str:
+    tree = tmp_path_factory.mktemp("sample")
+    make_snapshot_tree(tree)
+    return bench.add_snapshot(lambda archive: archive.add(tree, arcname=".", filter=_rooted))
+
+
+def _rooted(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    member.name = member.name.removeprefix("./")
+    return member
+
+
+async def sh(sandbox: Sandbox, script: str, timeout_seconds: float = 30, **options: object) -> CommandResult:
+    return await sandbox.run(Command(argv=script, timeout_seconds=timeout_seconds, **options))  # type: ignore[arg-type]
+
+
+async def count(sandbox: Sandbox, pattern: str) -> int:
+    """How many live processes have the pattern in their command line."""
+    script = (
+        "n=0; for d in /proc/[0-9]*; do "
+        f"if tr '\\0' ' ' < $d/cmdline 2>/dev/null | grep -q '^{pattern}'; then n=$((n+1)); fi; done; echo $n"
+    )
+    return int((await sh(sandbox, script, merge_stderr=False)).output)
+
+
+async def gone(sandbox: Sandbox, pattern: str, within_seconds: float = 3) -> bool:
+    deadline = time.monotonic() + within_seconds
+    while await count(sandbox, pattern):
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(0.05)
+    return True
+
+
+def unique_sleep() -> str:
+    """A sleep that no other test starts; found by its arguments."""
+    return f"sleep 100{secrets.randbelow(10**8):08d}"
+
+
+# --- commands -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [0, 1, 42, 255])
+async def test_a_command_gives_its_exit_code(shared: Sandbox, code: int) -> None:
+    assert (await sh(shared, f"exit {code}")).exit_code == code
+
+
+async def test_a_killed_command_gives_its_signal(shared: Sandbox) -> None:
+    assert (await sh(shared, "kill -KILL $$")).exit_code == -9
+    assert (await sh(shared, "kill -TERM $$")).exit_code == -15
+
+
+async def test_a_command_that_is_not_there_gives_127(shared: Sandbox) -> None:
+    result = await shared.run(Command(argv=["no-such-program"]))
+
+    assert result.exit_code == 127
+    assert b"no-such-program" in result.output
+
+
+@pytest.mark.parametrize("argv", [[], ["a\0b"], ["/no/such/program"]])
+async def test_a_command_that_cannot_be_started_gives_127(shared: Sandbox, argv: list[str]) -> None:
+    assert (await shared.run(Command(argv=argv))).exit_code == 127
+
+
+async def test_a_folder_that_is_not_there_gives_127(shared: Sandbox) -> None:
+    assert (await shared.run(Command(argv=["true"], cwd="/workspace/not-there"))).exit_code == 127
+
+
+async def test_an_argv_is_passed_as_it_is(shared: Sandbox) -> None:
+    words = ["a b", "$HOME", "'", "*", "", "ü", "\n"]
+
+    result = await shared.run(Command(argv=["printf", "%s|", *words]))
+
+    assert result.output == ("|".join(words) + "|").encode()
+
+
+async def test_a_command_starts_in_the_workspace(shared: Sandbox) -> None:
+    await sh(shared, "mkdir -p inner; echo here > inner/file")
+
+    assert (await sh(shared, "cat inner/file")).output == b"here\n"
+    assert (await sh(shared, "cat file", cwd=f"{WORKSPACE}/inner")).output == b"here\n"
+
+
+async def test_a_path_means_the_same_to_the_shell_and_to_the_file_operations(shared: Sandbox) -> None:
+    await shared.write(f"{WORKSPACE}/same", b"same")
+    await shared.write("/tmp/same", b"tmp")
+
+    result = await sh(shared, f"cat {WORKSPACE}/same /tmp/same; echo more > {WORKSPACE}/from-shell")
+
+    if await _paths_are_shared(shared):
+        assert result.output == b"sametmp"
+        assert await shared.read(f"{WORKSPACE}/from-shell") == b"more\n"
+
+
+async def _paths_are_shared(sandbox: Sandbox) -> bool:
+    """Not for the local provider without root."""
+    return sandbox.kind == "docker" or os.geteuid() == 0
+
+
+async def test_the_environment_is_clean_and_can_be_added_to(
+    shared: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_WORKER", "x")
+
+    result = await sh(shared, "env; echo home=$HOME; test -w $HOME && echo writable", env={"MINE": "yes"})
+
+    assert b"MINE=yes" in result.output
+    assert b"SECRET_OF_THE_WORKER" not in result.output
+    assert b"REDIS" not in result.output
+    assert b"writable" in result.output
+
+
+@pytest.mark.parametrize("size", [0, 10, 100_000, 5 * MIB])
+async def test_standard_input_arrives_whole(shared: Sandbox, size: int) -> None:
+    data = os.urandom(size)
+
+    result = await sh(shared, "sha256sum", stdin=data)
+
+    assert result.output.split()[0].decode() == hashlib.sha256(data).hexdigest()
+
+
+async def test_both_outputs_come_in_their_order_or_apart(shared: Sandbox) -> None:
+    script = "echo one; echo two >&2; echo three"
+
+    merged = await sh(shared, script)
+    apart = await sh(shared, script, merge_stderr=False)
+
+    assert merged.output == b"one\ntwo\nthree\n"
+    assert merged.error_output == b""
+    assert (apart.output, apart.error_output) == (b"one\nthree\n", b"two\n")
+
+
+async def test_output_within_the_limit_is_whole(shared: Sandbox) -> None:
+    result = await sh(shared, "head -c 1000 /dev/zero | tr '\\0' x", max_output_bytes=1000)
+
+    assert result.output == b"x" * 1000
+    assert not result.truncated
+
+
+async def test_of_too_much_output_head_and_tail_are_kept(shared: Sandbox) -> None:
+    result = await sh(shared, "echo BEGIN; seq 100000; echo END", max_output_bytes=2000)
+
+    assert len(result.output) == 2000
+    assert result.output.startswith(b"BEGIN\n1\n2\n")
+    assert result.output.endswith(b"99999\n100000\nEND\n")
+    assert result.truncated
+    assert result.total_bytes == 588895 + 10
+
+
+@pytest.mark.timeout(120)
+async def test_a_flood_of_output_stays_small_here(shared: Sandbox) -> None:
+    before = _resident_kilobytes()
+
+    result = await sh(shared, "head -c 300000000 /dev/zero", timeout_seconds=60)
+
+    assert result.total_bytes == 300_000_000
+    assert _resident_kilobytes() - before < 20_000
+
+
+def _resident_kilobytes() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0])
+
+
+async def test_output_is_streamed_while_the_command_runs(shared: Sandbox) -> None:
+    parts: list[tuple[float, bytes]] = []
+    started = time.monotonic()
+
+    async def sink(part: bytes) -> None:
+        parts.append((time.monotonic() - started, part))
+
+    result = await shared.run(Command(argv="echo one; sleep 1; echo two; sleep 0.5"), sink)
+
+    assert b"".join(part for _, part in parts) == result.output == b"one\ntwo\n"
+    assert parts[0][0] < 0.9
+
+
+async def test_streamed_output_is_limited_like_the_result(shared: Sandbox) -> None:
+    parts: list[bytes] = []
+
+    async def sink(part: bytes) -> None:
+        parts.append(part)
+
+    await shared.run(Command(argv="seq 100000", max_output_bytes=1000), sink)
+
+    assert sum(map(len, parts)) <= 1000
+    assert parts[0].startswith(b"1\n2\n")
+
+
+async def test_a_slow_sink_gets_everything(shared: Sandbox) -> None:
+    parts: list[bytes] = []
+
+    async def sink(part: bytes) -> None:
+        await asyncio.sleep(0.01)
+        parts.append(part)
+
+    result = await shared.run(Command(argv="seq 20000", max_output_bytes=MIB), sink)
+
+    assert b"".join(parts) == result.output
+    assert not result.truncated
+
+
+async def test_a_sink_that_fails_ends_the_command(shared: Sandbox) -> None:
+    sleep = unique_sleep()
+
+    async def sink(_part: bytes) -> None:
+        raise OSError("disk full here")
+
+    with pytest.raises(OSError, match="disk full here"):
+        await shared.run(Command(argv=f"echo x; {sleep}"), sink)
+
+    assert await gone(shared, sleep)
+
+
+async def test_many_commands_run_at_once(shared: Sandbox) -> None:
+    started = time.monotonic()
+
+    results = await asyncio.gather(*(sh(shared, f"sleep 1; echo {number}") for number in range(20)))
+
+    assert [result.output for result in results] == [b"%d\n" % number for number in range(20)]
+    assert time.monotonic() - started < 5
+
+
+# --- time ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param("{sleep}", id="a sleep"),
+        pytest.param("{sleep} & {sleep} & wait", id="children"),
+        pytest.param("trap '' TERM; while :; do :; done", id="deaf to SIGTERM"),
+        pytest.param(
+            "setsid {sleep} & setsid sh -c \"trap '' TERM; {sleep}; {sleep}\" & {sleep}", id="sessions"
+        ),
+        pytest.param("(setsid sh -c '{sleep} &' &); {sleep}", id="a double fork"),
+        pytest.param("(env -i setsid sh -c '/bin/{sleep} &' &); {sleep}", id="no environment left"),
+        pytest.param("(setsid sh -c 'exec >/dev/null 2>&1 </dev/null; {sleep}' &); {sleep}", id="silent"),
+    ],
+)
+async def test_when_the_time_is_over_nothing_is_left(sandbox: Sandbox, script: str) -> None:
+    sleep = unique_sleep()
+    started = time.monotonic()
+
+    result = await sh(sandbox, "echo begun; " + script.replace("{sleep}", sleep), timeout_seconds=0.7)
+
+    assert result.timed_out
+    assert result.output.startswith(b"begun\n")
+    assert time.monotonic() - started < 4
+    assert await gone(sandbox, f"\\(/bin/\\)\\?{sleep}")
+    assert (await sh(sandbox, "echo usable")).output == b"usable\n"
+
+
+@pytest.mark.timeout(60)
+async def test_a_fork_bomb_is_ended(bench: Bench) -> None:
+    async with bench.open(limits=LIMITS.model_copy(update={"pids": 100})) as sandbox:
+        if sandbox.kind == "local":
+            pytest.skip("has no limit of processes: a bomb would hit this machine")
+
+        result = await sh(sandbox, "b() { setsid sh -c 'sleep 1000' & b & b; }; b", timeout_seconds=1)
+
+        assert result.timed_out
+        assert (await sh(sandbox, "echo usable")).output == b"usable\n"
+        assert await gone(sandbox, "sleep 1000")
+
+
+async def test_a_process_in_the_background_does_not_hold_the_call_and_lives_on(sandbox: Sandbox) -> None:
+    sleep = unique_sleep()
+    started = time.monotonic()
+
+    result = await sh(sandbox, f"{sleep} & echo started")
+
+    assert result.output == b"started\n"
+    assert time.monotonic() - started < 2
+    assert await count(sandbox, sleep) == 1
+
+
+async def test_a_timeout_spares_the_commands_beside_it(sandbox: Sandbox) -> None:
+    beside = asyncio.create_task(sh(sandbox, "sleep 3; echo survived"))
+
+    result = await sh(sandbox, "trap '' TERM; while :; do :; done", timeout_seconds=0.3)
+
+    assert result.timed_out
+    assert (await beside).output == b"survived\n"
+
+
+async def test_a_cancelled_caller_leaves_no_process(sandbox: Sandbox) -> None:
+    sleep = unique_sleep()
+    running = asyncio.create_task(sh(sandbox, f"(setsid {sleep} &); {sleep}"))
+    while not await count(sandbox, sleep):  # noqa: ASYNC110 - the sandbox has no event to wait for
+        await asyncio.sleep(0.05)
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert await gone(sandbox, sleep)
+    assert (await sh(sandbox, "echo usable")).output == b"usable\n"
+
+
+async def test_commands_are_cancelled_one_by_one(sandbox: Sandbox) -> None:
+    kept = asyncio.create_task(sh(sandbox, "sleep 1.5; echo kept"))
+    dropped = [asyncio.create_task(sh(sandbox, unique_sleep())) for _ in range(5)]
+    await asyncio.sleep(0.3)
+
+    for task in dropped:
+        task.cancel()
+    await asyncio.gather(*dropped, return_exceptions=True)
+
+    assert (await kept).output == b"kept\n"
+
+
+# --- files --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, MIB, MIB + 1, 5 * MIB + 7])
+async def test_what_is_written_is_read(shared: Sandbox, size: int) -> None:
+    path, data = f"{WORKSPACE}/sizes/{size}", os.urandom(size)
+
+    await shared.write(path, data)
+
+    assert await shared.read(path) == data
+    assert (await shared.stat(path)).size_bytes == size
+
+
+async def test_a_part_of_a_file_is_read(shared: Sandbox) -> None:
+    path = f"{WORKSPACE}/part"
+    await shared.write(path, bytes(range(256)) * 8192)
+
+    assert await shared.read(path, 3, 4) == bytes([3, 4, 5, 6])
+    assert await shared.read(path, 2 * MIB - 2) == bytes([254, 255])
+    assert await shared.read(path, 2 * MIB + 5) == b""
+    assert len(await shared.read(path, 1, MIB + 5)) == MIB + 5
+
+
+async def test_an_overwritten_file_keeps_its_mode(shared: Sandbox) -> None:
+    path = f"{WORKSPACE}/tool.sh"
+    await shared.write(path, b"#!/bin/sh\necho 1\n", mode=0o755)
+
+    await shared.write(path, b"#!/bin/sh\necho 2\n")
+
+    assert (await shared.stat(path)).mode == 0o755
+    assert (await sh(shared, "./tool.sh")).output == b"2\n"
+
+
+async def test_a_write_goes_through_a_link_and_leaves_it(shared: Sandbox) -> None:
+    await sh(shared, "echo old > linked; ln -sf linked link")
+
+    await shared.write(f"{WORKSPACE}/link", b"new")
+
+    assert await shared.read(f"{WORKSPACE}/linked") == b"new"
+    assert (await shared.stat(f"{WORKSPACE}/link")).kind == "symlink"
+
+
+async def test_readers_never_see_half_a_file(shared: Sandbox) -> None:
+    path = f"{WORKSPACE}/whole"
+    await shared.write(path, b"a" * 200_000)
+
+    async def rewrite() -> None:
+        for letter in b"abcdefghij":
+            await shared.write(path, bytes([letter]) * 200_000)
+
+    writing = asyncio.create_task(rewrite())
+    while not writing.done():
+        content = await shared.read(path)
+        assert len(content) == 200_000
+        assert len(set(content)) == 1
+    await writing
+
+
+async def test_of_many_that_create_a_file_one_succeeds(shared: Sandbox) -> None:
+    path = f"{WORKSPACE}/created"
+
+    results = await asyncio.gather(
+        *(shared.write(path, b"%d" % number * 1000, create_only=True) for number in range(10)),
+        return_exceptions=True,
+    )
+
+    assert results.count(None) == 1
+    assert sum(isinstance(result, FileExistsError) for result in results) == 9
+    assert await shared.read(path) == b"%d" % results.index(None) * 1000
+
+
+async def test_nothing_is_created_over_a_dangling_link(shared: Sandbox) -> None:
+    await sh(shared, "ln -sf nowhere dangling")
+
+    with pytest.raises(FileExistsError):
+        await shared.write(f"{WORKSPACE}/dangling", b"x", create_only=True)
+
+
+async def test_a_failed_write_leaves_no_trace(sandbox: Sandbox) -> None:
+    await sandbox.write(f"{WORKSPACE}/there", b"x")
+
+    for size in (10, 2 * MIB):
+        with pytest.raises(FileExistsError):
+            await sandbox.write(f"{WORKSPACE}/there", b"y" * size, create_only=True)
+
+    assert [entry.path for entry in await sandbox.list(WORKSPACE)] == [f"{WORKSPACE}/there"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "path", "error"),
+    [
+        ("read", "missing", FileNotFoundError),
+        ("read", "folder", IsADirectoryError),
+        ("read", "file/below", NotADirectoryError),
+        ("read", "fifo", OSError),
+        ("read", "circle", OSError),
+        ("read", "nul\0", OSError),
+        ("read", "\ud800", OSError),
+        ("read", "x" * 300, OSError),
+        ("stat", "missing", FileNotFoundError),
+        ("list", "file", NotADirectoryError),
+        ("list", "missing", FileNotFoundError),
+        ("walk", "missing", FileNotFoundError),
+        ("walk", "file", NotADirectoryError),
+        ("grep", "missing", FileNotFoundError),
+        ("delete", "missing", FileNotFoundError),
+        ("write", "folder", IsADirectoryError),
+        ("write", "file/below", NotADirectoryError),
+    ],
+)
+async def test_what_is_wrong_with_a_path_is_an_oserror_that_names_it(
+    shared: Sandbox, operation: str, path: str, error: type[OSError]
+) -> None:
+    await sh(shared, "mkdir -p folder; echo x > file; [ -e fifo ] || mkfifo fifo; ln -sfn circle circle")
+    whole = f"{WORKSPACE}/{path}"
+    calls = {
+        "read": lambda: shared.read(whole),
+        "write": lambda: shared.write(whole, b"x"),
+        "delete": lambda: shared.delete(whole),
+        "stat": lambda: shared.stat(whole),
+        "list": lambda: shared.list(whole),
+        "walk": lambda: shared.walk(whole, max_entries=10, timeout_seconds=5),
+        "grep": lambda: shared.grep("x", whole, max_hits=10, timeout_seconds=5),
+    }
+
+    with pytest.raises(error) as raised:
+        await calls[operation]()  # type: ignore[no-untyped-call]
+
+    assert raised.value.filename in {whole, None}
+    assert (await sh(shared, "echo usable")).output == b"usable\n"
+
+
+async def test_files_links_and_folders_are_deleted(shared: Sandbox) -> None:
+    await sh(shared, "mkdir -p d/e/f; echo x > d/e/f/g; ln -s /etc d/e/link; echo y > kept; ln -s kept l")
+
+    await shared.delete(f"{WORKSPACE}/l")
+    await shared.delete(f"{WORKSPACE}/d")
+
+    assert await shared.read(f"{WORKSPACE}/kept") == b"y\n"
+    assert (await sh(shared, "ls -d d l 2>/dev/null; ls /etc/passwd")).output == b"/etc/passwd\n"
+
+
+async def test_an_entry_says_what_is_there(shared: Sandbox) -> None:
+    await sh(
+        shared,
+        "mkdir kinds; cd kinds; echo abc > b; mkdir a; ln -s b c; mkfifo d; chmod 640 b; touch -d @1000 b",
+    )
+
+    entries = await shared.list(f"{WORKSPACE}/kinds")
+
+    assert [(entry.path.rpartition("/")[2], entry.kind) for entry in entries] == [
+        ("a", "directory"), ("b", "file"), ("c", "symlink"), ("d", "other")]  # fmt: skip
+    assert (entries[1].size_bytes, entries[1].mode, entries[1].modified_at) == (4, 0o640, 1000)
+    assert entries[1] == await shared.stat(f"{WORKSPACE}/kinds/b")
+
+
+async def test_a_linked_folder_is_listed_under_its_own_name(shared: Sandbox) -> None:
+    await sh(shared, "mkdir -p real; echo needle > real/x; ln -sfn real alias")
+
+    assert [entry.path for entry in await shared.list(f"{WORKSPACE}/alias")] == [f"{WORKSPACE}/alias/x"]
+    found = await shared.grep("needle", f"{WORKSPACE}/alias", max_hits=5, timeout_seconds=5)
+    assert [hit.path for hit in found.hits] == [f"{WORKSPACE}/alias/x"]
+
+
+async def test_a_walk_gives_all_files_sorted_and_no_git(sandbox: Sandbox) -> None:
+    await sh(sandbox, "mkdir -p a/b .git/x a/.git; echo 1 > a/b/c; echo 1 > a.txt; echo 1 > .git/x/y; echo > a/.git/z; "
+             "ln -s /etc a/etc; printf 1 > \"$(printf 'odd\\377')\"")  # fmt: skip
+
+    walked = await sandbox.walk(WORKSPACE, max_entries=100, timeout_seconds=5)
+
+    names = [entry.path.removeprefix(f"{WORKSPACE}/") for entry in walked.entries]
+    assert names == sorted(["a/b/c", "a.txt", "a/etc", "odd\udcff"])
+    assert walked.complete
+    assert await sandbox.read(f"{WORKSPACE}/odd\udcff") == b"1"
+
+
+async def test_a_walk_ends_with_its_budget(sandbox: Sandbox) -> None:
+    await sh(sandbox, "for n in $(seq 50); do echo > $n; done")
+
+    exact = await sandbox.walk(WORKSPACE, max_entries=50, timeout_seconds=5)
+    short = await sandbox.walk(WORKSPACE, max_entries=49, timeout_seconds=5)
+    late = await sandbox.walk(WORKSPACE, max_entries=50, timeout_seconds=0)
+
+    assert (len(exact.entries), exact.complete) == (50, True)
+    assert (len(short.entries), short.complete) == (49, False)
+    assert not late.complete
+
+
+async def test_grep_finds_text_as_it_is_written(sandbox: Sandbox) -> None:
+    await sandbox.write(f"{WORKSPACE}/a.txt", b"one\nt.o (x)\r\nthree t.o\n")
+    await sandbox.write(f"{WORKSPACE}/b/c.txt", "ü t.o \xff".encode("latin-1") + b"\nno newline t.o")
+    await sandbox.write(f"{WORKSPACE}/binary", b"t.o\0t.o\n")
+    await sandbox.write(f"{WORKSPACE}/.git/config", b"t.o\n")
+    await sandbox.write(f"{WORKSPACE}/long", b"x" * 5000 + b"t.o" + b"y" * 3_000_000 + b"\nt.o\n")
+    await sh(sandbox, "ln -s a.txt link")
+
+    found = await sandbox.grep("t.o", WORKSPACE, max_hits=100, timeout_seconds=10)
+
+    assert found.complete
+    assert [(hit.path.removeprefix(f"{WORKSPACE}/"), hit.line_number) for hit in found.hits] == [
+        ("a.txt", 2), ("a.txt", 3), ("long", 1), ("long", 2), ("b/c.txt", 1), ("b/c.txt", 2)]  # fmt: skip
+    assert found.hits[0].line == "t.o (x)"
+    assert all(len(hit.line) <= 2000 for hit in found.hits)
+
+
+async def test_grep_looks_into_one_file_or_into_those_that_are_named(sandbox: Sandbox) -> None:
+    for name in "abc":
+        await sandbox.write(f"{WORKSPACE}/{name}", b"needle\n")
+
+    one = await sandbox.grep("needle", f"{WORKSPACE}/a", max_hits=9, timeout_seconds=5)
+    only = [f"{WORKSPACE}/c", f"{WORKSPACE}/gone", f"{WORKSPACE}/b"]
+    named = await sandbox.grep("needle", WORKSPACE, only=only, max_hits=9, timeout_seconds=5)
+
+    assert [hit.path for hit in one.hits] == [f"{WORKSPACE}/a"]
+    assert [hit.path for hit in named.hits] == [f"{WORKSPACE}/c", f"{WORKSPACE}/b"]
+
+
+async def test_grep_ends_with_its_budget(sandbox: Sandbox) -> None:
+    await sh(sandbox, "for n in $(seq 10); do echo needle > $n; done")
+
+    exact = await sandbox.grep("needle", WORKSPACE, max_hits=10, timeout_seconds=5)
+    short = await sandbox.grep("needle", WORKSPACE, max_hits=9, timeout_seconds=5)
+    late = await sandbox.grep("needle", WORKSPACE, max_hits=10, timeout_seconds=0)
+
+    assert (len(exact.hits), exact.complete) == (10, True)
+    assert (len(short.hits), short.complete) == (9, False)
+    assert not late.complete
+
+
+async def test_a_job_does_not_reach_the_files_of_this_machine(shared: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("not for jobs")
+    await sh(shared, f"ln -sfn {tmp_path} escape")
+
+    for path in (f"{tmp_path}/mine", f"{WORKSPACE}/escape/mine", f"{WORKSPACE}/../{tmp_path}/mine"):
+        with pytest.raises(OSError):
+            await shared.read(path)
+        with contextlib.suppress(OSError):  # the last one may be a name in the private /tmp
+            await shared.write(path, b"overwritten")
+
+    assert (tmp_path / "mine").read_text() == "not for jobs"
+
+
+# --- changes ------------------------------------------------------------------------------------------------
+
+
+async def changes_of(sandbox: Sandbox) -> Changes:
+    bundle = await sandbox.changes()
+
+    def read() -> Changes:
+        with bundle, ChangeBundle.open(bundle) as opened:
+            return opened.changes
+
+    return await asyncio.to_thread(read)
+
+
+def described(changes: Changes) -> dict[str, str]:
+    return {
+        file.path: f"renamed<{file.from_path}" if file.from_path is not None else file.change.value
+        for file in changes.files
+    }
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+async def test_the_changes_are_exact(bench: Bench, sample: str, case: Case) -> None:
+    async with bench.open(
+        sample, limits=LIMITS.model_copy(update={"disk_bytes": 40 * 1024 * MIB})
+    ) as sandbox:
+        result = await sh(sandbox, case.script)
+        changes = await changes_of(sandbox)
+
+    assert (result.exit_code, result.output) == (0, b"")
+    assert described(changes) == case.files
+    assert changes.ignored == case.ignored
+    assert tuple(entry.path for entry in changes.skipped) == case.skipped
+
+
+async def test_commits_of_the_job_hide_nothing_and_run_nothing(bench: Bench, sample: str) -> None:
+    script = """
+        rm -rf .git; git init -q .; git config user.email a@b.c; git config user.name n
+        git config core.fsmonitor "touch /tmp/was-run; true"
+        echo x > committed; git add -A; git -c core.hooksPath=/dev/null commit -qm one
+        echo y >> README.md; git update-index --assume-unchanged README.md
+    """
+    async with bench.open(sample) as sandbox:
+        result = await sh(sandbox, f"{{ {script} }} 2>/dev/null; rm /tmp/was-run")
+        changes = await changes_of(sandbox)
+
+        assert (result.exit_code, result.output) == (0, b"")
+        assert (await sh(sandbox, "test -e /tmp/was-run")).exit_code == 1
+        assert described(changes) == {"committed": "added", "README.md": "modified"}
+
+
+async def test_an_empty_workspace_gets_files(sandbox: Sandbox) -> None:
+    assert (await changes_of(sandbox)).files == ()
+
+    await sandbox.write(f"{WORKSPACE}/a/b", b"x")
+
+    assert described(await changes_of(sandbox)) == {"a/b": "added"}
+
+
+async def test_a_job_without_changes_has_an_empty_bundle(bench: Bench, sample: str) -> None:
+    async with bench.open(sample) as sandbox:
+        await sh(sandbox, "cat README.md; ls -R > /dev/null; touch /tmp/elsewhere")
+
+        assert (await changes_of(sandbox)) == Changes()
+
+
+# --- life ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_snapshot_is_unpacked_as_it_was(bench: Bench, sample: str) -> None:
+    async with bench.open(sample) as sandbox:
+        assert (
+            await sh(sandbox, "./run.sh; readlink outside; cat 'data/spa ce.txt'; ls -d bare")
+        ).output == (b"hi\n/etc/passwd\nspace\nbare\n")
+        assert len(await sandbox.read(f"{WORKSPACE}/data/binary.bin")) == 4096
+
+
+async def test_jobs_on_one_snapshot_do_not_see_each_other(bench: Bench, sample: str) -> None:
+    async with bench.open(sample) as one, bench.open(sample) as other:
+        await asyncio.gather(sh(one, "echo one > README.md; echo > new"), sh(other, "rm -rf pkg"))
+
+        assert (await sh(other, "head -1 README.md; ls new 2>/dev/null")).output == b"# sample\n"
+        assert (await sh(one, "ls pkg/core.py")).output == b"pkg/core.py\n"
+
+
+async def test_the_next_attempt_sees_the_files_of_the_last(bench: Bench, sample: str) -> None:
+    job = new_job_id()
+    async with bench.open(sample, job=job) as sandbox:
+        await sh(sandbox, "echo first > first; rm README.md")
+
+    async with bench.open(sample, job=job, attempt=2) as sandbox:
+        assert (await sh(sandbox, "cat first; ls README.md 2>/dev/null")).output == b"first\n"
+        assert described(await changes_of(sandbox)) == {"README.md": "deleted", "first": "added"}
+
+
+async def test_a_discarded_job_starts_anew(bench: Bench, sample: str) -> None:
+    job = new_job_id()
+    async with bench.open(sample, job=job) as sandbox:
+        await sh(sandbox, "echo first > first")
+
+    await bench.provider.discard(job)
+    await bench.provider.discard(job)
+
+    async with bench.open(sample, job=job) as sandbox:
+        assert (await changes_of(sandbox)).files == ()
+
+
+async def test_a_closed_sandbox_has_no_processes_and_does_nothing(bench: Bench) -> None:
+    sleep = unique_sleep()
+    async with bench.open() as sandbox:
+        await sh(sandbox, f"(setsid {sleep} &)")
+
+    assert not [pid for pid in psutil.pids() if sleep in _command_line(pid)]
+    for call in (sandbox.read("/workspace/x"), sandbox.run(Command(argv="true")), sandbox.changes()):
+        with pytest.raises(SandboxFailure):
+            await call
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+async def test_reaping_spares_live_jobs(bench: Bench) -> None:
+    live, dead = new_job_id(), new_job_id()
+    for job in (live, dead):
+        async with bench.open(job=job) as sandbox:
+            await sandbox.write(f"{WORKSPACE}/kept", b"x")
+
+    async def is_live(job: str) -> bool:
+        return job != dead
+
+    assert await bench.provider.reap(is_live) > 0
+    async with bench.open(job=live, attempt=2) as sandbox:
+        assert await sandbox.read(f"{WORKSPACE}/kept") == b"x"
+    async with bench.open(job=dead, attempt=2) as sandbox:
+        assert await sandbox.list(WORKSPACE) == ()
+
+
+@pytest.mark.parametrize("damage", ["../out", "/etc/out", "fifo", "hard link", "noise", "cut short"])
+async def test_an_unusable_snapshot_is_refused(bench: Bench, damage: str) -> None:
+    def fill(archive: tarfile.TarFile) -> None:
+        member = tarfile.TarInfo(damage)
+        if damage == "fifo":
+            member.type = tarfile.FIFOTYPE
+        elif damage == "hard link":
+            member.type, member.linkname = tarfile.LNKTYPE, "/etc/passwd"
+        else:
+            member.size = 3
+        archive.addfile(member, io.BytesIO(b"abc"))
+
+    snapshot = bench.add_snapshot(fill)
+    if damage == "noise":
+        (bench.folder / snapshot).write_bytes(os.urandom(2000))
+    elif damage == "cut short":
+        (bench.folder / snapshot).write_bytes((bench.folder / snapshot).read_bytes()[:513])
+
+    with pytest.raises(SnapshotUnusable):
+        async with bench.open(snapshot):
+            pass
+
+
+@pytest.mark.timeout(60)
+async def test_a_job_over_its_disk_limit_is_told_which(bench: Bench) -> None:
+    limits = LIMITS.model_copy(update={"disk_bytes": 20 * MIB})
+    script = "for n in $(seq 100); do head -c 5000000 /dev/urandom > f$n; sleep 0.2; done"
+    async with bench.open(limits=limits) as sandbox:
+        with pytest.raises(DiskLimitExceeded, match=str(20 * MIB)):
+            await sh(sandbox, script)
+        with pytest.raises(DiskLimitExceeded):
+            await sandbox.read(f"{WORKSPACE}/f1")
+
+        assert (await changes_of(sandbox)).files
+
+
+async def test_one_file_may_not_be_bigger_than_the_disk_limit(bench: Bench) -> None:
+    async with bench.open(limits=LIMITS.model_copy(update={"disk_bytes": 5 * MIB})) as sandbox:
+        result = await sh(sandbox, "head -c 50000000 /dev/zero > big; wc -c < big")
+
+    assert int(result.output.split()[-1]) <= 5 * MIB
+
+
+async def test_many_sandboxes_are_open_at_once(bench: Bench, sample: str) -> None:
+    async def work(number: int) -> bytes:
+        async with bench.open(sample) as sandbox:
+            await sandbox.write(f"{WORKSPACE}/mine", b"%d" % number)
+            return (await sh(sandbox, "cat mine")).output
+
+    assert await asyncio.gather(*map(work, range(12))) == [b"%d" % number for number in range(12)]
