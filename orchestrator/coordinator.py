@@ -23,7 +23,7 @@ from orchestrator.deep_agent.backends.directory import DirectoryBackend
 from orchestrator.deep_agent.budget import Budget, BudgetLimits
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from orchestrator.deep_agent.failures import ModelFailed
-from orchestrator.deep_agent.models import ModelNotConfigured, resolve_model
+from orchestrator.deep_agent.models import resolve_model
 from orchestrator.jobs.failures import AgentFailed, InvalidJob, JobFailure, LimitReached, ModelUnavailable
 from orchestrator.jobs.result import JobError
 from orchestrator.jobs.spec import new_job_id
@@ -71,21 +71,20 @@ def create_coordinator(
     """
     definition = client.definitions[agent]
     name = model or definition.model or default_model
-    try:
-        resolved = resolve_model(name, agent_name=definition.name)
-    except ModelNotConfigured as error:
-        raise InvalidJob(str(error)) from error
     callable_agents = _callable_agents(client, definition)
-    return create_deep_agent(
-        resolved,
-        TaskTools(client, workspace, callable_agents, root_id_of).tools(),
-        instruction=f"{definition.instruction}\n\n{_agent_list(client, callable_agents)}",
-        backend=DirectoryBackend(workspace, mount="/workspace"),
-        built_in_tools=definition.tools,
-        output_schema=definition.output_schema,
-        name=definition.name,
-        description=definition.description,
-    )
+    try:
+        return create_deep_agent(
+            resolve_model(name, agent_name=definition.name),
+            TaskTools(client, workspace, callable_agents, root_id_of).tools(),
+            instruction=f"{definition.instruction}\n\n{_agent_list(client, callable_agents)}",
+            backend=DirectoryBackend(workspace, mount="/workspace"),
+            built_in_tools=definition.tools,
+            output_schema=definition.output_schema,
+            name=definition.name,
+            description=definition.description,
+        )
+    except ValueError as error:  # a model's name or key, a tool's name, the schema
+        raise InvalidJob(str(error)) from error
 
 
 def create_coordinator_app(coordinator: LlmAgent, budget: Budget | None = None) -> App:

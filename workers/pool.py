@@ -69,9 +69,10 @@ class PooledTask:
             if self.terminated:
                 work.close()
                 raise Ignore
-            self._future = asyncio.run_coroutine_threadsafe(work, loop.loop)
+            future = asyncio.run_coroutine_threadsafe(work, loop.loop)
+            self._future = future
         try:
-            return self._future.result()
+            return future.result()
         except (CancelledError, asyncio.CancelledError):
             raise Ignore from None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from dataclasses import dataclass
 
 from google.adk.agents.run_config import RunConfig
@@ -17,7 +16,8 @@ from config.agent_definitions import AgentDefinition
 from orchestrator.deep_agent.budget import Budget, BudgetLimits, ModelUsage
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from orchestrator.deep_agent.failures import ModelFailed
-from orchestrator.deep_agent.models import ModelNotConfigured, resolve_model
+from orchestrator.deep_agent.models import resolve_model
+from orchestrator.deep_agent.structured_output import OutputMismatch, OutputSchema
 from orchestrator.deep_agent.summary import summary_of
 from orchestrator.jobs.failures import (
     AgentFailed,
@@ -95,7 +95,11 @@ class Subagent:
         past = await self._journal.past_events() if resume else []
         self._budget = Budget(self._budget_limits(), used=_usage_of(past))
         try:
-            events = await self._run(self._app(), past)
+            app = self._app()
+        except ValueError as error:  # a model's name or key, a tool's name, the schema
+            raise InvalidJob(str(error)) from error
+        try:
+            events = await self._run(app, past)
         except ModelFailed as error:
             raise (ModelUnavailable if error.retryable else AgentFailed)(str(error)) from error
         return self._answer(events)
@@ -124,12 +128,8 @@ class Subagent:
         return events
 
     def _app(self) -> App:
-        try:
-            model = resolve_model(self._model, agent_name=self._definition.name)
-        except ModelNotConfigured as error:
-            raise InvalidJob(str(error)) from error
         agent = create_deep_agent(
-            model,
+            resolve_model(self._model, agent_name=self._definition.name),
             instruction=self._definition.instruction,
             backend=SandboxBackend(self._sandbox),
             built_in_tools=self._definition.tools,
@@ -161,15 +161,20 @@ class Subagent:
         return types.Content(role="user", parts=[types.Part(text=text)])
 
     def _answer(self, events: list[Event]) -> AgentAnswer:
-        text = _last_text(events)
+        last = _last_reply(events)
+        text = _text(last)
+        summary = summary_of(text, MAX_SUMMARY_CHARACTERS)
         if self._budget.reached:
-            return AgentAnswer(summary=summary_of(text, MAX_SUMMARY_CHARACTERS), limit=self._budget.reached)
-        if not text:
-            codes = [event.error_code for event in events if event.error_code]
-            reason = f" ({codes[-1]})" if codes else ""
+            return AgentAnswer(summary=summary, limit=self._budget.reached)
+        if last is None or last.error_code or not text.strip():
+            reason = f" ({last.error_code})" if last and last.error_code else ""
             raise AgentFailed(f"The agent ended without an answer{reason}.")
-        output = _structured(text) if self._schema else None
-        return AgentAnswer(summary=summary_of(text, MAX_SUMMARY_CHARACTERS), output=output)
+        if self._schema is None:
+            return AgentAnswer(summary=summary)
+        try:
+            return AgentAnswer(summary=summary, output=OutputSchema(self._schema).parse(text))
+        except OutputMismatch as error:
+            raise AgentFailed("The agent's answer does not fit its output_schema.") from error
 
 
 def limit_failure(answer: AgentAnswer) -> JobFailure | None:
@@ -177,23 +182,17 @@ def limit_failure(answer: AgentAnswer) -> JobFailure | None:
     return LimitReached(answer.limit) if answer.limit else None
 
 
-def _last_text(events: list[Event]) -> str:
-    """The text of the model's last message that has any."""
-    for event in reversed(events):
-        if event.content and event.content.role == "model":
-            text = "".join(part.text for part in event.content.parts or [] if part.text and not part.thought)
-            if text.strip():
-                return text
-    return ""
+def _last_reply(events: list[Event]) -> Event | None:
+    """The model's last reply, or what stands in its place; later events are ADK's bookkeeping."""
+    replies = (event for event in reversed(events) if event.error_code or _text(event).strip())
+    return next(replies, None)
 
 
-def _structured(text: str) -> JsonValue:
-    """The structured answer; the harness has validated it."""
-    try:
-        output: JsonValue = json.loads(text)
-    except ValueError as error:
-        raise AgentFailed("The agent's answer is not the JSON that its output_schema asks for.") from error
-    return output
+def _text(event: Event | None) -> str:
+    """What the model says in an event, its thoughts left out."""
+    if event is None or event.content is None or event.content.role != "model":
+        return ""
+    return "".join(part.text for part in event.content.parts or [] if part.text and not part.thought)
 
 
 def _usage_of(events: list[Event]) -> ModelUsage:

@@ -89,7 +89,8 @@ async def coordinate(
     console = live_console()
     say = _teller(console)
     try:
-        async with shown(client, _tree_of(client, root_id), console=console, on_change=_say_change):
+        on_change = _say_change if console is None else None
+        async with shown(client, _tree_of(client, root_id), console=console, on_change=on_change):
             return await run_goal(
                 client,
                 goal=goal,

@@ -22,6 +22,9 @@ FRAMES_PER_SECOND = 4
 FOLLOWED_JOBS = 200
 """Journals read for their token counts; jobs beyond them are shown without."""
 
+_ELASTIC = (None, None, None, 3, None, 4, None, None)
+"""Of symbol, id, agent, title, attempt, what it does, time and tokens: who gives way on a narrow terminal."""
+
 Fetch = Callable[[], Awaitable[Sequence[JobRecord]]]
 """The jobs to show, parents first."""
 OnChange = Callable[[JobRecord], None]
@@ -36,20 +39,18 @@ class Board:
 
     def render(self, height: int) -> RenderableType:
         """As many lines as fit; what still runs goes first when not all do."""
-        shown = self._that_fit(max(1, height - 3))
-        rows = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
-        for _ in range(2):
-            rows.add_column(no_wrap=True)
-        rows.add_column(no_wrap=True, max_width=18, overflow="ellipsis")
-        rows.add_column(no_wrap=True, ratio=2, overflow="ellipsis")
-        rows.add_column(no_wrap=True)
-        rows.add_column(no_wrap=True, ratio=3, overflow="ellipsis")
-        for _ in range(2):
-            rows.add_column(no_wrap=True, justify="right")
+        shown_records = self._that_fit(max(1, height - 3))
         short = words.short_ids(record.id for record in self.records)
-        for record in shown:
-            rows.add_row(*self._cells(record, short[record.id]))
-        hidden = len(self.records) - len(shown)
+        cells = [self._cells(record, short[record.id]) for record in shown_records]
+        rows = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
+        for place, ratio in enumerate(_ELASTIC):
+            widest = max((line[place].cell_len for line in cells), default=0)
+            rows.add_column(
+                no_wrap=True, overflow="ellipsis", ratio=ratio, min_width=None if ratio else widest
+            )
+        for line in cells:
+            rows.add_row(*line)
+        hidden = len(self.records) - len(shown_records)
         head = words.count_states(self.records) + (f" ({hidden} not shown)" if hidden else "")
         return Group(Text(head, style="bold"), rows)
 

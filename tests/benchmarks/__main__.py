@@ -22,6 +22,8 @@ from tests.benchmarks.report import document, print_table
 
 SECTIONS = (sandboxes.SECTION, workspaces.SECTION, jobs.LATENCY_SECTION, jobs.MEMORY_SECTION)
 REASON_CHARACTERS = 300
+WIDTH = 132
+"""Of the table, whatever the terminal's: a wrapped one cannot be read."""
 
 
 def main() -> None:
@@ -32,12 +34,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=names, help=" · ".join(names))
     options = parser.parse_args()
     logging.disable(logging.WARNING)
-    progress = Console(stderr=True)
+    progress = Console(stderr=True, width=WIDTH)
     began = time.monotonic()
     rows = asyncio.run(_measure(options.only or names, progress))
     content = document(rows, time.monotonic() - began)
     on_stdout = options.json != "-"
-    print_table(rows, Console() if on_stdout else progress)
+    print_table(rows, Console(width=WIDTH) if on_stdout else progress)
     if not on_stdout:
         print(content)
     elif options.json:

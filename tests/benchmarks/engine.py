@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,14 +16,13 @@ import docker
 from orchestrator.blobs import BlobStore
 from orchestrator.jobs.spec import GIB, BlobId, Limits, new_job_id
 from orchestrator.workspace import Workspace
+from tests.benchmarks.measure import milliseconds
 from tests.benchmarks.plain_container import PlainContainer, sdk, start_plain
 from workers.sandbox.docker import DEFAULT_IMAGE, DockerProvider
 from workers.sandbox.naming import OWNER
 from workers.sandbox.protocol import Sandbox, SandboxSpec
 
-LIMITS = Limits(
-    timeout_seconds=600, cpus=1, memory_bytes=GIB, pids=256, disk_bytes=GIB, network="none"
-)
+LIMITS = Limits(timeout_seconds=600, cpus=1, memory_bytes=GIB, pids=256, disk_bytes=GIB, network="none")
 """Those of an installation that sets none, for a sandbox and for its floor."""
 
 
@@ -50,6 +50,21 @@ class Bench:
                 yield sandbox
         finally:
             await self.provider.discard(job)
+
+    async def opened(self, snapshot: BlobId | None, use: Callable[[Sandbox], Awaitable[object]]) -> float:
+        """Milliseconds from asking for a sandbox to the end of its first use; closing it is not in it."""
+        opening = self.sandbox(snapshot)
+
+        async def open_and_use() -> None:
+            await use(await opening.__aenter__())
+
+        try:
+            took = await milliseconds(open_and_use())
+        except BaseException:
+            await opening.__aexit__(*sys.exc_info())
+            raise
+        await opening.__aexit__(None, None, None)
+        return took
 
     def start_plain(self) -> PlainContainer:
         """A container without anything of ours."""

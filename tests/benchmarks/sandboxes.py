@@ -24,20 +24,16 @@ FILE = bytes(range(256)) * 16
 
 COLD_START = Benchmark(
     name="cold-start",
-    title="cold sandbox, ten files, to its first command done",
+    title="cold start, 10 files, to first command done",
     unit="ms",
-    floor="Engine API create + start + exec",
+    floor="API create, start, exec",
     target_ratio=1.25,
 )
 COMMAND_RUN = Benchmark(
-    name="command", title="a trivial command", unit="ms", floor="Engine API exec", target_ratio=1 / 12
+    name="command", title="trivial command", unit="ms", floor="API exec", target_ratio=1 / 12
 )
-READ = Benchmark(
-    name="read", title="read a file of 4 KB", unit="ms", floor="SDK get_archive", target_ratio=1 / 30
-)
-WRITE = Benchmark(
-    name="write", title="write a file of 4 KB", unit="ms", floor="SDK put_archive", target_ratio=1 / 30
-)
+READ = Benchmark(name="read", title="read 4 KB", unit="ms", floor="get_archive", target_ratio=1 / 30)
+WRITE = Benchmark(name="write", title="write 4 KB", unit="ms", floor="put_archive", target_ratio=1 / 30)
 
 
 async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples]]:
@@ -59,16 +55,7 @@ async def _cold_starts(place: Bench) -> Samples:
     snapshot = await place.snapshot(tree)
 
     async def ours() -> float:
-        opening = place.sandbox(snapshot)
-
-        async def open_and_run() -> None:
-            sandbox = await opening.__aenter__()
-            assert (await sandbox.run(Command(argv=COMMAND))).exit_code == 0
-
-        try:
-            return await milliseconds(open_and_run())
-        finally:
-            await opening.__aexit__(None, None, None)
+        return await place.opened(snapshot, _run_first_command)
 
     async def floor() -> float:
         started: list[PlainContainer] = []
@@ -84,6 +71,10 @@ async def _cold_starts(place: Bench) -> Samples:
                 await asyncio.to_thread(container.remove)
 
     return await interleaved(STARTS, ours, floor)
+
+
+async def _run_first_command(sandbox: Sandbox) -> None:
+    assert (await sandbox.run(Command(argv=COMMAND))).exit_code == 0
 
 
 async def _commands(sandbox: Sandbox, plain: PlainContainer) -> Samples:

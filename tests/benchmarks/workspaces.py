@@ -3,63 +3,112 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import shutil
+import tarfile
 from collections.abc import AsyncIterator, Collection
 
 from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.jobs.spec import BlobId
+from orchestrator.jobs.spec import BlobId, new_job_id
 from tests.benchmarks.engine import Bench, bench
-from tests.benchmarks.measure import Benchmark, Samples, Section, interleaved, milliseconds, milliseconds_of
+from tests.benchmarks.measure import (
+    Benchmark,
+    Sample,
+    Samples,
+    Section,
+    interleaved,
+    milliseconds,
+    milliseconds_of,
+)
 from tests.benchmarks.source_tree import ADDED, DELETED, EDITED, LIST_CHANGES, edits, write_tree
 from workers.sandbox.protocol import WORKSPACE, Command, Sandbox
 
-SEEDINGS, OPENINGS_A_SEEDING = 4, 5
+SEEDINGS, PREPARATIONS_A_SEEDING = 4, 10
+FIRST_SEEDINGS = 3
+OPENINGS = 15
 CHANGE_LISTS = 15
 
 SEED = Benchmark(
     name="seed",
-    title="5,000 files into a sandbox, snapshot on the host",
+    title="seed 5,000 files, snapshot on the host",
     unit="ms",
-    floor="SDK put_archive of the same tree",
+    floor="put_archive",
     target_ratio=1 / 100,
+)
+OPEN = Benchmark(
+    name="seed-open",
+    title="open a sandbox with 5,000 files",
+    unit="ms",
+    floor="open an empty one",
+    target_ratio=1.1,
+)
+FIRST_SEED = Benchmark(
+    name="seed-first", title="seed 5,000 files, snapshot new to the host", unit="ms", floor="put_archive"
 )
 CHANGES = Benchmark(
     name="changes",
-    title="bundle of 20 changes among 5,000 files",
+    title="bundle of 20 changes in 5,000 files",
     unit="ms",
-    floor="git add -A && git diff --cached --binary in a sandbox",
+    floor="git add, git diff --binary",
     target_ratio=1.0,
 )
 
 
 async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples]]:
-    """Measure on one tree; its first sandbox, which unpacks the snapshot, is a warm-up."""
+    """Measure on one tree; the first use of its snapshot, which unpacks it, is a warm-up."""
+    measures = {SEED: _seedings, OPEN: _openings, FIRST_SEED: _first_seedings, CHANGES: _change_lists}
     async with bench() as place:
         tree = place.folder / "tree"
         tree.mkdir()
         await asyncio.to_thread(write_tree, tree)
         snapshot = await place.snapshot(tree)
-        if SEED.name in wanted:
-            yield SEED, await _seedings(place, snapshot)
-        if CHANGES.name in wanted:
-            yield CHANGES, await _change_lists(place, snapshot)
+        for benchmark, measure in measures.items():
+            if benchmark.name in wanted:
+                yield benchmark, await measure(place, snapshot)
 
 
 async def _seedings(place: Bench, snapshot: BlobId) -> Samples:
-    """Opening with the tree, less opening without it right after; what a start costs apart is not in it."""
-    archive = await asyncio.to_thread((await place.blobs.fetch(snapshot)).read_bytes)
+    """What the steward does for a job's workspace; mounting it is in `seed-open`."""
+    async with _put_archive(place, snapshot) as floor:
+        return await interleaved(
+            SEEDINGS, lambda: _prepare(place, snapshot), floor, ours_a_round=PREPARATIONS_A_SEEDING
+        )
+
+
+async def _first_seedings(place: Bench, snapshot: BlobId) -> Samples:
     numbers = itertools.count()
 
-    async def opening(of: BlobId | None) -> float:
-        sandbox = place.sandbox(of)
-        try:
-            return await milliseconds(sandbox.__aenter__())
-        finally:
-            await sandbox.__aexit__(None, None, None)
-
     async def ours() -> float:
-        return await opening(snapshot) - await opening(None)
+        return await _prepare(place, await _another(place, snapshot, next(numbers)))
 
+    async with _put_archive(place, snapshot) as floor:
+        return await interleaved(FIRST_SEEDINGS, ours, floor)
+
+
+async def _prepare(place: Bench, snapshot: BlobId) -> float:
+    steward, job = await place.provider._steward(), new_job_id()
+    try:
+        return await milliseconds(steward.prepare(job, snapshot, overlay=True))
+    finally:
+        await steward.delete(job)
+
+
+async def _another(place: Bench, snapshot: BlobId, number: int) -> BlobId:
+    """A snapshot of the same tree and one file more."""
+    copy = place.folder / "copy.tar"
+    await asyncio.to_thread(shutil.copyfile, await place.blobs.fetch(snapshot), copy)
+    with tarfile.open(copy, "a:") as archive:
+        archive.addfile(tarfile.TarInfo(f"another-{number}"))
+    with copy.open("rb") as file:
+        return await place.blobs.put_file(file)
+
+
+@contextlib.asynccontextmanager
+async def _put_archive(place: Bench, snapshot: BlobId) -> AsyncIterator[Sample]:
+    """The floor: the same archive into a folder of a running container, which is there before."""
+    archive = await asyncio.to_thread((await place.blobs.fetch(snapshot)).read_bytes)
+    numbers = itertools.count()
     async with place.plain() as plain:
 
         async def floor() -> float:
@@ -67,7 +116,15 @@ async def _seedings(place: Bench, snapshot: BlobId) -> Samples:
             await asyncio.to_thread(plain.run, ["mkdir", folder])
             return await milliseconds_of(lambda: plain.unpack(folder, archive))
 
-        return await interleaved(SEEDINGS, ours, floor, ours_a_round=OPENINGS_A_SEEDING)
+        yield floor
+
+
+async def _openings(place: Bench, snapshot: BlobId) -> Samples:
+    return await interleaved(
+        OPENINGS,
+        lambda: place.opened(snapshot, lambda _: asyncio.sleep(0)),
+        lambda: place.opened(None, lambda _: asyncio.sleep(0)),
+    )
 
 
 async def _change_lists(place: Bench, snapshot: BlobId) -> Samples:
@@ -102,4 +159,4 @@ async def _list_with_git(sandbox: Sandbox) -> None:
     assert (await sandbox.run(Command(argv=LIST_CHANGES))).exit_code == 0
 
 
-SECTION = Section(benchmarks=(SEED, CHANGES), run=run)
+SECTION = Section(benchmarks=(SEED, OPEN, FIRST_SEED, CHANGES), run=run)

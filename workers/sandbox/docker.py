@@ -325,6 +325,7 @@ class DockerProvider:
     async def _close(self) -> None:
         if self._watcher is not None:
             self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
         await self._networks.close()
         steward, self._current = self._current, None
         if steward is not None:

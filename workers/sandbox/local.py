@@ -120,7 +120,7 @@ class LocalProvider:
             if not await is_live(label.job):
                 await asyncio.to_thread(_remove_job, folder)
                 removed += 1
-            elif not label.worker_is_alive():
+            elif not await asyncio.to_thread(label.worker_is_alive):
                 await asyncio.to_thread(local_processes.kill_job, label.token, folder / "tree")
         return removed + await asyncio.to_thread(self._remove_unused_snapshots)
 

@@ -7,10 +7,10 @@ import hashlib
 import io
 import tarfile
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Any, Self
 
 from workers.sandbox import limits
 from workers.sandbox.client import OperationFailed, ResidentClient
@@ -20,6 +20,8 @@ from workers.sandbox.naming import Names
 from workers.sandbox.protocol import SnapshotSource
 from workers.sandbox.resident_code import code_files
 from workers.sandbox.steward import EMPTY_SNAPSHOT
+
+OnChunk = Callable[[bytes], Awaitable[None]]
 
 STORE = "/store"
 """Where the steward sees the volume."""
@@ -107,7 +109,7 @@ class Steward:
         """
         arguments = {"job": job, "snapshot": snapshot or EMPTY_SNAPSHOT, "overlay": overlay}
         for _try in range(_PREPARE_TRIES):  # another steward may evict between the two
-            answer, _ = await self.client.request("prepare", arguments, timeout_seconds=_SLOW_SECONDS)
+            answer = await self._ask("prepare", arguments)
             if answer["prepared"]:
                 return
             if snapshot is not None:
@@ -127,7 +129,7 @@ class Steward:
             upload = await self.client.upload(_parts(archive), f"{STORE}/tmp")  # noqa: S108 - on the volume
             arguments = {"snapshot": snapshot, "upload": upload}
             try:
-                await self.client.request("unpack", arguments, timeout_seconds=_SLOW_SECONDS)
+                await self._ask("unpack", arguments)
             except OperationFailed as failure:
                 if failure.kind != "UnusableArchive":
                     raise
@@ -145,7 +147,7 @@ class Steward:
             await asyncio.to_thread(file.write, chunk)
 
         try:
-            await self.client.request("bundle", {"job": job}, on_chunk=keep, timeout_seconds=_SLOW_SECONDS)
+            await self._ask("bundle", {"job": job}, keep)
             await asyncio.to_thread(file.seek, 0)
         except BaseException:
             file.close()
@@ -154,18 +156,30 @@ class Steward:
 
     async def measure(self, jobs: Sequence[str]) -> dict[str, int]:
         """How many bytes each of these jobs has added to its snapshot."""
-        answer, _ = await self.client.request("measure", {"jobs": list(jobs)})
+        answer = await self._ask("measure", {"jobs": list(jobs)})
         return {str(job): int(size) for job, size in answer["bytes"].items()}
 
     async def jobs(self) -> list[str]:
         """The jobs that have files on the volume, also those of other workers."""
-        answer, _ = await self.client.request("jobs", {})
+        answer = await self._ask("jobs", {})
         return [str(job) for job in answer["jobs"]]
 
     async def delete(self, job: str) -> bool:
         """Delete a job's files; whether there were any. Its containers must be gone."""
-        answer, _ = await self.client.request("delete", {"job": job}, timeout_seconds=_SLOW_SECONDS)
+        answer = await self._ask("delete", {"job": job})
         return bool(answer["deleted"])
+
+    async def _ask(
+        self, operation: str, arguments: dict[str, Any], on_chunk: OnChunk | None = None
+    ) -> dict[str, Any]:
+        """Have an operation carried out. An OSError of the volume is the sandbox's failure, not a file's."""
+        try:
+            answer, _ = await self.client.request(
+                operation, arguments, on_chunk=on_chunk, timeout_seconds=_SLOW_SECONDS
+            )
+        except OSError as error:
+            raise SandboxStartFailed(f"The steward's {operation} failed: {error.strerror}.") from error
+        return answer
 
     async def close(self) -> None:
         """End the steward and its container."""

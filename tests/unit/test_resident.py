@@ -1,0 +1,369 @@
+"""The resident as a process of its own, driven through its pipes as a container's attach stream would."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import struct
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from workers.sandbox import wire
+from workers.sandbox.client import ResidentClient, ResidentSandbox
+from workers.sandbox.errors import SandboxDied
+from workers.sandbox.protocol import Command
+from workers.sandbox.resident_code import code_files
+
+EXTRA_OPERATIONS = """
+import sys, time
+from workers.sandbox import resident
+
+def flood(context, arguments, payload):
+    for number in range(arguments["chunks"]):
+        context.send_chunk(bytes([number % 256]) * 65536)
+    return {"sent": arguments["chunks"]}, b"end"
+
+def refuse(arguments, payload):
+    raise resident.Refused("NotToday", "come back tomorrow")
+
+def fail(arguments, payload):
+    raise RuntimeError("a secret")
+
+def nap(context, arguments, payload):
+    time.sleep(arguments["seconds"])
+    return {}, b""
+
+resident.SLOW_OPERATIONS.update(flood=flood, nap=nap)
+resident.OPERATIONS.update(refuse=refuse, fail=fail)
+main = resident.main
+"""
+
+
+class ProcessStream:
+    """The pipes of a child process as a `ByteStream`."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.process, self._in, self._out = process, process.stdin, process.stdout
+
+    async def read(self) -> bytes:
+        return await self._out.read(1 << 16)
+
+    async def write(self, data: bytes) -> None:
+        self._in.write(data)
+        await self._in.drain()
+
+    async def close(self) -> None:
+        self._in.close()
+        with contextlib.suppress(OSError):
+            await self._in.wait_closed()
+        await self.process.wait()
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    folder = tmp_path / "code"
+    files = {
+        **code_files(),
+        "extra.py": EXTRA_OPERATIONS.encode(),
+        "__main__.py": b"import extra\nextra.main()\n",
+    }
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+async def start(code: Path, **environment: str) -> ProcessStream:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-ISB", str(code),
+        stdin=-1, stdout=-1, env={"PATH": os.environ["PATH"], "FANOUT_X": "x", **environment},
+    )  # fmt: skip
+    return ProcessStream(process)
+
+
+@pytest.fixture
+async def stream(code: Path) -> AsyncIterator[ProcessStream]:
+    stream = await start(code)
+    yield stream
+    if stream.process.returncode is None:
+        stream.process.kill()
+    await stream.process.wait()
+
+
+@pytest.fixture
+async def client(stream: ProcessStream) -> AsyncIterator[ResidentClient]:
+    client = ResidentClient(stream)
+    await client.start(10)
+    yield client
+    await client.close()
+
+
+async def ended(stream: ProcessStream, within_seconds: float) -> bool:
+    try:
+        await asyncio.wait_for(stream.process.wait(), within_seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def test_it_ends_when_its_input_ends(stream: ProcessStream) -> None:
+    client = ResidentClient(stream)
+    await client.start(10)
+    marker = f"sleep 31{os.getpid()}"
+    running = asyncio.create_task(ResidentSandbox(client).run(Command(argv=f"setsid {marker}", cwd="/")))
+    await asyncio.sleep(0.3)
+
+    stream._in.close()
+
+    assert await ended(stream, 1)
+    with pytest.raises(SandboxDied):
+        await running
+    assert not await asyncio.to_thread(_is_running, marker)
+    await client.close()
+
+
+def _is_running(command_line: str) -> bool:
+    wanted = command_line.replace(" ", "\0").encode()
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if wanted in place.read_bytes():
+                return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        struct.pack(">II", 0xFFFFFFFF, 0),
+        struct.pack(">II", 4, 0xFFFFFFFF),
+        struct.pack(">II", 5, 0) + b"hello",
+        struct.pack(">II", 1, 0) + b"n",
+        wire.pack_frame({"id": 1}),
+        wire.pack_frame({"op": "run", "id": 1, "arguments": {}}),
+        wire.pack_frame({"op": [], "id": 1, "arguments": {}}),
+        wire.pack_frame({"op": "ping", "id": "one", "arguments": {}}),
+    ],
+)
+async def test_it_ends_when_a_frame_is_malformed(stream: ProcessStream, noise: bytes) -> None:
+    await stream.read()
+
+    await stream.write(noise)
+
+    assert await ended(stream, 2)
+
+
+async def test_silence_ends_it_when_it_has_a_time_to_live(code: Path) -> None:
+    stream = await start(code, FANOUT_RESIDENT_TTL="0.5")
+
+    assert await ended(stream, 3)
+
+
+async def test_a_client_that_knows_of_it_keeps_it_alive(code: Path) -> None:
+    stream = await start(code, FANOUT_RESIDENT_TTL="0.6")
+    client = ResidentClient(stream, ttl_seconds=0.6)
+    await client.start(10)
+
+    await asyncio.sleep(1.5)
+
+    assert await client.request("ping", {})
+    await client.close()
+
+
+async def test_a_stalled_client_does_not_stop_its_clock(code: Path, tmp_path: Path) -> None:
+    stream = await start(code)
+    await stream.read()
+    (tmp_path / "big").write_bytes(bytes(1 << 20))
+    read = {"path": str(tmp_path / "big"), "offset": 0, "max_bytes": 1 << 20}
+    for number in range(10):  # far more than the pipe takes, and nobody reads
+        stream._in.write(wire.pack_frame({"id": number, "op": "read", "arguments": read}))
+    run = {
+        "argv": f"touch {tmp_path}/begun; sleep 60", "cwd": "/", "timeout_seconds": 0.5,
+        "max_output_bytes": 1000,
+    }  # fmt: skip
+    stream._in.write(wire.pack_frame({"id": 99, "op": "run", "arguments": run}))
+
+    await asyncio.sleep(2.5)
+
+    assert (tmp_path / "begun").exists()
+    assert not await asyncio.to_thread(_is_running, "sleep 60")
+    stream._in.close()
+    assert await ended(stream, 2)
+
+
+async def test_what_it_has_of_its_own_is_not_handed_on(client: ResidentClient) -> None:
+    sandbox = ResidentSandbox(client)
+
+    descriptors = await sandbox.run(Command(argv=["ls", "/proc/self/fd"], cwd="/"))
+    environment = await sandbox.run(Command(argv=["env"], cwd="/"))
+    signals = await sandbox.run(Command(argv=["grep", "SigIgn", "/proc/self/status"], cwd="/"))
+
+    assert descriptors.output.split() == [b"0", b"1", b"2", b"3"]
+    assert b"FANOUT_X" not in environment.output
+    assert int(signals.output.split()[1], 16) & (1 << (signal.SIGTERM - 1)) == 0
+
+
+async def test_big_answers_arrive_in_parts_at_the_clients_pace(client: ResidentClient) -> None:
+    got: list[bytes] = []
+
+    async def slowly(part: bytes) -> None:
+        await asyncio.sleep(0.001)
+        got.append(part)
+
+    result, data = await client.request("flood", {"chunks": 300}, on_chunk=slowly)
+
+    assert (result, data) == ({"sent": 300}, b"end")
+    assert [part[0] for part in got] == [number % 256 for number in range(300)]
+
+
+async def test_a_slow_answer_holds_nothing_up(client: ResidentClient) -> None:
+    blocked = asyncio.Event()
+
+    async def never(_part: bytes) -> None:
+        await blocked.wait()
+
+    flood = asyncio.create_task(client.request("flood", {"chunks": 10_000}, on_chunk=never))
+    nap = asyncio.create_task(client.request("nap", {"seconds": 0.5}))
+    await asyncio.sleep(0.05)
+
+    started = time.monotonic()
+    await client.request("ping", {})
+
+    assert time.monotonic() - started < 0.3
+    flood.cancel()
+    await asyncio.gather(flood, return_exceptions=True)
+    await nap
+    assert await client.request("ping", {})
+
+
+async def test_refusals_and_faults_cross_without_their_secrets(client: ResidentClient) -> None:
+    from workers.sandbox.client import OperationFailed
+
+    with pytest.raises(OperationFailed, match="come back tomorrow") as refused:
+        await client.request("refuse", {})
+    with pytest.raises(OperationFailed) as failed:
+        await client.request("fail", {})
+    with pytest.raises(OperationFailed):
+        await client.request("unheard of", {})
+
+    assert refused.value.kind == "NotToday"
+    assert failed.value.kind == "RuntimeError"
+    assert "secret" not in str(failed.value)
+
+
+async def test_an_upload_that_is_not_used_is_removed_at_the_end(
+    client: ResidentClient, tmp_path: Path
+) -> None:
+    await client.upload(bytes(3 << 20), str(tmp_path / "uploads"))
+    assert len(list((tmp_path / "uploads").iterdir())) == 1
+
+    await client.close()
+
+    assert list((tmp_path / "uploads").iterdir()) == []
+
+
+async def test_every_pending_and_later_request_says_that_the_sandbox_is_dead(
+    client: ResidentClient, stream: ProcessStream
+) -> None:
+    pending = [asyncio.create_task(client.request("nap", {"seconds": 30})) for _ in range(5)]
+    await asyncio.sleep(0.1)
+
+    stream.process.kill()
+
+    results = await asyncio.gather(*pending, return_exceptions=True)
+    assert [type(result) for result in results] == [SandboxDied] * 5
+    with pytest.raises(SandboxDied):
+        await client.request("ping", {})
+    assert client.is_dead
+
+
+class ScriptedStream:
+    """A peer that sends what it was told to, and reads everything."""
+
+    def __init__(self, *parts: bytes, pause: float = 0.0) -> None:
+        self._parts, self._pause = list(parts), pause
+        self.closed = asyncio.Event()
+
+    async def read(self) -> bytes:
+        await asyncio.sleep(self._pause)
+        if self._parts:
+            return self._parts.pop(0)
+        await self.closed.wait()
+        return b""
+
+    async def write(self, _data: bytes) -> None:
+        pass
+
+    async def close(self) -> None:
+        self.closed.set()
+
+
+READY = wire.pack_frame({"ready": True, "pid": 1})
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        b"no frame at all, but text of some length",
+        struct.pack(">II", 1 << 30, 0),
+        wire.pack_frame({"result": {}}),
+        wire.pack_frame({"id": "1", "result": {}}),
+        wire.pack_frame({"id": 1}),
+        wire.pack_frame({"id": 1, "result": 3}),
+        struct.pack(">II", 40, 0) + b"l" * 40,
+        struct.pack(">II", 12, 0) + b"s99999999;ab",
+    ],
+)
+async def test_a_malformed_answer_means_that_the_sandbox_is_dead(noise: bytes) -> None:
+    client = ResidentClient(ScriptedStream(READY, noise, pause=0.02))
+    await client.start(1)
+
+    with pytest.raises(SandboxDied):
+        await client.request("ping", {}, timeout_seconds=2)
+
+    await client.close()
+
+
+async def test_an_answer_that_does_not_come_means_that_the_sandbox_is_dead() -> None:
+    client = ResidentClient(ScriptedStream(READY))
+    await client.start(1)
+
+    with pytest.raises(SandboxDied, match="did not answer"):
+        await client.request("ping", {}, timeout_seconds=0.1)
+
+    assert client.is_dead
+    await client.close()
+
+
+async def test_a_sandbox_that_does_not_start_is_dead() -> None:
+    client = ResidentClient(ScriptedStream())
+
+    with pytest.raises(SandboxDied, match="did not start"):
+        await client.start(0.1)
+
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, False, 0, -5, 1 << 70, 1.5, -0.0, float("inf"), "", "ü\n", "a\udcffb", b"", b"\0;", [], {},
+     [1, ["x", [b"y", None]]], {"a": {"b": [1, 2.5, {"c": b"d"}]}}],
+)  # fmt: skip
+def test_values_survive_the_wire(value: object) -> None:
+    assert wire.decode(wire.encode(value)) == value
+
+
+def test_frames_are_found_wherever_the_stream_is_cut() -> None:
+    data = b"".join(wire.pack_frame({"id": number}, b"x" * number) for number in range(50))
+    for size in (1, 7, 64, len(data)):
+        reader = wire.FrameReader()
+        frames = [frame for at in range(0, len(data), size) for frame in reader.feed(data[at : at + size])]
+
+        assert [(header["id"], len(payload)) for header, payload in frames] == [(n, n) for n in range(50)]
