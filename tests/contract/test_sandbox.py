@@ -843,7 +843,7 @@ async def test_a_job_over_its_disk_limit_is_told_which(bench: Bench) -> None:
     limits = LIMITS.model_copy(update={"disk_bytes": 20 * MIB})
     script = "for n in $(seq 100); do head -c 5000000 /dev/urandom > f$n; sleep 0.2; done"
     async with bench.open(limits=limits) as sandbox:
-        with pytest.raises(DiskLimitExceeded, match="20,?971,?520"):
+        with pytest.raises(DiskLimitExceeded, match=r"20,?971,?520"):
             await sh(sandbox, script)
         with pytest.raises(DiskLimitExceeded):
             await sandbox.read(f"{WORKSPACE}/f1")

@@ -87,6 +87,17 @@ def listed(result: JobResult) -> set[tuple[str, str]]:
     return {(str(file.change), file.path) for file in result.files_modified}
 
 
+def assert_merged(library: Path) -> None:
+    text = (library / "textwrap.py").read_text()
+    assert text.startswith('"""Text wrapping, filling and more.')
+    assert text.rstrip().endswith("# a demonstration")
+    assert "<<<<<<<" not in text
+    assert (library / "blob.bin").read_bytes() == b"\0\1"
+    assert os.access(library / "fanout_added" / "new.py", os.X_OK)
+    assert not (library / "wsgiref").exists()
+    assert (library / "wrap_link.py").readlink() == Path("textwrap.py")
+
+
 async def test_eight_jobs_edit_one_library_and_their_changes_meet(place: Installation, library: Path) -> None:
     before = fingerprint(library)
     wsgiref = {
@@ -119,14 +130,7 @@ async def test_eight_jobs_edit_one_library_and_their_changes_meet(place: Install
     conflicts = [[conflict.path for conflict in report.conflicts] for report in reports]
     assert conflicts == [[], [], ["textwrap.py"], [], [], [], [], []]
     assert not any(report.conflicts or report.refused for report in again)
-    text = (library / "textwrap.py").read_text()
-    assert text.startswith('"""Text wrapping, filling and more.')
-    assert text.rstrip().endswith("# a demonstration")
-    assert "<<<<<<<" not in text
-    assert (library / "blob.bin").read_bytes() == b"\0\1"
-    assert os.access(library / "fanout_added" / "new.py", os.X_OK)
-    assert not (library / "wsgiref").exists()
-    assert (library / "wrap_link.py").readlink() == Path("textwrap.py")
+    assert_merged(library)
 
 
 async def test_nothing_of_them_is_left_when_the_worker_stops(place: Installation, library: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from workers.sandbox import wire
-from workers.sandbox.client import ResidentClient, ResidentSandbox
+from workers.sandbox.client import OperationFailed, ResidentClient, ResidentSandbox
 from workers.sandbox.errors import SandboxDied
 from workers.sandbox.protocol import Command
 from workers.sandbox.resident_code import code_files
@@ -185,7 +185,7 @@ async def test_a_stalled_client_does_not_stop_its_clock(code: Path, tmp_path: Pa
     for number in range(10):  # far more than the pipe takes, and nobody reads
         stream._in.write(wire.pack_frame({"id": number, "op": "read", "arguments": read}))
     run = {
-        "argv": f"touch {tmp_path}/begun; sleep 60", "cwd": "/", "timeout_seconds": 0.5,
+        "argv": f"touch {tmp_path}/begun; sleep 61{os.getpid()}", "cwd": "/", "timeout_seconds": 0.5,
         "max_output_bytes": 1000,
     }  # fmt: skip
     stream._in.write(wire.pack_frame({"id": 99, "op": "run", "arguments": run}))
@@ -193,7 +193,7 @@ async def test_a_stalled_client_does_not_stop_its_clock(code: Path, tmp_path: Pa
     await asyncio.sleep(2.5)
 
     assert (tmp_path / "begun").exists()
-    assert not await asyncio.to_thread(_is_running, "sleep 60")
+    assert not await asyncio.to_thread(_is_running, f"sleep 61{os.getpid()}")
     stream._in.close()
     assert await ended(stream, 2)
 
@@ -244,8 +244,6 @@ async def test_a_slow_answer_holds_nothing_up(client: ResidentClient) -> None:
 
 
 async def test_refusals_and_faults_cross_without_their_secrets(client: ResidentClient) -> None:
-    from workers.sandbox.client import OperationFailed
-
     with pytest.raises(OperationFailed, match="come back tomorrow") as refused:
         await client.request("refuse", {})
     with pytest.raises(OperationFailed) as failed:
