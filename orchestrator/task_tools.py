@@ -296,9 +296,11 @@ class TaskTools:
 
 
 def job_id_of_call(root_id: str, call_id: str) -> str:
-    """The job id of a tool call: the same call, made again after a crash, is the same job."""
-    digest = hashlib.sha256(f"{root_id}/{call_id}".encode()).hexdigest()
-    return f"{root_id[:10]}-{digest[:16]}"
+    """The job id of a tool call: the same call, made again after a crash, is the same job.
+
+    A hash, so that four characters of it are mostly enough to name the job among its siblings.
+    """
+    return hashlib.sha256(f"{root_id}/{call_id}".encode()).hexdigest()[:26]
 
 
 def _call_id(tool_context: ToolContext) -> str:

@@ -133,8 +133,8 @@ async def test_eight_jobs_edit_one_library_and_their_changes_meet(place: Install
     assert_merged(library)
 
 
-async def test_nothing_of_them_is_left_when_the_worker_stops(place: Installation, library: Path) -> None:
-    assert library.is_dir()
+@pytest.mark.usefixtures("library")
+async def test_nothing_of_them_is_left_when_the_worker_stops(place: Installation) -> None:
     await asyncio.to_thread(place.stop)
 
     assert containers_of(place.owner) == []

@@ -126,9 +126,9 @@ class Steward:
             if waited:
                 return
             archive = await self.snapshots(snapshot)
-            upload = await self.client.upload(_parts(archive), f"{STORE}/tmp")  # noqa: S108 - on the volume
-            arguments = {"snapshot": snapshot, "upload": upload}
             try:
+                upload = await self.client.upload(_parts(archive), f"{STORE}/tmp")  # noqa: S108 - on the volume
+                arguments = {"snapshot": snapshot, "upload": upload}
                 await self._ask("unpack", arguments)
             except OperationFailed as failure:
                 if failure.kind != "UnusableArchive":
@@ -136,6 +136,8 @@ class Steward:
                 raise SnapshotUnusable(
                     f"The snapshot {snapshot[:12]} cannot be used: {failure}."
                 ) from failure
+            except OSError as error:
+                raise SandboxStartFailed(f"A snapshot could not be sent: {error.strerror}.") from error
             finally:
                 self._unpacking.pop(snapshot, None)
 

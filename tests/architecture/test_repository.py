@@ -1,0 +1,132 @@
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from tests.architecture.sources import PACKAGES, REPOSITORY, package_sources, repository_files
+
+OUR_FOLDERS = {".ci", "config", "orchestrator", "sandbox_images", "tests", "workers"}
+
+OF_ONE_MACHINE = re.compile(
+    r"(?<![\w.])/(?:home|Users|work|root)/[\w.-]+/[\w.-]+"  # somebody's folder
+    r"|(?:https?://|@)[\w.-]*(?:artifactory|nexus|pypi|jfrog|registry|mirror)[\w-]*\.[\w.-]+"  # a package host
+    r"|BEGIN [A-Z ]*PRIVATE KEY",
+)
+BUILT_FROM_PARTS = "tests/architecture/test_repository.py"
+
+
+def texts() -> list[tuple[str, str]]:
+    files = [(name, (REPOSITORY / name).read_bytes()) for name in repository_files()]
+    return [(name, data.decode("utf-8", "replace")) for name, data in files if b"\0" not in data[:8000]]
+
+
+def module_names() -> list[str]:
+    names = [
+        name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name, _ in package_sources()
+    ]
+    return [name for name in names if not name.endswith("__main__")]
+
+
+def test_top_level_names_are_ours():
+    folders = {name.split("/")[0] for name in repository_files() if "/" in name}
+
+    assert folders - OUR_FOLDERS == set()
+    assert not (REPOSITORY / "workers/celery.py").exists()  # it would hide the library from `celery -A`
+
+
+def test_nothing_names_one_machine_or_where_its_packages_come_from():
+    found = [
+        f"{name}: {match[0]}"
+        for name, text in texts()
+        if name != BUILT_FROM_PARTS
+        for match in OF_ONE_MACHINE.finditer(text)
+    ]
+
+    assert found == []
+
+
+def test_nothing_is_committed_that_a_program_leaves_behind():
+    left_behind = re.compile(r"\.(rdb|aof|pyc|log|sock|pid)$|(^|/)(__pycache__|\.venv|appendonlydir)/")
+
+    assert [name for name in repository_files() if left_behind.search(name)] == []
+
+
+def test_every_test_folder_is_a_package():
+    folders = {name.rpartition("/")[0] for name in repository_files() if re.search(r"^tests/.*\.py$", name)}
+
+    assert [folder for folder in sorted(folders) if not (REPOSITORY / folder / "__init__.py").exists()] == []
+
+
+def test_what_the_constraints_pin_is_what_the_project_asks_for():
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    asked = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
+    pinned = {
+        line.partition("==")[0].lower() for line in (REPOSITORY / "constraints.txt").read_text().split()
+    }
+
+    names = {re.split(r"[\[<>=~!; ]", requirement, maxsplit=1)[0].lower() for requirement in asked}
+
+    assert names - pinned == set()
+
+
+IMPORT_ALL = """
+import importlib, os, pathlib, sys, socket
+
+wanted, touched = sys.argv[1:], []
+quiet_roots = tuple(os.path.realpath(path) for path in {sys.prefix, sys.base_prefix, *sys.path} if path)
+repository = os.path.realpath(os.getcwd())
+
+def watch(event, arguments):
+    frames = []
+    frame = sys._getframe(1)
+    while frame:
+        frames.append(frame.f_code.co_filename)
+        frame = frame.f_back
+    nearest = next((name for name in frames if not name.startswith("<frozen")), "")
+    if not os.path.realpath(nearest).startswith(repository + os.sep) or "/.venv/" in nearest:
+        return  # a library's own doing
+    if event in {"socket.connect", "socket.bind", "subprocess.Popen", "os.mkdir", "os.remove", "os.listdir"}:
+        touched.append(f"{event} in {nearest}")
+    if event == "open" and "importlib" not in "".join(frames[:1]):
+        touched.append(f"open {arguments[0]} in {nearest}")
+
+class Environment(dict):
+    pass
+
+sys.addaudithook(watch)
+class Watched(type(os.environ)):
+    def __getitem__(self, key):
+        caller = sys._getframe(1)
+        while caller and "/os.py" in caller.f_code.co_filename or "<frozen" in caller.f_code.co_filename:
+            caller = caller.f_back
+        name = os.path.realpath(caller.f_code.co_filename)
+        if name.startswith(repository + os.sep) and "/.venv/" not in name:
+            touched.append(f"environment {key} in {name}")
+        return super().__getitem__(key)
+
+os.environ.__class__ = Watched
+for name in wanted:
+    importlib.import_module(name)
+print("\\n".join(touched))
+"""
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_importing_does_nothing_but_define(package, tmp_path):
+    wanted = [name for name in module_names() if name.split(".")[0] == package]
+
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", IMPORT_ALL, *wanted],
+        cwd=REPOSITORY,
+        env={"PATH": "", "HOME": str(tmp_path), "FANOUT_LOG_LEVEL": "nonsense"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n") == ["", ""]
+    assert done.stderr == ""
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,22 @@
+from tests.architecture.sources import file_lengths, function_lengths
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 50
+
+LONGER: dict[str, str] = {}
+"""Files and functions that may be longer, each with the reason."""
+
+
+def test_no_file_is_too_long():
+    assert [f for f in file_lengths() if f.lines > MAX_FILE_LINES and f.where not in LONGER] == []
+
+
+def test_no_function_is_too_long():
+    assert [f for f in function_lengths() if f.lines > MAX_FUNCTION_LINES and f.where not in LONGER] == []
+
+
+def test_every_exception_is_still_needed():
+    long = {f.where for f in file_lengths() if f.lines > MAX_FILE_LINES}
+    long |= {f.where for f in function_lengths() if f.lines > MAX_FUNCTION_LINES}
+
+    assert LONGER.keys() - long == set()

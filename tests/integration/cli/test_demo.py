@@ -1,0 +1,94 @@
+"""`demo` and `run` from end to end, with the scripted model and without Docker."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.demo import GOAL, MODEL, copy_sample
+from tests.integration.cli.conftest import Fanout
+from tests.integration.cli.test_embedded import within
+from tests.integration.cli.test_services import LOCAL
+
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+def temporary(fanout: Fanout) -> dict[str, str]:
+    folder = fanout.folder / "tmp"
+    folder.mkdir(exist_ok=True)
+    return LOCAL | {"TMPDIR": str(folder)}
+
+
+def test_the_demo_turns_red_tests_green_and_leaves_nothing(lonely_fanout: Fanout):
+    ended = lonely_fanout("demo", "--json", env=temporary(lonely_fanout), timeout=100)
+
+    assert ended.code == 0, ended.err
+    assert (ended.json["tests_before"], ended.json["tests_after"]) == ("failed", "passed")
+    assert ended.json["jobs"] == 6
+    assert "That isolates nothing" in ended.err
+    assert 'Traceback (most recent call last):\n  File "/work' not in ended.err
+    assert list((lonely_fanout.folder / "tmp").glob("fanout-demo-*")) == []
+
+
+def test_run_starts_its_own_services_and_changes_the_workspace(lonely_fanout: Fanout):
+    copy_sample(lonely_fanout.folder / "project")
+    env = temporary(lonely_fanout) | {"FANOUT_MODEL": MODEL}
+
+    ended = lonely_fanout("run", GOAL, "--workspace", "project", env=env, timeout=100)
+
+    assert ended.code == 0, ended.err
+    assert "Five faults are mended" in ended.out
+    suite = subprocess.run(
+        [sys.executable, "-m", "unittest"],
+        cwd=lonely_fanout.folder / "project",
+        check=False,
+        capture_output=True,
+    )
+    assert suite.returncode == 0
+    assert lonely_fanout("ps").code == 3
+
+
+def test_a_run_without_a_usable_model_says_what_is_missing(lonely_fanout: Fanout):
+    ended = lonely_fanout(
+        "run", "x", "--model", "gemini-2.5-flash", env=temporary(lonely_fanout), timeout=100
+    )
+
+    assert (ended.code, ended.out) == (2, "")
+    assert "GOOGLE_API_KEY" in ended.err
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_demo_leaves_no_process(lonely_fanout: Fanout, number: signal.Signals):
+    marker = temporary(lonely_fanout)["TMPDIR"]
+    child = subprocess.Popen(
+        Fanout.argv("demo"),
+        cwd=lonely_fanout.folder,
+        env=lonely_fanout.env | temporary(lonely_fanout),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert within(30, lambda: any("workers" in line for line in processes_about(marker)))
+    time.sleep(3)
+
+    child.send_signal(number)
+    child.communicate(timeout=40)
+
+    assert within(30, lambda: not processes_about(marker))
+
+
+def processes_about(text: str) -> list[str]:
+    """The command lines of processes whose environment names the text."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if text.encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue
+    return found
