@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.client import JobClient
+from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.journal import JournalEvent
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import JobSpec
@@ -25,20 +27,26 @@ class Delivery:
 
 async def dispatch(
     client: JobClient, spec: JobSpec, workspace: Path
-) -> AsyncIterator[JournalEvent | Delivery]:
+) -> AsyncGenerator[JournalEvent | Delivery]:
     """Run a job on the workspace: its journal as it grows, then its delivery.
 
     A caller that goes away cancels the job. Doing it again with the same id finds the same job, so a
     parent that died and came back waits for what it had submitted.
     """
-    job_id = await client.submit(spec, workspace=workspace)
     try:
+        job_id = await client.submit(spec, workspace=workspace)
         async for event in client.events(job_id):
             yield event
     except (asyncio.CancelledError, GeneratorExit):
-        await asyncio.shield(client.cancel(job_id))
+        await asyncio.shield(_give_up(client, spec.id))  # it may have been stored before submit returned
         raise
     yield await deliver(client, job_id, workspace)
+
+
+async def _give_up(client: JobClient, job_id: str) -> None:
+    """Cancel a job as far as that can be done: nobody is left to be told that it cannot."""
+    with contextlib.suppress(JobFailure):
+        await client.cancel(job_id)
 
 
 async def deliver(client: JobClient, job_id: str, workspace: Path) -> Delivery:

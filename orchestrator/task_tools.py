@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 from google.adk.events import Event
+from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from pydantic import JsonValue, ValidationError
 
 from orchestrator.client import JobClient
+from orchestrator.deep_agent.tool import MethodTool, ProgressTool
 from orchestrator.dispatch import Delivery, deliver, dispatch
 from orchestrator.jobs.failures import InvalidJob, JobFailure
 from orchestrator.jobs.journal import EventType, JournalEvent
@@ -52,17 +55,10 @@ class TaskTools:
         self._agents = sorted(agents)
         self._root_of = root_of
 
-    def tools(self) -> list[Callable[..., Any]]:
+    def tools(self) -> list[BaseTool]:
         """All of them, for an ADK agent."""
-        return [
-            self.task,
-            self.tasks,
-            self.start_task,
-            self.check_task,
-            self.wait_tasks,
-            self.cancel_task,
-            self.list_tasks,
-        ]
+        at_once = (self.start_task, self.check_task, self.wait_tasks, self.cancel_task, self.list_tasks)
+        return [*map(ProgressTool, (self.task, self.tasks)), *map(MethodTool, at_once)]
 
     async def task(
         self,
@@ -93,12 +89,10 @@ class TaskTools:
             call_id = _call_id(tool_context)
             spec = self._spec(tool_context, call_id, description, subagent_type, context, timeout_seconds)
             job_id = spec.id
-            async for step in dispatch(self._client, spec, self._workspace):
-                if isinstance(step, Delivery):
-                    yield _delivered(step)
-                elif (line := _progress(step, subagent_type)) is not None:
-                    yield _partial(line, step)
-        except (JobFailure, ValidationError) as failure:
+            async with aclosing(self._steps(spec)) as steps:
+                async for step in steps:
+                    yield step
+        except Exception as failure:  # noqa: BLE001 - one that raises would end its siblings
             yield _refused(failure, job_id)
 
     async def tasks(
@@ -140,15 +134,24 @@ class TaskTools:
         tool_context: ToolContext,
         steps: asyncio.Queue[tuple[int, Event | Answer] | None],
     ) -> None:
+        job_id = ""
         try:
             spec = self._spec_of_item(item, number, tool_context)
-            async for step in dispatch(self._client, spec, self._workspace):
+            job_id = spec.id
+            async with aclosing(self._steps(spec)) as made:
+                async for step in made:
+                    await steps.put((number, step))
+        except Exception as failure:  # noqa: BLE001 - as in task
+            await steps.put((number, _refused(failure, job_id)))
+
+    async def _steps(self, spec: JobSpec) -> AsyncGenerator[Event | Answer]:
+        """A job's progress as it comes, then its answer."""
+        async with aclosing(dispatch(self._client, spec, self._workspace)) as steps:
+            async for step in steps:
                 if isinstance(step, Delivery):
-                    await steps.put((number, _delivered(step)))
+                    yield _delivered(step)
                 elif (line := _progress(step, spec.agent)) is not None:
-                    await steps.put((number, _partial(line, step)))
-        except (JobFailure, ValidationError) as failure:
-            await steps.put((number, _refused(failure)))
+                    yield _partial(line, step)
 
     async def start_task(
         self,

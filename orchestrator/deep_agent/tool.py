@@ -8,11 +8,12 @@ built once, holding no sandbox.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import cache
 from typing import Any, get_type_hints
 
 from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.function_tool import FunctionTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -20,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from orchestrator.deep_agent.failures import ToolMistake
 
 ToolMethod = Callable[..., Awaitable[dict[str, Any]]]
+ToolGenerator = Callable[..., AsyncIterator[Any]]
 
 INJECTED = ("self", "tool_context")
 """Parameters that the model does not see."""
@@ -35,38 +37,65 @@ class MethodTool(BaseTool):
         self._arguments = _arguments_model(function)
 
     def _get_declaration(self) -> types.FunctionDeclaration:
-        return types.FunctionDeclaration(
-            name=self.name,
-            description=self.description,
-            parameters_json_schema=_schema(self._arguments),
-        )
+        return _declaration(self, self._arguments)
 
     async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> dict[str, Any]:
         """The method's result; a mistake in the call or in what it asks for has status error."""
         try:
-            checked = self._arguments.model_validate(args)
-        except ValidationError as error:
-            return mistake_result(self._explained(error))
-        values = {name: getattr(checked, name) for name in type(checked).model_fields}
-        try:
+            values = _checked(self.name, self._arguments, args)
             return await self._method(**values, tool_context=tool_context)
         except ToolMistake as mistake:
             return mistake_result(str(mistake))
 
-    def _explained(self, error: ValidationError) -> str:
-        faults = [
-            f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
-            for fault in error.errors(include_url=False, include_input=False, include_context=False)
-        ]
-        return (
-            f"{self.name} was called with wrong arguments: {'; '.join(faults)}. "
-            f"It takes: {', '.join(self._arguments.model_fields)}."
-        )
+
+class ProgressTool(FunctionTool):
+    """An async generator method as a tool: its Events are shown at once, its other value is the result.
+
+    ADK runs the generator; its declaration would come with a traceback in the log, for no JSON Schema fits
+    what a generator returns.
+    """
+
+    def __init__(self, method: ToolGenerator) -> None:
+        super().__init__(method)
+        self._arguments = _arguments_model(getattr(method, "__func__", method))
+
+    def _get_declaration(self) -> types.FunctionDeclaration:
+        return _declaration(self, self._arguments)
+
+    async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
+        """The generator's result; a mistake in the call has status error."""
+        try:
+            values = _checked(self.name, self._arguments, args)
+        except ToolMistake as mistake:
+            return mistake_result(str(mistake))
+        return await super().run_async(args=values, tool_context=tool_context)
 
 
 def mistake_result(message: str) -> dict[str, Any]:
     """How a tool tells the model about a mistake."""
     return {"status": "error", "message": message}
+
+
+def _declaration(tool: BaseTool, arguments: type[BaseModel]) -> types.FunctionDeclaration:
+    return types.FunctionDeclaration(
+        name=tool.name, description=tool.description, parameters_json_schema=_schema(arguments)
+    )
+
+
+def _checked(name: str, arguments: type[BaseModel], args: dict[str, Any]) -> dict[str, Any]:
+    """The arguments as the method takes them; ToolMistake says what is wrong with them."""
+    try:
+        checked = arguments.model_validate(args)
+    except ValidationError as error:
+        faults = [
+            f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+            for fault in error.errors(include_url=False, include_input=False, include_context=False)
+        ]
+        raise ToolMistake(
+            f"{name} was called with wrong arguments: {'; '.join(faults)}. "
+            f"It takes: {', '.join(arguments.model_fields)}."
+        ) from None
+    return {field: getattr(checked, field) for field in arguments.model_fields}
 
 
 @cache

@@ -9,18 +9,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import sys
 import time
 from collections.abc import Collection
 from pathlib import Path
 
 from rich.console import Console
 
-from tests.benchmarks import jobs, sandboxes, workspaces
+from tests.benchmarks import latency, memory, sandboxes, workspaces
 from tests.benchmarks.measure import Row, Section, missing_row, row_of
 from tests.benchmarks.report import document, print_table
 
-SECTIONS = (sandboxes.SECTION, workspaces.SECTION, jobs.LATENCY_SECTION, jobs.MEMORY_SECTION)
+SECTIONS = (sandboxes.SECTION, workspaces.SECTION, latency.SECTION, memory.SECTION)
 REASON_CHARACTERS = 300
 WIDTH = 132
 """Of the table, whatever the terminal's: a wrapped one cannot be read."""
@@ -78,4 +77,4 @@ def _in_short(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,4 +1,4 @@
-"""The floor of the latency benchmark: a Celery worker with our pool whose one task only says when it began."""
+"""The floor of the latency benchmark: a Celery worker with our pool, whose one task says when it began."""
 
 from __future__ import annotations
 

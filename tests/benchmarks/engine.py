@@ -17,7 +17,7 @@ from orchestrator.blobs import BlobStore
 from orchestrator.jobs.spec import GIB, BlobId, Limits, new_job_id
 from orchestrator.workspace import Workspace
 from tests.benchmarks.measure import milliseconds
-from tests.benchmarks.plain_container import PlainContainer, sdk, start_plain
+from tests.benchmarks.plain_container import PlainContainer, remove_plain, sdk, start_plain
 from workers.sandbox.docker import DEFAULT_IMAGE, DockerProvider
 from workers.sandbox.naming import OWNER
 from workers.sandbox.protocol import Sandbox, SandboxSpec
@@ -96,6 +96,10 @@ async def bench() -> AsyncIterator[Bench]:
         try:
             await provider.probe()
             with sdk() as api:
-                yield Bench(provider, api, owner, folder, blobs)
+                try:
+                    yield Bench(provider, api, owner, folder, blobs)
+                finally:
+                    await provider.close()
+                    await asyncio.to_thread(remove_plain, api, f"{OWNER}={owner}")
         finally:
             await provider.close()

@@ -67,6 +67,12 @@ def start_plain(api: docker.APIClient, image: str, limits: Limits, label: str) -
     return PlainContainer(api, made["Id"])
 
 
+def remove_plain(api: docker.APIClient, label: str) -> None:
+    """Remove what an interrupted run has left."""
+    for container in api.containers(all=True, filters={"label": label}):
+        api.remove_container(container["Id"], force=True)
+
+
 @contextlib.contextmanager
 def sdk() -> Iterator[docker.APIClient]:
     """docker-py's low-level client, as the environment says where the engine is."""

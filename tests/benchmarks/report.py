@@ -53,19 +53,19 @@ def _cells(row: Row) -> tuple[str, ...]:
         _number(row.floor_median),
         _ratio(row.ratio),
         _target(row),
-        {True: "yes", False: "NO", None: "–"}[row.ok],
+        {True: "yes", False: "NO", None: "-"}[row.ok],
     )
 
 
 def _number(value: float | None) -> str:
     if value is None:
-        return "–"
+        return "-"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
 
 
 def _ratio(value: float | None) -> str:
     if value is None:
-        return "–"
+        return "-"
     return f"1/{1 / value:.0f}" if 0 < value < NAMED_AS_DIVISOR else f"{value:.2f}"
 
 
@@ -75,4 +75,4 @@ def _target(row: Row) -> str:
         parts.append(f"≤ {_ratio(row.target_ratio)}")
     if row.target is not None:
         parts.append(f"≤ {row.target:g} {row.unit}")
-    return ", ".join(parts) or "–"
+    return ", ".join(parts) or "-"

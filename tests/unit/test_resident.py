@@ -195,6 +195,10 @@ async def test_a_stalled_client_does_not_stop_its_clock(code: Path, tmp_path: Pa
     assert (tmp_path / "begun").exists()
     assert not await asyncio.to_thread(_is_running, f"sleep 61{os.getpid()}")
     stream._in.close()
+    started = time.monotonic()
+    while await stream.read():
+        pass
+    assert time.monotonic() - started < 2
     assert await ended(stream, 2)
 
 

@@ -136,7 +136,7 @@ class Sandbox(Protocol):
     kind: Literal["docker", "local"]
 
     async def run(self, command: Command, on_output: OutputSink | None = None) -> CommandResult:
-        """Run a command to its end, or kill all its processes when its time is over or the caller is cancelled."""
+        """Run a command to its end; when its time is over or the caller is cancelled, kill all of it."""
         ...
 
     async def read(self, path: str, offset: int = 0, max_bytes: int | None = None) -> bytes:
@@ -206,7 +206,7 @@ class SandboxProvider(Protocol):
         ...
 
     async def reap(self, is_live: Callable[[str], Awaitable[bool]]) -> int:
-        """Remove leftovers of this owner's jobs for which `is_live(job_id)` is false; how many things went."""
+        """Remove what is left of jobs for which `is_live(job_id)` is false; how many things went."""
         ...
 
     async def close(self) -> None:
