@@ -23,6 +23,8 @@ KILL_WAIT_SECONDS = 5.0
 """After SIGKILL a process is gone at once, unless it hangs in the kernel."""
 
 _PR_SET_PDEATHSIG = 1
+_HELP_HINTS = ("Run 'docker", "See 'docker")
+"""What the docker client says after what went wrong."""
 
 
 class ChildProcess:
@@ -103,8 +105,9 @@ class ChildProcess:
         """The end of its log, to be put into an error's text; empty when it wrote nothing."""
         with contextlib.suppress(OSError), self.log_path.open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - 4096))
-            lines = log.read().decode(errors="replace").strip().splitlines()
-            return lines[-1].strip()[:500] if lines else ""
+            lines = [line.strip() for line in log.read().decode(errors="replace").splitlines()]
+            telling = [line for line in lines if line and not line.startswith(_HELP_HINTS)]
+            return telling[-1][:500] if telling else ""
         return ""
 
     def _signal(self, number: signal.Signals) -> None:

@@ -112,7 +112,8 @@ class RedisServer:
             if not self.process.is_alive or time.monotonic() > deadline:
                 await self.stop()
                 why = self.process.last_log_line() or "it said nothing"
-                raise LedgerUnavailable(f"Redis did not start in {self._folder}: {why}")
+                what = "Redis" if find_redis_server() else f"A container of {CONTAINER_IMAGE}"
+                raise LedgerUnavailable(f"{what} did not start in {self._folder}: {why}")
             await asyncio.sleep(0.05)
 
 

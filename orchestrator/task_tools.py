@@ -9,28 +9,25 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
 from google.adk.events import Event
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
-from google.genai import types
 from pydantic import JsonValue, ValidationError
 
 from orchestrator.client import JobClient
 from orchestrator.deep_agent.tool import MethodTool, ProgressTool
 from orchestrator.dispatch import Delivery, deliver, dispatch
-from orchestrator.jobs.failures import InvalidJob, JobFailure
-from orchestrator.jobs.journal import EventType, JournalEvent
+from orchestrator.jobs.failures import InvalidJob, JobFailure, UnknownJob
 from orchestrator.jobs.spec import JobSpec, Limits
 from orchestrator.jobs.state import JobRecord
+from orchestrator.task_answers import Answer, delivered, partial, progress, refused, shown
 
 LONGEST_WAIT_SECONDS = 600.0
 """How long one `wait_tasks` call may block the coordinator: it can ask again."""
-
-Answer = dict[str, JsonValue]
 
 
 class TaskTools:
@@ -57,8 +54,12 @@ class TaskTools:
 
     def tools(self) -> list[BaseTool]:
         """All of them, for an ADK agent."""
-        at_once = (self.start_task, self.check_task, self.wait_tasks, self.cancel_task, self.list_tasks)
-        return [*map(ProgressTool, (self.task, self.tasks)), *map(MethodTool, at_once)]
+        methods = (self.start_task, self.check_task, self.wait_tasks, self.cancel_task, self.list_tasks)
+        return [
+            ProgressTool(self.task),
+            ProgressTool(self.tasks),
+            *(MethodTool(method) for method in methods),
+        ]
 
     async def task(
         self,
@@ -93,7 +94,7 @@ class TaskTools:
                 async for step in steps:
                     yield step
         except Exception as failure:  # noqa: BLE001 - one that raises would end its siblings
-            yield _refused(failure, job_id)
+            yield refused(failure, job_id)
 
     async def tasks(
         self, tasks: list[dict[str, Any]], tool_context: ToolContext
@@ -142,16 +143,16 @@ class TaskTools:
                 async for step in made:
                     await steps.put((number, step))
         except Exception as failure:  # noqa: BLE001 - as in task
-            await steps.put((number, _refused(failure, job_id)))
+            await steps.put((number, refused(failure, job_id)))
 
     async def _steps(self, spec: JobSpec) -> AsyncGenerator[Event | Answer]:
         """A job's progress as it comes, then its answer."""
         async with aclosing(dispatch(self._client, spec, self._workspace)) as steps:
             async for step in steps:
                 if isinstance(step, Delivery):
-                    yield _delivered(step)
-                elif (line := _progress(step, spec.agent)) is not None:
-                    yield _partial(line, step)
+                    yield delivered(step)
+                elif (line := progress(step, spec.agent)) is not None:
+                    yield partial(line, step)
 
     async def start_task(
         self,
@@ -177,7 +178,7 @@ class TaskTools:
             spec = self._spec(tool_context, call_id, description, subagent_type, context, timeout_seconds)
             return {"status": "success", "job_id": await self._client.submit(spec, workspace=self._workspace)}
         except (JobFailure, ValidationError) as failure:
-            return _refused(failure)
+            return refused(failure)
 
     async def check_task(self, job_id: str, tool_context: ToolContext) -> Answer:
         """How a started task stands; when it has ended, its result, merged as `task` does.
@@ -188,10 +189,10 @@ class TaskTools:
         try:
             record = await self._own(job_id, tool_context)
             if record.state.is_terminal:
-                return _delivered(await deliver(self._client, job_id, self._workspace))
-            return {"status": "success", **_shown(record)}
+                return delivered(await deliver(self._client, job_id, self._workspace))
+            return {"status": "success", **shown(record)}
         except JobFailure as failure:
-            return _refused(failure, job_id)
+            return refused(failure, job_id)
 
     async def wait_tasks(
         self, job_ids: list[str], tool_context: ToolContext, timeout_seconds: float = LONGEST_WAIT_SECONDS
@@ -205,7 +206,10 @@ class TaskTools:
         Returns:
             status; `results`, as of `task`, of those that ended; `unfinished`: the ids of the others.
         """
-        waiting = {job_id: asyncio.create_task(self._settle(job_id, tool_context)) for job_id in job_ids}
+        waiting = {
+            job_id: asyncio.create_task(self._settle(job_id, tool_context))
+            for job_id in dict.fromkeys(job_ids)
+        }
         if not waiting:
             return {"status": "success", "results": [], "unfinished": []}
         try:
@@ -223,9 +227,9 @@ class TaskTools:
     async def _settle(self, job_id: str, tool_context: ToolContext) -> Answer:
         try:
             await self._own(job_id, tool_context)
-            return _delivered(await deliver(self._client, job_id, self._workspace))
-        except JobFailure as failure:
-            return _refused(failure, job_id)
+            return delivered(await deliver(self._client, job_id, self._workspace))
+        except Exception as failure:  # noqa: BLE001 - the other results would be lost with it
+            return refused(failure, job_id)
 
     async def cancel_task(self, job_id: str, tool_context: ToolContext) -> Answer:
         """Stop a started task; what it did stays out of the workspace.
@@ -237,27 +241,32 @@ class TaskTools:
             await self._own(job_id, tool_context)
             before = await self._client.cancel(job_id)
         except JobFailure as failure:
-            return _refused(failure, job_id)
+            return refused(failure, job_id)
         if before.state.is_terminal:
-            return {"status": "error", "message": f"The task had ended before: {before.state}."}
+            return {
+                "status": "error",
+                "job_id": job_id,
+                "error": f"The task had ended before: {before.state}.",
+            }
         return {"status": "success", "job_id": job_id}
 
     async def list_tasks(self, tool_context: ToolContext) -> Answer:
         """All tasks of this conversation, oldest first, and how they stand."""
         try:
             records = await self._client.tree(self._root_of(tool_context))
-        except InvalidJob:
+        except UnknownJob:
             records = []  # no task was ever started
         except JobFailure as failure:
-            return _refused(failure)
-        return {"status": "success", "tasks": [_shown(record) for record in records]}
+            return refused(failure)
+        return {"status": "success", "tasks": [shown(record) for record in records]}
 
     async def _own(self, job_id: str, tool_context: ToolContext) -> JobRecord:
         """The record of a job of this conversation; others' jobs do not exist here."""
-        record = await self._client.get(job_id)
-        if record.root_id != self._root_of(tool_context):
-            raise InvalidJob(f"There is no task {job_id} in this conversation; list_tasks shows them.")
-        return record
+        with suppress(UnknownJob):
+            record = await self._client.get(job_id)
+            if record.root_id == self._root_of(tool_context):
+                return record
+        raise UnknownJob(f"There is no task {job_id} in this conversation; list_tasks shows them.")
 
     def _spec_of_item(self, item: dict[str, Any], number: int, tool_context: ToolContext) -> JobSpec:
         known = {"description", "subagent_type", "context", "timeout_seconds"}
@@ -309,75 +318,3 @@ def job_id_of_call(root_id: str, call_id: str) -> str:
 def _call_id(tool_context: ToolContext) -> str:
     """ADK gives a generator tool its call's id as `run_id`, another one as `function_call_id`."""
     return str(tool_context.function_call_id or tool_context.run_id)
-
-
-def _delivered(delivery: Delivery) -> Answer:
-    """A job's result as the model sees it."""
-    result, merged = delivery.result, delivery.merge
-    answer: Answer = {
-        "status": "success" if result.success else "error",
-        "job_id": result.job_id,
-        "summary": result.summary,
-        "files_modified": [{"path": file.path, "change": str(file.change)} for file in result.files_modified],
-        "merge": _merged(delivery) if merged else {"applied": [], "conflicts": []},
-        "execution_seconds": result.execution_seconds,
-        "usage": result.usage.model_dump(exclude_none=True),
-    }
-    if result.output is not None:
-        answer["output"] = result.output
-    if result.error is not None:
-        answer["error"] = f"{result.state}: {result.error.message}"
-    return answer
-
-
-def _merged(delivery: Delivery) -> JsonValue:
-    report = delivery.merge
-    if report is None:
-        return None
-    refused = [{"path": entry.path, "reason": entry.reason} for entry in report.refused]
-    merged: dict[str, JsonValue] = {
-        "applied": [file.path for file in report.applied],
-        "conflicts": [{"path": conflict.path, "reason": conflict.reason} for conflict in report.conflicts],
-    }
-    if refused:
-        merged["refused"] = refused  # type: ignore[assignment] # a list of flat dicts is JSON
-    return merged
-
-
-def _refused(failure: Exception, job_id: str = "") -> Answer:
-    """A failure as the model sees it."""
-    if isinstance(failure, ValidationError):
-        first = failure.errors()[0]
-        message = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    else:
-        message = str(failure)
-    answer: Answer = {"status": "error", "error": message}
-    return {**answer, "job_id": job_id} if job_id else answer
-
-
-def _shown(record: JobRecord) -> Answer:
-    return {
-        "job_id": record.id,
-        "agent": record.agent,
-        "state": str(record.state),
-        "last_event": record.last_event,
-    }
-
-
-def _progress(event: JournalEvent, agent: str) -> str | None:
-    """A line about a job's progress, or None where an event tells nothing new."""
-    if event.type is EventType.JOB_STATE:
-        return f"{agent} {event.data['state']}"
-    if event.type is EventType.TOOL_CALL:
-        return f"{agent} {event.data['tool']}"
-    return None
-
-
-def _partial(line: str, event: JournalEvent) -> Event:
-    """Progress as ADK shows it: at once, to people only, never stored."""
-    return Event(
-        author="task",
-        partial=True,
-        custom_metadata={"job_id": event.job_id, "type": str(event.type), "event_id": event.id},
-        content=types.Content(role="model", parts=[types.Part(text=line + "\n")]),
-    )

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.cli import output, words
+from orchestrator.cli.session import end
 from orchestrator.client import JobClient
 from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.state import JobRecord
@@ -119,9 +120,7 @@ class Watcher:
 
     async def close(self) -> None:
         """Stop following."""
-        for follower in self._followers.values():
-            follower.cancel()
-        await asyncio.gather(*self._followers.values(), return_exceptions=True)
+        await end(self._followers.values())
 
     async def _count_tokens(self, job_id: str) -> None:
         with suppress(JobFailure):  # the next look tells it in words
@@ -152,8 +151,7 @@ async def shown(
                 with suppress(JobFailure):
                     await watcher.look()  # the last frame shows how it ended
     finally:
-        looking.cancel()
-        await asyncio.gather(looking, return_exceptions=True)
+        await end([looking])
         await watcher.close()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -12,6 +12,8 @@ from orchestrator.client import JobClient
 from orchestrator.embedded import attached
 
 T = TypeVar("T")
+
+CANCEL_AGAIN_SECONDS = 0.2
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -29,6 +31,18 @@ async def open_client(settings: Settings | None = None) -> AsyncIterator[JobClie
     reachable = attached(settings or load_settings())
     async with JobClient.from_settings(reachable) as client:
         yield client
+
+
+async def end(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel tasks until they are done.
+
+    Once is not enough on Python 3.11: `wait_for` drops a cancellation that meets its answer.
+    """
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=CANCEL_AGAIN_SECONDS)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def resolve_all(client: JobClient, prefixes: Sequence[str]) -> list[str]:

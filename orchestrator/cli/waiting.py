@@ -14,7 +14,7 @@ from orchestrator.cli import output, words
 from orchestrator.cli.endings import ExitCode, exit_code_of_results
 from orchestrator.cli.live import POLL_SECONDS, Fetch, change_line, shown
 from orchestrator.cli.options import AsJson, JobArguments, TimeoutOption
-from orchestrator.cli.session import open_client, resolve_all, run
+from orchestrator.cli.session import end, open_client, resolve_all, run
 from orchestrator.client import JobClient
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobRecord, JobState
@@ -63,9 +63,7 @@ async def wait_for_all(
         output.notice(f"Detached; the jobs go on. Wait again: fanout wait {_some(ids)}")
         raise
     finally:
-        for task in waits:
-            task.cancel()
-        await asyncio.gather(*waits, return_exceptions=True)
+        await end(waits)
 
 
 def _view_of(client: JobClient, ids: Sequence[str]) -> AbstractAsyncContextManager[object]:

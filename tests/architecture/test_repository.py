@@ -11,7 +11,8 @@ OUR_FOLDERS = {".ci", "config", "orchestrator", "sandbox_images", "tests", "work
 
 OF_ONE_MACHINE = re.compile(
     r"(?<![\w.])/(?:home|Users|work|root)/[\w.-]+/[\w.-]+"  # somebody's folder
-    r"|(?:https?://|@)[\w.-]*(?:artifactory|nexus|pypi|jfrog|registry|mirror)[\w-]*\.(?!example\b)[\w.-]+"  # packages
+    r"|(?:https?://|@)[\w.-]*(?:artifactory|nexus|pypi|jfrog|registry|mirror)[\w-]*"  # where packages are
+    r"\.(?!example\b)[\w.-]+"
     r"|BEGIN [A-Z ]*PRIVATE KEY",
 )
 BUILT_FROM_PARTS = "tests/architecture/test_repository.py"

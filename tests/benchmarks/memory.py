@@ -83,9 +83,9 @@ async def _all_at_work(client: JobClient, ids: Collection[str]) -> None:
             for job in list(coming):
                 events = [event async for event in client.events(job, follow=False)]
                 assert not events[-1].ends_job, "a job ended that was to wait"
-                if events[-1].type is EventType.MODEL_REQUEST:
-                    if any(event.type is EventType.TOOL_RESULT for event in events):
-                        coming.discard(job)
+                used_a_tool = any(event.type is EventType.TOOL_RESULT for event in events)
+                if used_a_tool and events[-1].type is EventType.MODEL_REQUEST:
+                    coming.discard(job)
 
 
 async def _weigh(process: psutil.Process) -> list[dict[str, float]]:

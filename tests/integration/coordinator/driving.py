@@ -79,9 +79,12 @@ class Coordination:
         self._numbers = itertools.count()
 
     async def run(self, *replies: dict[str, Any], session_id: str | None = None, **more: Any) -> Run:
-        """Run a coordinator whose model gives these replies, then says `all done`."""
+        """Run a coordinator whose model gives these replies, then says `all done`; one turn of a session."""
         run = Run(session_id or await self.new_session())
-        await self.drive(self.runner(*replies, says("all done")), run, **more)
+        session = await self.session(run)
+        said = sum(bool(event.content and event.content.role == "model") for event in session.events)
+        earlier = [says("said before")] * said  # a script counts the replies of the whole conversation
+        await self.drive(self.runner(*earlier, *replies, says("all done")), run, **more)
         return run
 
     async def new_session(self) -> str:
@@ -104,13 +107,22 @@ class Coordination:
         )
         return Runner(app=create_coordinator_app(coordinator), session_service=self.sessions)
 
-    async def drive(self, runner: Runner, run: Run, **more: Any) -> None:
+    async def drive(self, runner: Runner, run: Run, *, stop_at: str | None = None, **more: Any) -> None:
+        """Read the run to its end, or leave it at the first event that says `stop_at`."""
         message = types.Content(role="user", parts=[types.Part(text=GOAL)])
         start = {"new_message": message} if "invocation_id" not in more else {}
         stream = runner.run_async(user_id=USER_ID, session_id=run.session_id, **start, **more)
         async with contextlib.aclosing(stream) as events:
             async for event in events:
                 run.events.append(event)
+                if stop_at and stop_at in event_text(event):
+                    break
+
+    async def until_called(self, run: Run) -> None:
+        """Wait until the model's calls have been seen."""
+        async with asyncio.timeout(30):
+            while not any(event.get_function_calls() for event in run.events):
+                await asyncio.sleep(0.005)
 
     async def until_progress(self, run: Run, words: str, count: int = 1) -> None:
         """Wait until that many progress events hold these words."""

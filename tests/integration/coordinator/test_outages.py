@@ -1,0 +1,155 @@
+"""What a coordinator does when its Redis is gone, and when it is killed itself."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from google.adk.sessions.sqlite_session_service import SqliteSessionService
+
+from orchestrator.client import JobClient
+from orchestrator.jobs.journal import EventType
+from tests.integration.coordinator.driving import Coordination, Run, journal, task
+from tests.integration.scripts import call, calls, conversation, says, write_script
+from tests.services import REPOSITORY, Installation, installation
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def own_place(tmp_path: Path) -> Iterator[Installation]:
+    """A Redis of its own, and no worker."""
+    with installation(tmp_path) as place:
+        yield place
+
+
+@pytest.fixture
+async def fragile(
+    own_place: Installation, tmp_path: Path, workspace: Path
+) -> AsyncIterator[tuple[Coordination, Installation]]:
+    async with own_place.client() as client:
+        yield Coordination(client, tmp_path, workspace), own_place
+
+
+async def test_without_redis_every_tool_answers_with_an_error(
+    fragile: tuple[Coordination, Installation],
+) -> None:
+    coordination, place = fragile
+    place.redis.kill()
+
+    run = await coordination.run(
+        calls(
+            task("run: true"),
+            call("tasks", tasks=[{"description": "run: true"}]),
+            call("start_task", description="run: true"),
+            call("check_task", job_id="x"),
+            call("wait_tasks", job_ids=["x"]),
+            call("cancel_task", job_id="x"),
+            call("list_tasks"),
+        )
+    )
+
+    by_tool = run.results
+    assert len(by_tool) == 7
+    answers = [answer for result in by_tool for answer in result.get("results", [result])]
+    assert [answer["status"] for answer in answers] == ["error"] * 7
+    assert all("Redis does not answer" in answer["error"] for answer in answers)
+    assert not [answer for answer in answers if str(place.redis.port) in answer["error"]]
+    assert run.text == "all done"
+
+
+async def test_redis_lost_while_a_task_waits_is_an_answer_that_names_the_job(
+    fragile: tuple[Coordination, Installation],
+) -> None:
+    coordination, place = fragile
+    run = Run(await coordination.new_session())
+    runner = coordination.runner(calls(task("run: true")), says("all done"))
+    going = asyncio.create_task(coordination.drive(runner, run))
+    await coordination.until_progress(run, "queued")
+    job_id = (run.progress[0].custom_metadata or {})["job_id"]
+    place.redis.kill()
+    async with asyncio.timeout(20):
+        await going
+
+    (result,) = run.results
+    assert (result["status"], result["job_id"]) == ("error", job_id)
+    assert "Redis does not answer" in result["error"]
+    assert run.text == "all done"
+
+
+async def test_a_run_can_be_cancelled_while_redis_is_gone(fragile: tuple[Coordination, Installation]) -> None:
+    coordination, place = fragile
+    run = Run(await coordination.new_session())
+    going = asyncio.create_task(coordination.drive(coordination.runner(calls(task("run: true"))), run))
+    await coordination.until_progress(run, "queued")
+    place.redis.kill()
+    asked_at = time.monotonic()
+    going.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await going
+    assert time.monotonic() - asked_at < 5
+
+
+@pytest.mark.parametrize("job_is", ["running", "ended", "merged"])
+async def test_a_coordinator_killed_in_a_task_goes_on_with_the_same_job(
+    shared_place: Installation, coordination: Coordination, tmp_path: Path, job_is: str
+) -> None:
+    client = coordination.client
+    database = str(tmp_path / "sessions.db")
+    coordination.sessions = SqliteSessionService(database)
+    session_id = await coordination.new_session()
+    replies = (calls(task("run: sleep 1.5; echo once >> kept.txt")), says("went on"))
+    process = await asyncio.to_thread(
+        start_coordinator, shared_place, database, session_id, tmp_path, coordination.workspace, replies
+    )
+    try:
+        job_id = await begun_job(client, session_id)
+    finally:
+        process.kill()
+        process.wait()
+    if job_is != "running":
+        result = await client.wait(job_id, 20)
+        if job_is == "merged":  # killed between the merge and the session's next event
+            await client.merge(result, coordination.workspace)
+
+    session = await coordination.session(Run(session_id))
+    again = Run(session_id)
+    await coordination.drive(
+        coordination.runner(*replies), again, invocation_id=session.events[-1].invocation_id
+    )
+
+    assert again.text == "went on"
+    assert [(result["status"], result["job_id"]) for result in again.results] == [("success", job_id)]
+    assert [record.id for record in await client.tree(session_id)] == [job_id]
+    states = [event.data["state"] for event in await journal(client, job_id) if event.type is EventType.JOB_STATE]
+    assert states == ["queued", "running", "succeeded"]
+    assert (coordination.workspace / "kept.txt").read_text() == "kept\nonce\n"
+
+
+def start_coordinator(
+    place: Installation, database: str, session_id: str, folder: Path, workspace: Path, replies: tuple
+) -> subprocess.Popen[bytes]:
+    script = write_script(folder, conversation("", *replies))
+    module = "tests.integration.coordinator.coordinator_process"
+    return subprocess.Popen(
+        [sys.executable, "-m", module, database, session_id, str(script), str(workspace)],
+        env=place.environment,
+        cwd=REPOSITORY,
+    )
+
+
+async def begun_job(client: JobClient, root_id: str) -> str:
+    """The tree's only job, once its command runs."""
+    async with asyncio.timeout(30):
+        while True:
+            for record in await client.list():
+                if record.root_id == root_id:
+                    kinds = [event.type for event in await journal(client, record.id)]
+                    if EventType.TOOL_CALL in kinds:
+                        return record.id
+            await asyncio.sleep(0.1)
