@@ -73,11 +73,14 @@ def test_an_interrupted_demo_leaves_no_process(lonely_fanout: Fanout, number: si
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    assert within(30, lambda: any("workers" in line for line in processes_about(marker)))
-    time.sleep(3)
+    try:
+        assert within(30, lambda: any("workers" in line for line in processes_about(marker)))
+        time.sleep(3)
 
-    child.send_signal(number)
-    child.communicate(timeout=40)
+        child.send_signal(number)
+        child.communicate(timeout=40)
+    finally:
+        child.kill()
 
     assert within(30, lambda: not processes_about(marker))
 
