@@ -177,11 +177,14 @@ def _as_failure(error: ModelFailed | JobFailure) -> JobFailure:
 
 
 def root_id_of(tool_context: ToolContext) -> str:
-    """The tree of a session's jobs: the session's id where it can be a job id, else a hash of it."""
-    session_id = tool_context.session.id
-    if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", session_id):
-        return session_id
-    return hashlib.sha256(session_id.encode()).hexdigest()[:32]
+    """The tree of a session's jobs: the session's id where that is ours and can be a job id, else a hash.
+
+    Elsewhere people choose the ids of their sessions, and two of them may choose the same.
+    """
+    session = tool_context.session
+    if session.user_id == USER_ID and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", session.id):
+        return session.id
+    return hashlib.sha256(f"{session.user_id}/{session.id}".encode()).hexdigest()[:32]
 
 
 def _callable_agents(client: JobClient, definition: AgentDefinition) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ class TaskTools:
         subagent_type: str = "general-purpose",
         context: str = "",
         timeout_seconds: float | None = None,
-    ) -> AsyncIterator[Event | Answer]:
+    ) -> AsyncGenerator[Event | Answer]:
         """Delegate one self-contained task to a sub-agent and wait for its result.
 
         The sub-agent works in its own sandbox on a copy of the workspace, which it sees at /workspace.
@@ -98,7 +98,7 @@ class TaskTools:
 
     async def tasks(
         self, tasks: list[dict[str, Any]], tool_context: ToolContext
-    ) -> AsyncIterator[Event | Answer]:
+    ) -> AsyncGenerator[Event | Answer]:
         """Delegate many tasks at once and wait for all of them; one that fails does not stop the others.
 
         Args:

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import threading
+from collections.abc import Awaitable, Callable
 from functools import cache
 
 import structlog
@@ -38,6 +39,7 @@ EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3
 REGISTRATION_SECONDS = 6.0
 """How long a worker counts as living without a word; renewed every third of it."""
+RESTART_SECONDS = 1.0
 
 
 def load_worker_settings() -> tuple[Settings, str]:
@@ -180,7 +182,7 @@ class WorkerProcess:
     async def _start_background(self) -> None:
         loops = (self._heartbeats.run, self._reaper.run, self._keep_registered, self._hear_cancellations)
         await self._register()
-        self._background = [asyncio.create_task(loop()) for loop in loops]
+        self._background = [asyncio.create_task(_for_ever(loop)) for loop in loops]
         log.info("worker ready", worker=self._name, sandbox=self._sandbox)
 
     async def _register(self) -> None:
@@ -224,6 +226,16 @@ class WorkerProcess:
     def _give_up(self) -> None:
         log.error("grace time is over: the worker ends without waiting", jobs=len(self._heartbeats))
         os._exit(1)
+
+
+async def _for_ever(work: Callable[[], Awaitable[None]]) -> None:
+    """Run what a worker cannot do without; whatever ends it is logged, and it starts again."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            log.exception("background work failed, it starts again", work=work.__qualname__)
+        await asyncio.sleep(RESTART_SECONDS)
 
 
 def _refuse(sentence: str, exit_code: int) -> SystemExit:

@@ -1,50 +1,31 @@
-"""A job's deadline: made once per attempt, passed down, never recomputed from limits."""
+"""A job's deadline: made once per attempt from what is left of its time."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from typing import Self
+from collections.abc import Callable, Iterator
 
-from orchestrator.jobs.failures import DeadlineExceeded
-from orchestrator.jobs.spec import Limits
-from workers.heartbeat import elapsed_clock
+from orchestrator.jobs.failures import DeadlineExceeded, JobFailure
 
 
-class Deadline:
-    """A point in time on this machine's clock."""
+@contextlib.contextmanager
+def deadline(
+    timeout_seconds: float, ran_seconds: float, stop: Callable[[JobFailure], None]
+) -> Iterator[None]:
+    """Call `stop` when a job's time is over, unless the body has ended by then.
 
-    def __init__(self, seconds: float, *, limit_seconds: float) -> None:
-        self._at = elapsed_clock() + seconds
-        self._limit_seconds = limit_seconds
-
-    @classmethod
-    def of(cls, limits: Limits, *, ran_seconds: float) -> Self:
-        """The deadline of an attempt, after what earlier ones ran."""
-        total = limits.timeout_seconds
-        if total is None:
-            raise ValueError("the limits are not filled: timeout_seconds is not set")
-        return cls(total - ran_seconds, limit_seconds=total)
-
-    @property
-    def remaining_seconds(self) -> float:
-        """How long until then; negative afterwards."""
-        return self._at - elapsed_clock()
-
-    @contextlib.asynccontextmanager
-    async def enforced(self) -> AsyncIterator[None]:
-        """Cancel the body when the time is over.
-
-        Raises:
-            DeadlineExceeded: it was.
-        """
-        try:
-            async with asyncio.timeout(max(self.remaining_seconds, 0)) as scope:
-                yield
-        except TimeoutError:
-            if not scope.expired():
-                raise  # somebody else's timeout
-            raise DeadlineExceeded(
-                f"The job's {self._limit_seconds:g} seconds are used up; limits.timeout_seconds gives more.",
-            ) from None
+    Args:
+        timeout_seconds: the job's limit, over all its attempts.
+        ran_seconds: what earlier attempts ran.
+        stop: ends the attempt, for the reason given.
+    """
+    late = DeadlineExceeded(
+        f"The job's {timeout_seconds:g} seconds are used up; limits.timeout_seconds gives more.",
+    )
+    remaining = max(timeout_seconds - ran_seconds, 0)
+    alarm = asyncio.get_running_loop().call_later(remaining, stop, late)
+    try:
+        yield
+    finally:
+        alarm.cancel()

@@ -23,6 +23,8 @@ log = structlog.get_logger(__name__)
 BEATS_PER_LEASE = 4
 FENCE = 0.8
 """The share of a lease after which an attempt stops by itself: the rest is for clocks and pauses."""
+LOOKS_PER_LEASE = 20
+"""How often the fence is looked at: an attempt stops within 5 % of its lease after it, so before the lapse."""
 
 
 def elapsed_clock() -> float:
@@ -94,10 +96,22 @@ class Heartbeats:
             lease.stop(reason)
 
     async def run(self) -> None:
-        """Beat for ever."""
+        """Beat for ever, and stop what lies behind the fence, also while a beat hangs."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._renew())
+            group.create_task(self._fence())
+
+    async def _renew(self) -> None:
         while True:
             await self._beat()
             await asyncio.sleep(self._lease_seconds / BEATS_PER_LEASE)
+
+    async def _fence(self) -> None:
+        while True:
+            for lease in list(self._held.values()):
+                if not lease.is_held:
+                    lease.stop(LeaseLost("The lease was not renewed in time, so this attempt stops."))
+            await asyncio.sleep(self._lease_seconds / LOOKS_PER_LEASE)
 
     async def _beat(self) -> None:
         held = dict(self._held)
@@ -119,5 +133,3 @@ class Heartbeats:
                     lease.stop(JobCancelled("The job was cancelled."))
                 case "lost":
                     lease.stop(LeaseLost("Another attempt holds the job."))
-                case _ if not lease.is_held:
-                    lease.stop(LeaseLost("The lease was not renewed in time, so this attempt stops."))

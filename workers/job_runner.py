@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, Any
 
 import structlog
 from pydantic import JsonValue
@@ -22,13 +22,14 @@ from orchestrator.jobs.failures import (
     JobFailure,
     LeaseLost,
     LedgerUnavailable,
+    UnknownAgent,
 )
 from orchestrator.jobs.journal import EventType, Journal
 from orchestrator.jobs.ledger import Claim, Ledger, WorkerInfo
 from orchestrator.jobs.result import JobResult, Usage
 from orchestrator.jobs.spec import Limits
 from orchestrator.jobs.state import JobState
-from workers.deadline import Deadline
+from workers.deadline import deadline
 from workers.heartbeat import Heartbeats, HeldLease, elapsed_clock
 from workers.sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
 from workers.session_journal import AttemptJournal
@@ -43,6 +44,7 @@ HURRIED_CHANGES_SECONDS = 1.0
 FULL_HOST_SECONDS = 0.5
 """A place on a full host is not asked for again before this."""
 COMMIT_RETRY_SECONDS = 0.25
+INSIST_SECONDS = 0.2
 
 Progress = Callable[[str], None]
 """Receives a line about what the job does now, for a dashboard; it must not block."""
@@ -63,6 +65,50 @@ class Outcome:
     changes: str | None = None
     sandbox: str | None = None
     failure: JobFailure | None = None
+
+
+class _Attempt:
+    """One attempt while it runs, and the handle by which it is stopped from outside."""
+
+    def __init__(self, claim: Claim, definition: AgentDefinition, limits: Limits, outcome: Outcome) -> None:
+        self.claim = claim
+        self.definition = definition
+        self.limits = limits
+        """Every field that a sandbox needs is set."""
+        self.outcome = outcome
+        self.stopped_by: JobFailure | None = None
+        self.heard = False
+        """The agent's run has ended for the stop; from then on only its changes are collected."""
+        self._work: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+
+    async def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run the attempt's work; how it failed goes into its outcome."""
+        self._work = asyncio.create_task(work)
+        try:
+            await self._work
+        except asyncio.CancelledError:
+            if self.stopped_by is None:  # not our own doing: Celery terminated the task
+                self.stop(JobCancelled("The job was terminated."))
+                await asyncio.wait({self._work})
+            self.outcome.failure = self.stopped_by
+        except Exception as error:  # noqa: BLE001 - whatever it is, the job ends in order
+            self.outcome.failure = self.stopped_by or _as_failure(error)
+        finally:
+            if self._stopping is not None:
+                self._stopping.cancel()
+
+    def stop(self, reason: JobFailure) -> None:
+        """End the attempt; the first reason counts."""
+        if self.stopped_by is None and self._work is not None:
+            self.stopped_by = reason
+            self._stopping = asyncio.create_task(self._insist(self._work))
+
+    async def _insist(self, work: asyncio.Task[None]) -> None:
+        """Cancel until it is heard: before Python 3.12 `wait_for` loses a cancel that meets its answer."""
+        while not (work.done() or self.heard):
+            work.cancel()
+            await asyncio.sleep(INSIST_SECONDS)
 
 
 class JobRunner:
@@ -120,70 +166,53 @@ class JobRunner:
     async def _attempt(self, claim: Claim, claimed_at: float, progress: Progress) -> Outcome:
         """Do the work in a task of its own, which a failure from outside can end at any time."""
         outcome = Outcome()
-        stopped: list[JobFailure] = []
-
-        def stop(reason: JobFailure) -> None:
-            if not stopped:
-                stopped.append(reason)
-                work.cancel()
-
         if self._me().draining:  # the message was under way when the worker was told to stop
             outcome.failure = ShuttingDown("Its worker stops.")
             return outcome
-        with self._heartbeats.holding(claim, stop) as lease:
+        try:
+            definition = self._definitions[claim.spec.agent]
+        except UnknownAgent as failure:
+            outcome.failure = failure
+            return outcome
+        limits = claim.spec.limits.over(definition.job_limits()).over(self._defaults)
+        attempt = _Attempt(claim, definition, limits, outcome)
+        with (
+            self._heartbeats.holding(claim, attempt.stop) as lease,
+            deadline(_set(limits.timeout_seconds), claim.ran_seconds, attempt.stop),
+        ):
             lease.renewed(claimed_at)
-            work = asyncio.create_task(self._work(claim, lease, outcome, progress, stopped))
-            try:
-                await work
-            except asyncio.CancelledError:
-                if not stopped:  # not our own doing: Celery terminated the task, somebody wants its end
-                    stopped.append(JobCancelled("The job was terminated."))
-                    work.cancel()
-                    await asyncio.gather(work, return_exceptions=True)
-                outcome.failure = stopped[0]
-            except Exception as error:  # noqa: BLE001 - whatever it is, the job ends in order
-                outcome.failure = stopped[0] if stopped else _as_failure(error)
+            journal = AttemptJournal(self._journal, self._blobs, lease, progress)
+            await attempt.run(self._work(attempt, lease, journal))
         return outcome
 
-    async def _work(
-        self,
-        claim: Claim,
-        lease: HeldLease,
-        outcome: Outcome,
-        progress: Progress,
-        stopped: list[JobFailure],
-    ) -> None:
-        """Sandbox, agent, changes. What it finds out goes into `outcome` at once: it may be cancelled."""
-        definition = self._definitions[claim.spec.agent]
-        limits = claim.spec.limits.over(definition.job_limits()).over(self._defaults)
-        deadline = Deadline.of(limits, ran_seconds=claim.ran_seconds)
-        journal = AttemptJournal(self._journal, self._blobs, lease, progress)
+    async def _work(self, attempt: _Attempt, lease: HeldLease, journal: AttemptJournal) -> None:
+        """Sandbox, agent, changes. What it finds out goes into the outcome at once: it may be cancelled."""
+        claim, outcome = attempt.claim, attempt.outcome
         resume = await self._files_are_here(claim, journal)
-        async with contextlib.AsyncExitStack() as stack:
-            async with deadline.enforced():
-                opening = self._provider.open(self._sandbox_spec(claim, definition, limits))
-                sandbox = await stack.enter_async_context(opening)
+        async with self._provider.open(self._sandbox_spec(attempt)) as sandbox:
             outcome.sandbox = sandbox.kind
             place: dict[str, JsonValue] = {"sandbox": sandbox.kind, "host": self._me().host}
             await journal.note(EventType.SANDBOX_READY, place, "sandbox ready")
             agent = Subagent(
                 claim.spec,
-                definition,
-                limits,
+                attempt.definition,
+                attempt.limits,
                 default_model=self._default_model,
                 sandbox=sandbox,
                 journal=journal,
             )
             try:
-                async with deadline.enforced():
-                    answer = await agent.run(resume=resume)
+                answer = await agent.run(resume=resume)
                 outcome.summary, outcome.output = answer.summary, answer.output
                 outcome.failure = limit_failure(answer)
+            except asyncio.CancelledError:
+                attempt.heard = True
+                raise
             except Exception as error:  # noqa: BLE001 - whatever it is, the changes are reported
                 outcome.failure = _as_failure(error)
             finally:
                 outcome.usage = agent.usage
-                await self._collect(sandbox, lease, outcome, stopped)
+                await self._collect(sandbox, lease, attempt)
 
     async def _files_are_here(self, claim: Claim, journal: AttemptJournal) -> bool:
         """Whether the last attempt's files are on this host, so that this one can go on with them."""
@@ -195,24 +224,22 @@ class JobRunner:
         await self._provider.discard(claim.spec.id)  # what an even older attempt left here is stale
         return False
 
-    def _sandbox_spec(self, claim: Claim, definition: AgentDefinition, limits: Limits) -> SandboxSpec:
+    def _sandbox_spec(self, attempt: _Attempt) -> SandboxSpec:
         return SandboxSpec(
-            job_id=claim.spec.id,
-            attempt=claim.attempt,
-            image=definition.image or self._default_image,
-            limits=limits,
-            snapshot=claim.spec.snapshot,
+            job_id=attempt.claim.spec.id,
+            attempt=attempt.claim.attempt,
+            image=attempt.definition.image or self._default_image,
+            limits=attempt.limits,
+            snapshot=attempt.claim.spec.snapshot,
         )
 
-    async def _collect(
-        self, sandbox: Sandbox, lease: HeldLease, outcome: Outcome, stopped: list[JobFailure]
-    ) -> None:
+    async def _collect(self, sandbox: Sandbox, lease: HeldLease, attempt: _Attempt) -> None:
         """Put the changes in the blob store, whatever ended the attempt; a failure here is its failure."""
-        if not lease.is_held or any(isinstance(reason, (LeaseLost, ShuttingDown)) for reason in stopped):
+        outcome, stopped = attempt.outcome, attempt.stopped_by
+        if not lease.is_held or isinstance(stopped, (LeaseLost, ShuttingDown)):
             return
-        hurried = bool(stopped) or isinstance(outcome.failure, DeadlineExceeded)
         try:
-            async with asyncio.timeout(HURRIED_CHANGES_SECONDS if hurried else CHANGES_SECONDS):
+            async with asyncio.timeout(HURRIED_CHANGES_SECONDS if stopped else CHANGES_SECONDS):
                 with await sandbox.changes() as bundle:
                     outcome.files = await asyncio.to_thread(_files, bundle)
                     if outcome.files:
@@ -245,12 +272,12 @@ class JobRunner:
 
     async def _insist(self, ask: Callable[[], object]) -> bool:
         """Ask the ledger again while Redis is away, for the length of a lease: then it answers no anyway."""
-        deadline = elapsed_clock() + 2 * self._lease_seconds
+        until = elapsed_clock() + 2 * self._lease_seconds
         while True:
             try:
                 return bool(await ask())  # type: ignore[misc] # a coroutine of bool
             except LedgerUnavailable:
-                if elapsed_clock() > deadline:
+                if elapsed_clock() > until:
                     return False
                 await asyncio.sleep(COMMIT_RETRY_SECONDS)
 
@@ -281,6 +308,13 @@ def _result(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:
             "sandbox": outcome.sandbox,
         },
     )
+
+
+def _set(value: float | None) -> float:
+    """A limit that the installation's defaults have filled."""
+    if value is None:
+        raise ValueError("a limit is not set")
+    return value
 
 
 def _files(bundle: IO[bytes]) -> tuple[FileChange, ...]:

@@ -31,7 +31,9 @@ class Reaper:
 
     async def run(self) -> None:
         """Reap for ever."""
-        await asyncio.gather(self._reap_jobs(), self._reap_leftovers())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._reap_jobs())
+            group.create_task(self._reap_leftovers())
 
     async def _reap_jobs(self) -> None:
         while True:

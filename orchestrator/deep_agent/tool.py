@@ -8,7 +8,7 @@ built once, holding no sandbox.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import cache
 from typing import Any, get_type_hints
 
@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from orchestrator.deep_agent.failures import ToolMistake
 
 ToolMethod = Callable[..., Awaitable[dict[str, Any]]]
-ToolGenerator = Callable[..., AsyncIterator[Any]]
+ToolGenerator = Callable[..., AsyncGenerator[Any]]
 
 INJECTED = ("self", "tool_context")
 """Parameters that the model does not see."""
@@ -51,8 +51,7 @@ class MethodTool(BaseTool):
 class ProgressTool(FunctionTool):
     """An async generator method as a tool: its Events are shown at once, its other value is the result.
 
-    ADK runs the generator; its declaration would come with a traceback in the log, for no JSON Schema fits
-    what a generator returns.
+    ADK runs the generator. Its own check of arguments lets unknown ones pass, and answers without a status.
     """
 
     def __init__(self, method: ToolGenerator) -> None:

@@ -121,7 +121,8 @@ class Journal:
                         return
                 if len(page) < PAGE:
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(rung.wait(), POLL_SECONDS)
+                        async with asyncio.timeout(POLL_SECONDS):  # wait_for loses cancels before Python 3.12
+                            await rung.wait()
 
     async def close(self) -> None:
         """Stop listening."""

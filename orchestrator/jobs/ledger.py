@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
+from uuid import uuid4
 
 from pydantic import JsonValue
 from redis.asyncio import Redis
@@ -189,8 +190,9 @@ class Ledger:
 
     async def claim(self, job_id: str, worker: WorkerInfo, lease_seconds: float) -> Claim | str:
         """Begin an attempt; or why not, in a word: a message that comes twice or late claims nothing."""
+        request = uuid4().hex  # the client asks again by itself when an answer gets lost
         answer = await self._run(
-            "claim", job_id, worker.name, worker.host, worker.host_limit, _ms(lease_seconds)
+            "claim", job_id, worker.name, worker.host, worker.host_limit, _ms(lease_seconds), request
         )
         if answer[0] == "refused":
             return str(answer[1])
@@ -252,7 +254,7 @@ def _source(name: str) -> str:
 
 def _submission(spec: JobSpec) -> tuple[str | int, ...]:
     """The seven values that submit.lua takes for a job."""
-    key = f"{spec.tenant}:{spec.idempotency_key}" if spec.idempotency_key else ""
+    key = json.dumps([spec.tenant, spec.idempotency_key]) if spec.idempotency_key else ""
     stored = spec.model_dump_json(exclude_defaults=True, exclude_none=True)
     return spec.id, spec.root_id, spec.parent_id or "", spec.priority, spec.max_attempts, key, stored
 

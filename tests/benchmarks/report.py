@@ -14,7 +14,7 @@ from rich.table import Table
 
 from tests.benchmarks.measure import Row
 
-NAMED_AS_DIVISOR = 0.5
+READS_AS_PART = 0.2
 """Below this a ratio reads better as a part: 1/30 instead of 0.033."""
 
 
@@ -38,9 +38,9 @@ def print_table(rows: Sequence[Row], console: Console) -> None:
     for row in rows:
         table.add_row(*_cells(row))
     console.print(table)
-    for row in rows:
-        if row.not_measured is not None:
-            console.print(f"{row.name} not measured: {row.not_measured}", markup=False)
+    for why in dict.fromkeys(row.not_measured for row in rows if row.not_measured):
+        names = ", ".join(row.name for row in rows if row.not_measured == why)
+        console.print(f"not measured: {names}: {why}", markup=False)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def _number(value: float | None) -> str:
 def _ratio(value: float | None) -> str:
     if value is None:
         return "-"
-    return f"1/{1 / value:.0f}" if 0 < value < NAMED_AS_DIVISOR else f"{value:.2f}"
+    return f"1/{1 / value:.0f}" if 0 < value < READS_AS_PART else f"{value:.2f}"
 
 
 def _target(row: Row) -> str:

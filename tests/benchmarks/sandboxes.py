@@ -24,7 +24,7 @@ FILE = bytes(range(256)) * 16
 
 COLD_START = Benchmark(
     name="cold-start",
-    title="cold start, 10 files, to first command done",
+    title="cold start, 10 files, first command",
     unit="ms",
     floor="API create, start, exec",
     target_ratio=1.25,

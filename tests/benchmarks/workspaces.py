@@ -44,7 +44,7 @@ OPEN = Benchmark(
     target_ratio=1.1,
 )
 FIRST_SEED = Benchmark(
-    name="seed-first", title="seed 5,000 files, snapshot new to the host", unit="ms", floor="put_archive"
+    name="seed-first", title="seed 5,000 files, snapshot new to host", unit="ms", floor="put_archive"
 )
 CHANGES = Benchmark(
     name="changes",

@@ -1,10 +1,14 @@
--- ARGV: prefix, id, worker, host, jobs at once on the host (0: no limit), lease in milliseconds.
+-- ARGV: prefix, id, worker, host, jobs at once on the host (0: no limit), lease in milliseconds, a name for this request:
+-- one whose answer got lost is asked again under the same name, and has the claim that it made.
 -- Returns {'claimed', token, attempt, specification, milliseconds run before, submitted at, started at} or
 -- {'refused', why}: a message that comes twice, late, or to a full host changes nothing.
-local id, worker, host, host_limit, lease = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
+local id, worker, host, host_limit, lease, request = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local job = redis.call('HMGET', key('job', id), 'state', 'dispatched', 'root', 'spec', 'ran_ms', 'submitted_at',
-  'started_at', 'attempt')
+  'started_at', 'attempt', 'claim', 'token')
 if not job[1] then return {'refused', 'unknown'} end
+if job[1] == 'running' and job[9] == request then
+  return {'claimed', job[10], job[8], job[4], job[5], job[6], job[7]}
+end
 if job[1] ~= 'queued' or job[2] ~= '1' then return {'refused', job[1]} end
 if host_limit > 0 and redis.call('SCARD', key('host', host)) >= host_limit then
   give_back(id, job[3])
@@ -16,7 +20,7 @@ local token = redis.call('INCR', key('fence'))
 local attempt = redis.call('HINCRBY', key('job', id), 'attempt', 1)
 local started = job[7] or tostring(now)
 redis.call('HSET', key('job', id), 'state', 'running', 'token', token, 'worker', worker, 'host', host,
-  'claimed_at', now, 'beat_at', now, 'started_at', started)
+  'claimed_at', now, 'beat_at', now, 'started_at', started, 'claim', request)
 redis.call('ZADD', key('leases'), now + lease, id)
 redis.call('SADD', key('host', host), id)
 journal(id, attempt, {state = 'running', worker = worker, host = host})

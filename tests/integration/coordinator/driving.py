@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,14 +99,17 @@ class Coordination:
         assert session is not None
         return session
 
-    def runner(self, *replies: dict[str, Any]) -> Runner:
-        folder = self._folder / f"coordinator-{next(self._numbers)}"
-        folder.mkdir()
-        script = write_script(folder, {"agent": "coordinator", **conversation("", *replies)})
+    def runner(self, *replies: dict[str, Any], model: str | None = None) -> Runner:
+        """A runner of a coordinator with that model, or one that gives these replies."""
         coordinator = create_coordinator(
-            self.client, workspace=self.workspace, model=f"scripted:{script}"
+            self.client, workspace=self.workspace, model=model or f"scripted:{self._script(replies)}"
         )
         return Runner(app=create_coordinator_app(coordinator), session_service=self.sessions)
+
+    def _script(self, replies: Sequence[dict[str, Any]]) -> Path:
+        folder = self._folder / f"coordinator-{next(self._numbers)}"
+        folder.mkdir()
+        return write_script(folder, {"agent": "coordinator", **conversation("", *replies)})
 
     async def drive(self, runner: Runner, run: Run, *, stop_at: str | None = None, **more: Any) -> None:
         """Read the run to its end, or leave it at the first event that says `stop_at`."""

@@ -1,0 +1,256 @@
+"""Jobs whose agents ask a model over HTTP: Google's own client in a real worker, a server on this machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.adk.agents.run_config import RunConfig, StreamingMode
+
+from orchestrator.client import JobClient
+from orchestrator.jobs.failures import AgentFailed, LimitReached, ModelUnavailable
+from orchestrator.jobs.journal import EventType
+from orchestrator.jobs.result import JobResult
+from orchestrator.jobs.spec import Limits
+from orchestrator.jobs.state import JobState
+from tests.builders import make_spec
+from tests.integration.coordinator.driving import Coordination, Run
+from tests.integration.models.gemini_server import Answer, GeminiServer, call, gemini_server, text
+from tests.services import Installation, installation
+
+pytestmark = pytest.mark.redis
+
+KEY = "canary-key-4f1d9c"
+PROMPT = "canary-prompt-81aa"
+CONTENT = "canary-content-3c07"
+AT_ONCE = {"Retry-After": "0"}
+NO_PROXY = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[GeminiServer]:
+    with gemini_server([]) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, service: GeminiServer) -> Iterator[Installation]:
+    folder = tmp_path_factory.mktemp("models")
+    google = {"GOOGLE_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": service.url}
+    settings = {"FANOUT_MODEL": "gemini-2.5-flash", "FANOUT_LOG_LEVEL": "debug"}
+    with installation(folder, **google, **settings, **NO_PROXY) as made:
+        made.start_worker()
+        yield made
+
+
+class Agent:
+    """Runs one job after the other, each with the service's answers to it."""
+
+    def __init__(self, client: JobClient, service: GeminiServer, workspace: Path) -> None:
+        self.client = client
+        self.service = service
+        self.workspace = workspace
+
+    async def run(self, *answers: Answer, **spec: Any) -> JobResult:
+        self.service.answers[:] = answers
+        self.service.requests.clear()
+        job_id = await self.client.submit(make_spec(PROMPT, **spec), workspace=self.workspace)
+        return await self.client.wait(job_id, 40)
+
+    def told(self, request: int) -> str:
+        """What the model was told with its request of that number."""
+        return str(self.service.requests[request]["contents"])
+
+
+@pytest.fixture
+async def agent(place: Installation, service: GeminiServer, tmp_path: Path) -> AsyncIterator[Agent]:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (workspace / "kept.txt").write_text(f"{CONTENT}\n")
+    async with place.client() as client:
+        await place.ready(client)
+        yield Agent(client, service, workspace)
+
+
+DONE = Answer([text("Finished.\n\n## Summary\ndone")])
+
+
+async def test_a_job_works_with_the_tools_that_the_model_calls(agent: Agent) -> None:
+    result = await agent.run(
+        Answer([text("reading"), call("read_file", file_path="/workspace/kept.txt")]),
+        Answer([call("write_file", file_path="/workspace/new.txt", content="new\n"), call("execute", command="cat kept.txt")]),
+        DONE,
+    )  # fmt: skip
+
+    assert result.success, result.error
+    assert result.summary == "done"
+    assert [file.path for file in result.files_modified] == ["new.txt"]
+    assert agent.told(1).count(CONTENT) == 1
+    assert agent.told(2).count(CONTENT) == 2
+    assert (result.usage.model_calls, result.usage.tool_calls) == (3, 3)
+    assert (result.usage.input_tokens, result.usage.output_tokens) == (300, 30)
+
+
+async def test_an_overloaded_service_is_asked_again_when_it_says(agent: Agent) -> None:
+    begun = time.monotonic()
+    result = await agent.run(
+        Answer(status=503, headers=AT_ONCE),
+        Answer(status=429, headers={"Retry-After": "1"}),
+        Answer(body="<html>a proxy's page</html>"),
+        DONE,
+    )
+
+    assert result.success, result.error
+    assert time.monotonic() - begun > 1
+    assert len(agent.service.requests) == 4
+    assert (result.attempts, result.usage.model_calls) == (1, 1)
+
+
+async def test_a_service_that_stays_down_fails_the_job_after_its_attempts(agent: Agent) -> None:
+    result = await agent.run(*[Answer(status=503, headers=AT_ONCE)] * 20, max_attempts=2)
+
+    assert result.state is JobState.FAILED
+    assert result.error is not None
+    assert (result.error.type, result.error.retryable) == (ModelUnavailable.__name__, True)
+    assert "503" in result.error.message
+    assert result.attempts == 2
+    assert len(agent.service.requests) == 2 * 5
+
+
+async def test_what_the_model_does_wrong_comes_back_to_it_as_text(agent: Agent) -> None:
+    result = await agent.run(
+        Answer([], finish_reason="MALFORMED_FUNCTION_CALL"),
+        Answer([
+            call("nosuch"),
+            call("read_file"),
+            call("ls", path="/workspace", depth=3),
+            call("write_file", file_path="/workspace/kept.txt/below", content="x"),
+            call("read_file", file_path=["/workspace/kept.txt"]),
+            call("execute", command="exit 3"),
+            call("execute", command="\x00"),
+        ]),
+        DONE,
+    )  # fmt: skip
+
+    assert result.success, result.error
+    assert "could not be read" in agent.told(1)
+    (*_, answers) = agent.service.requests[2]["contents"]
+    told = [part["functionResponse"]["response"] for part in answers["parts"]]
+    assert "no tool with that name" in str(told[0])
+    assert "file_path: Field required" in str(told[1])
+    assert "depth: Extra inputs are not permitted" in str(told[2])
+    assert told[3]["status"] == "error"
+    assert "file_path: Input should be a valid string" in str(told[4])
+    assert told[5]["exit_code"] == 3
+    assert told[6]["status"] == "error"
+
+
+async def test_a_refused_request_fails_the_job_at_once(agent: Agent) -> None:
+    result = await agent.run(Answer(status=400), DONE)
+
+    assert result.error is not None
+    assert (result.error.type, result.attempts) == (AgentFailed.__name__, 1)
+    assert "400: not now" in result.error.message
+    assert len(agent.service.requests) == 1
+
+
+async def test_the_budget_of_model_calls_ends_a_job_in_order(agent: Agent) -> None:
+    step = Answer([text("a step"), call("execute", command="echo x >> steps.txt")])
+    summed_up = Answer([text("## Summary\ntwo steps done"), call("execute", command="echo never >> steps.txt")])
+    result = await agent.run(step, step, summed_up, DONE, limits=Limits(max_model_calls=3))
+
+    assert result.state is JobState.FAILED
+    assert result.error is not None
+    assert result.error.type == LimitReached.__name__
+    assert "max_model_calls=3" in result.error.message
+    assert result.summary.startswith("two steps done")
+    assert result.usage.model_calls == 3
+    assert [(file.path, file.lines_added) for file in result.files_modified] == [("steps.txt", 2)]
+
+
+async def test_the_budget_of_tokens_ends_a_job_in_order(agent: Agent) -> None:
+    step = Answer([call("execute", command="echo x >> steps.txt")])
+    summed_up = Answer([text("## Summary\nas far as it went")])
+    result = await agent.run(step, step, summed_up, limits=Limits(max_tokens=350))
+
+    assert result.error is not None
+    assert result.error.type == LimitReached.__name__
+    assert "max_tokens=350" in result.error.message
+    assert result.summary == "as far as it went"
+    assert result.usage.input_tokens + result.usage.output_tokens <= 350
+
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"count": {"type": "integer"}},
+    "required": ["count"],
+    "additionalProperties": False,
+}
+
+
+async def test_a_structured_answer_is_validated_and_sent_back_once(agent: Agent) -> None:
+    wrong, right = Answer([text('{"count": "three"}')]), Answer([text('```json\n{"count": 3}\n```')])
+    result = await agent.run(wrong, right, output_schema=SCHEMA)
+
+    assert result.success, result.error
+    assert result.output == {"count": 3}
+    assert "does not fit the schema at $.count" in agent.told(1)
+
+
+async def test_an_answer_that_does_not_fit_twice_fails_the_job(agent: Agent) -> None:
+    result = await agent.run(*[Answer([text("three of them")])] * 3, output_schema=SCHEMA)
+
+    assert result.state is JobState.FAILED
+    assert result.error is not None
+    assert result.error.type == AgentFailed.__name__
+    assert result.output is None
+    assert len(agent.service.requests) == 2
+
+
+async def test_a_streaming_coordinator_and_its_sub_agent(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    environment = {"GOOGLE_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": agent.service.url, **NO_PROXY}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    agent.service.paths.clear()
+    agent.service.answers[:] = [
+        Answer([text("I give "), text("it away."), call("task", description="write new.txt")]),
+        Answer([call("write_file", file_path="/workspace/new.txt", content="new\n")]),
+        DONE,
+        Answer([text("all "), text("done")]),
+    ]
+    coordination = Coordination(agent.client, tmp_path, agent.workspace)
+    run = Run(await coordination.new_session())
+    streaming = RunConfig(streaming_mode=StreamingMode.SSE)
+    await coordination.drive(coordination.runner(model="gemini-2.5-flash"), run, run_config=streaming)
+
+    assert ["alt=sse" in path for path in agent.service.paths] == [True, False, False, True]
+    assert run.text == "I give it away.all done"
+    assert [result["status"] for result in run.results] == ["success"]
+    assert (agent.workspace / "new.txt").read_text() == "new\n"
+    assert [event for event in run.progress if event.author == "coordinator"]
+
+
+async def test_the_key_is_found_nowhere_and_the_log_tells_no_content(agent: Agent, place: Installation) -> None:
+    echoing = f'{{"error": {{"code": 400, "message": "the key {KEY} is wrong"}}}}'
+    refused = await agent.run(Answer(status=400, body=echoing))
+    await agent.run(Answer([call("execute", command="env; cat kept.txt; cat /proc/*/environ")]), DONE)
+    result = await agent.run(Answer([call("write_file", file_path="/workspace/a", content=CONTENT)]), DONE)
+
+    assert refused.error is not None
+    assert "is wrong" in refused.error.message
+    for outcome in (refused, result):
+        journal = [event async for event in agent.client.events(outcome.job_id, follow=False)]
+        assert [event for event in journal if event.type is EventType.JOB_STATE]
+        assert KEY not in outcome.model_dump_json() + str(journal)
+    written = {path: path.read_bytes() for path in place.folder.rglob("*") if path.is_file()}
+    assert any(PROMPT.encode() in content for content in written.values())  # Redis writes all that it gets
+    assert [path for path, content in written.items() if KEY.encode() in content] == []
+    log = place.workers[0].log.read_text()
+    assert "attempt ended" in log
+    assert PROMPT not in log
+    assert CONTENT not in log
