@@ -1,8 +1,10 @@
 # The worker's image (also the client's and Flower's). Nothing that an agent runs is in here: that is in the
 # sandbox images, on the engine that the worker talks to.
+# Another base needs Debian's apt and Python 3.11 or newer with venv: `fanout/python` is one.
 ARG BASE=python:3.12-slim-bookworm
 FROM ${BASE}
 
+USER root
 RUN apt-get update \
     && apt-get install -y --no-install-recommends git \
     && rm -rf /var/lib/apt/lists/*

@@ -20,6 +20,7 @@ from orchestrator.jobs.failures import InvalidJob, LedgerUnavailable, UnknownJob
 from orchestrator.jobs.journal import BEGINNING, Journal, JournalEvent
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.ledger import Ledger, WorkerInfo, waiting_reason
+from orchestrator.jobs.outage import through_outage
 from orchestrator.jobs.queue import CeleryQueue
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import JobSpec, new_job_id
@@ -119,10 +120,13 @@ class JobClient:
         return ids
 
     async def run(self, spec: JobSpec, *, workspace: Path | None = None, merge: bool = True) -> JobResult:
-        """Submit a job, wait for its end and, unless told otherwise, merge its changes into the workspace."""
+        """Submit a job, wait for its end and, unless told otherwise, merge its changes into the workspace.
+
+        Those of a job that did not succeed stay out; `apply` merges them.
+        """
         job_id = await self.submit(spec, workspace=workspace)
         result = await self.wait(job_id)
-        if merge and workspace is not None:
+        if merge and workspace is not None and result.success:
             await self.merge(result, workspace)
         return result
 
@@ -135,19 +139,19 @@ class JobClient:
         return await self._ledger.result(job_id)
 
     async def wait(self, job_id: str, timeout_seconds: float | None = None) -> JobResult:
-        """Wait for a job's end.
+        """Wait for a job's end, also through an outage of Redis that is shorter than `OUTAGE_SECONDS`.
 
         Raises:
             TimeoutError: it has not ended by then; it goes on.
         """
+        result = await self.result(job_id)
         async with asyncio.timeout(timeout_seconds):
-            while True:
-                result = await self.result(job_id)
-                if result is not None:
-                    return result
-                last = await self._journal.last(job_id)
-                async for _ in self.events(job_id, last.id if last else BEGINNING):
+            while result is None:
+                last = await through_outage(lambda: self._journal.last(job_id))
+                async for _ in self._journal.follow(job_id, last.id if last else BEGINNING):
                     pass
+                result = await through_outage(lambda: self.result(job_id))
+        return result
 
     async def cancel(self, job_id: str) -> JobRecord:
         """End a job and all below it; its record before. A job that has ended stays as it is."""
@@ -184,7 +188,7 @@ class JobClient:
             ]
             if len(found) >= limit:
                 break
-        return await self._explained(found[-limit:])
+        return await self._explained(found[max(0, len(found) - limit) :])
 
     async def tree(self, job_id: str) -> Records:
         """Every job of a job's tree, or of the tree of that root id, oldest first: parents before children.
@@ -218,7 +222,7 @@ class JobClient:
     async def events(
         self, job_id: str, after: str = BEGINNING, *, follow: bool = True
     ) -> AsyncIterator[JournalEvent]:
-        """A job's journal after an event id; with `follow` on to the job's end.
+        """A job's journal after an event id; with `follow` on to the job's end, also through an outage.
 
         Raises:
             UnknownJob: there is no such job.

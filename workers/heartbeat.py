@@ -24,7 +24,7 @@ BEATS_PER_LEASE = 4
 FENCE = 0.8
 """The share of a lease after which an attempt stops by itself: the rest is for clocks and pauses."""
 LOOKS_PER_LEASE = 20
-"""How often the fence is looked at: an attempt stops within 5 % of its lease after it, so before the lapse."""
+"""How often the fence is looked at: an attempt stops 5 % of its lease later at most, before the lapse."""
 
 
 def elapsed_clock() -> float:

@@ -44,6 +44,9 @@ HURRIED_CHANGES_SECONDS = 1.0
 FULL_HOST_SECONDS = 0.5
 """A place on a full host is not asked for again before this."""
 COMMIT_RETRY_SECONDS = 0.25
+RETRY_PAUSE_SECONDS = 2.0
+"""Before the second attempt; each later pause is four times as long. So three attempts outlast the restart of
+a Docker engine, and a host in trouble does not use up the attempts of every job that waits."""
 INSIST_SECONDS = 0.2
 
 Progress = Callable[[str], None]
@@ -92,8 +95,6 @@ class _Attempt:
                 self.stop(JobCancelled("The job was terminated."))
                 await asyncio.wait({self._work})
             self.outcome.failure = self.stopped_by
-        except Exception as error:  # noqa: BLE001 - whatever it is, the job ends in order
-            self.outcome.failure = self.stopped_by or _as_failure(error)
         finally:
             if self._stopping is not None:
                 self._stopping.cancel()
@@ -182,8 +183,19 @@ class JobRunner:
         ):
             lease.renewed(claimed_at)
             journal = AttemptJournal(self._journal, self._blobs, lease, progress)
-            await attempt.run(self._work(attempt, lease, journal))
+            await attempt.run(self._work_and_pause(attempt, lease, journal))
         return outcome
+
+    async def _work_and_pause(self, attempt: _Attempt, lease: HeldLease, journal: AttemptJournal) -> None:
+        """The work; when another attempt may help, a pause before it, with the place on the worker kept."""
+        try:
+            await self._work(attempt, lease, journal)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the job ends in order
+            attempt.outcome.failure = attempt.stopped_by or _as_failure(error)
+        failure, claim = attempt.outcome.failure, attempt.claim
+        may_help = failure is not None and failure.retryable and claim.attempt < claim.spec.max_attempts
+        if may_help and attempt.stopped_by is None and lease.is_held:
+            await asyncio.sleep(RETRY_PAUSE_SECONDS * 4 ** (claim.attempt - 1))
 
     async def _work(self, attempt: _Attempt, lease: HeldLease, journal: AttemptJournal) -> None:
         """Sandbox, agent, changes. What it finds out goes into the outcome at once: it may be cancelled."""
@@ -209,7 +221,7 @@ class JobRunner:
                 attempt.heard = True
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, the changes are reported
-                outcome.failure = _as_failure(error)
+                outcome.failure = attempt.stopped_by or _as_failure(error)
             finally:
                 outcome.usage = agent.usage
                 await self._collect(sandbox, lease, attempt)
@@ -239,15 +251,25 @@ class JobRunner:
         if not lease.is_held or isinstance(stopped, (LeaseLost, ShuttingDown)):
             return
         try:
-            async with asyncio.timeout(HURRIED_CHANGES_SECONDS if stopped else CHANGES_SECONDS):
-                with await sandbox.changes() as bundle:
-                    outcome.files = await asyncio.to_thread(_files, bundle)
-                    if outcome.files:
-                        bundle.seek(0)
-                        outcome.changes = await self._blobs.put_file(bundle)
+            await self._store_changes(
+                sandbox, outcome, HURRIED_CHANGES_SECONDS if stopped else CHANGES_SECONDS
+            )
+        except asyncio.CancelledError:  # its end is wanted just now: what can be had in a hurry
+            attempt.heard = True
+            await self._store_changes(sandbox, outcome, HURRIED_CHANGES_SECONDS)
+            raise
         except Exception as error:  # noqa: BLE001 - as above
             log.warning("changes not collected", error=type(error).__name__)
             outcome.failure = outcome.failure or _as_failure(error)
+
+    async def _store_changes(self, sandbox: Sandbox, outcome: Outcome, seconds: float) -> None:
+        async with asyncio.timeout(seconds):
+            with await sandbox.changes() as bundle:
+                files = await asyncio.to_thread(_files, bundle)
+                if files:
+                    bundle.seek(0)
+                    outcome.changes = await self._blobs.put_file(bundle)
+                    outcome.files = files  # both or none: nothing is listed that cannot be had
 
     async def _conclude(self, claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult | None:
         """Tell the ledger how the attempt ended; the result when that ended the job."""
@@ -283,6 +305,18 @@ class JobRunner:
 
 
 def _result(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:
+    """A result that can be stored: an answer that is not Unicode is dropped, and that is the failure."""
+    try:
+        result = _whole_result(claim, outcome, ran_seconds)
+        result.model_dump_json()
+    except ValueError:
+        kept = Outcome(usage=outcome.usage, sandbox=outcome.sandbox, failure=outcome.failure)
+        kept.failure = kept.failure or AgentFailed("The agent's answer is not valid Unicode; it was dropped.")
+        return _whole_result(claim, kept, ran_seconds)
+    return result
+
+
+def _whole_result(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:
     failure = outcome.failure
     state = JobState.SUCCEEDED
     if isinstance(failure, DeadlineExceeded):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from orchestrator.jobs.queue import RUN_JOB
@@ -15,6 +15,8 @@ from workers.pool import wait_for
 
 PROGRESS_SECONDS = 1.0
 """At most one progress event a job and second: dashboards keep them all."""
+_dashboards = ThreadPoolExecutor(1, "dashboards")
+"""Sends progress events: a thread of its own, because Celery blocks, and for long when its Redis is away."""
 
 
 class JobNotSucceeded(Exception):
@@ -40,16 +42,17 @@ def _reporter(task: Any) -> Progress:
     Whatever stands there while a job runs is replaced by its outcome.
     """
     task_id, hostname, sent_at = task.request.id, task.request.hostname, 0.0
+    sending: Future[None] | None = None
 
     def send(line: str) -> None:
         with app.events.default_dispatcher(hostname=hostname) as dispatcher:
             dispatcher.send("task-progress", uuid=task_id, result=line)
 
     def report(line: str) -> None:
-        nonlocal sent_at
-        if time.monotonic() - sent_at >= PROGRESS_SECONDS:
+        nonlocal sent_at, sending
+        if time.monotonic() - sent_at >= PROGRESS_SECONDS and (sending is None or sending.done()):
             sent_at = time.monotonic()
-            asyncio.get_running_loop().run_in_executor(None, send, line)  # fire and forget: Celery blocks
+            sending = _dashboards.submit(send, line)  # fire and forget
 
     return report
 

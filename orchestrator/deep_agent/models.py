@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from functools import lru_cache
@@ -15,7 +16,7 @@ from orchestrator.deep_agent.failures import ModelNotConfigured
 from orchestrator.deep_agent.retries import DEFAULT_RETRIES, ResilientModel, RetryPolicy
 from orchestrator.deep_agent.scripted_model import ScriptedModel
 
-__all__ = ["ModelNotConfigured", "resolve_model"]
+__all__ = ["ModelNotConfigured", "preload_client", "resolve_model"]
 
 _GEMINI_VARIABLES = ("GOOGLE_API_KEY", "GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL")
 
@@ -33,6 +34,17 @@ def resolve_model(name: str, *, agent_name: str, retries: RetryPolicy = DEFAULT_
         raise ModelNotConfigured(f"No model is named. A model is one of {KNOWN_NAMES}.")
     candidates = [_single(part, agent_name) for part in names]
     return ResilientModel(model=candidates[0].model, candidates=candidates, retries=retries)
+
+
+def preload_client(name: str) -> None:
+    """Load what a model's first call would load, on the event loop and with a request under way.
+
+    Blocks, up to seconds. What cannot be loaded says so when it is used.
+    """
+    with contextlib.suppress(Exception):
+        model = resolve_model(name, agent_name="preload")
+        for candidate in model.candidates if isinstance(model, ResilientModel) else ():
+            getattr(candidate, "api_client", None)  # ADK makes it when it is looked at
 
 
 def _single(name: str, agent_name: str) -> BaseLlm:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import re
 from collections.abc import AsyncGenerator
@@ -38,6 +39,9 @@ _UNREACHED = frozenset(
     }
 )
 """By name, in the error's ancestry: most of the libraries that raise them are optional."""
+
+_KEY_VARIABLES = ("_API_KEY", "_AUTH_TOKEN", "_ACCESS_TOKEN", "_SECRET_ACCESS_KEY")
+"""How the names of variables that hold a provider's secret end."""
 
 MAX_MESSAGE_CHARACTERS = 300
 """How much of a provider's own words goes into our error."""
@@ -94,10 +98,10 @@ class ResilientModel(BaseLlm):
                         async for response in responses:
                             replied = replied or not response.partial
                             yield response
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - whatever it is, it leaves as ours
                     failure = translated(error, candidate.model)
                     if replied or not failure.retryable:
-                        raise failure from error
+                        raise failure from None  # the original's text may quote the key
                     if attempt + 1 < self.retries.attempts:
                         await asyncio.sleep(self.retries.delay(attempt, _asked_for(error)))
                 else:
@@ -110,11 +114,19 @@ def translated(error: Exception, model: str) -> ModelFailed:
     if isinstance(error, ModelFailed):
         return error
     status = _status(error)
-    words = str(getattr(error, "message", None) or error).strip()[:MAX_MESSAGE_CHARACTERS]
+    words = _without_keys(str(getattr(error, "message", None) or error).strip())[:MAX_MESSAGE_CHARACTERS]
     said = f"{status}: {words}" if status else f"{type(error).__name__}: {words}"
     if status in RETRYABLE_STATUS or (status is None and _is_unreached(error)):
         return ModelUnavailable(f"{model} does not answer, after all retries ({said}).")
     return ModelRefused(f"{model} refused the request ({said}).")
+
+
+def _without_keys(words: str) -> str:
+    """Some services quote the key that they refuse, and an error's text goes into logs and results."""
+    for name, value in os.environ.items():
+        if name.endswith(_KEY_VARIABLES) and value:
+            words = words.replace(value, "(hidden)")
+    return words
 
 
 def _is_unreached(error: Exception) -> bool:

@@ -11,12 +11,15 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from pydantic import JsonValue
 from redis.asyncio import Redis
 
+from orchestrator.jobs.failures import UnknownJob
 from orchestrator.jobs.keys import Keys
+from orchestrator.jobs.outage import through_outage
 from orchestrator.jobs.redis_errors import redis_failures
 from orchestrator.jobs.spec import JobId, WireModel
 from orchestrator.jobs.state import JobState
@@ -109,11 +112,16 @@ class Journal:
         return next((_event(job_id, entry_id, fields) for entry_id, fields in entries), None)
 
     async def follow(self, job_id: str, after: str = BEGINNING) -> AsyncIterator[JournalEvent]:
-        """Every event after `after`, old ones and new ones, until the job's terminal state."""
+        """Every event after `after`, old ones and new ones, until the job's terminal state.
+
+        Raises:
+            UnknownJob: there is no such journal, or no longer: Redis came back without it.
+            LedgerUnavailable: Redis stayed away for longer than `OUTAGE_SECONDS`.
+        """
         async with self._bells.listen(job_id) as rung:
             while True:
                 rung.clear()
-                page = await self.read(job_id, after, PAGE)
+                page = await through_outage(partial(self._page, job_id, after))
                 for event in page:
                     after = event.id
                     yield event
@@ -123,6 +131,12 @@ class Journal:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(POLL_SECONDS):  # wait_for loses cancels before Python 3.12
                             await rung.wait()
+
+    async def _page(self, job_id: str, after: str) -> list[JournalEvent]:
+        page = await self.read(job_id, after, PAGE)
+        if not page and await self.last(job_id) is None:
+            raise UnknownJob(f"There is no job {job_id}.")
+        return page
 
     async def close(self) -> None:
         """Stop listening."""
@@ -156,9 +170,7 @@ class _Bells:
             self._listeners[channel].remove(rung)
             if not self._listeners[channel]:
                 del self._listeners[channel]
-                if self._pubsub is not None:
-                    with contextlib.suppress(Exception):  # the poll finds what a lost bell would have told
-                        await self._pubsub.unsubscribe(channel)
+                await self._unsubscribe(channel)
 
     async def _subscribe(self, channel: str) -> None:
         if self._pubsub is None:
@@ -167,6 +179,12 @@ class _Bells:
             await self._pubsub.subscribe(channel)
         if self._pump is None or self._pump.done():
             self._pump = asyncio.create_task(self._ring())
+
+    async def _unsubscribe(self, channel: str) -> None:
+        async with self._lock:
+            if channel not in self._listeners:  # else somebody began to listen meanwhile
+                with contextlib.suppress(Exception):  # its bells will ring for nobody
+                    await self._pubsub.unsubscribe(channel)
 
     async def _ring(self) -> None:
         while self._listeners:

@@ -18,7 +18,7 @@ from uuid import uuid4
 from pydantic import JsonValue
 from redis.asyncio import Redis
 
-from orchestrator.jobs.failures import UnknownJob
+from orchestrator.jobs.failures import InvalidJob, UnknownJob
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.redis_errors import redis_failures
 from orchestrator.jobs.result import JobResult
@@ -83,12 +83,17 @@ class Ledger:
     # What a parent does
 
     async def submit(self, specs: Sequence[JobSpec]) -> list[str]:
-        """Store jobs; the ids under which they stand. A known id or idempotency key is the same job."""
+        """Store jobs; the ids under which they stand. A known id or idempotency key is the same job.
+
+        Raises:
+            InvalidJob: one cannot be stored; nothing is.
+            LedgerUnavailable: some may be stored all the same; submitting all of them again is safe.
+        """
+        submissions = [_submission(spec) for spec in specs]
         ids: list[str] = []
-        for first in range(0, len(specs), SUBMIT_BATCH):
-            batch = specs[first : first + SUBMIT_BATCH]
-            arguments = [value for spec in batch for value in _submission(spec)]
-            ids += await self._run("submit", *arguments)
+        for first in range(0, len(submissions), SUBMIT_BATCH):
+            batch = submissions[first : first + SUBMIT_BATCH]
+            ids += await self._run("submit", *(value for submission in batch for value in submission))
         return ids
 
     async def cancel(self, job_id: str) -> JobState:
@@ -255,7 +260,10 @@ def _source(name: str) -> str:
 def _submission(spec: JobSpec) -> tuple[str | int, ...]:
     """The seven values that submit.lua takes for a job."""
     key = json.dumps([spec.tenant, spec.idempotency_key]) if spec.idempotency_key else ""
-    stored = spec.model_dump_json(exclude_defaults=True, exclude_none=True)
+    try:
+        stored = spec.model_dump_json(exclude_defaults=True, exclude_none=True)
+    except ValueError as error:
+        raise InvalidJob(f"Job {spec.id} holds text that is not valid Unicode.") from error
     return spec.id, spec.root_id, spec.parent_id or "", spec.priority, spec.max_attempts, key, stored
 
 

@@ -61,7 +61,7 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
     async with bench() as place:
         tree = place.folder / "tree"
         tree.mkdir()
-        await asyncio.to_thread(write_tree, tree)
+        write_tree(tree)  # not in a thread, which would go on while an interrupted run removes the folder
         snapshot = await place.snapshot(tree)
         for benchmark, measure in measures.items():
             if benchmark.name in wanted:

@@ -135,8 +135,10 @@ class PrivateGit:
             "core.protectNTFS=false",
             "core.protectHFS=false",
             "core.fsmonitor=false",
+            "core.fsync=none",  # all of it is thrown away
+            "fastimport.unpackLimit=1",  # one pack instead of hundreds of loose objects
         )
-        options = [option for setting in settings for option in ("-c", f"core.{setting}")]
+        options = [option for setting in settings for option in ("-c", setting)]
         try:
             return subprocess.Popen(  # noqa: S603 - git, with our own arguments
                 ["git", *options, *arguments],  # noqa: S607 - where the machine has it

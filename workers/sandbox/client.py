@@ -42,6 +42,18 @@ class ByteStream(Protocol):
         ...
 
 
+class Tunnelling(Protocol):
+    """Whoever takes the frames of tunnels: see `resident_forward`."""
+
+    def receive(self, header: dict[str, Any], payload: bytes) -> None:
+        """A frame has come. Must not wait; FrameError means that the sandbox is not to be trusted."""
+        ...
+
+    def abandon(self) -> None:
+        """The sandbox is dead."""
+        ...
+
+
 class OperationFailed(SandboxFailure):
     """The resident refused or failed an operation; `kind` says how."""
 
@@ -66,6 +78,7 @@ class ResidentClient:
         self._outgoing: asyncio.Queue[bytes] = asyncio.Queue(maxsize=4)
         self._ready = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._tunnels: Tunnelling | None = None
         self._death: str | None = None
 
     @property
@@ -103,7 +116,30 @@ class ResidentClient:
             self._death = reason
         for answers in self._pending.values():
             answers.put_nowait(SandboxDied(self._death))
+        if self._tunnels is not None:
+            self._tunnels.abandon()
         self._ready.set()
+
+    async def listen(self, port: int, tunnels: Tunnelling) -> int:
+        """Have the resident listen on a loopback port, 0 for any; the port. What connects is a tunnel.
+
+        Raises:
+            OSError: the port cannot be had.
+            SandboxFailure: as `request` does.
+        """
+        self._tunnels = tunnels
+        result, _ = await self.request("listen", {"port": port})
+        return int(result["port"])
+
+    async def send_tunnel(self, number: int, event: str, payload: bytes = b"", taken: int = 0) -> None:
+        """Send a frame of a tunnel; waits while the resident is behind.
+
+        Raises:
+            SandboxDied: the resident is gone.
+        """
+        self._raise_if_dead()
+        header = {"op": "tunnel", "target": number, "event": event, "bytes": taken}
+        await self._enqueue(_pack(header, payload))
 
     async def request(
         self,
@@ -209,6 +245,9 @@ class ResidentClient:
     def _dispatch(self, header: dict[str, Any], payload: bytes) -> None:
         if header.get("ready") is True:
             self._ready.set()
+            return
+        if self._tunnels is not None and "tunnel" in header:
+            self._tunnels.receive(header, payload)
             return
         number = header.get("id")
         if not isinstance(number, int):

@@ -29,12 +29,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
+    from workers.sandbox.resident_forward import Forward
+
     Reply = tuple[dict[str, Any], bytes]
     """What the client gets: a result and a payload."""
     Operation = Callable[[dict[str, Any], bytes], Reply]
     SlowOperation = Callable[["Context", dict[str, Any], bytes], Reply]
     Handler = Callable[[int], object]
 
+BEHIND_BYTES = 128 << 10
+"""When this much waits for the peer, no tunnel is read: what commands send does not wait behind it."""
 STALLED_BYTES = 4 << 20
 """When this much waits for the peer, no command output is read until it has gone."""
 MAX_WAITING_BYTES = 32 << 20
@@ -114,6 +118,11 @@ class Loop:
         os.set_blocking(outgoing, False)
 
     @property
+    def is_behind(self) -> bool:
+        """Whether the peer is so far behind that tunnels are not read."""
+        return self._waiting_bytes > BEHIND_BYTES
+
+    @property
     def is_stalled(self) -> bool:
         """Whether the peer is so far behind that output is not read."""
         return self._waiting_bytes > STALLED_BYTES
@@ -190,6 +199,7 @@ class Resident:
         self._ttl_seconds, self._heard = ttl_seconds, time.monotonic()
         self._slow: dict[int, Context] = {}
         self._posted: deque[tuple[dict[str, Any], bytes]] = deque()
+        self._forward: Forward | None = None
         self._wake_read, self._wake_write = os.pipe()
 
     def serve(self) -> NoReturn:
@@ -207,6 +217,8 @@ class Resident:
                 self._end()
             until = min(self._commands.advance(now), lapse, now + _LONGEST_SLEEP_SECONDS)
             self._commands.watch_outputs(0 if self._loop.is_stalled else select.POLLIN)
+            if self._forward is not None:
+                self._forward.pause(self._loop.is_behind)
             # with no event asked for, the peer's end is reported all the same
             self._loop.watch(self._incoming, None, 0 if self._loop.is_blocked else select.POLLIN)
             self._loop.wait(max(0.0, until - now))
@@ -229,9 +241,14 @@ class Resident:
         if name in ("cancel", "credit"):
             self._control(name, header["target"])
             return
+        if name == "tunnel":
+            self._on_tunnel(header, payload)
+            return
         number, arguments = int(header["id"]), dict(header["arguments"])
         if name == "run":
             self._commands.start(number, arguments, payload)
+        elif name == "listen":
+            self._loop.send(*_carry_out(self._listen, number, arguments, payload))
         elif name in SLOW_OPERATIONS:
             self._start_slow(number, SLOW_OPERATIONS[name], arguments, payload)
         elif name in OPERATIONS:
@@ -248,6 +265,18 @@ class Resident:
             slow.cancel()
         else:
             slow.credit()
+
+    def _listen(self, arguments: dict[str, Any], _payload: bytes) -> Reply:
+        """From now on carry connections to a loopback port to the worker."""
+        from workers.sandbox.resident_forward import Forward  # noqa: PLC0415 - few need it, 10 ms to import
+
+        self._forward = Forward(self._loop, int(arguments["port"]))
+        return {"port": self._forward.port}, b""
+
+    def _on_tunnel(self, header: dict[str, Any], payload: bytes) -> None:
+        if self._forward is None:
+            raise wire.FrameError("no tunnel is open")
+        self._forward.frame(header["target"], header["event"], payload, header.get("bytes", 0))
 
     def _start_slow(
         self, number: int, operation: SlowOperation, arguments: dict[str, Any], payload: bytes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from importlib import resources
 
-RESIDENT_MODULES = ("wire", "resident_files", "resident_commands", "resident")
+RESIDENT_MODULES = ("wire", "resident_files", "resident_commands", "resident_forward", "resident")
 """Stdlib-only, Python 3.8 or later, nothing that python3-minimal lacks."""
 
 _NEEDED_BY = {"change_scan": ("change_sides", "change_patch")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from orchestrator.jobs.journal import EventType, JournalEvent
 from tests.integration.scripts import call, calls, conversation, says, write_script
 
 WORKER_SCRIPT = (
-    conversation("^fail after: (.*?)$", calls(call("execute", command="{{1}}")), {"raise": "the client broke"}),
+    conversation(
+        "^fail after: (.*?)$", calls(call("execute", command="{{1}}")), {"raise": "the client broke"}
+    ),
     conversation(
         "^plan and run: (.*?)$",
         calls(call("write_todos", todos=[{"content": "canary-todo", "status": "in_progress"}])),
@@ -51,7 +53,11 @@ class Run:
     @property
     def text(self) -> str:
         return "".join(
-            part.text or "" for event in self.events if not event.partial for part in _parts(event) if part.text
+            part.text or ""
+            for event in self.events
+            if not event.partial
+            for part in _parts(event)
+            if part.text
         )
 
     @property
@@ -114,8 +120,9 @@ class Coordination:
     async def drive(self, runner: Runner, run: Run, *, stop_at: str | None = None, **more: Any) -> None:
         """Read the run to its end, or leave it at the first event that says `stop_at`."""
         message = types.Content(role="user", parts=[types.Part(text=GOAL)])
-        start = {"new_message": message} if "invocation_id" not in more else {}
-        stream = runner.run_async(user_id=USER_ID, session_id=run.session_id, **start, **more)
+        if "invocation_id" not in more:
+            more["new_message"] = message
+        stream = runner.run_async(user_id=USER_ID, session_id=run.session_id, **more)
         async with contextlib.aclosing(stream) as events:
             async for event in events:
                 run.events.append(event)
@@ -124,15 +131,17 @@ class Coordination:
 
     async def until_called(self, run: Run) -> None:
         """Wait until the model's calls have been seen."""
-        async with asyncio.timeout(30):
-            while not any(event.get_function_calls() for event in run.events):
-                await asyncio.sleep(0.005)
+        await until(lambda: any(event.get_function_calls() for event in run.events))
 
     async def until_progress(self, run: Run, words: str, count: int = 1) -> None:
         """Wait until that many progress events hold these words."""
-        async with asyncio.timeout(30):
-            while sum(words in event_text(event) for event in run.progress) < count:
-                await asyncio.sleep(0.02)
+        await until(lambda: sum(words in event_text(event) for event in run.progress) >= count)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110 - ADK offers no event to wait for
+            await asyncio.sleep(0.005)
 
 
 def event_text(event: Event) -> str:

@@ -11,12 +11,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
+import psutil  # type: ignore[import-untyped] # it ships no types
 import pytest
 
 from orchestrator.jobs.state import JobState
@@ -42,7 +42,9 @@ def environment(shared_place: Installation, tmp_path: Path, workspace: Path) -> 
         },
         {
             "agent": "coordinator",
-            **conversation("", calls(*(task(f"run: echo {n} > {n}.txt") for n in "ab")), says("two files made")),
+            **conversation(
+                "", calls(*(task(f"run: echo {n} > {n}.txt") for n in "ab")), says("two files made")
+            ),
         },
         *WORKER_SCRIPT,
     )
@@ -139,7 +141,7 @@ class AdkServer:
                 assert time.monotonic() < deadline, self.log.read_text()
                 await asyncio.sleep(0.1)
 
-    async def run_sse(self, session_id: str, goal: str) -> AsyncIterator[dict[str, Any]]:
+    async def run_sse(self, session_id: str, goal: str) -> AsyncGenerator[dict[str, Any]]:
         """The events of a turn as they come."""
         await self.http.post(f"/apps/orchestrator/users/u/sessions/{session_id}", json={})
         message = {"role": "user", "parts": [{"text": goal}]}

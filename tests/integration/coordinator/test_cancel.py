@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,9 @@ pytestmark = pytest.mark.redis
 LONG = "run: touch begun.txt; sleep 60"
 
 
-async def begun(coordination: Coordination, *replies: dict[str, object], jobs: int, **more: object) -> tuple:
+async def begun(
+    coordination: Coordination, *replies: dict[str, Any], jobs: int, **more: Any
+) -> tuple[Run, asyncio.Task[None]]:
     """A run whose jobs are all inside their long command."""
     run = Run(await coordination.new_session())
     going = asyncio.create_task(coordination.drive(coordination.runner(*replies), run, **more))
@@ -91,8 +94,6 @@ async def test_a_run_cancelled_before_its_job_is_stored_leaves_none_running(
         await asyncio.gather(going, return_exceptions=True)
 
         await asyncio.sleep(0.1)
-        records = [
-            record for record in await coordination.client.list() if record.root_id == run.session_id
-        ]
+        records = [record for record in await coordination.client.list() if record.root_id == run.session_id]
         for record in records:
             assert (await coordination.client.wait(record.id, 3)).state is JobState.CANCELLED

@@ -104,9 +104,9 @@ async def test_a_coordinator_killed_in_a_task_goes_on_with_the_same_job(
     coordination.sessions = SqliteSessionService(database)
     session_id = await coordination.new_session()
     replies = (calls(task("run: sleep 1.5; echo once >> kept.txt")), says("went on"))
-    process = await asyncio.to_thread(
-        start_coordinator, shared_place, database, session_id, tmp_path, coordination.workspace, replies
-    )
+    script = write_script(tmp_path, conversation("", *replies))
+    arguments = [database, session_id, str(script), str(coordination.workspace)]
+    process = await asyncio.to_thread(start_coordinator, shared_place, arguments)
     try:
         job_id = await begun_job(client, session_id)
     finally:
@@ -126,21 +126,16 @@ async def test_a_coordinator_killed_in_a_task_goes_on_with_the_same_job(
     assert again.text == "went on"
     assert [(result["status"], result["job_id"]) for result in again.results] == [("success", job_id)]
     assert [record.id for record in await client.tree(session_id)] == [job_id]
-    states = [event.data["state"] for event in await journal(client, job_id) if event.type is EventType.JOB_STATE]
+    states = [
+        event.data["state"] for event in await journal(client, job_id) if event.type is EventType.JOB_STATE
+    ]
     assert states == ["queued", "running", "succeeded"]
     assert (coordination.workspace / "kept.txt").read_text() == "kept\nonce\n"
 
 
-def start_coordinator(
-    place: Installation, database: str, session_id: str, folder: Path, workspace: Path, replies: tuple
-) -> subprocess.Popen[bytes]:
-    script = write_script(folder, conversation("", *replies))
-    module = "tests.integration.coordinator.coordinator_process"
-    return subprocess.Popen(
-        [sys.executable, "-m", module, database, session_id, str(script), str(workspace)],
-        env=place.environment,
-        cwd=REPOSITORY,
-    )
+def start_coordinator(place: Installation, arguments: list[str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.integration.coordinator.coordinator_process", *arguments]
+    return subprocess.Popen(command, env=place.environment, cwd=REPOSITORY)
 
 
 async def begun_job(client: JobClient, root_id: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.jobs.state import JobState
-from tests.integration.coordinator.driving import Coordination, event_text, running_times
+from tests.integration.coordinator.driving import Coordination, running_times
 from tests.integration.scripts import call, calls
 
 pytestmark = pytest.mark.redis

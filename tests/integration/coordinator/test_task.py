@@ -115,7 +115,9 @@ async def test_edits_of_the_same_line_are_a_conflict_and_the_first_stays(coordin
 
 async def test_a_sub_agent_that_fails_leaves_nothing_in_the_workspace(coordination: Coordination) -> None:
     run = await coordination.run(
-        calls(task("fail after: echo half > half.txt; echo spoiled > kept.txt"), task("run: echo ok > ok.txt"))
+        calls(
+            task("fail after: echo half > half.txt; echo spoiled > kept.txt"), task("run: echo ok > ok.txt")
+        )
     )
 
     failed, other = run.results
@@ -217,7 +219,7 @@ async def test_the_same_call_is_the_same_job(coordination: Coordination) -> None
         coordination.client, coordination.workspace, ["general-purpose"], lambda context: context.session.id
     )
     context: Any = SimpleNamespace(function_call_id="call-1", session=SimpleNamespace(id=new_job_id()))
-    answers = [
+    answers: list[Any] = [
         [step async for step in tools.task("run: echo x >> kept.txt", context)][-1] for _ in range(2)
     ]
 

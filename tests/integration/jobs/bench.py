@@ -1,0 +1,159 @@
+"""The two halves of a job in one process: ledger, queue and runner, with faults at every arrow."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import IO, Any
+
+from redis.asyncio import Redis
+
+from config.agent_definitions import load_agent_definitions
+from config.settings import LimitSettings
+from orchestrator.blobs import BlobStore
+from orchestrator.jobs.admission import Admission
+from orchestrator.jobs.journal import EventType, Journal
+from orchestrator.jobs.keys import Keys
+from orchestrator.jobs.ledger import Ledger
+from orchestrator.jobs.queue import InMemoryQueue
+from orchestrator.jobs.result import JobResult
+from orchestrator.jobs.spec import JobSpec
+from tests.builders import make_worker
+from workers.heartbeat import Heartbeats
+from workers.job_runner import JobRunner
+from workers.sandbox.local import LocalProvider
+from workers.sandbox.protocol import Command, CommandResult, OutputSink, Sandbox, SandboxSpec
+
+LEASE_SECONDS = 2.0
+
+
+class FaultySandbox:
+    """A sandbox that can die, and whose changes can take as long as the test wants."""
+
+    def __init__(self, sandbox: Sandbox, provider: FaultyProvider) -> None:
+        self._sandbox = sandbox
+        self._provider = provider
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sandbox, name)
+
+    async def run(self, command: Command, on_output: OutputSink | None = None) -> CommandResult:
+        result = await self._sandbox.run(command, on_output)
+        if self._provider.die_after_command:
+            raise self._provider.die_after_command.pop(0)
+        return result
+
+    async def changes(self) -> IO[bytes]:
+        self._provider.collecting.set()
+        await self._provider.changes_may_go_on.wait()
+        return await self._sandbox.changes()
+
+
+class FaultyProvider:
+    """Local sandboxes whose opening fails on demand: before anything was made, or after."""
+
+    def __init__(self, inner: LocalProvider) -> None:
+        self._inner = inner
+        self.fail_before: list[Exception] = []
+        self.fail_after: list[Exception] = []
+        self.die_after_command: list[Exception] = []
+        self.opened = 0
+        self.opening, self.may_open = asyncio.Event(), asyncio.Event()
+        self.collecting, self.changes_may_go_on = asyncio.Event(), asyncio.Event()
+        self.may_open.set()
+        self.changes_may_go_on.set()
+
+    @contextlib.asynccontextmanager
+    async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
+        self.opened += 1
+        self.opening.set()
+        if self.fail_before:
+            raise self.fail_before.pop(0)
+        await self.may_open.wait()
+        async with self._inner.open(spec) as sandbox:
+            if self.fail_after:
+                raise self.fail_after.pop(0)
+            yield FaultySandbox(sandbox, self)
+
+    async def discard(self, job_id: str) -> None:
+        await self._inner.discard(job_id)
+
+    async def reap(self, is_live: Callable[[str], Awaitable[bool]]) -> int:
+        return await self._inner.reap(is_live)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class Bench:
+    """One installation in one process."""
+
+    def __init__(self, redis: Redis, folder: Path, script: Path) -> None:
+        self.ledger = Ledger(redis, Keys())
+        self.journal = Journal(redis, Keys())
+        self.blobs = BlobStore((folder / "blobs").as_uri())
+        self.sandboxes = folder / "sandboxes"
+        self.provider = FaultyProvider(LocalProvider(self.blobs.fetch, root=self.sandboxes, owner="bench"))
+        self.arrived: asyncio.Queue[str] = asyncio.Queue()
+        self.queue = InMemoryQueue(self.arrived.put)
+        self.admission = Admission(self.ledger, self.queue, tree_limit=100)
+        self.worker = make_worker()
+        self.heartbeats = Heartbeats(self.ledger, LEASE_SECONDS)
+        self.shown: list[str] = []
+        self.runner = JobRunner(
+            ledger=self.ledger,
+            journal=self.journal,
+            admission=self.admission,
+            blobs=self.blobs,
+            provider=self.provider,
+            heartbeats=self.heartbeats,
+            definitions=load_agent_definitions(),
+            defaults=LimitSettings().for_jobs(),
+            default_model=f"scripted:{script}",
+            default_image="none",
+            lease_seconds=LEASE_SECONDS,
+            me=lambda: self.worker,
+        )
+
+    async def submit(self, spec: JobSpec) -> str:
+        (job_id,) = await self.ledger.submit([spec])
+        await self.admission.pump()
+        return job_id
+
+    async def work_off(self) -> list[JobResult | None]:
+        """Run what the queue delivers, one after another, until it delivers nothing more."""
+        results = []
+        while not self.arrived.empty():
+            results.append(await self.run(self.arrived.get_nowait()))
+        return results
+
+    async def run(self, job_id: str) -> JobResult | None:
+        return await self.runner.run(job_id, self.shown.append)
+
+    async def ended(self, job_id: str) -> JobResult:
+        result = await self.ledger.result(job_id)
+        assert result is not None, (await self.ledger.get(job_id)).state
+        return result
+
+    async def states(self, job_id: str) -> list[str]:
+        events = await self.journal.read(job_id)
+        return [str(event.data["state"]) for event in events if event.type is EventType.JOB_STATE]
+
+    def left_behind(self) -> list[str]:
+        return sorted(path.name for path in self.sandboxes.glob("jobs/*"))
+
+
+@contextlib.asynccontextmanager
+async def opened_bench(redis: Redis, folder: Path, script: Path) -> AsyncIterator[Bench]:
+    bench = await asyncio.to_thread(Bench, redis, folder, script)
+    await bench.ledger.register(bench.worker, 600)
+    beating = asyncio.create_task(bench.heartbeats.run())
+    try:
+        yield bench
+    finally:
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
+        await bench.journal.close()
+        await bench.provider.close()

@@ -1,0 +1,152 @@
+"""Which hosts a job's commands may reach: what its limit `network` says, and what no list opens.
+
+An entry of the list is one of
+
+    name                  example.org: this name and no other, on the ports 80 and 443
+    names below one       *.example.org: any name that ends so, at any depth, but not example.org itself
+    address               192.0.2.7 or 2001:db8::7 (or [2001:db8::7]): for requests that give this address
+    any of them and port  example.org:8443, [2001:db8::7]:8443: this port only
+
+A name is as good as the addresses that it resolves to. Those of private, local and other special networks are
+refused, unless the list names the very address, too.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.jobs.failures import InvalidJob
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+DEFAULT_PORTS = frozenset({80, 443})
+
+_LABEL = r"(?!-)[a-z0-9_-]{1,63}(?<!-)"
+_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(?:\.{_LABEL})*")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
+_MAX_PORT = 65535
+
+_SPECIAL_V4 = tuple(
+    ipaddress.IPv4Network(network)
+    for network in (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
+        "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15",
+        "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3",
+        "168.63.129.16/32",  # public by its number, and a cloud's metadata by its use
+    )
+)  # fmt: skip
+"""IANA's special-purpose addresses, and multicast."""
+
+_GLOBAL_V6 = ipaddress.IPv6Network("2000::/3")
+"""What is outside, is not on the internet: loopback, link-local, unique local, mapped IPv4, multicast."""
+_SPECIAL_V6 = tuple(
+    ipaddress.IPv6Network(network) for network in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
+)
+"""Of these, tunnels would lead to any IPv4 address."""
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+"""How a network that speaks IPv6 alone writes IPv4 addresses."""
+
+
+def is_public(address: Address) -> bool:
+    """Whether an address is on the internet, and on nobody's own network."""
+    if isinstance(address, ipaddress.IPv6Address) and address in _NAT64:
+        address = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    if isinstance(address, ipaddress.IPv4Address):
+        return not any(address in network for network in _SPECIAL_V4)
+    return address in _GLOBAL_V6 and not any(address in network for network in _SPECIAL_V6)
+
+
+def parse_authority(text: str, default_port: int | None) -> tuple[str | Address, int] | None:
+    """Host and port of `host`, `host:port` or `[address]:port`; None when it is nothing of the kind.
+
+    A name comes in lower case without a last dot. Numbers that some programs take for addresses, such as
+    2130706433 or 0x7f.1, are no host at all.
+    """
+    match = _AUTHORITY.fullmatch(text)
+    if match is None:
+        return None
+    port = int(match["port"]) if match["port"] else default_port
+    host = parse_host(match["host"])
+    if host is None or port is None or not 0 < port <= _MAX_PORT:
+        return None
+    return host, port
+
+
+def parse_host(text: str) -> str | Address | None:
+    """An address, or a name in lower case; None when it is neither."""
+    if text.startswith("["):
+        return _address(text[1:-1])
+    name = text.lower().removesuffix(".")
+    if _NUMBER.fullmatch(name.rpartition(".")[2]):
+        return _address(text)
+    return name if _NAME.fullmatch(name) else None
+
+
+def _address(text: str) -> Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One line of the list."""
+
+    host: str | Address
+    """Of a wildcard, what the name must end with, its dot included."""
+    ports: frozenset[int]
+
+    def covers(self, host: str | Address, port: int) -> bool:
+        if port not in self.ports:
+            return False
+        is_below = isinstance(self.host, str) and self.host.startswith(".")
+        if is_below and isinstance(host, str):
+            return host.endswith(str(self.host))
+        return host == self.host
+
+
+class AllowedHosts:
+    """The hosts that one job may reach."""
+
+    def __init__(self, entries: Sequence[str]) -> None:
+        """Raises InvalidJob: an entry is none; the message names it."""
+        self.entries = tuple(entries)
+        self._entries = tuple(_parse_entry(entry) for entry in entries)
+
+    def names(self, host: str | Address, port: int) -> bool:
+        """Whether a request for this host may be tried."""
+        return any(entry.covers(host, port) for entry in self._entries)
+
+    def admits(self, address: Address, port: int) -> bool:
+        """Whether a connection may be made to this address, whoever it belongs to."""
+        return is_public(address) or self.names(address, port)
+
+
+def _parse_entry(text: str) -> _Entry:
+    wildcard = text.startswith("*.")
+    parsed = parse_authority(_ascii(text.removeprefix("*.")), 0) or _bare_address(text)
+    if parsed is None or (wildcard and (not isinstance(parsed[0], str) or "." not in parsed[0])):
+        raise InvalidJob(
+            f"The limit `network` names {text[:300]!r}, which is no host. An entry is a name (example.org), "
+            "the names below one (*.example.org) or an address, each with :port where it is not 80 or 443."
+        )
+    host, port = parsed
+    return _Entry(f".{host}" if wildcard else host, frozenset({port}) if port else DEFAULT_PORTS)
+
+
+def _ascii(text: str) -> str:
+    """A name in other letters as the resolver knows it; what cannot be one is left as it is."""
+    try:
+        return text if text.isascii() else text.encode("idna").decode()
+    except UnicodeError:
+        return text
+
+
+def _bare_address(text: str) -> tuple[Address, int] | None:
+    address = _address(text)
+    return None if address is None else (address, 0)
