@@ -29,7 +29,7 @@ check: $(STAMP) ## style, types, who imports whom
 	$(BIN)/python -m tests.architecture.sources
 
 bench: $(STAMP) ## measure latencies and throughput on this machine
-	@$(BIN)/python -m tests.benchmarks
+	@$(BIN)/python -m tests.benchmarks --json -
 
 images: $(STAMP) ## build the sandbox images, from Debian packages where no registry is reachable
 	@$(BIN)/fanout images build --bootstrap

@@ -35,7 +35,7 @@ SCRIPT = (
     conversation("not text", shell(BYTES_NOT_UTF8), says("{{last_result}}\n\n## Summary\nRead.")),
     conversation("flood", shell("yes 0123456789 | head -c 300000000"), DONE),
     conversation("odd answer", says('{"answer": "\\ud800"}')),
-    conversation("model away", {"error": {"code": "503", "message": "away", "times": 1000}}),
+    conversation("model away", {"error": {"status": 503, "times": 1000}}),
 )
 
 
