@@ -15,7 +15,8 @@ COPY config config
 COPY orchestrator orchestrator
 COPY workers workers
 # An environment of its own: Debian's Python takes no packages beside its own.
-RUN python3 -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir -c constraints.txt -e .
+RUN python3 -m venv /opt/venv \
+    && /opt/venv/bin/pip install --no-cache-dir -c constraints.txt -e '.[anthropic,openai]'
 
 # Our `config` comes before a stranger's of the same name. On TERM the worker itself gives
 # its jobs back and ends within seconds.

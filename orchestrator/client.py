@@ -144,14 +144,16 @@ class JobClient:
         Raises:
             TimeoutError: it has not ended by then; it goes on.
         """
-        result = await self.result(job_id)
+        await self.result(job_id)  # an unknown job, or a Redis that is away from the start, is told at once
         async with asyncio.timeout(timeout_seconds):
-            while result is None:
+            while True:
+                # The journal's end before the result: a job that ends in between is then followed to its end.
                 last = await through_outage(lambda: self._journal.last(job_id))
+                result = await through_outage(lambda: self.result(job_id))
+                if result is not None:
+                    return result
                 async for _ in self._journal.follow(job_id, last.id if last else BEGINNING):
                     pass
-                result = await through_outage(lambda: self.result(job_id))
-        return result
 
     async def cancel(self, job_id: str) -> JobRecord:
         """End a job and all below it; its record before. A job that has ended stays as it is."""

@@ -108,23 +108,22 @@ class TaskTools:
         Returns:
             status, and `results`: one answer as of `task` for each, in order.
         """
-        steps: asyncio.Queue[tuple[int, Event | Answer] | None] = asyncio.Queue()
+        steps: asyncio.Queue[tuple[int, Event | Answer]] = asyncio.Queue()
         runners = [
             asyncio.create_task(self._one_of_many(number, item, tool_context, steps))
             for number, item in enumerate(tasks)
         ]
-        gathered = asyncio.gather(*runners)
-        gathered.add_done_callback(lambda _: steps.put_nowait(None))
         results: dict[int, JsonValue] = {}
         try:
-            while (step := await steps.get()) is not None:
-                number, value = step
+            while len(results) < len(runners):
+                number, value = await steps.get()
                 if isinstance(value, Event):
                     yield value
                 else:
                     results[number] = value
         finally:
-            gathered.cancel()
+            for runner in runners:
+                runner.cancel()
             await asyncio.gather(*runners, return_exceptions=True)
         yield {"status": "success", "results": [results[number] for number in range(len(tasks))]}
 
@@ -133,8 +132,9 @@ class TaskTools:
         number: int,
         item: dict[str, Any],
         tool_context: ToolContext,
-        steps: asyncio.Queue[tuple[int, Event | Answer] | None],
+        steps: asyncio.Queue[tuple[int, Event | Answer]],
     ) -> None:
+        """Put a job's progress and then its one answer in the queue."""
         job_id = ""
         try:
             spec = self._spec_of_item(item, number, tool_context)

@@ -32,6 +32,7 @@ from workers.sandbox.docker import DockerProvider
 from workers.sandbox.errors import EngineUnavailable, ImageMissing
 from workers.sandbox.local import LocalProvider
 from workers.sandbox.protocol import SandboxProvider
+from workers.warm_up import warm_up
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +41,7 @@ EXIT_UNREACHABLE = 3
 REGISTRATION_SECONDS = 6.0
 """How long a worker counts as living without a word; renewed every third of it."""
 RESTART_SECONDS = 1.0
+CANCEL_AGAIN_SECONDS = 0.5
 
 
 def load_worker_settings() -> tuple[Settings, str]:
@@ -115,6 +117,7 @@ class WorkerProcess:
     async def _open(self) -> None:
         settings = self._settings
         keys = Keys()
+        definitions = load_agent_definitions(settings.agents_dir)
         self._redis: Redis = connect(self._redis_url)
         self._ledger = Ledger(self._redis, keys)
         self._journal = Journal(self._redis, keys)
@@ -137,13 +140,14 @@ class WorkerProcess:
             blobs=self._blobs,
             provider=self._provider,
             heartbeats=self._heartbeats,
-            definitions=load_agent_definitions(settings.agents_dir),
+            definitions=definitions,
             defaults=settings.limits.for_jobs(),
             default_model=settings.model,
             default_image=settings.sandbox.image,
             lease_seconds=settings.worker.lease_seconds,
             me=self.info,
         )
+        await warm_up({settings.model, *(agent.model for agent in definitions.values() if agent.model)})
 
     async def _open_provider(self) -> SandboxProvider:
         """The provider asked for; `auto` takes local where Docker cannot be used, and says so."""
@@ -211,9 +215,11 @@ class WorkerProcess:
                     await asyncio.sleep(1)
 
     async def _close(self) -> None:
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        pending = set(self._background)
+        while pending:  # again and again: before Python 3.12 `wait_for` loses a cancel that meets its answer
+            for task in pending:
+                task.cancel()
+            _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_SECONDS)
         try:
             await self._ledger.register(self.info(), 0)
         except JobFailure as error:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+from queue import Empty
 from typing import Any
 
 import structlog
 from celery import Celery, signals
+from kombu.transport import TRANSPORT_ALIASES
+from kombu.transport.redis import Channel, Transport
 
 from orchestrator.jobs.queue import broker_options, celery_url
 from workers.bootstrap import load_worker_settings, worker
@@ -15,11 +18,29 @@ from workers.bootstrap import load_worker_settings, worker
 log = structlog.get_logger(__name__)
 
 
+class SteadyChannel(Channel):
+    """Drops what is no message: as kombu has it, one such entry of a queue ends the worker."""
+
+    def _brpop_read(self, **options: Any) -> Any:
+        try:
+            return super()._brpop_read(**options)  # type: ignore[no-untyped-call] # kombu's types have gaps
+        except (ValueError, TypeError, KeyError, AttributeError):
+            log.exception("an entry of the queue is no message and was dropped")
+            raise Empty from None
+
+
+class SteadyTransport(Transport):
+    """Redis with such channels."""
+
+    Channel = SteadyChannel
+
+
 class FanoutCelery(Celery):  # type: ignore[misc] # Celery ships no types
     """Reads its options from the settings at first use."""
 
     def on_configure(self) -> None:
         """Called by Celery before it looks at its configuration for the first time."""
+        TRANSPORT_ALIASES["redis"] = TRANSPORT_ALIASES["rediss"] = f"{__name__}:SteadyTransport"
         self.config_from_object(celery_options())
 
 

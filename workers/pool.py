@@ -123,8 +123,9 @@ class TaskPool(ThreadPool):  # type: ignore[misc] # Celery ships no types
         def run() -> None:
             _current.task = task
             try:
-                if not task.terminated:
-                    apply_target(target, args, kwargs, quiet(callback), accept_callback, pid=task.number)
+                # Also when it was terminated before it began: Celery frees its slot once it is accepted,
+                # and `wait_for` runs nothing of it.
+                apply_target(target, args, kwargs, quiet(callback), accept_callback, pid=task.number)
             finally:
                 _current.task = None
                 self._tasks.pop(task.number, None)

@@ -6,7 +6,6 @@ in which no lease is renewed and no other job moves.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Iterable
 
@@ -42,10 +41,11 @@ _SCRIPT = Script(
 async def warm_up(models: Iterable[str]) -> None:
     """Run an agent of two replies and one tool call, and make these models' clients; no model is asked.
 
+    Blocks the loop: call it on the worker's loop, before there is a job.
     Nothing depends on it: what fails here fails again, in words, in the jobs that need it.
     """
     for model in models:
-        await asyncio.to_thread(preload_client, model)
+        preload_client(model)
     try:
         await _run_agent()
     except Exception as error:  # noqa: BLE001 - a worker that starts cold still works
@@ -53,7 +53,9 @@ async def warm_up(models: Iterable[str]) -> None:
 
 
 async def _run_agent() -> None:
-    agent = create_deep_agent(ScriptedModel(script=_SCRIPT, agent_name="warm_up"), name="warm_up")
+    agent = create_deep_agent(
+        ScriptedModel(model="scripted:warm_up", script=_SCRIPT, agent_name="warm_up"), name="warm_up"
+    )
     runner = InMemoryRunner(app=create_deep_app(agent, budget=Budget()))
     session = await runner.session_service.create_session(app_name=runner.app_name, user_id="warm_up")
     message = types.Content(role="user", parts=[types.Part(text="warm up")])

@@ -75,19 +75,35 @@ async def _run(
         else:
             output.notice("No worker is alive, so jobs will wait: start one with `fanout worker`.")
         return await coordinate(
-            client, goal=goal, workspace=workspace, agent=agent, model=model, default_model=settings.model
+            client,
+            goal=goal,
+            workspace=workspace,
+            agent=agent,
+            model=model,
+            default_model=settings.model,
+            stays=reachable.redis_url == settings.redis_url or is_kept(settings.state_dir),
         )
 
 
 async def coordinate(
-    client: JobClient, *, goal: str, workspace: Path, agent: str, model: str | None, default_model: str
+    client: JobClient,
+    *,
+    goal: str,
+    workspace: Path,
+    agent: str,
+    model: str | None,
+    default_model: str,
+    stays: bool,
 ) -> RunOutcome:
-    """Run the coordinator, with a live view of its tree where a person looks at stderr, else plain lines."""
+    """Run the coordinator, with a live view of its tree where a person looks at stderr, else plain lines.
+
+    Its last words are in the outcome and not shown. `stays` says that Redis will be there afterwards.
+    """
     from orchestrator.coordinator import run_goal  # noqa: PLC0415 - ADK takes seconds to import
 
     root_id = new_job_id()
     console = live_console()
-    say = _teller(console)
+    teller = _Teller(console)
     try:
         on_change = _say_change if console is None else None
         async with shown(client, _tree_of(client, root_id), console=console, on_change=on_change):
@@ -99,13 +115,12 @@ async def coordinate(
                 model=model,
                 default_model=default_model,
                 root_id=root_id,
-                on_event=say,
+                on_event=teller.tell,
             )
     except asyncio.CancelledError:
-        output.notice(
-            "Interrupted: the coordinator ends, and so do the jobs that it waited for. "
-            f"What they had done: fanout tree {root_id}"
-        )
+        output.notice("Interrupted: the coordinator ends, and so do the jobs that it waited for.")
+        if stays:
+            output.notice(f"What they had done: fanout tree {root_id}")
         raise
 
 
@@ -122,20 +137,33 @@ async def _services(settings: Settings) -> AsyncIterator[Settings]:
         yield reachable
 
 
-def _teller(console: Console | None) -> Callable[[CoordinatorEvent], None]:
-    """Prints what the coordinator says and calls; its jobs' progress is in the live view already."""
+class _Teller:
+    """Prints what the coordinator says and calls; its jobs' progress is in the live view already.
 
-    def tell(event: CoordinatorEvent) -> None:
+    A text is held back until something follows it: the last one is the payload.
+    """
+
+    def __init__(self, console: Console | None) -> None:
+        self._console = console
+        self._held = ""
+
+    def tell(self, event: CoordinatorEvent) -> None:
+        """Take an event."""
         text = output.printable(event.text).strip()
         if event.kind == "progress" or not text:
             return
-        line = f"→ {text}" if event.kind == "tool" else text
-        if console is None:
+        self._print(self._held, "")
+        self._held = text if event.kind == "text" else ""
+        if event.kind == "tool":
+            self._print(f"→ {text}", "dim")
+
+    def _print(self, line: str, style: str) -> None:
+        if not line:
+            return
+        if self._console is None:
             output.notice(line)
         else:
-            console.print(Text(line, style={"tool": "dim", "error": "red"}.get(event.kind, "")))
-
-    return tell
+            self._console.print(Text(line, style=style))
 
 
 def _say_change(record: JobRecord) -> None:

@@ -49,7 +49,9 @@ def config(as_json: AsJson = False) -> None:
         output.document({"settings": told})
         return
     output.table(
-        ("NAME", "VALUE", "SOURCE"), [(name, _written(value), source) for name, value, source in rows]
+        ("NAME", "VALUE", "SOURCE"),
+        [(name, _written(value), source) for name, value, source in rows],
+        elastic=(-2,),
     )
 
 

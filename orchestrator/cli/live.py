@@ -139,6 +139,8 @@ async def shown(
     try:
         if console is None:
             yield watcher
+            with suppress(JobFailure):
+                await watcher.look()  # tells how it ended
         else:
             with Live(
                 console=console,

@@ -76,6 +76,8 @@ async def _apply(prefix: str, into: Path, *, check: bool, as_json: bool) -> Exit
         output.document(report.model_dump(mode="json"))
     else:
         print_report(report)
+        if check:
+            output.notice("Only checked: nothing was changed.")
     return ExitCode.DONE if report.complete else ExitCode.WORK_FAILED
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -28,6 +28,11 @@ STYLES = {
     "warn": "yellow",
     "fail": "red",
 }
+
+GAP = 2
+"""Spaces between the columns of a table."""
+LEAST_WIDTH = 12
+"""Of a column that gives way: less of it would say nothing."""
 
 
 def printable(text: object) -> str:
@@ -105,24 +110,36 @@ def table(
 
     Cells are lines already: foreign text has been through `one_line`.
     """
-    clean = [list(row) for row in rows]
+    lines = [list(header), *(list(row) for row in rows)]
+    widths = _widths(lines)
     if stdout_is_terminal():
-        grid = _on_terminal(header, clean, state_column)
-        for place in elastic:
-            column = grid.columns[place]
-            column.min_width, column.no_wrap = None, not wrapped
-        Console().print(grid)
+        fitted = _fitted(widths, elastic, Console().width - GAP * (len(widths) - 1))
+        grid = _grid(lines, fitted, state_column, wrapped=wrapped)
+        # What does not fit even so is wrapped by the terminal: rich would leave out columns.
+        Console(width=sum(fitted) + GAP * len(fitted)).print(grid)
         return
-    widths = _widths([list(header), *clean])
-    for line in (header, *clean):
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    for line in lines:
+        print((" " * GAP).join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def _on_terminal(header: Sequence[str], rows: list[list[str]], state_column: int | None) -> Table:
-    grid = Table(*header, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column, width in zip(grid.columns, _widths([list(header), *rows]), strict=True):
-        column.min_width, column.no_wrap, column.overflow = width, True, "ellipsis"
-    for row in rows:
+def _fitted(widths: Sequence[int], elastic: Collection[int], room: int) -> list[int]:
+    """Widths that fit into the room if they can: the elastic columns give way, the widest first."""
+    fitted = list(widths)
+    places = [place % len(fitted) for place in elastic]
+    while sum(fitted) > room:
+        widest = max(places, key=fitted.__getitem__)
+        if fitted[widest] <= LEAST_WIDTH:
+            break
+        fitted[widest] -= 1
+    return fitted
+
+
+def _grid(lines: list[list[str]], widths: list[int], state_column: int | None, *, wrapped: bool) -> Table:
+    grid = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    overflow: Literal["fold", "ellipsis"] = "fold" if wrapped else "ellipsis"
+    for title, width in zip(lines[0], widths, strict=True):
+        grid.add_column(title, width=width, no_wrap=not wrapped, overflow=overflow)
+    for row in lines[1:]:
         cells = [Text(cell) for cell in row]
         if state_column is not None:
             cells[state_column].stylize(STYLES.get(row[state_column], ""))

@@ -12,7 +12,7 @@ import typer
 from orchestrator.cli import output, words
 from orchestrator.cli.endings import UsageProblem, WorkFailed
 from orchestrator.cli.options import AsJson, JobArgument, LabelOption, parse_labels
-from orchestrator.cli.session import open_client, run
+from orchestrator.cli.session import open_client, resolve_tree, run
 from orchestrator.cli.waiting import LIVE_STATES
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobRecord, JobState
@@ -20,6 +20,8 @@ from orchestrator.jobs.state import JobRecord, JobState
 StateOption = Annotated[
     list[str] | None, typer.Option("--state", metavar="STATE", help="May be given more than once.")
 ]
+
+NOTHING_RUNS = "No job runs or waits; those that have ended: fanout ps --all"
 
 
 def ps(
@@ -43,6 +45,9 @@ async def _ps(
     if as_json:
         output.document({"jobs": [record.model_dump(mode="json") for record in records]})
         return
+    if not records:
+        output.notice("No such jobs." if labels or states != LIVE_STATES else NOTHING_RUNS)
+        return
     _print_records(records, indented=False)
     if len(records) == limit:
         output.notice(f"There may be more than {limit}: --limit shows more.")
@@ -55,7 +60,7 @@ def tree(job: JobArgument, as_json: AsJson = False) -> None:
 
 async def _tree(prefix: str, *, as_json: bool) -> None:
     async with open_client() as client:
-        records = await client.tree(await client.resolve(prefix))
+        records = await client.tree(await resolve_tree(client, prefix))
     if as_json:
         output.document({"jobs": [record.model_dump(mode="json") for record in records]})
     else:
@@ -74,7 +79,9 @@ async def _show(prefix: str, *, as_json: bool) -> None:
         output.document(record.model_dump(mode="json"))
         return
     times = ("submitted_at", "started_at", "finished_at")
-    values = record.model_dump(mode="json", exclude_none=True)
+    values = {
+        name: value for name, value in record.model_dump(mode="json").items() if value not in (None, {}, [])
+    }
     output.pairs(
         (name, words.moment(value) if name in times else _shown(value)) for name, value in values.items()
     )

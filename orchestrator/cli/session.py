@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from config.settings import Settings, load_settings
 from orchestrator.client import JobClient
 from orchestrator.embedded import attached
+from orchestrator.jobs.failures import UnknownJob
 
 T = TypeVar("T")
 
@@ -43,6 +44,15 @@ async def end(tasks: Collection[asyncio.Task[Any]]) -> None:
             task.cancel()
         await asyncio.wait(pending, timeout=CANCEL_AGAIN_SECONDS)
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def resolve_tree(client: JobClient, prefix: str) -> str:
+    """An id that `client.tree` takes: of a job, also shortened, or of a coordinator's run, which is none."""
+    try:
+        await client.tree(prefix)
+    except UnknownJob:
+        return await client.resolve(prefix)
+    return prefix
 
 
 async def resolve_all(client: JobClient, prefixes: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from orchestrator.cli import output, words
 from orchestrator.cli.endings import ExitCode, exit_code_of_results
 from orchestrator.cli.live import POLL_SECONDS, Fetch, change_line, shown
 from orchestrator.cli.options import AsJson, JobArguments, TimeoutOption
-from orchestrator.cli.session import end, open_client, resolve_all, run
+from orchestrator.cli.session import end, open_client, resolve_all, resolve_tree, run
 from orchestrator.client import JobClient
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobRecord, JobState
@@ -94,7 +94,7 @@ def watch(
 
 async def _watch(prefix: str | None, *, as_json: bool) -> None:
     async with open_client() as client:
-        job_id = None if prefix is None else await client.resolve(prefix)
+        job_id = None if prefix is None else await resolve_tree(client, prefix)
         fetch = _everything(client) if job_id is None else _tree_of(client, job_id)
         picture = output.stdout_is_terminal() and not as_json
         say = _say_json if as_json else _say

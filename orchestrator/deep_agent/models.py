@@ -37,14 +37,14 @@ def resolve_model(name: str, *, agent_name: str, retries: RetryPolicy = DEFAULT_
 
 
 def preload_client(name: str) -> None:
-    """Load what a model's first call would load, on the event loop and with a request under way.
+    """Load what a model's first call would load with requests under way; on the event loop that will use it.
 
     Blocks, up to seconds. What cannot be loaded says so when it is used.
     """
     with contextlib.suppress(Exception):
         model = resolve_model(name, agent_name="preload")
         for candidate in model.candidates if isinstance(model, ResilientModel) else ():
-            getattr(candidate, "api_client", None)  # ADK makes it when it is looked at
+            getattr(candidate, "api_client", None)  # ADK makes it, one for each loop, when it is looked at
 
 
 def _single(name: str, agent_name: str) -> BaseLlm:

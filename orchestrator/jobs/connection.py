@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import (
+    AbstractConnection,
+    Connection,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 
@@ -12,6 +21,33 @@ COMMAND_SECONDS = 5.0
 RETRIES = 2
 MAX_CONNECTIONS = 64
 """A process with hundreds of agents shares these: each command holds one for under a millisecond."""
+
+
+class _KeepsCancels(AbstractConnection):
+    """Raises a cancel that came while a command was sent; before Python 3.12 `wait_for` loses it."""
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        task = asyncio.current_task()
+        before = task.cancelling() if task else 0
+        await super().send_packed_command(command, check_health)
+        if task and task.cancelling() > before:
+            await self.disconnect(nowait=True)  # nobody will read the answer
+            raise asyncio.CancelledError
+
+
+class _Tcp(_KeepsCancels, Connection):
+    pass
+
+
+class _Tls(_KeepsCancels, SSLConnection):
+    pass
+
+
+class _UnixSocket(_KeepsCancels, UnixDomainSocketConnection):
+    pass
+
+
+_OURS = {Connection: _Tcp, SSLConnection: _Tls, UnixDomainSocketConnection: _UnixSocket}
 
 
 def connect(url: str) -> Redis:
@@ -28,4 +64,5 @@ def connect(url: str) -> Redis:
         max_connections=MAX_CONNECTIONS,
         timeout=COMMAND_SECONDS,
     )
+    pool.connection_class = _OURS[pool.connection_class]
     return Redis(connection_pool=pool)

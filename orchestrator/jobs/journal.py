@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from enum import StrEnum
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 from pydantic import JsonValue
 from redis.asyncio import Redis
@@ -29,6 +30,20 @@ POLL_SECONDS = 2.0
 """A reader looks again after this time even when no bell rang: pub/sub may lose a message."""
 PAGE = 500
 """Events fetched at once: bounds the memory of a reader of a long journal."""
+APPENDED_SECONDS = 60
+"""How long an append is remembered: the Redis client asks again by itself, within seconds."""
+
+_APPEND = """
+-- KEYS: journal, job, bell, request. ARGV: id, type, attempt, data, line or '', seconds to remember it.
+-- A request whose answer got lost comes again under the same name and finds the event that it made.
+local known = redis.call('GET', KEYS[4])
+if known then return known end
+local event = redis.call('XADD', KEYS[1], '*', 'type', ARGV[2], 'attempt', ARGV[3], 'data', ARGV[4])
+redis.call('SET', KEYS[4], event, 'EX', ARGV[6])
+if ARGV[5] ~= '' then redis.call('HSET', KEYS[2], 'last_event', ARGV[5]) end
+redis.call('PUBLISH', KEYS[3], ARGV[1])
+return event
+"""
 
 
 class EventType(StrEnum):
@@ -74,6 +89,7 @@ class Journal:
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
         self._keys = keys
+        self._append = redis.register_script(_APPEND)
         self._bells = _Bells(redis, keys)
 
     async def append(
@@ -89,15 +105,11 @@ class Journal:
         Raises:
             LedgerUnavailable: Redis does not answer.
         """
-        fields = {"type": str(kind), "attempt": str(attempt), "data": json.dumps(data)}
+        request = self._keys.appended(uuid4().hex)
+        keys = [self._keys.journal(job_id), self._keys.job(job_id), self._keys.bell(job_id), request]
+        event: list[str | int] = [str(kind), attempt, json.dumps(data)]
         with redis_failures():
-            async with self._redis.pipeline(transaction=False) as pipe:
-                pipe.xadd(self._keys.journal(job_id), fields)  # type: ignore[arg-type] # narrower stubs
-                if line is not None:
-                    pipe.hset(self._keys.job(job_id), "last_event", line)
-                pipe.publish(self._keys.bell(job_id), job_id)
-                event_id, *_ = await pipe.execute()
-        return str(event_id)
+            return str(await self._append(keys=keys, args=[job_id, *event, line or "", APPENDED_SECONDS]))
 
     async def read(self, job_id: str, after: str = BEGINNING, count: int | None = None) -> list[JournalEvent]:
         """The events that stand in the journal after the id `after`, oldest first."""

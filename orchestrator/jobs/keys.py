@@ -23,6 +23,10 @@ class Keys:
         """Channel: rings when a job's journal grew."""
         return f"{self.prefix}:bell:{job_id}"
 
+    def appended(self, request: str) -> str:
+        """String: the event that a request to append made; remembered for a minute."""
+        return f"{self.prefix}:appended:{request}"
+
     @property
     def index(self) -> str:
         """Sorted set: all job ids by time of submission."""

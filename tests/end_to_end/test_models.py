@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ from tests.builders import make_spec
 from tests.integration.coordinator.driving import Coordination, Run
 from tests.integration.models.gemini_server import Answer, GeminiServer, call, gemini_server, text
 from tests.services import Installation, installation
+from workers.warm_up import warm_up
 
 pytestmark = pytest.mark.redis
 
@@ -242,6 +245,27 @@ async def test_a_streaming_coordinator_and_its_sub_agent(
     assert [event for event in run.progress if event.author == "coordinator"]
 
 
+async def test_warming_up_asks_no_model_and_fails_for_none(
+    service: GeminiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", service.url)
+    await warm_up(["gemini-2.5-flash", "no-such-model"])  # and there is no key
+    monkeypatch.setenv("GOOGLE_API_KEY", KEY)
+    asked_before = len(service.paths)
+    await warm_up(["gemini-2.5-flash", "scripted:/no/such/file"])
+    assert len(service.paths) == asked_before
+
+
+def contents_below(folder: Path) -> dict[Path, bytes]:
+    """Every file that Redis, the worker and the blob store wrote; sandboxes go while we look."""
+    found = {}
+    for where, _, names in os.walk(folder):
+        for path in (Path(where, name) for name in names):
+            with contextlib.suppress(FileNotFoundError):
+                found[path] = path.read_bytes()
+    return found
+
+
 async def test_the_key_is_found_nowhere_and_the_log_tells_no_content(
     agent: Agent, place: Installation
 ) -> None:
@@ -256,7 +280,7 @@ async def test_the_key_is_found_nowhere_and_the_log_tells_no_content(
         journal = [event async for event in agent.client.events(outcome.job_id, follow=False)]
         assert [event for event in journal if event.type is EventType.JOB_STATE]
         assert KEY not in outcome.model_dump_json() + str(journal)
-    written = {path: path.read_bytes() for path in place.folder.rglob("*") if path.is_file()}
+    written = contents_below(place.folder)
     assert any(PROMPT.encode() in content for content in written.values())  # Redis writes all that it gets
     assert [path for path, content in written.items() if KEY.encode() in content] == []
     log = place.workers[0].log.read_text()

@@ -13,10 +13,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import IO, Any, Literal
 
-from orchestrator.jobs.failures import InvalidJob, SandboxFailure
+from orchestrator.jobs.failures import SandboxFailure
 from workers.sandbox import limits
 from workers.sandbox.attach import AttachStream
 from workers.sandbox.client import ResidentClient, ResidentSandbox
+from workers.sandbox.egress import Egress
+from workers.sandbox.egress_hosts import AllowedHosts
+from workers.sandbox.egress_uplink import Uplink
 from workers.sandbox.engine import Engine, image_missing, uninterrupted
 from workers.sandbox.errors import DiskLimitExceeded, SandboxDied, SandboxStartFailed
 from workers.sandbox.leftovers import remove_leftovers
@@ -71,6 +74,7 @@ class _Place:
     container: str
     network: str
     client: _LimitedClient | None = None
+    egress: Egress | None = None
     is_left: bool = False
 
 
@@ -140,6 +144,7 @@ class DockerProvider:
         self._steward_image = steward_image
         self._cache_bytes = snapshot_cache_bytes
         self._seccomp = ""
+        self._uplink = Uplink()
         self._networks = EmptyNetworks(self._engine, self._names, steward_image)
         self._overlay = True
         self._starting = asyncio.Lock()
@@ -173,16 +178,16 @@ class DockerProvider:
         """See `SandboxProvider.open`.
 
         Raises:
-            InvalidJob: it asks for a network.
+            InvalidJob: the limit `network` names what is no host; see `egress_hosts`.
             SandboxFailure: see `workers.sandbox.errors`.
         """
-        if spec.limits.network not in (None, "none", ()):
-            raise InvalidJob("A Docker sandbox has no network yet: set the limit `network` to `none`.")
+        hosts = AllowedHosts(limits.named_hosts(spec.limits))
         sandbox = await self._start(spec)
         try:
             self._open[sandbox.place.container] = sandbox
             if self._watcher is None or self._watcher.done():
                 self._watcher = asyncio.create_task(self._watch_disks())
+            await self._connect(sandbox, hosts)
             yield sandbox
         finally:
             await uninterrupted(self._leave(sandbox.place, spec.job_id))
@@ -231,6 +236,17 @@ class DockerProvider:
             raise
         return DockerSandbox(spec, place, place.client, self._steward)
 
+    async def _connect(self, sandbox: DockerSandbox, hosts: AllowedHosts) -> None:
+        """Give a sandbox its way to the hosts that it may reach; without any, nothing listens in it."""
+        client = sandbox.place.client
+        if not hosts.entries or client is None:
+            return
+        sandbox.place.egress = Egress(client, hosts, self._uplink, job_id=sandbox.spec.job_id)
+        try:
+            await sandbox.place.egress.start()
+        except OSError as error:
+            raise SandboxStartFailed(f"The sandbox has no port for its proxy: {error.strerror}.") from error
+
     def _config(self, place: _Place, steward: Steward, spec: SandboxSpec) -> dict[str, Any]:
         job = spec.job_id
         workspace = limits.local_volume(
@@ -261,6 +277,8 @@ class DockerProvider:
         """Remove a container and its workspace volume; the job's files stay on the steward's volume."""
         self._open.pop(place.container, None)
         place.is_left, gone = True, False
+        if place.egress is not None:
+            await place.egress.close()
         with contextlib.suppress(
             SandboxFailure
         ):  # the stream's end ends the container; a reaper finds the rest
@@ -327,6 +345,7 @@ class DockerProvider:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
         await self._networks.close()
+        self._uplink.close()
         steward, self._current = self._current, None
         if steward is not None:
             with contextlib.suppress(SandboxFailure):

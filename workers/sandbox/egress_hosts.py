@@ -60,20 +60,18 @@ def is_public(address: Address) -> bool:
     return address in _GLOBAL_V6 and not any(address in network for network in _SPECIAL_V6)
 
 
-def parse_authority(text: str, default_port: int | None) -> tuple[str | Address, int] | None:
-    """Host and port of `host`, `host:port` or `[address]:port`; None when it is nothing of the kind.
+def parse_authority(text: str) -> tuple[str | Address, int | None] | None:
+    """Host and port, if it has one, of `host`, `host:port` or `[address]:port`; None when it is none of them.
 
     A name comes in lower case without a last dot. Numbers that some programs take for addresses, such as
     2130706433 or 0x7f.1, are no host at all.
     """
     match = _AUTHORITY.fullmatch(text)
-    if match is None:
+    host = match and parse_host(match["host"])
+    if not match or not host:
         return None
-    port = int(match["port"]) if match["port"] else default_port
-    host = parse_host(match["host"])
-    if host is None or port is None or not 0 < port <= _MAX_PORT:
-        return None
-    return host, port
+    port = int(match["port"]) if match["port"] else None
+    return None if port is not None and not 0 < port <= _MAX_PORT else (host, port)
 
 
 def parse_host(text: str) -> str | Address | None:
@@ -88,7 +86,7 @@ def parse_host(text: str) -> str | Address | None:
 
 def _address(text: str) -> Address | None:
     try:
-        return ipaddress.ip_address(text)
+        return None if "%" in text else ipaddress.ip_address(text)  # a zone is not for a list to name
     except ValueError:
         return None
 
@@ -129,7 +127,7 @@ class AllowedHosts:
 
 def _parse_entry(text: str) -> _Entry:
     wildcard = text.startswith("*.")
-    parsed = parse_authority(_ascii(text.removeprefix("*.")), 0) or _bare_address(text)
+    parsed = parse_authority(_ascii(text.removeprefix("*."))) or _bare_address(text)
     if parsed is None or (wildcard and (not isinstance(parsed[0], str) or "." not in parsed[0])):
         raise InvalidJob(
             f"The limit `network` names {text[:300]!r}, which is no host. An entry is a name (example.org), "
@@ -147,6 +145,6 @@ def _ascii(text: str) -> str:
         return text
 
 
-def _bare_address(text: str) -> tuple[Address, int] | None:
+def _bare_address(text: str) -> tuple[Address, None] | None:
     address = _address(text)
-    return None if address is None else (address, 0)
+    return None if address is None else (address, None)

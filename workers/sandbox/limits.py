@@ -12,6 +12,7 @@ from typing import Any
 
 from orchestrator.jobs.spec import Limits
 from workers.sandbox.protocol import WORKSPACE
+from workers.sandbox.resident_forward import PORT
 
 AGENT_USER = "10001:10001"
 """Who a job's processes are. Numeric: engines may look a name up on the host, where it does not exist."""
@@ -44,6 +45,23 @@ _ENVIRONMENT = {
     "PIP_NO_CACHE_DIR": "1",
 }
 
+_PROXY = f"http://127.0.0.1:{PORT}"
+_NO_PROXY = "localhost,127.0.0.1,::1"
+_PROXY_ENVIRONMENT = {
+    "HTTP_PROXY": _PROXY,
+    "HTTPS_PROXY": _PROXY,
+    "NO_PROXY": _NO_PROXY,
+    # Some read these only; curl takes http_proxy in no other way.
+    "http_proxy": _PROXY,
+    "https_proxy": _PROXY,
+    "no_proxy": _NO_PROXY,
+}
+
+
+def named_hosts(limits: Limits) -> tuple[str, ...]:
+    """The hosts that a job's commands may reach; none for the network `none`."""
+    return limits.network if isinstance(limits.network, tuple) else ()
+
 
 def seccomp_profile() -> str:
     """Our seccomp profile as one line of JSON, as the Engine API takes it.
@@ -61,6 +79,7 @@ def sandbox_config(
 ) -> dict[str, Any]:  # fmt: skip
     """The Engine API configuration of a job's container. The limits that it names must be set."""
     memory = limits.memory_bytes or 0
+    environment = {**_ENVIRONMENT, **(_PROXY_ENVIRONMENT if named_hosts(limits) else {})}
     host = {
         **_hardening(seccomp, network),
         **_memory(memory),
@@ -84,7 +103,7 @@ def sandbox_config(
         "User": AGENT_USER,
         "WorkingDir": WORKSPACE,
         "Env": [
-            *(f"{name}={value}" for name, value in _ENVIRONMENT.items()),
+            *(f"{name}={value}" for name, value in environment.items()),
             f"FANOUT_RESIDENT_TTL={heartbeat_seconds:g}",
         ],
         "HostConfig": host,

@@ -2,7 +2,7 @@
 
 This is no isolation. Commands run as the worker's user and see this machine; nothing but care keeps them in
 their folder. Linux only. Limits that hold: time, output, size of a file, data memory of a process, disk
-(measured). Those that do not: cpus, pids, network.
+(measured). Those that do not: cpus, pids, network; commands have this machine's, whatever hosts a job names.
 """
 
 from __future__ import annotations

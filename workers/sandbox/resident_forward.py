@@ -1,18 +1,18 @@
 """The way out of a sandbox without a network: connections to a loopback port, carried as frames.
 
-Runs inside the sandbox: see `resident`, whose loop this uses. Nothing listens until the worker asks for it with
-the operation `listen`. What a process sends to the port then goes to the worker, which decides what becomes of
-it (see `egress`). A connection is a tunnel; its number is never used again. In either direction a frame names
-the tunnel and what happened to it:
+Runs inside the sandbox: see `resident`, whose loop this uses. Nothing listens until the worker asks for it
+with the operation `listen`. What a process sends to the port then goes to the worker, which decides what
+becomes of it (see `egress`). A connection is a tunnel; its number is never used again. A frame names the
+tunnel and what happened to it:
 
 open        to the worker    a process has connected
 data        both             a payload, of at least one byte
 taken       both             so many `bytes` were passed on: as many more may be sent
 end         both             this side sends no more
 close       to the resident  deliver what is on its way, then the connection is over
-reset       both             the connection is broken; nothing is delivered any more
+reset       both             the connection is broken; the resident delivers what is on its way, and resets it
 
-A tunnel that ended on this side stays until the worker closes it. Frames for a tunnel that is gone are ignored.
+A tunnel that ended on this side stays until the worker closes it. Frames for one that is gone are ignored.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Connection:
         """What it has taken and the worker has not been told of."""
         self.is_heard = True
         """The process may still send."""
-        self.is_ending = self.is_closing = False
+        self.is_ending = self.is_closing = self.is_broken = False
 
 
 class Forward:
@@ -100,11 +100,8 @@ class Forward:
             connection.credit += taken
         elif event == "end":
             connection.is_ending = True
-        elif event == "close":
-            connection.is_closing = True
-        elif event == "reset":
-            self._reset(connection)
-            return
+        elif event in ("close", "reset"):
+            connection.is_closing, connection.is_broken = True, event == "reset"
         else:
             raise wire.FrameError("an unknown event")
         self._deliver(connection)
@@ -188,13 +185,10 @@ class Forward:
         self._send(connection, "reset")
         self._drop(connection)
 
-    def _reset(self, connection: Connection) -> None:
-        """Let the process see that this is no proper end."""
-        connection.link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
-        self._drop(connection)
-
     def _drop(self, connection: Connection) -> None:
         self._loop.forget(connection.descriptor)
+        if connection.is_broken:  # the process is to see that this is no proper end
+            connection.link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
         connection.link.close()
         del self._connections[connection.number]
         self._watch_listener()

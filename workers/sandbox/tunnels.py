@@ -1,4 +1,4 @@
-"""The worker's end of a resident's tunnels: connections that processes in the sandbox made to a loopback port.
+"""The worker's end of a resident's tunnels: connections that a job's processes made to a loopback port.
 
 The frames are described in `resident_forward`. What comes through them is a job's doing and is bounded here,
 whatever the resident was supposed to keep to.
@@ -11,10 +11,14 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import structlog
+
 from workers.sandbox import wire
 from workers.sandbox.client import ResidentClient
 from workers.sandbox.errors import SandboxDied
 from workers.sandbox.resident_forward import CHUNK_BYTES, MAX_TUNNELS, TAKEN_BYTES, WINDOW_BYTES
+
+log = structlog.get_logger(__name__)
 
 LINE_BYTES = 16 << 10
 """The longest text that `Tunnel.read_until` looks through."""
@@ -23,7 +27,7 @@ _MOST_OPEN = 2 * MAX_TUNNELS
 """A tunnel that both sides close at the same time is here a little longer than there."""
 
 
-class TunnelBroken(Exception):  # noqa: N818 - it says what happened
+class TunnelBroken(Exception):
     """The connection did not end in order: there is nobody to answer."""
 
 
@@ -108,8 +112,8 @@ class Tunnels:
         self._client = client
         self._serve = serve
         self._last_number = 0
-        self._open: dict[int, Tunnel] = {}
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._is_over = False
+        self._open: dict[int, tuple[Tunnel, asyncio.Task[None]]] = {}
         self._turn = asyncio.Lock()
         """One tunnel's frame at a time: a command's request waits behind that one, not behind all."""
 
@@ -119,13 +123,14 @@ class Tunnels:
 
     async def close(self) -> None:
         """End every tunnel."""
-        tasks = list(self._tasks.values())
+        tasks = [task for _, task in self._open.values()]
         self.abandon()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def abandon(self) -> None:
         """See `Tunnelling`."""
-        for task in self._tasks.values():
+        self._is_over = True
+        for _, task in self._open.values():
             task.cancel()
 
     def receive(self, header: dict[str, Any], payload: bytes) -> None:
@@ -135,27 +140,33 @@ class Tunnels:
             raise wire.FrameError("a tunnel's frame is malformed")
         if event == "open":
             self._begin(number)
-        elif event == "reset" and number in self._tasks:
-            self._tasks[number].cancel()
         elif number in self._open:
-            self._open[number].receive(event, payload, taken)
+            tunnel, task = self._open[number]
+            if event == "reset":
+                task.cancel()
+            else:
+                tunnel.receive(event, payload, taken)
 
     def _begin(self, number: int) -> None:
-        if number <= self._last_number or len(self._tasks) >= _MOST_OPEN:
+        if number <= self._last_number or len(self._open) >= _MOST_OPEN:
             raise wire.FrameError("a tunnel that may not be opened")
         self._last_number = number
-        tunnel = self._open[number] = Tunnel(number, self._send)
-        task = self._tasks[number] = asyncio.create_task(self._run(tunnel))
-        task.add_done_callback(lambda _task: self._tasks.pop(number))
+        if self._is_over:
+            return
+        tunnel = Tunnel(number, self._send)
+        task = asyncio.create_task(self._run(tunnel))
+        self._open[number] = (tunnel, task)
+        task.add_done_callback(lambda _task: self._open.pop(number))
 
     async def _run(self, tunnel: Tunnel) -> None:
         event = "close"
         try:
             await self._serve(tunnel)
-        except (TunnelBroken, OSError, EOFError):
+        except (TunnelBroken, OSError, EOFError, SandboxDied):
             event = "reset"
-        finally:
-            del self._open[tunnel.number]
+        except Exception as error:  # noqa: BLE001 - a fault in serving one is to end that one
+            log.error("tunnel failed", error=type(error).__name__)  # noqa: TRY400 - a trace could hold what was sent
+            event = "reset"
         with contextlib.suppress(SandboxDied):
             await self._send(tunnel.number, event, b"", 0)
 

@@ -108,11 +108,11 @@ async def test_waiting_ends_with_its_time_and_the_tasks_go_on(coordination: Coor
         coordination,
         "wait_tasks",
         job_ids=[quick, slow, "no-such-job"],
-        timeout_seconds=1.5,
+        timeout_seconds=3,
         session_id=session_id,
     )
 
-    assert time.monotonic() - before < 3
+    assert 3 <= time.monotonic() - before < 6
     assert waited["unfinished"] == [slow]
     assert [result["status"] for result in waited["results"]] == ["success", "error"]
     assert waited["results"][1]["job_id"] == "no-such-job"

@@ -1,0 +1,50 @@
+"""The main path once with containers: two sub-agents at once, merged; nothing of them is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.coordinator.driving import WORKER_SCRIPT, Coordination, running_times, task
+from tests.integration.scripts import calls, write_script
+from tests.services import Installation, containers_of, installation, volumes_of
+
+pytestmark = [pytest.mark.redis, pytest.mark.docker, pytest.mark.timeout(90)]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Installation]:
+    script = write_script(tmp_path, *WORKER_SCRIPT)
+    with installation(tmp_path, script=script, FANOUT_SANDBOX__PROVIDER="docker") as made:
+        made.start_worker()
+        yield made
+
+
+async def test_sub_agents_in_containers_edit_one_file_at_once(
+    place: Installation, tmp_path: Path, workspace: Path
+) -> None:
+    (workspace / "shared.txt").write_text("".join(f"line {number}\n" for number in range(9)))
+    async with place.client() as client:
+        await place.ready(client)
+        coordination = Coordination(client, tmp_path, workspace)
+        run = await coordination.run(
+            calls(
+                task("run: sleep 2; sed -i 1s/.*/first/ shared.txt; id -u > who.txt"),
+                task("run: sleep 2; sed -i 9s/.*/last/ /workspace/shared.txt"),
+            )
+        )
+
+        assert [result["status"] for result in run.results] == ["success"] * 2, run.results
+        (begun_a, ended_a), (begun_b, ended_b) = [
+            await running_times(client, result["job_id"]) for result in run.results
+        ]
+        assert max(begun_a, begun_b) < min(ended_a, ended_b)
+        results = [await client.result(result["job_id"]) for result in run.results]
+        assert [result.sandbox for result in results if result] == ["docker"] * 2
+    text = (workspace / "shared.txt").read_text().splitlines()
+    assert text == ["first", *(f"line {number}" for number in range(1, 8)), "last"]
+    assert (workspace / "who.txt").read_text().strip() != "0"
+    place.stop()
+    assert containers_of(place.owner) + volumes_of(place.owner) == []

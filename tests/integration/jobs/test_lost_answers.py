@@ -1,0 +1,99 @@
+"""A connection to Redis that breaks after the effect: the client asks again, and nothing happens twice."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from orchestrator.jobs.connection import connect
+from orchestrator.jobs.journal import EventType, Journal
+from orchestrator.jobs.keys import Keys
+from orchestrator.jobs.ledger import Claim, Ledger
+from tests.builders import make_result, make_spec, make_worker
+from tests.integration.jobs.proxy import LossyRedis, lossy
+from tests.services import RedisProcess
+
+pytestmark = pytest.mark.redis
+
+WORKER = make_worker("the-worker")
+
+
+@dataclass
+class Place:
+    proxy: LossyRedis
+    ledger: Ledger
+    journal: Journal
+
+
+@pytest.fixture
+async def place(redis_server: RedisProcess, redis_url: str) -> AsyncIterator[Place]:
+    assert redis_url
+    async with lossy(redis_server.port) as proxy, connect(proxy.url) as redis:
+        ledger = Ledger(redis, Keys())
+        await ledger.register(WORKER, 60)
+        yield Place(proxy, ledger, Journal(redis, Keys()))
+
+
+async def dispatched(place: Place) -> str:
+    (job_id,) = await place.ledger.submit([make_spec(max_attempts=1)])
+    await place.ledger.dispatch(10, 10)
+    return job_id
+
+
+async def claimed(place: Place) -> Claim:
+    claim = await place.ledger.claim(await dispatched(place), WORKER, 10)
+    assert isinstance(claim, Claim)
+    return claim
+
+
+async def test_a_submission_is_one_job(place: Place) -> None:
+    spec = make_spec()
+    place.proxy.lose_answer_to = spec.id.encode()
+
+    assert await place.ledger.submit([spec]) == [spec.id]
+
+    assert place.proxy.lost == 1
+    assert await place.ledger.ids() == [spec.id]
+    assert len(await place.journal.read(spec.id)) == 1
+
+
+async def test_a_claim_is_had_by_the_worker_that_made_it(place: Place) -> None:
+    job_id = await dispatched(place)
+    place.proxy.lose_answer_to = WORKER.name.encode()
+
+    claim = await place.ledger.claim(job_id, WORKER, 10)
+
+    assert place.proxy.lost == 1
+    assert isinstance(claim, Claim), claim
+    assert claim.attempt == 1
+    assert await place.ledger.beat({job_id: claim.token}, 10) == {job_id: "held"}
+    assert await place.ledger.claim(job_id, WORKER, 10) == "running", "a second message may not claim it"
+
+
+async def test_a_result_is_stored_once(place: Place) -> None:
+    claim = await claimed(place)
+    job_id = claim.spec.id
+    place.proxy.lose_answer_to = b"the summary"
+
+    await place.ledger.finish(job_id, claim.token, make_result(job_id, summary="the summary"), {})
+
+    assert place.proxy.lost == 1
+    result = await place.ledger.result(job_id)
+    assert result is not None
+    assert result.summary == "the summary"
+    states = [event.data["state"] for event in await place.journal.read(job_id)]
+    assert states == ["queued", "running", "succeeded"]
+
+
+async def test_an_event_stands_in_the_journal_once(place: Place) -> None:
+    claim = await claimed(place)
+    job_id = claim.spec.id
+    place.proxy.lose_answer_to = b"unique text"
+
+    await place.journal.append(job_id, 1, EventType.LOG, {"text": "unique text"}, "a line")
+
+    assert place.proxy.lost == 1
+    texts = [event.data.get("text") for event in await place.journal.read(job_id)]
+    assert texts.count("unique text") == 1

@@ -1,0 +1,147 @@
+"""A Redis that goes away while a client waits, and comes back: with its jobs, without them, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from config.agent_definitions import AgentDefinitions
+from config.settings import Settings, load_settings
+from orchestrator.client import JobClient
+from orchestrator.jobs.connection import connect
+from orchestrator.jobs.failures import LedgerUnavailable, UnknownJob
+from tests.builders import make_spec
+from tests.integration.jobs.conftest import Hand
+from tests.services import RedisProcess
+
+pytestmark = pytest.mark.redis
+
+AWAY_SECONDS = 4
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisProcess]:
+    server = RedisProcess(tmp_path)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def mortal_settings(server: RedisProcess, tmp_path: Path) -> Settings:
+    return load_settings(redis_url=server.url, state_dir=tmp_path / "state")
+
+
+@pytest.fixture
+async def client(
+    server: RedisProcess, mortal_settings: Settings, definitions: AgentDefinitions
+) -> AsyncIterator[JobClient]:
+    async with JobClient(server.url, mortal_settings, definitions) as made:
+        yield made
+
+
+@pytest.fixture
+async def hand(server: RedisProcess) -> AsyncIterator[Hand]:
+    async with connect(server.url) as redis:
+        yield Hand(redis)
+
+
+async def test_wait_and_events_go_on_through_an_outage_and_miss_nothing(
+    client: JobClient, hand: Hand, server: RedisProcess
+) -> None:
+    job_id = await client.submit(make_spec())
+    claim = await hand.claim(job_id)
+    await hand.say(job_id, "before")
+
+    async def read() -> list[object]:
+        return [event.data.get("text") async for event in client.events(job_id)]
+
+    reading = asyncio.create_task(read())
+    waiting = [asyncio.create_task(client.wait(job_id)) for _ in range(5)]
+    await asyncio.sleep(0.5)
+    await asyncio.to_thread(server.kill)
+    await asyncio.sleep(AWAY_SECONDS)
+    await asyncio.to_thread(server.start)
+    await hand.say(job_id, "after")
+    await hand.finish(claim, summary="done")
+
+    async with asyncio.timeout(8):
+        results = await asyncio.gather(*waiting)
+        assert await reading == [None, None, "before", "after", None]
+    assert {result.summary for result in results} == {"done"}
+
+
+async def test_after_an_outage_a_wait_is_woken_again_by_bells(
+    client: JobClient, hand: Hand, server: RedisProcess
+) -> None:
+    job_id = await client.submit(make_spec())
+    claim = await hand.claim(job_id)
+    waiting = asyncio.create_task(client.wait(job_id))
+    await asyncio.sleep(0.3)
+    await asyncio.to_thread(server.kill)
+    await asyncio.to_thread(server.start)
+    await asyncio.sleep(3)  # it has listened again by now
+
+    await hand.finish(claim)
+
+    async with asyncio.timeout(0.5):
+        await waiting
+
+
+async def test_a_wait_keeps_its_own_timeout_while_redis_is_away(
+    client: JobClient, server: RedisProcess
+) -> None:
+    job_id = await client.submit(make_spec())
+    waiting = asyncio.create_task(client.wait(job_id, 2))
+    await asyncio.sleep(0.3)
+    await asyncio.to_thread(server.kill)
+    started_at = time.monotonic()
+
+    with pytest.raises(TimeoutError):
+        await waiting
+    assert time.monotonic() - started_at < 3
+
+
+async def test_a_redis_that_came_back_without_the_job_ends_the_wait(
+    client: JobClient, server: RedisProcess, tmp_path: Path
+) -> None:
+    job_id = await client.submit(make_spec())
+    waiting = asyncio.create_task(client.wait(job_id))
+    await asyncio.sleep(0.3)
+    await asyncio.to_thread(server.kill)
+    for part in await asyncio.to_thread(lambda: list((tmp_path / "appendonlydir").iterdir())):
+        await asyncio.to_thread(part.unlink)
+    await asyncio.to_thread(server.start)
+
+    with pytest.raises(UnknownJob):
+        async with asyncio.timeout(10):
+            await waiting
+
+
+async def test_an_outage_that_does_not_end_is_told(
+    client: JobClient, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.jobs.outage.OUTAGE_SECONDS", 2.0)
+    job_id = await client.submit(make_spec())
+    waiting = asyncio.create_task(client.wait(job_id))
+    await asyncio.sleep(0.3)
+    await asyncio.to_thread(server.kill)
+
+    with pytest.raises(LedgerUnavailable):
+        async with asyncio.timeout(10):
+            await waiting
+
+
+async def test_a_redis_that_was_never_there_is_told_at_once(client: JobClient, server: RedisProcess) -> None:
+    await asyncio.to_thread(server.kill)
+    started_at = time.monotonic()
+
+    with pytest.raises(LedgerUnavailable):
+        await client.wait("any")
+    with pytest.raises(LedgerUnavailable):
+        _ = [event async for event in client.events("any")]
+    assert time.monotonic() - started_at < 3

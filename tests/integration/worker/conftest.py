@@ -1,0 +1,34 @@
+"""Real workers on a Redis of their own, with local sandboxes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.scripts import DONE, conversation, shell, write_script
+from tests.services import Installation, installation
+
+CANARY = "canary-4711"
+"""Stands in a description, in what the agent does and in what it says: it must not be seen outside."""
+
+SCRIPT = (
+    conversation("long", shell("sleep 60"), DONE),
+    conversation("medium", shell("sleep 2"), DONE),
+    conversation("turns", *(shell("sleep 1.2") for _ in range(4)), DONE),
+    conversation(
+        CANARY,
+        shell(f"echo {CANARY} > {CANARY}.txt; sleep 1.2"),
+        shell(f"echo {CANARY}; sleep 1.2"),
+        {"text": f"Done with {CANARY}.\n\n## Summary\n{CANARY} is written."},
+    ),
+    conversation("quick", shell("true"), DONE),
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Installation]:
+    script = write_script(tmp_path, *SCRIPT)
+    with installation(tmp_path, script=script) as made:
+        yield made

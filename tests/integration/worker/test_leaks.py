@@ -1,0 +1,100 @@
+"""A worker after hundreds of jobs holds what it held after the first ones."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+from fakeredis import FakeAsyncRedis
+
+from orchestrator.client import JobClient
+from tests.builders import make_spec
+from tests.integration.jobs.bench import opened_bench
+from tests.integration.scripts import DONE, conversation, write_script
+from tests.services import Installation
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+
+WARM_UP = 60
+JOBS = 200
+IDLE_SECONDS = 5
+
+
+@dataclass(frozen=True)
+class Held:
+    threads: int
+    files: int
+    children: int
+    channels: int
+    connections: int
+    memory_mb: int
+
+
+def held(process: psutil.Process, url: str) -> Held:
+    with redis.Redis.from_url(url) as server:
+        return Held(
+            threads=process.num_threads(),
+            files=process.num_fds(),
+            children=len(process.children(recursive=True)),
+            channels=len(server.pubsub_channels("fanout:bell:*")),
+            connections=len(server.client_list()),
+            memory_mb=process.memory_info().rss // 1024**2,
+        )
+
+
+async def run(client: JobClient, count: int) -> None:
+    ids = await client.submit_many([(make_spec("quick"), None) for _ in range(count)])
+    results = await asyncio.gather(*(client.wait(job_id) for job_id in ids))
+    assert all(result.success for result in results)
+
+
+async def test_hundreds_of_jobs_leave_no_threads_files_processes_or_channels(place: Installation) -> None:
+    worker = place.start_worker(concurrency=8)
+    async with place.client() as client:
+        await place.ready(client)
+        assert worker.process is not None
+        process = psutil.Process(worker.process.pid)
+        await run(client, WARM_UP)
+        await asyncio.sleep(2)
+        before = await asyncio.to_thread(held, process, place.redis.url)
+
+        started_at = time.monotonic()
+        await run(client, JOBS)
+        seconds = time.monotonic() - started_at
+        await asyncio.sleep(2)
+        after = await asyncio.to_thread(held, process, place.redis.url)
+
+        process.cpu_percent()
+        await asyncio.sleep(IDLE_SECONDS)
+        idle_percent = process.cpu_percent()
+
+    print(f"\n{JOBS} jobs in {seconds:.1f} s; idle {idle_percent} % of a core\n{before}\n{after}")
+    assert after.threads <= before.threads + 2
+    assert after.files <= before.files + 4
+    assert (after.children, after.channels) == (before.children, 0)
+    assert after.connections <= before.connections + 4
+    assert after.memory_mb <= before.memory_mb + 30
+    assert idle_percent < 10
+
+
+async def test_no_coroutine_of_a_job_outlives_it(tmp_path: Path) -> None:
+    script = write_script(tmp_path, conversation("", DONE))
+    async with (
+        FakeAsyncRedis(decode_responses=True) as fake,
+        opened_bench(fake, tmp_path, script) as bench,
+    ):
+        await asyncio.sleep(0.1)
+        before = len(asyncio.all_tasks())
+        for _ in range(5):
+            ids = [await bench.submit(make_spec(str(number))) for number in range(6)]
+            await asyncio.gather(*(bench.run(job_id) for job_id in ids))
+        await asyncio.sleep(0.1)
+
+        assert len(asyncio.all_tasks()) == before, asyncio.all_tasks()
+        assert len(bench.heartbeats) == 0
+        assert bench.left_behind() == []

@@ -1,0 +1,158 @@
+"""The Celery pool with real workers: terminating, sharing, odd messages, and a Redis that comes late."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import time
+from collections import Counter
+
+import pytest
+import redis
+from celery import Celery
+
+from orchestrator.client import JobClient
+from orchestrator.jobs.journal import EventType
+from orchestrator.jobs.queue import RUN_JOB, broker_options
+from orchestrator.jobs.state import JobState
+from tests.builders import make_spec
+from tests.services import Installation
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(90)]
+
+QUEUE = "fanout:queue:fanout"
+
+
+def celery_of(place: Installation) -> Celery:
+    app = Celery("test", broker=place.redis.url, set_as_current=False)
+    app.conf.broker_transport_options = broker_options("fanout")
+    app.conf.task_default_queue = "fanout"
+    return app
+
+
+async def until_running(client: JobClient, job_ids: list[str]) -> None:
+    async with asyncio.timeout(30):
+        for job_id in job_ids:
+            async for event in client.events(job_id):
+                if event.type is EventType.TOOL_CALL:
+                    break
+
+
+async def test_terminating_a_job_in_celery_cancels_it_and_frees_its_slot(place: Installation) -> None:
+    place.start_worker(concurrency=1)
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(make_spec("long"))
+        await until_running(client, [job_id])
+        waiting = await client.submit(make_spec("quick"))
+
+        await asyncio.to_thread(celery_of(place).control.revoke, f"{job_id}.1", terminate=True)
+        asked_at = time.monotonic()
+        terminated = await client.wait(job_id, 5)
+        seconds = time.monotonic() - asked_at
+
+        assert terminated.state is JobState.CANCELLED
+        assert seconds < 2
+        assert (await client.wait(waiting, 10)).success
+        async with asyncio.timeout(5):
+            while (await client.workers())[0].running:  # noqa: ASYNC110 - the worker tells it by itself only
+                await asyncio.sleep(0.2)
+
+
+async def test_terminating_again_and_again_leaks_no_slot(place: Installation) -> None:
+    place.start_worker(concurrency=2)
+    async with place.client() as client:
+        await place.ready(client)
+        control = celery_of(place).control
+        for _ in range(4):
+            ids = await client.submit_many([(make_spec("long"), None) for _ in range(2)])
+            await until_running(client, ids)
+            for job_id in ids:
+                await asyncio.to_thread(control.revoke, f"{job_id}.1", terminate=True)
+            for job_id in ids:
+                assert (await client.wait(job_id, 10)).state is JobState.CANCELLED
+
+        ids = await client.submit_many([(make_spec("medium"), None) for _ in range(2)])
+        started_at = time.monotonic()
+        for job_id in ids:
+            assert (await client.wait(job_id, 10)).success
+        assert time.monotonic() - started_at < 3.8, "both slots work side by side"
+
+
+async def test_a_second_worker_takes_what_the_first_has_no_room_for(place: Installation) -> None:
+    place.start_worker(concurrency=4)
+    async with place.client() as client:
+        await place.ready(client)
+        ids = await client.submit_many([(make_spec("long"), None) for _ in range(8)])
+        await until_running(client, ids[:4])
+        assert Counter(record.state for record in await client.list()) == {"running": 4, "queued": 4}
+
+        place.start_worker(concurrency=4)
+        await until_running(client, ids)
+
+        by_worker = Counter(record.worker for record in await client.list())
+        assert sorted(by_worker.values()) == [4, 4]
+        for job_id in ids:
+            await client.cancel(job_id)
+
+
+async def test_messages_that_mean_nothing_change_nothing(place: Installation) -> None:
+    worker = place.start_worker(concurrency=1)
+    async with place.client() as client:
+        await place.ready(client)
+        with redis.Redis.from_url(place.redis.url) as broker:
+            app = celery_of(place)
+            for arguments in (["nobody"], [], ["a", "b"], [{"id": 1}], [None]):
+                app.send_task(RUN_JOB, args=arguments, queue="fanout")
+            app.send_task("no.such_task", args=["x"], queue="fanout")
+            app.send_task(
+                RUN_JOB, args=[_Mark(str(place.folder / "pickled"))], queue="fanout", serializer="pickle"
+            )
+            envelope = {"body": "!!", "content-type": "application/json", "properties": {}, "headers": {}}
+            broker.lpush(QUEUE, json.dumps(envelope))
+
+            job_id = await client.submit(make_spec("quick"))
+            assert (await client.wait(job_id, 20)).success
+
+            for garbage in ("not even JSON {", "5", "null", "{}", b"\xff\xfe\x00"):
+                broker.lpush(QUEUE, garbage)
+            job_id = await client.submit(make_spec("quick"))
+            assert (await client.wait(job_id, 30)).success
+
+        assert not (place.folder / "pickled").exists()
+        assert [record.id for record in await client.list(states={JobState.QUEUED, JobState.RUNNING})] == []
+        assert worker.process is not None
+        assert worker.process.poll() is None
+
+
+class _Mark:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str, str]]:
+        return open, (self._path, "w")
+
+
+async def test_a_worker_that_is_there_before_its_redis_comes_alive_with_it(place: Installation) -> None:
+    place.redis.kill()
+    worker = place.start_worker()
+    await asyncio.sleep(6)
+    assert worker.process is not None
+    assert worker.process.poll() is None, worker.tail()
+
+    place.redis.start()
+
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(make_spec("quick"))
+        assert (await client.wait(job_id, 30)).success
+
+
+def test_pickles_of_the_test_would_be_dangerous(tmp_path: object) -> None:
+    path = f"{tmp_path}/made"
+    pickle.loads(pickle.dumps(_Mark(path))).close()  # noqa: S301 - the test's own
+    with open(path) as made:  # noqa: PTH123 - as above
+        assert made.read() == ""
