@@ -144,7 +144,9 @@ class JobClient:
         Raises:
             TimeoutError: it has not ended by then; it goes on.
         """
-        await self.result(job_id)  # an unknown job, or a Redis that is away from the start, is told at once
+        result = await self.result(job_id)  # an unknown job, or a Redis that is not there, is told at once
+        if result is not None:
+            return result
         async with asyncio.timeout(timeout_seconds):
             while True:
                 # The journal's end before the result: a job that ends in between is then followed to its end.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -43,7 +43,7 @@ def run_(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before files are changed.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a coordinator on a goal; its jobs' changes are merged into DIR.
+    """Reach a goal in a folder: a coordinator, its jobs, merges.
 
     Without FANOUT_REDIS_URL it starts a Redis and a worker of its own for as long as it runs.
     """
@@ -68,7 +68,7 @@ def run_(
 async def _run(
     settings: Settings, *, goal: str, workspace: Path, agent: str, model: str | None
 ) -> RunOutcome:
-    async with _services(settings) as reachable, JobClient.from_settings(reachable) as client:
+    async with _services(settings) as (reachable, look_back), JobClient.from_settings(reachable) as client:
         workers = await client.workers()
         if workers:
             announce_sandbox(workers)
@@ -81,7 +81,7 @@ async def _run(
             agent=agent,
             model=model,
             default_model=settings.model,
-            stays=reachable.redis_url == settings.redis_url or is_kept(settings.state_dir),
+            look_back=look_back,
         )
 
 
@@ -93,11 +93,12 @@ async def coordinate(
     agent: str,
     model: str | None,
     default_model: str,
-    stays: bool,
+    look_back: str | None,
 ) -> RunOutcome:
     """Run the coordinator, with a live view of its tree where a person looks at stderr, else plain lines.
 
-    Its last words are in the outcome and not shown. `stays` says that Redis will be there afterwards.
+    Its last words are in the outcome and not shown. `look_back` is the command that
+    shows its tree after an interruption, None where the tree is gone then.
     """
     from orchestrator.coordinator import run_goal  # noqa: PLC0415 - ADK takes seconds to import
 
@@ -119,22 +120,22 @@ async def coordinate(
             )
     except asyncio.CancelledError:
         output.notice("Interrupted: the coordinator ends, and so do the jobs that it waited for.")
-        if stays:
-            output.notice(f"What they had done: fanout tree {root_id}")
+        if look_back is not None:
+            output.notice(f"What they had done: {look_back} {root_id}")
         raise
 
 
 @asynccontextmanager
-async def _services(settings: Settings) -> AsyncIterator[Settings]:
-    """The Redis and the workers that are there, or their own ones as long as the context lasts."""
+async def _services(settings: Settings) -> AsyncIterator[tuple[Settings, str]]:
+    """The Redis and the workers that are there, or own ones while the context lasts; how to look back."""
     try:
         reachable = await asyncio.to_thread(attached, settings)
     except LedgerUnavailable:
         output.notice("Starting a Redis and a worker for this run …")
         async with Embedded(settings, notice=output.notice) as embedded:
-            yield embedded.settings
+            yield embedded.settings, "fanout up; fanout tree"
     else:
-        yield reachable
+        yield reachable, "fanout tree"
 
 
 class _Teller:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from config.agent_definitions import COORDINATOR
 from config.settings import Settings, load_settings
 from orchestrator.cli import output, words
 from orchestrator.cli.coordinating import coordinate
@@ -43,8 +44,9 @@ def demo(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have a coordinator and six sub-agents mend a small broken project: red tests, then green ones.
+    """Watch six sub-agents mend a small project; nothing to set up.
 
+    A coordinator finds the tests red, gives out the tasks, merges what comes back and ends with green tests.
     It starts a Redis and a worker of its own. The model's replies are scripted, so no key is needed; agents,
     jobs, sandboxes and merges are real.
     """
@@ -70,8 +72,16 @@ async def _demo(settings: Settings, folder: Path, *, keep: bool) -> dict[str, An
         red = await _tests_pass(client, folder, "before")
         output.notice(f"\nThe goal: {GOAL}")
         outcome = await coordinate(
-            client, goal=GOAL, workspace=folder, agent="coordinator", model=MODEL, default_model=MODEL
+            client,
+            goal=GOAL,
+            workspace=folder,
+            agent=COORDINATOR,
+            model=MODEL,
+            default_model=MODEL,
+            look_back="fanout tree" if keep else None,
         )
+        if outcome.text:
+            output.notice(outcome.text)
         green = await _tests_pass(client, folder, "after")
         jobs = await client.tree(outcome.root_id) if outcome.success else []
     return {

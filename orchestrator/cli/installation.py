@@ -42,7 +42,10 @@ def _definition(definition: AgentDefinition) -> dict[str, Any]:
 
 
 def config(as_json: AsJson = False) -> None:
-    """Print the settings in force, their names in the environment and where each comes from; no secrets."""
+    """Print the settings in force, without secrets.
+
+    Each with its name in the environment and where its value comes from.
+    """
     rows = list(effective_settings(load_settings()))
     if as_json:
         told = [{"name": name, "value": value, "source": source} for name, value, source in rows]

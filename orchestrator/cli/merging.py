@@ -58,9 +58,10 @@ def apply(
     check: Annotated[bool, typer.Option("--check", help="Only say what would happen.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Merge what a job changed into a folder, three ways; 1 if not all of it could be merged.
+    """Merge what a job changed into a folder, three ways.
 
-    Nothing is overwritten: a file that was changed on both sides in the same place stays and is named.
+    Exit code 1 if not all of it could be merged. Nothing is overwritten: a file that
+    was changed on both sides in the same place stays and is named.
     """
     if not into.is_dir():
         raise UsageProblem(f"--into {str(into)!r} is not a folder.")

