@@ -12,9 +12,9 @@ import pytest
 from orchestrator.client import JobClient
 from orchestrator.jobs.journal import EventType, JournalEvent
 from orchestrator.jobs.spec import Limits
-from orchestrator.jobs.state import JobState
+from orchestrator.jobs.state import JobRecord, JobState
 from tests.builders import make_spec
-from tests.services import Installation, containers_of, volumes_of
+from tests.services import Installation, WorkerProcess, containers_of, volumes_of
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(150)]
 
@@ -40,6 +40,18 @@ async def content(client: JobClient, job_id: str, path: str) -> str:
         return (await asyncio.to_thread(bundle.content, file.after)).decode()
 
 
+async def two_workers(place: Installation, client: JobClient) -> None:
+    for _ in range(2):
+        place.start_worker()
+    await place.ready(client, 2)
+
+
+def holder(place: Installation, record: JobRecord) -> WorkerProcess:
+    """The worker that runs a job."""
+    pids = {str(worker.process.pid): worker for worker in place.workers if worker.process}
+    return pids[str(record.worker).rpartition("-")[2]]
+
+
 async def nothing_left(place: Installation, provider: str, within: float = 30) -> None:
     """No container or volume of a job, and no folder of one, however it ended."""
     sandboxes = place.folder / "state" / "sandboxes"
@@ -57,13 +69,11 @@ async def nothing_left(place: Installation, provider: str, within: float = 30) -
 async def test_a_job_whose_worker_is_killed_goes_on_elsewhere_and_ends_once(
     place: Installation, workspace: Path, provider: str
 ) -> None:
-    first = place.start_worker()
     async with place.client() as client:
-        await place.ready(client)
+        await two_workers(place, client)
         job_id = await client.submit(make_spec("steps"), workspace=workspace)
         await until_event(client, job_id, EventType.TOOL_CALL, 2)
-        place.start_worker()
-        await place.ready(client, 2)
+        first = holder(place, await client.get(job_id))
         first.kill()
         killed_at = time.time()
 
@@ -147,13 +157,11 @@ async def test_a_job_over_its_time_ends_timed_out_with_its_changes(
 async def test_a_worker_that_is_told_to_stop_gives_its_jobs_back_unharmed(
     place: Installation, workspace: Path, provider: str
 ) -> None:
-    first = place.start_worker()
     async with place.client() as client:
-        await place.ready(client)
+        await two_workers(place, client)
         job_id = await client.submit(make_spec("steps"), workspace=workspace)
         await until_event(client, job_id, EventType.TOOL_CALL, 2)
-        place.start_worker()
-        await place.ready(client, 2)
+        first = holder(place, await client.get(job_id))
         asked_at = time.time()
         first.stop()
         stopped_after = time.time() - asked_at
@@ -174,13 +182,11 @@ async def test_a_paused_worker_stops_by_itself_and_its_job_runs_once_at_a_time(
     place: Installation, workspace: Path, provider: str
 ) -> None:
 
-    first = place.start_worker()
     async with place.client() as client:
-        await place.ready(client)
+        await two_workers(place, client)
         job_id = await client.submit(make_spec("steps"), workspace=workspace)
         await until_event(client, job_id, EventType.TOOL_CALL, 2)
-        place.start_worker()
-        await place.ready(client, 2)
+        first = holder(place, await client.get(job_id))
         first.send(signal.SIGSTOP)
         await asyncio.sleep(14)
         first.send(signal.SIGCONT)
