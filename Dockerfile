@@ -11,12 +11,13 @@ RUN apt-get update \
 
 WORKDIR /opt/fanout
 COPY pyproject.toml constraints.txt README.md LICENSE ./
+# An environment of its own: Debian's Python takes no packages beside its own. Our code comes afterwards and is
+# found by PYTHONPATH, so that a change in it does not install everything again.
+RUN python3 -m venv /opt/venv \
+    && /opt/venv/bin/pip install --no-cache-dir -c constraints.txt -e '.[anthropic,openai]'
 COPY config config
 COPY orchestrator orchestrator
 COPY workers workers
-# An environment of its own: Debian's Python takes no packages beside its own.
-RUN python3 -m venv /opt/venv \
-    && /opt/venv/bin/pip install --no-cache-dir -c constraints.txt -e '.[anthropic,openai]'
 
 # Our `config` comes before a stranger's of the same name. On TERM the worker itself gives
 # its jobs back and ends within seconds.

@@ -92,7 +92,7 @@ async def test_open_files_and_core_dumps_are_bounded(provider: DockerProvider) -
         assert result.output == b"0\n8192\n"
 
 
-async def test_a_network_that_cannot_be_given_is_refused_and_not_left_out(provider: DockerProvider) -> None:
+async def test_a_network_that_names_no_host_is_refused_and_not_left_out(provider: DockerProvider) -> None:
     with pytest.raises(InvalidJob, match="network"):
-        async with provider.open(spec_with(network=("pypi.example",))):
+        async with provider.open(spec_with(network=("https://pypi.example/simple",))):
             pass

@@ -126,8 +126,17 @@ async def test_it_ends_when_its_input_ends(stream: ProcessStream) -> None:
     assert await ended(stream, 1)
     with pytest.raises(SandboxDied):
         await running
-    assert not await asyncio.to_thread(_is_running, marker)
+    assert await _gone(marker)
     await client.close()
+
+
+async def _gone(command_line: str) -> bool:
+    """Whether no such process is there within a second: a killed one may take a moment to be reaped."""
+    for _ in range(20):
+        if not await asyncio.to_thread(_is_running, command_line):
+            return True
+        await asyncio.sleep(0.05)
+    return False
 
 
 def _is_running(command_line: str) -> bool:
