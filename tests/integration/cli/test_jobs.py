@@ -206,7 +206,7 @@ async def test_submit_wait_prints_the_id_first_and_then_the_end(fanout, stand_in
 async def test_interrupting_a_wait_leaves_the_job_alone(fanout):
     job_id = submitted(fanout, "long")
     child = fanout.start("wait", job_id)
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(4)  # it has nothing to say before it is interrupted, so this is enough to start it
 
     child.send_signal(signal.SIGINT)
     out, complaint = await asyncio.to_thread(child.communicate)
