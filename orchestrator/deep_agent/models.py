@@ -105,7 +105,7 @@ _PROVIDERS: dict[str, Callable[[str], BaseLlm]] = {"gemini-": _gemini, "claude-"
 def _require(name: str, *, package: str, extra: str, key: str | None = None) -> None:
     if find_spec(package) is None:
         raise ModelNotConfigured(
-            f"{name} needs the package {package}: install fanout's extra, `pip install -e '.[{extra}]'` in its folder."
+            f"{name} needs the package {package}: `pip install -e '.[{extra}]'` in fanout's folder brings it."
         )
     if key and not _is_set(key):
         raise ModelNotConfigured(f"{name} needs {key} in the environment.")

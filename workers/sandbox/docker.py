@@ -37,6 +37,8 @@ stopped. The longest lease of a job: by then another attempt may be at work."""
 
 SNAPSHOT_CACHE_BYTES = 20 * 1024**3
 DISK_WATCH_SECONDS = 2.0
+STORE_TRIES = 4
+STORE_TRY_SECONDS = 0.4
 _READY_SECONDS = 30.0
 _MOUNT_FAILED = "failed to mount local volume"
 """What the engine says when its host mounts no overlay there."""
@@ -351,10 +353,17 @@ class DockerProvider:
             with contextlib.suppress(SandboxFailure):
                 jobs = [] if steward.client.is_dead else await steward.jobs()
                 await steward.close()
-                if not jobs:  # the volume is in use while another worker has a steward
-                    await self._engine.remove_volume(self._names.code(steward.code_id))
-                    await self._engine.remove_volume(self._names.store)
+                if not jobs:
+                    await self._remove_store(steward)
         await self._engine.close()
+
+    async def _remove_store(self, steward: Steward) -> None:
+        """Remove the shared volumes, unless another worker's steward uses them; a killed one lets go soon."""
+        for _ in range(STORE_TRIES):
+            await self._engine.remove_volume(self._names.code(steward.code_id))
+            if await self._engine.remove_volume(self._names.store):
+                return
+            await asyncio.sleep(STORE_TRY_SECONDS)
 
 
 async def _wait_until_ready(client: ResidentClient, stream: AttachStream) -> None:
