@@ -51,7 +51,7 @@ CHANGES = Benchmark(
     title="bundle of 20 changes in 5,000 files",
     unit="ms",
     floor="git add, git diff --binary",
-    target_ratio=1.0,
+    target=50,  # what a bundle may add to a job's end; the ratio to git stands beside it
 )
 
 
