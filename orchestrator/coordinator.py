@@ -32,6 +32,8 @@ from orchestrator.task_tools import TaskTools
 APP_NAME = "orchestrator"
 """ADK wants an app to be named like the folder that it is found in."""
 USER_ID = "parent"
+CALL_CHARACTERS = 100
+"""A tool call is told in one line of a terminal."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,16 @@ def _told(event: Event) -> list[CoordinatorEvent]:
     told = (
         [CoordinatorEvent("text", text)] if text and event.content and event.content.role == "model" else []
     )
-    return told + [CoordinatorEvent("tool", call.name or "") for call in event.get_function_calls()]
+    return told + [CoordinatorEvent("tool", _in_one_line(call)) for call in event.get_function_calls()]
+
+
+def _in_one_line(call: types.FunctionCall) -> str:
+    """A tool call as a person is told of it: the tool, and how its description or first argument begins."""
+    arguments = call.args or {}
+    texts = (value for value in arguments.values() if isinstance(value, str))
+    first = arguments.get("description") or next(texts, "")
+    line = " ".join(f"{call.name} {first}".split())
+    return line if len(line) <= CALL_CHARACTERS else line[: CALL_CHARACTERS - 1] + "…"
 
 
 def _parts(event: Event) -> list[types.Part]:
