@@ -225,7 +225,9 @@ class LocalSandbox(ResidentSandbox):
         """See `Sandbox.run`. Memory that runs out is not told apart from other failures."""
         self._operations.raise_failure()
         marker = f"{self._place.token}-{next(self._numbers)}"
-        cwd = command.cwd if self._place.bound else self._real_folder(command.cwd)
+        cwd = command.cwd
+        if not self._place.bound:
+            cwd = await asyncio.to_thread(self._real_folder, cwd)
         running = asyncio.create_task(local_processes.run(self._place, command, cwd, marker, on_output))
         self._running.add(running)
         if self._watching is None:
