@@ -18,7 +18,7 @@ from orchestrator.deep_agent.execute_tool import ExecuteTool
 from orchestrator.deep_agent.filesystem_tools import MAX_IMAGE_BYTES, FilesystemTools
 from orchestrator.deep_agent.text import MAX_RESULT_CHARACTERS
 from orchestrator.deep_agent.tool import MethodTool
-from orchestrator.jobs.spec import Limits
+from orchestrator.jobs.spec import Limits, new_job_id
 from workers.sandbox.backend import SandboxBackend
 from workers.sandbox.local import LocalProvider
 from workers.sandbox.protocol import SandboxSpec
@@ -26,7 +26,7 @@ from workers.sandbox.protocol import SandboxSpec
 W = "/workspace"
 
 SPEC = SandboxSpec(
-    job_id="contract",
+    job_id=new_job_id(),
     attempt=1,
     image="none",
     limits=Limits(timeout_seconds=60, cpus=1, memory_bytes=2**30, pids=100, disk_bytes=2**30, network="none"),
@@ -107,9 +107,9 @@ async def test_a_sandbox_also_executes_with_s2s_result(tools: Tools) -> None:
         return await tool.run_async(args=args, tool_context=tools.context)  # type: ignore[arg-type]
 
     await tools.ok("write_file", file_path=f"{W}/a.txt", content="hi\n")
-    assert await execute(command="cat a.txt; pwd") == {
+    assert await execute(command="cat a.txt; test -f a.txt && echo here") == {
         "status": "success",
-        "output": f"hi\n{W}\n",
+        "output": "hi\nhere\n",
         "exit_code": 0,
         "truncated": False,
     }
