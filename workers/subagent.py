@@ -137,6 +137,9 @@ class Subagent:
             name=self._definition.name,
             description=self._definition.description,
             is_subagent=True,
+            skills=self._definition.skills,
+            memory=self._definition.memory,
+            interrupt_on=self._definition.interrupt_on,  # refused in words until it is there, never ignored
             fatal_errors=FATAL_ERRORS,
         )
         return create_deep_app(
