@@ -14,25 +14,20 @@ from google.adk.models.base_llm import BaseLlm
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
-from google.adk.tools.tool_context import ToolContext
 from pydantic import BaseModel
 
-from orchestrator.deep_agent import prompts
 from orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
 from orchestrator.deep_agent.backends.state import StateBackend
 from orchestrator.deep_agent.budget import Budget, BudgetPlugin
+from orchestrator.deep_agent.deep_llm_agent import DeepLlmAgent
 from orchestrator.deep_agent.execute_tool import ExecuteTool
 from orchestrator.deep_agent.filesystem_tools import FilesystemTools
+from orchestrator.deep_agent.manners import Manners
 from orchestrator.deep_agent.models import resolve_model
-from orchestrator.deep_agent.replies import (
-    answer_sent_back,
-    check_output,
-    explain_tool_error,
-    send_back_malformed,
-)
+from orchestrator.deep_agent.part import BackendSource, Part, hooks
+from orchestrator.deep_agent.replies import OutputCheck, ReplyRepair, ToolErrors
 from orchestrator.deep_agent.structured_output import OutputSchema
 from orchestrator.deep_agent.todos import TodoTools
-from orchestrator.deep_agent.tool import MethodTool
 
 DEFAULT_MODEL = "gemini-2.5-flash"
 
@@ -79,24 +74,31 @@ def create_deep_agent(
     """
     _refuse_later_parts(subagents=subagents, skills=skills, memory=memory, interrupt_on=interrupt_on)
     schema = OutputSchema(output_schema) if output_schema is not None else None
-    built_in = _chosen(_built_in_tools(backend), built_in_tools)
-    root = "/" if backend is None or callable(backend) else backend.search_root
-    text = prompts.instruction(
-        instruction,
-        tools=frozenset(tool.name for tool in built_in),
-        root=root,
-        is_subagent=is_subagent,
-        schema=schema.json_schema if schema else None,
-    )
-    return LlmAgent(
+    backend_of = _backend_source(backend)
+    built_in: list[Part] = [TodoTools(), FilesystemTools(backend_of, root=_root(backend))]
+    if isinstance(backend, Shell):
+        built_in.append(ExecuteTool(backend))
+    parts: list[Part] = [
+        Manners(instruction, is_subagent=is_subagent and schema is None),
+        ReplyRepair(),
+        *built_in,
+        *([OutputCheck(schema)] if schema else []),
+        ToolErrors(fatal_errors),
+    ]
+    chosen = _chosen(built_in, built_in_tools)
+    return DeepLlmAgent(
         name=agent_identifier(name),
         description=description,
         model=resolve_model(model, agent_name=name) if isinstance(model, str) else model,
-        instruction=_literally(text),
-        tools=[*built_in, *(tools or ())],
-        after_model_callback=[send_back_malformed, *([check_output(schema)] if schema else [])],
-        before_tool_callback=answer_sent_back,
-        on_tool_error_callback=explain_tool_error(fatal_errors),
+        instruction=_instruction_of(parts, frozenset(tool.name for tool in chosen)),
+        tools=[*chosen, *(tools or ())],
+        before_model_callback=hooks(parts, "before_model"),
+        after_model_callback=hooks(parts, "after_model"),
+        on_model_error_callback=hooks(parts, "on_model_error"),
+        before_tool_callback=hooks(parts, "before_tool"),
+        after_tool_callback=hooks(parts, "after_tool"),
+        on_tool_error_callback=hooks(parts, "on_tool_error"),
+        request_processors=[processor for part in parts for processor in part.request_processors()],
     )
 
 
@@ -128,23 +130,21 @@ def agent_identifier(name: str) -> str:
     return identifier
 
 
-def _built_in_tools(backend: Backend | BackendFactory | None) -> list[MethodTool]:
-    def backend_of(tool_context: ToolContext) -> Backend:
-        if backend is None:
-            return StateBackend(tool_context.state)
-        return backend(tool_context.state) if callable(backend) else backend
-
-    files, todos = FilesystemTools(backend_of), TodoTools()
-    methods: list[Callable[..., Any]] = [todos.write_todos, todos.read_todos]
-    methods += [files.ls, files.read_file, files.write_file, files.edit_file, files.delete_file]
-    methods += [files.glob, files.grep]
-    if isinstance(backend, Shell):
-        shell = backend
-        methods.append(ExecuteTool(lambda _: shell).execute)
-    return [MethodTool(method) for method in methods]
+def _backend_source(backend: Backend | BackendFactory | None) -> BackendSource:
+    if backend is None:
+        return lambda context: StateBackend(context.state)
+    if callable(backend):
+        factory = backend
+        return lambda context: factory(context.state)
+    return lambda _: backend
 
 
-def _chosen(tools: list[MethodTool], names: Collection[str] | None) -> list[MethodTool]:
+def _root(backend: Backend | BackendFactory | None) -> str:
+    return "/" if backend is None or callable(backend) else backend.search_root
+
+
+def _chosen(parts: Sequence[Part], names: Collection[str] | None) -> list[BaseTool]:
+    tools = [tool for part in parts for tool in part.tools()]
     if names is None:
         return tools
     existing = {tool.name for tool in tools} | {"execute"}
@@ -162,11 +162,14 @@ def _refuse_later_parts(**parts: Any) -> None:
             raise ValueError(f"{name} is not in this version of the deep agent; leave it out.")
 
 
-def _literally(text: str) -> Callable[[ReadonlyContext], str]:
-    """ADK fills `{name}` in a string from the session's state and fails on JSON; a callable is left alone."""
+def _instruction_of(parts: Sequence[Part], tools: frozenset[str]) -> Callable[[ReadonlyContext], Any]:
+    """The parts' words, together.
 
-    def provide(context: ReadonlyContext) -> str:
-        del context
-        return text
+    ADK fills `{name}` in a string from the session's state and fails on JSON; a callable is left alone.
+    """
+
+    async def provide(context: ReadonlyContext) -> str:
+        words = [await part.instruction(context, tools) for part in parts]
+        return "\n".join(text for text in words if text)
 
     return provide

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any
 
+from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import Field
 
 from orchestrator.deep_agent.backends.protocol import Execution, Shell
 from orchestrator.deep_agent.failures import ToolMistake
+from orchestrator.deep_agent.part import Part
+from orchestrator.deep_agent.prompts import SHELL
+from orchestrator.deep_agent.tool import MethodTool
 
 DEFAULT_TIMEOUT_SECONDS = 120.0
 """S2."""
@@ -24,11 +28,20 @@ MAX_COMMAND_BYTES = 128 * 1024
 """Linux takes no longer single argument (MAX_ARG_STRLEN)."""
 
 
-class ExecuteTool:
+class ExecuteTool(Part):
     """The shell of one agent."""
 
-    def __init__(self, shell_of: Callable[[ToolContext], Shell]) -> None:
-        self._shell_of = shell_of
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+
+    def tools(self) -> list[BaseTool]:
+        """`execute`."""
+        return [MethodTool(self.execute)]
+
+    async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
+        """When to use the shell."""
+        del context
+        return SHELL if "execute" in tools else ""
 
     async def execute(
         self,
@@ -44,6 +57,7 @@ class ExecuteTool:
         Each call is a new shell: cd and variables do not last. Nobody can type into it. When the time is over
         the command is killed with everything that it started.
         """
+        del tool_context
         timeout = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
         if not 0 < timeout <= MAX_TIMEOUT_SECONDS:
             raise ToolMistake(f"timeout_seconds must be above 0 and at most {MAX_TIMEOUT_SECONDS:g}.")
@@ -51,9 +65,7 @@ class ExecuteTool:
             raise ToolMistake("command must be a non-empty text without NUL characters.")
         if len(command.encode(errors="replace")) >= MAX_COMMAND_BYTES:
             raise ToolMistake(f"command must be shorter than {MAX_COMMAND_BYTES} bytes; put it in a file.")
-        return _result(
-            await self._shell_of(tool_context).execute(command, timeout, MAX_OUTPUT_BYTES), timeout
-        )
+        return _result(await self._shell.execute(command, timeout, MAX_OUTPUT_BYTES), timeout)
 
 
 def _result(execution: Execution, timeout: float) -> dict[str, Any]:

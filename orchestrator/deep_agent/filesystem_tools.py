@@ -8,17 +8,22 @@ from __future__ import annotations
 import asyncio
 import base64
 import posixpath
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
+from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import Field
 
 from orchestrator.deep_agent.backends import paths
-from orchestrator.deep_agent.backends.protocol import Backend, Entry
+from orchestrator.deep_agent.backends.protocol import Entry
 from orchestrator.deep_agent.files import Files, Listing, OutputMode
+from orchestrator.deep_agent.part import BackendSource, Part
+from orchestrator.deep_agent.prompts import FILES, ROOT
+from orchestrator.deep_agent.tool import MethodTool, ToolMethod
 
 IMAGE_TYPES = {
     ".png": "image/png",
@@ -35,15 +40,28 @@ SEEN_PREFIX = "file_seen:"
 """Session state key of the version of a file that this agent saw last; a key a file keeps changes small."""
 
 FilePath = Annotated[str, Field(description="Absolute path of the file")]
-BackendSource = Callable[[ToolContext], Backend]
 
 
-class FilesystemTools:
-    """The file tools of one agent."""
+class FilesystemTools(Part):
+    """The file tools of one agent, whose files are below `root`."""
 
-    def __init__(self, backend_of: BackendSource) -> None:
+    def __init__(self, backend_of: BackendSource, *, root: str = "/") -> None:
         self._backend_of = backend_of
+        self._root = root
         self._locks = _PathLocks()
+
+    def tools(self) -> list[BaseTool]:
+        """S2's file tools, and `delete_file`."""
+        methods: list[ToolMethod] = [self.ls, self.read_file, self.write_file, self.edit_file]
+        methods += [self.delete_file, self.glob, self.grep]
+        return [MethodTool(method) for method in methods]
+
+    async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
+        """Path rules, and where the files are."""
+        del context
+        if not tools & {"read_file", "write_file", "edit_file"}:
+            return ""
+        return FILES + (ROOT.format(root=self._root) if self._root != "/" else "")
 
     async def ls(
         self,

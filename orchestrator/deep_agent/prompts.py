@@ -72,22 +72,3 @@ def output_prompt(schema: Mapping[str, Any]) -> str:
         "Your final message must be one JSON value that is valid against this JSON Schema, and nothing else: "
         f"no words around it, no code fence, no summary.\n{json.dumps(schema, ensure_ascii=False)}\n"
     )
-
-
-def instruction(
-    own: str | None, *, tools: frozenset[str], root: str, is_subagent: bool, schema: Mapping[str, Any] | None
-) -> str:
-    """The whole system instruction; only about tools that the agent has."""
-    parts = [own.strip() + "\n"] if own and own.strip() else []
-    parts.append(WORK)
-    if tools & {"read_file", "write_file", "edit_file"}:
-        parts.append(FILES + (ROOT.format(root=root) if root != "/" else ""))
-    if "execute" in tools:
-        parts.append(SHELL)
-    if "write_todos" in tools:
-        parts.append(PLAN)
-    if is_subagent and schema is None:
-        parts.append(SUBAGENT)
-    if schema is not None:
-        parts.append(output_prompt(schema))
-    return "\n".join(parts)

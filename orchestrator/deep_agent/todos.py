@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import Field, WithJsonSchema
 
 from orchestrator.deep_agent.failures import ToolMistake
+from orchestrator.deep_agent.part import Part
+from orchestrator.deep_agent.prompts import PLAN
+from orchestrator.deep_agent.tool import MethodTool
 
 STATE_KEY = "todos"
 STATUSES = ("pending", "in_progress", "completed")
@@ -35,8 +40,17 @@ _SCHEMA = {
 }
 
 
-class TodoTools:
+class TodoTools(Part):
     """The plan of one agent, in its session's state."""
+
+    def tools(self) -> list[BaseTool]:
+        """`write_todos` and `read_todos`."""
+        return [MethodTool(self.write_todos), MethodTool(self.read_todos)]
+
+    async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
+        """When to keep a plan."""
+        del context
+        return PLAN if "write_todos" in tools else ""
 
     async def write_todos(
         self,

@@ -50,9 +50,7 @@ class Tools:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.context = Context()
-        tools = FilesystemTools(lambda _: backend)
-        methods = [getattr(tools, name) for name in dir(tools) if not name.startswith("_")]
-        self._tools = {tool.name: tool for tool in map(MethodTool, methods)}
+        self._tools = {tool.name: tool for tool in FilesystemTools(lambda _: backend).tools()}
 
     async def __call__(self, name: str, **args: Any) -> Any:
         return await self._tools[name].run_async(args=args, tool_context=self.context)
@@ -101,7 +99,7 @@ async def test_a_sandbox_also_executes_with_s2s_result(tools: Tools) -> None:
     backend = tools.backend
     if not isinstance(backend, Shell):
         pytest.skip("only a sandbox executes")
-    tool = MethodTool(ExecuteTool(lambda _: backend).execute)
+    tool = MethodTool(ExecuteTool(backend).execute)
 
     async def execute(**args: Any) -> Any:
         return await tool.run_async(args=args, tool_context=tools.context)  # type: ignore[arg-type]

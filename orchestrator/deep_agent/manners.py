@@ -1,0 +1,24 @@
+"""How a deep agent works and reports: the words that every agent is given."""
+
+from __future__ import annotations
+
+from google.adk.agents.readonly_context import ReadonlyContext
+
+from orchestrator.deep_agent import prompts
+from orchestrator.deep_agent.part import Part
+
+
+class Manners(Part):
+    """The agent's own prompt, the ways of working, and how a sub-agent ends."""
+
+    def __init__(self, own: str | None, *, is_subagent: bool) -> None:
+        parts = [own.strip() + "\n"] if own and own.strip() else []
+        parts.append(prompts.WORK)
+        if is_subagent:
+            parts.append(prompts.SUBAGENT)
+        self._text = "\n".join(parts)
+
+    async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
+        """Always the same words."""
+        del context, tools
+        return self._text
