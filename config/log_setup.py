@@ -51,6 +51,8 @@ def set_up_logging(level: str) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
-    for noisy in ("httpx", "httpcore", "google_genai", "google_adk", "urllib3", "docker"):
+    http = ("httpx", "httpcore", "httpx2", "httpcore2", "urllib3")
+    # `client` is the name under which MCP's sessions log
+    for noisy in (*http, "google_genai", "google_adk", "openai", "anthropic", "docker", "mcp", "client"):
         # Their records below warning quote requests, and with them prompts.
         logging.getLogger(noisy).setLevel(logging.WARNING)

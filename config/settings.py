@@ -54,20 +54,32 @@ class WorkerSettings(_Section):
     lease_seconds: float = Field(default=9.0, ge=2, le=60)
     """How long a silent attempt counts as alive; renewed every quarter."""
     reap_interval_seconds: float = Field(default=1.0, gt=0, le=60)
+    """Between two looks for jobs whose worker is gone: part of the time until they are back at work."""
     shutdown_grace_seconds: float = Field(default=10.0, ge=1, le=600)
     """From SIGTERM until the process is gone."""
+    drain: bool = False
+    """On SIGTERM finish the running jobs instead of handing them over; a second SIGTERM hands over."""
     queue: str = "fanout"
+    stream_text: bool = False
+    """Whether a job's journal shows its model's words as they come. Each piece of a few words costs 0.3 ms of
+    CPU time, and hundreds of agents share a process; what commands print is shown anyway."""
 
 
 class LimitSettings(Limits):
     """What a job gets when neither it nor its agent says more, and how many run at once."""
 
     timeout_seconds: float = Field(default=1800, gt=0)
+    """Of all attempts of a job together: half an hour is ample for a task that one agent is given."""
     max_model_calls: int = Field(default=200, gt=0)
+    """Of a job: an agent that has not finished by then goes round in circles."""
     cpus: float = Field(default=1.0, gt=0)
+    """Cores for the commands of a job: agents wait for models most of the time."""
     memory_bytes: int = Field(default=GIB, ge=64 * 1024**2)
+    """For the commands of a job: the test runs of most projects fit."""
     pids: int = Field(default=256, ge=16)
+    """Processes and threads of a job: parallel builds fit, a fork bomb does not."""
     disk_bytes: int = Field(default=2 * GIB, ge=1024**2)
+    """What a job may add to its workspace: installed packages and build results fit."""
     network: Literal["none"] | tuple[str, ...] = "none"
     host_jobs: int | None = Field(default=None, ge=1)
     """Jobs at once on one host, over all its workers; unset: what its workers' concurrency adds up to."""
@@ -112,6 +124,8 @@ class Settings(BaseSettings):
     """`redis://…`, `rediss://…` or `unix://…`; unset: an embedded Redis on this machine."""
     blobs_url: str | None = None
     """An fsspec URL that parents and workers share; unset: a folder in `state_dir`."""
+    retention_seconds: float = Field(default=7 * 24 * 3600, ge=1)
+    """How long a job, its journal and its blobs are kept after its end."""
     state_dir: Path = Field(default_factory=default_state_dir)
     agents_dir: Path | None = None
     """A folder of agent definitions that adds to, and overrides, those that fanout ships."""

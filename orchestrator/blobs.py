@@ -36,6 +36,10 @@ DEFAULT_CACHE_BYTES = 10 * 1024**3
 CACHE_GRACE_SECONDS = 15 * 60
 """A copy used this recently is kept whatever the cache's size: its reader may not have opened it yet."""
 
+REFRESH_SECONDS = 3600
+"""A blob that is stored again, or wanted for longer, gets a new time when it has one older than this: `sweep`
+goes by it, and in an object store a new time costs a copy."""
+
 ABANDONED_SECONDS = 24 * 3600
 """A half-written file this old belongs to a process that died."""
 
@@ -108,6 +112,14 @@ class BlobStore:
         """Whether the store has the blob."""
         return await asyncio.to_thread(self._exists, _checked(blob_id))
 
+    async def keep(self, blob_id: str) -> None:
+        """Make a blob count as new for `sweep`."""
+        await asyncio.to_thread(self._keep, _checked(blob_id))
+
+    async def sweep(self, unused_since: float) -> int:
+        """Remove the blobs last stored or kept before that time, in seconds since the epoch; how many."""
+        return await asyncio.to_thread(self._sweep, unused_since)
+
     async def delete(self, blob_id: str) -> None:
         """Remove a blob; removing one that is not there is fine."""
         await asyncio.to_thread(self._delete, _checked(blob_id))
@@ -133,7 +145,7 @@ class BlobStore:
 
     def _publish(self, partial: Path, blob_id: str) -> None:
         """Make a finished file visible under its id."""
-        if not self._is_local and not self._files.exists(self._remote_path(blob_id)):
+        if not self._is_local and not self._is_fresh(self._remote_path(blob_id)):
             self._upload(partial, self._remote_path(blob_id))
         local = self._local_path(blob_id)
         local.parent.mkdir(parents=True, exist_ok=True)
@@ -188,6 +200,30 @@ class BlobStore:
                 return
             total -= size
             path.unlink(missing_ok=True)
+
+    def _is_fresh(self, path: str) -> bool:
+        """Whether the store has an object that no sweep will take soon."""
+        return bool(self._files.exists(path)) and self._modified(path) > time.time() - REFRESH_SECONDS
+
+    def _modified(self, path: str) -> float:
+        return float(self._files.modified(path).timestamp())
+
+    def _keep(self, blob_id: str) -> None:
+        if self._is_local:
+            with self._translated("read"):
+                os.utime(self._fetch(blob_id))
+        elif not self._is_fresh(self._remote_path(blob_id)):
+            with self._translated("written"):
+                self._upload(self._fetch(blob_id), self._remote_path(blob_id))
+
+    def _sweep(self, unused_since: float) -> int:
+        removed = 0
+        with self._translated("written"):
+            for path in self._files.glob(f"{self._base}/??/*"):
+                if self._modified(path) < unused_since:
+                    self._delete(_checked(path.rpartition("/")[2]))
+                    removed += 1
+        return removed
 
     def _exists(self, blob_id: str) -> bool:
         with self._translated("read"):

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 POLL_SECONDS = 0.05
+"""A stopping process is looked at so often: nobody notices less, and it costs nothing."""
 KILL_WAIT_SECONDS = 5.0
 """After SIGKILL a process is gone at once, unless it hangs in the kernel."""
 

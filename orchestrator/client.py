@@ -8,32 +8,43 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from pydantic import JsonValue, ValidationError
 from redis.asyncio import Redis
 
 from config.agent_definitions import AgentDefinitions, load_agent_definitions
 from config.settings import InvalidSetting, Settings, load_settings
 from orchestrator.blobs import BlobStore
 from orchestrator.jobs.admission import Admission
+from orchestrator.jobs.approvals import Approval, ApprovalAnswer
 from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.connection import connect
-from orchestrator.jobs.failures import InvalidJob, LedgerUnavailable, UnknownJob
+from orchestrator.jobs.failures import (
+    InvalidAnswer,
+    InvalidJob,
+    LedgerUnavailable,
+    UnknownApproval,
+    UnknownJob,
+)
 from orchestrator.jobs.journal import BEGINNING, Journal, JournalEvent
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.ledger import Ledger, WorkerInfo, waiting_reason
 from orchestrator.jobs.outage import through_outage
 from orchestrator.jobs.queue import CeleryQueue
 from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.spec import JobSpec, new_job_id
+from orchestrator.jobs.spec import Decision, JobSpec, new_job_id
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.merge import MergeReport, merge
 from orchestrator.workspace import Workspace
 
+MOST_NAMED = 5
+"""Of several approvals that a person may have meant."""
 RECORDS_AT_ONCE = 500
 """Records fetched in one round trip."""
 
 Ids = list[str]
 Records = list[JobRecord]
 Workers = list[WorkerInfo]
+Approvals = list[Approval]
 """Spelled here because a method of the client is called `list`."""
 
 
@@ -114,6 +125,8 @@ class JobClient:
             spec if folder is None else spec.model_copy(update={"snapshot": snapshots[folder]})
             for spec, folder in jobs
         ]
+        for snapshot in {spec.snapshot for spec in specs if spec.snapshot}:
+            await self._blobs.keep(snapshot)  # it may be an old one: of a retried job, or remembered
         ids = await self._ledger.submit(specs)
         with contextlib.suppress(LedgerUnavailable):  # they are stored: a worker's reaper sends them later
             await self._admission.pump()
@@ -162,6 +175,75 @@ class JobClient:
         record = await self.get(job_id)
         await self._ledger.cancel(job_id)
         return record
+
+    async def approvals(self) -> Approvals:
+        """The calls of jobs that wait for a person, oldest first."""
+        return await self._ledger.approvals()
+
+    async def answer(
+        self,
+        approval_id: str,
+        decision: Decision,
+        *,
+        arguments: Mapping[str, JsonValue] | None = None,
+        response: JsonValue = None,
+        message: str = "",
+        by: str = "",
+    ) -> str:
+        """Decide on a call that waits; the id of its job, which goes on when nothing of it waits any more.
+
+        Args:
+            approval_id: which; `approvals` lists them.
+            decision: one of those that the approval offers.
+            arguments: for `edit`, what the call runs with, in full.
+            response: for `respond`, what the agent is told in place of the tool's result.
+            message: a word to the agent.
+            by: who answers; it stands in the job's journal.
+
+        Raises:
+            ApprovalRefused: the answer was not taken; the text says why.
+        """
+        try:
+            answer = ApprovalAnswer(
+                decision=decision,
+                arguments=None if arguments is None else dict(arguments),
+                response=response,
+                message=message,
+                by=by,
+            )
+        except ValidationError as error:
+            raise InvalidAnswer(f"The answer is not whole: {error.errors()[0]['msg']}.") from None
+        job_id = await self._ledger.answer(approval_id, answer)
+        with contextlib.suppress(LedgerUnavailable):  # the answer is stored: a worker's reaper sends the job
+            await self._admission.pump()
+        return job_id
+
+    async def resolve_approval(self, prefix: str) -> str:
+        """The id of the approval that a shortened one stands for, or the only one for which a job waits.
+
+        Raises:
+            UnknownApproval: several do, or nothing that waits has an id that begins so.
+        """
+        waiting = await self._ledger.approvals()
+        own = [approval for approval in waiting if approval.id.startswith(prefix)]
+        found = own or [approval for approval in waiting if approval.job_id.startswith(prefix)]
+        if len(found) == 1 and prefix:
+            return found[0].id
+        if found and prefix:
+            named = ", ".join(f"{approval.id} ({approval.tool})" for approval in found[:MOST_NAMED])
+            raise UnknownApproval(f"{prefix} stands for {len(found)} approvals, so name one: {named}.")
+        if await self._ledger.knows_approval(prefix):
+            return prefix  # the answer will say what became of it
+        raise UnknownApproval(f"No approval waits under {prefix!r}; `fanout approvals` lists those that do.")
+
+    async def send(self, job_id: str, text: str) -> None:
+        """Tell a job's agent something while it works or waits; it reads it before its next model call.
+
+        Raises:
+            UnknownJob: there is no such job.
+            InvalidJob: it has ended, or the message is empty or too long.
+        """
+        await self._ledger.send(job_id, text)
 
     async def retry(self, job_id: str) -> str:
         """Submit the same job again under a new id, as a tree of its own."""

@@ -4,27 +4,54 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from google.adk.agents import LlmAgent
+from google.adk.agents.run_config import RunConfig
 from google.adk.apps import App
 from google.adk.events import Event
 from google.adk.runners import InMemoryRunner
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
+from config import own_files
 from config.agent_definitions import COORDINATOR, GENERAL_PURPOSE, AgentDefinition
 from orchestrator.client import JobClient
+from orchestrator.deep_agent.approval import (
+    Answer,
+    PendingApproval,
+    answers_message,
+    pending_approvals,
+)
+from orchestrator.deep_agent.approval_requests import confirmation_calls
+from orchestrator.deep_agent.backends.composite import composite
 from orchestrator.deep_agent.backends.directory import DirectoryBackend
+from orchestrator.deep_agent.backends.protocol import Backend
+from orchestrator.deep_agent.backends.read_only import ReadOnlyBackend
+from orchestrator.deep_agent.backends.state import StateBackend, state_with
 from orchestrator.deep_agent.budget import Budget, BudgetLimits
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
-from orchestrator.deep_agent.failures import ModelFailed
-from orchestrator.deep_agent.models import resolve_model
-from orchestrator.jobs.failures import AgentFailed, InvalidJob, JobFailure, LimitReached, ModelUnavailable
+from orchestrator.deep_agent.failures import McpServerFailed, ModelFailed
+from orchestrator.deep_agent.live_output import text_mode
+from orchestrator.deep_agent.mcp_server import remote_server
+from orchestrator.deep_agent.mcp_tools import McpTools
+from orchestrator.deep_agent.model_facts import price
+from orchestrator.deep_agent.models import preload_client, resolve_model
+from orchestrator.deep_agent.summarization import SummarizationConfig
+from orchestrator.jobs.failures import (
+    AgentFailed,
+    DeadlineExceeded,
+    InvalidJob,
+    JobFailure,
+    LimitReached,
+    McpServerUnavailable,
+    ModelUnavailable,
+)
 from orchestrator.jobs.result import JobError
 from orchestrator.jobs.spec import new_job_id
 from orchestrator.task_tools import TaskTools
@@ -32,6 +59,10 @@ from orchestrator.task_tools import TaskTools
 APP_NAME = "orchestrator"
 """ADK wants an app to be named like the folder that it is found in."""
 USER_ID = "parent"
+OWN_FOLDER = f"/{own_files.FOLDER}"
+"""Where a coordinator finds what its definition brings along."""
+ABORTED = "INVOCATION_ABORTED"
+"""ADK's error code of a run that was cut: by our budget, which gives the reason."""
 CALL_CHARACTERS = 100
 """A tool call is told in one line of a terminal."""
 
@@ -40,7 +71,8 @@ CALL_CHARACTERS = 100
 class CoordinatorEvent:
     """Something that happened in a coordinator's run, for a person to read."""
 
-    kind: Literal["text", "tool", "progress", "error"]
+    kind: Literal["text", "partial", "tool", "progress", "error"]
+    """`partial` is a piece of the text that comes next, where it is streamed."""
     text: str
     job_id: str | None = None
 
@@ -55,6 +87,17 @@ class RunOutcome:
     root_id: str
     """The tree of its jobs."""
     error: JobError | None = None
+
+
+Decide = Callable[[PendingApproval], Awaitable[Answer]]
+"""Asks a person about a call."""
+
+NOBODY_TO_ASK = "Nobody can be asked: this run has no terminal, and was started without --yes."
+
+
+async def reject_unasked(pending: PendingApproval) -> Answer:
+    """The answer where nobody can be asked."""
+    return Answer("reject", sha256=pending.sha256, message=NOBODY_TO_ASK)
 
 
 def create_coordinator(
@@ -77,13 +120,27 @@ def create_coordinator(
     try:
         return create_deep_agent(
             resolve_model(name, agent_name=definition.name),
-            TaskTools(client, workspace, callable_agents, root_id_of).tools(),
+            [
+                *TaskTools(
+                    client,
+                    workspace,
+                    {agent: client.definitions[agent].description for agent in callable_agents},
+                    root_id_of,
+                    interrupt_on=definition.interrupt_on,
+                    delegation=definition.delegation,
+                ).tools(),
+                *_mcp_tools(definition),
+            ],
             instruction=f"{definition.instruction}\n\n{_agent_list(client, callable_agents)}",
-            backend=DirectoryBackend(workspace, mount="/workspace"),
+            backend=_files(definition, workspace),
             built_in_tools=definition.tools,
             output_schema=definition.output_schema,
             name=definition.name,
             description=definition.description,
+            skills=own_files.placed(definition.skills, OWN_FOLDER),
+            memory=own_files.placed(definition.memory, OWN_FOLDER),
+            summarization=SummarizationConfig(**definition.summarization.settings()),
+            interrupt_on=definition.interrupt_on,
         )
     except ValueError as error:  # a model's name or key, a tool's name, the schema
         raise InvalidJob(str(error)) from error
@@ -104,35 +161,34 @@ async def run_goal(
     default_model: str = "gemini-2.5-flash",
     root_id: str | None = None,
     on_event: Callable[[CoordinatorEvent], None] = lambda _: None,
+    decide: Decide = reject_unasked,
+    stream_text: bool = False,
 ) -> RunOutcome:
     """Run a coordinator on a goal to its end; its jobs' changes are merged into the workspace as they come.
 
+    `decide` is asked about each call of the coordinator's own that needs an approval.
+    `stream_text` tells the coordinator's words as they come, too.
     Cancelling it cancels the jobs that it waits for.
     """
     definition = client.definitions[agent]
-    limits = definition.job_limits()
-    budget = Budget(
-        BudgetLimits(
-            max_model_calls=limits.max_model_calls,
-            max_tokens=limits.max_tokens,
-            max_cost_usd=limits.max_cost_usd,
-        ),
-    )
+    budget = _budget(definition)
+    await preload_client(model or definition.model or default_model)
     coordinator = create_coordinator(
         client, workspace=workspace, agent=agent, model=model, default_model=default_model
     )
     runner = InMemoryRunner(app=create_coordinator_app(coordinator, budget))
     root_id = root_id or new_job_id()
     await runner.session_service.create_session(app_name=APP_NAME, user_id=USER_ID, session_id=root_id)
+    config = RunConfig(streaming_mode=text_mode(streamed=stream_text))
     try:
-        text = await _drain(runner, root_id, goal, on_event)
-    except (ModelFailed, JobFailure) as error:
+        text = await _to_the_end(runner, root_id, goal, on_event, decide=decide, run_config=config)
+    except (ModelFailed, McpServerFailed, JobFailure) as error:
         failure = _as_failure(error)
         on_event(CoordinatorEvent("error", str(failure)))
         return RunOutcome(success=False, text="", root_id=root_id, error=failure.as_error())
     finally:
         await runner.close()
-    failed: JobFailure | None = LimitReached(budget.reached) if budget.reached else None
+    failed = _limit_failure(budget)
     if not text and failed is None:
         failed = AgentFailed("The coordinator ended without an answer.")
     return RunOutcome(
@@ -140,19 +196,78 @@ async def run_goal(
     )
 
 
-async def _drain(
-    runner: InMemoryRunner, session_id: str, goal: str, on_event: Callable[[CoordinatorEvent], None]
+def _budget(definition: AgentDefinition) -> Budget:
+    """The account of a coordinator; the limits of a definition hold for it as for a job."""
+    limits = definition.job_limits()
+    return Budget(
+        BudgetLimits(
+            max_model_calls=limits.max_model_calls,
+            max_tokens=limits.max_tokens,
+            max_cost_usd=limits.max_cost_usd,
+            max_tool_calls=limits.max_tool_calls,
+            max_seconds=limits.timeout_seconds,
+        ),
+        price=price,
+    )
+
+
+def _limit_failure(budget: Budget) -> JobFailure | None:
+    if budget.reached is None:
+        return None
+    if budget.is_out_of_time:
+        return DeadlineExceeded(
+            f"The coordinator's {budget.limits.max_seconds:g} seconds are used up; limits.timeout_seconds in "
+            "its definition gives more."
+        )
+    return LimitReached(budget.reached)
+
+
+async def _to_the_end(
+    runner: InMemoryRunner,
+    session_id: str,
+    goal: str,
+    on_event: Callable[[CoordinatorEvent], None],
+    *,
+    decide: Decide,
+    run_config: RunConfig,
 ) -> str:
-    """Run to the end and pass on what happens; the last text."""
+    """Run until nothing waits for a person any more; the last text."""
     message = types.Content(role="user", parts=[types.Part(text=goal)])
-    last = ""
-    run = runner.run_async(user_id=USER_ID, session_id=session_id, new_message=message)
+    while True:
+        text = await _drain(runner, session_id, message, on_event, run_config)
+        session = await runner.session_service.get_session(
+            app_name=APP_NAME, user_id=USER_ID, session_id=session_id
+        )
+        waiting = pending_approvals(session.events if session else [])
+        if not waiting:
+            return text
+        message = answers_message([(pending, await decide(pending)) for pending in waiting])
+
+
+async def _drain(
+    runner: InMemoryRunner,
+    session_id: str,
+    message: types.Content,
+    on_event: Callable[[CoordinatorEvent], None],
+    run_config: RunConfig,
+) -> str:
+    """Run as far as it goes and pass on what happens; the last text.
+
+    Raises:
+        AgentFailed: the run ended with an error instead.
+    """
+    last, error = "", None
+    run = runner.run_async(user_id=USER_ID, session_id=session_id, new_message=message, run_config=run_config)
     async with contextlib.aclosing(run) as events:
         async for event in events:
             for told in _told(event):
                 on_event(told)
                 if told.kind == "text":
-                    last = told.text
+                    last, error = told.text, None
+            if event.error_code and event.error_code != ABORTED:
+                error = event.error_message or event.error_code
+    if error is not None:
+        raise AgentFailed(f"The coordinator ended without an answer: {error}")
     return last
 
 
@@ -161,11 +276,14 @@ def _told(event: Event) -> list[CoordinatorEvent]:
     text = "".join(part.text for part in _parts(event) if part.text and not part.thought)
     if event.partial:
         job_id = (event.custom_metadata or {}).get("job_id")
-        return [CoordinatorEvent("progress", text.strip(), job_id)] if job_id else []
+        if job_id:
+            return [CoordinatorEvent("progress", text.strip(), job_id)]
+        return [] if event.custom_metadata or not text else [CoordinatorEvent("partial", text)]
     told = (
         [CoordinatorEvent("text", text)] if text and event.content and event.content.role == "model" else []
     )
-    return told + [CoordinatorEvent("tool", _in_one_line(call)) for call in event.get_function_calls()]
+    calls = [] if confirmation_calls(event) else event.get_function_calls()
+    return told + [CoordinatorEvent("tool", _in_one_line(call)) for call in calls]
 
 
 def _in_one_line(call: types.FunctionCall) -> str:
@@ -181,9 +299,11 @@ def _parts(event: Event) -> list[types.Part]:
     return (event.content.parts or []) if event.content else []
 
 
-def _as_failure(error: ModelFailed | JobFailure) -> JobFailure:
+def _as_failure(error: ModelFailed | McpServerFailed | JobFailure) -> JobFailure:
     if isinstance(error, JobFailure):
         return error
+    if isinstance(error, McpServerFailed):
+        return (McpServerUnavailable if error.retryable else InvalidJob)(str(error))
     return (ModelUnavailable if error.retryable else AgentFailed)(str(error))
 
 
@@ -196,6 +316,28 @@ def root_id_of(tool_context: ToolContext) -> str:
     if session.user_id == USER_ID and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", session.id):
         return session.id
     return hashlib.sha256(f"{session.user_id}/{session.id}".encode()).hexdigest()[:32]
+
+
+def _files(definition: AgentDefinition, workspace: Path) -> Backend:
+    """The workspace and, for reading, the memory and the skills beside the definition."""
+    files = DirectoryBackend(workspace, mount="/workspace")
+    own = definition.own_files
+    if not own:
+        return files
+    brought = StateBackend(state_with({f"/{file.path}": file.data for file in own}))
+    return composite(files, {OWN_FOLDER: ReadOnlyBackend(brought)})
+
+
+def _mcp_tools(definition: AgentDefinition) -> list[McpTools]:
+    """The tools of its MCP servers; only a job has a sandbox to run one in."""
+    for server in definition.mcp_servers:
+        if server.command:
+            raise ValueError(
+                f"mcp server {server.name} has a command, which runs in a job's sandbox only; "
+                "the agent of a coordinator takes servers with a url."
+            )
+    servers = [remote_server(server, os.environ) for server in definition.mcp_servers]
+    return [McpTools(servers)] if servers else []
 
 
 def _callable_agents(client: JobClient, definition: AgentDefinition) -> list[str]:

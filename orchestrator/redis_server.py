@@ -21,7 +21,9 @@ MAX_SOCKET_PATH_BYTES = 100
 START_SECONDS = 60.0
 """Reading a long append-only file takes a while."""
 STOP_SECONDS = 10.0
+"""What Redis takes to write its data out when it is told to stop."""
 ANSWER_SECONDS = 2.0
+"""A Redis on this machine answers within milliseconds."""
 CONTAINER_IMAGE = "redis:7.4-alpine"
 
 

@@ -25,6 +25,7 @@ PERMISSION_BITS = 0o777
 """What a mode means here: set-user-id and its like never travel."""
 
 _CHUNK_BYTES = 1024 * 1024
+"""Read at once: large enough to be quick, small beside a process."""
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _IGNORED_BY_HFS = dict.fromkeys(

@@ -1,7 +1,7 @@
 """Which files of a folder a snapshot has, and the archive that holds them.
 
 The archive is an uncompressed tar of regular files, directories and symlinks, sorted, without owners and
-with one time for all, so that equal trees are equal bytes.
+with one time for all, so that equal trees are equal bytes. Credentials in Git's own files stay here.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from orchestrator.git_credentials import may_hold_credentials, without_credentials
 from orchestrator.jobs.changes import SkippedFile
 from orchestrator.rooted import PERMISSION_BITS, PathRefused, open_below
 
@@ -34,6 +35,7 @@ _HELD_BYTES = 8 * 1024**2
 """A file up to this size is read in one go; a larger one is copied aside first, since it may be growing."""
 
 _COPY_BYTES = 1024**2
+"""Copied at once: large enough to be quick, small beside a process."""
 
 _CLOCK_TICK_SECONDS = 0.02
 """How coarse the file times of a local disk are: two ticks of a 100 Hz kernel."""
@@ -185,6 +187,10 @@ def _add_file(archive: tarfile.TarFile, info: tarfile.TarInfo, root: Path, room:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise OSError(errno.EINVAL, "It is no longer a file")
         head = stream.read(_HELD_BYTES + 1)
+        if may_hold_credentials(info.name):
+            if len(head) > _HELD_BYTES:
+                raise OSError(errno.EFBIG, "It may hold credentials and is too large to take them out")
+            head = without_credentials(head)
         if len(head) <= _HELD_BYTES:
             _add_bytes(archive, info, io.BytesIO(head), len(head), room)
             return

@@ -13,7 +13,7 @@ from orchestrator.dispatch import Delivery
 from orchestrator.jobs.changes import SkippedFile
 from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.journal import EventType, JournalEvent
-from orchestrator.jobs.state import JobRecord
+from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.merge import Conflict, MergeReport, NotMerged
 
 log = structlog.get_logger(__name__)
@@ -89,9 +89,12 @@ def shown(record: JobRecord) -> Answer:
 def progress(event: JournalEvent, agent: str) -> str | None:
     """A line about a job's progress, or None where an event tells nothing new."""
     if event.type is EventType.JOB_STATE:
-        return f"{agent} {event.data['state']}"
+        why = f": {event.data['reason']}" if event.data["state"] == JobState.WAITING else ""
+        return f"{agent} {event.data['state']}{why}"
     if event.type is EventType.TOOL_CALL:
         return f"{agent} {event.data['tool']}"
+    if event.type is EventType.LOG:
+        return f"{agent}: {str(event.data.get('text', '')).splitlines()[-1]}"
     return None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,30 @@ from google.adk.tools.tool_context import ToolContext
 from pydantic import JsonValue, ValidationError
 
 from orchestrator.client import JobClient
-from orchestrator.deep_agent.tool import MethodTool, ProgressTool
+from orchestrator.deep_agent.names import agent_identifier
+from orchestrator.deep_agent.subagents import Delegation
+from orchestrator.deep_agent.tool import MethodTool, ProgressTool, polling, tabular
 from orchestrator.dispatch import Delivery, deliver, dispatch
 from orchestrator.jobs.failures import InvalidJob, JobFailure, UnknownJob
-from orchestrator.jobs.spec import JobSpec, Limits
+from orchestrator.jobs.spec import InterruptOn, JobSpec, Limits
 from orchestrator.jobs.state import JobRecord
 from orchestrator.task_answers import Answer, delivered, partial, progress, refused, shown
 
 LONGEST_WAIT_SECONDS = 600.0
 """How long one `wait_tasks` call may block the coordinator: it can ask again."""
+
+
+_AGENT_TOOL = """\
+Delegate one self-contained task to the sub-agent {agent} and wait for its result. {description}
+
+The sub-agent works in its own sandbox on a copy of the workspace, which it sees at /workspace. When it
+succeeds, its changes are merged into the workspace. Several calls in one reply run at the same time.
+
+Args:
+    description: What to do, complete in itself: the sub-agent sees nothing of this conversation.
+    context: What it should know besides: findings, constraints, file paths.
+    timeout_seconds: How long it may take; leave it out for the agent's own limit.
+"""
 
 
 class TaskTools:
@@ -36,27 +51,39 @@ class TaskTools:
     Args:
         client: the way to the jobs.
         workspace: the folder that jobs start from and merge into.
-        agents: the agents that this coordinator may call.
+        agents: the agents that this coordinator may call, with their descriptions.
         root_of: names the tree of a tool call's session.
+        interrupt_on: the coordinator's approval policy, which binds its jobs as well.
+        delegation: `task` for all agents, or one tool for each.
     """
 
     def __init__(
         self,
         client: JobClient,
         workspace: Path,
-        agents: Collection[str],
+        agents: Mapping[str, str],
         root_of: Callable[[ToolContext], str],
+        interrupt_on: InterruptOn | None = None,
+        delegation: Delegation = "task",
     ) -> None:
         self._client = client
         self._workspace = workspace
-        self._agents = sorted(agents)
+        self._agents = dict(sorted(agents.items()))
+        self._delegation = delegation
         self._root_of = root_of
+        self._interrupt_on = dict(interrupt_on or {})
 
     def tools(self) -> list[BaseTool]:
         """All of them, for an ADK agent."""
-        methods = (self.start_task, self.check_task, self.wait_tasks, self.cancel_task, self.list_tasks)
+        methods = (
+            *(self.start_task, self.check_task, self.wait_tasks),
+            *(self.update_task, self.cancel_task, self.list_tasks),
+        )
+        delegating: list[BaseTool] = [ProgressTool(self.task)]
+        if self._delegation == "agent_tools":
+            delegating = [_AgentTool(self, name, text) for name, text in self._agents.items()]
         return [
-            ProgressTool(self.task),
+            *delegating,
             ProgressTool(self.tasks),
             *(MethodTool(method) for method in methods),
         ]
@@ -96,6 +123,7 @@ class TaskTools:
         except Exception as failure:  # noqa: BLE001 - one that raises would end its siblings
             yield refused(failure, job_id)
 
+    @tabular
     async def tasks(
         self, tasks: list[dict[str, Any]], tool_context: ToolContext
     ) -> AsyncGenerator[Event | Answer]:
@@ -180,6 +208,7 @@ class TaskTools:
         except (JobFailure, ValidationError) as failure:
             return refused(failure)
 
+    @polling
     async def check_task(self, job_id: str, tool_context: ToolContext) -> Answer:
         """How a started task stands; when it has ended, its result, merged as `task` does.
 
@@ -194,6 +223,8 @@ class TaskTools:
         except JobFailure as failure:
             return refused(failure, job_id)
 
+    @polling
+    @tabular
     async def wait_tasks(
         self, job_ids: list[str], tool_context: ToolContext, timeout_seconds: float = LONGEST_WAIT_SECONDS
     ) -> Answer:
@@ -231,6 +262,20 @@ class TaskTools:
         except Exception as failure:  # noqa: BLE001 - the other results would be lost with it
             return refused(failure, job_id)
 
+    async def update_task(self, job_id: str, message: str, tool_context: ToolContext) -> Answer:
+        """Tell a started task's sub-agent something while it works; it reads it before its next step.
+
+        Args:
+            job_id: The id that start_task gave.
+            message: What changes in the task, or what it should know besides.
+        """
+        try:
+            await self._own(job_id, tool_context)
+            await self._client.send(job_id, message)
+        except JobFailure as failure:
+            return refused(failure, job_id)
+        return {"status": "success", "job_id": job_id}
+
     async def cancel_task(self, job_id: str, tool_context: ToolContext) -> Answer:
         """Stop a started task; what it did stays out of the workspace.
 
@@ -250,6 +295,8 @@ class TaskTools:
             }
         return {"status": "success", "job_id": job_id}
 
+    @polling
+    @tabular
     async def list_tasks(self, tool_context: ToolContext) -> Answer:
         """All tasks of this conversation, oldest first, and how they stand."""
         try:
@@ -304,7 +351,33 @@ class TaskTools:
             description=description,
             context=context or None,
             limits=Limits(timeout_seconds=timeout_seconds),
+            interrupt_on=self._interrupt_on,
         )
+
+
+class _AgentTool(ProgressTool):
+    """One callable agent as a tool of its own; what it starts is a job as of `task`."""
+
+    def __init__(self, tools: TaskTools, agent: str, description: str) -> None:
+        self._tools = tools
+        self._agent = agent
+        super().__init__(self.delegate)
+        self.name = agent_identifier(agent)
+        self.description = _AGENT_TOOL.format(agent=agent, description=description)
+
+    async def delegate(
+        self,
+        description: str,
+        tool_context: ToolContext,
+        context: str = "",
+        timeout_seconds: float | None = None,
+    ) -> AsyncGenerator[Event | Answer]:
+        """Start a job of this agent and wait for it."""
+        async with aclosing(
+            self._tools.task(description, tool_context, self._agent, context, timeout_seconds)
+        ) as steps:
+            async for step in steps:
+                yield step
 
 
 def job_id_of_call(root_id: str, call_id: str) -> str:

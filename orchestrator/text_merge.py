@@ -29,13 +29,16 @@ def is_text(content: bytes) -> bool:
 def merge_text(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
     """`ours` with what changed from `base` to `theirs`; None when both changed the same lines.
 
-    Changes of neighbouring lines, a conflict to Git, are merged too.
+    Changes of neighbouring lines, a conflict to Git, are merged too. Merging into the outcome again changes
+    nothing: where lines repeat so that this cannot be known, the answer is None.
 
     Raises:
         GitFailed: Git is not installed or failed.
     """
-    merged = _merge_file(base, ours, theirs)
-    return merged if merged is not None else _merge_lines_apart(base, ours, theirs)
+    merged = _merged(base, ours, theirs)
+    if merged is None or merged == theirs or _is_stable(base, merged, theirs):
+        return merged
+    return None
 
 
 def contains_change(base: bytes, ours: bytes, theirs: bytes) -> bool:
@@ -43,8 +46,18 @@ def contains_change(base: bytes, ours: bytes, theirs: bytes) -> bool:
 
     That is so when it can be taken out of `ours`, and putting it in again gives `ours`.
     """
-    without = merge_text(theirs, ours, base)
-    return without is not None and merge_text(base, without, theirs) == ours
+    without = _merged(theirs, ours, base)
+    return without is not None and _merged(base, without, theirs) == ours
+
+
+def _is_stable(base: bytes, merged: bytes, theirs: bytes) -> bool:
+    """Whether merging the change again leaves its outcome as it is."""
+    return _merged(base, merged, theirs) == merged or contains_change(base, merged, theirs)
+
+
+def _merged(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
+    merged = _merge_file(base, ours, theirs)
+    return merged if merged is not None else _merge_lines_apart(base, ours, theirs)
 
 
 def _merge_lines_apart(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:

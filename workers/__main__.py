@@ -17,7 +17,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m workers", description="Run fanout jobs.")
     parser.add_argument("--concurrency", type=int, help="jobs at once in this process")
     parser.add_argument("--queues", help="names of the queues to serve, with commas between them")
+    parser.add_argument("--drain", action="store_true", help="on SIGTERM finish running jobs first")
     options = parser.parse_args()
+    if options.drain:
+        os.environ["FANOUT_WORKER__DRAIN"] = "true"
     if options.concurrency is not None:
         os.environ["FANOUT_WORKER__CONCURRENCY"] = str(options.concurrency)  # one source for all its readers
     settings, _ = load_worker_settings()

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import cache
 
 import structlog
@@ -22,17 +22,19 @@ from orchestrator.jobs.connection import connect
 from orchestrator.jobs.failures import JobCancelled, JobFailure
 from orchestrator.jobs.journal import Journal
 from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Ledger, WorkerInfo
+from orchestrator.jobs.ledger import Claim, Ledger, WorkerInfo
 from orchestrator.jobs.queue import CeleryQueue
 from workers.heartbeat import Heartbeats
 from workers.job_runner import JobRunner, ShuttingDown
 from workers.pool import AgentLoop
 from workers.reaper import Reaper
+from workers.retention import Retention
 from workers.sandbox.docker import DockerProvider
 from workers.sandbox.errors import EngineUnavailable, ImageMissing
 from workers.sandbox.local import LocalProvider
 from workers.sandbox.protocol import SandboxProvider
 from workers.warm_up import warm_up
+from workers.watchdog import Watchdog, give_back
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +43,9 @@ EXIT_UNREACHABLE = 3
 REGISTRATION_SECONDS = 6.0
 """How long a worker counts as living without a word; renewed every third of it."""
 RESTART_SECONDS = 1.0
+"""Before background work that failed starts again, so that it does not fail in a circle."""
 CANCEL_AGAIN_SECONDS = 0.5
+"""Before Python 3.12 `wait_for` may lose a cancel, so it is repeated."""
 
 
 def load_worker_settings() -> tuple[Settings, str]:
@@ -98,19 +102,27 @@ class WorkerProcess:
     def take_jobs(self) -> None:
         """From now on the worker counts, and jobs come."""
         self.agents.run(self._start_background())
+        self._watchdog.start()
 
     def give_jobs_back(self) -> None:
-        """Release all jobs unharmed; when the grace time is over the process ends without them."""
-        self._draining = True
+        """Release all jobs unharmed; when the grace time is over the process ends without them.
+
+        A draining worker takes no more jobs and ends with its last one; asked a second time it releases.
+        """
+        asked_before, self._draining = self._draining, True
+        asyncio.run_coroutine_threadsafe(self._register(), self.agents.loop)
+        if self._settings.worker.drain and not asked_before:
+            log.info("the worker drains", jobs=len(self._heartbeats))
+            return
         grace = self._settings.worker.shutdown_grace_seconds
         killer = threading.Timer(grace, self._give_up)
         killer.daemon = True
         killer.start()
         self.agents.loop.call_soon_threadsafe(self._heartbeats.stop_all, ShuttingDown("Its worker stops."))
-        asyncio.run_coroutine_threadsafe(self._register(), self.agents.loop)
 
     def close(self) -> None:
         """Let everything go."""
+        self._watchdog.stop()
         self.agents.run(self._close())
         self.agents.stop()
 
@@ -146,6 +158,15 @@ class WorkerProcess:
             default_image=settings.sandbox.image,
             lease_seconds=settings.worker.lease_seconds,
             me=self.info,
+            stream_text=settings.worker.stream_text,
+        )
+        self._retention = Retention(self._ledger, self._blobs, settings.retention_seconds)
+        self._watchdog = Watchdog(
+            self.agents.loop,
+            self.agents.thread_id,
+            claims=lambda: self._heartbeats.claims,
+            step_down=self._step_down,
+            lease_seconds=settings.worker.lease_seconds,
         )
         await warm_up({settings.model, *(agent.model for agent in definitions.values() if agent.model)})
 
@@ -184,7 +205,13 @@ class WorkerProcess:
         )
 
     async def _start_background(self) -> None:
-        loops = (self._heartbeats.run, self._reaper.run, self._keep_registered, self._hear_cancellations)
+        loops = (
+            self._heartbeats.run,
+            self._reaper.run,
+            self._retention.run,
+            self._keep_registered,
+            self._hear_cancellations,
+        )
         await self._register()
         self._background = [asyncio.create_task(_for_ever(loop)) for loop in loops]
         log.info("worker ready", worker=self._name, sandbox=self._sandbox)
@@ -228,6 +255,11 @@ class WorkerProcess:
         await self._journal.close()
         await self._queue.close()
         await self._redis.aclose()
+
+    async def _step_down(self, claims: Collection[Claim], blocker: str | None) -> None:
+        """Give the jobs back from another thread's loop, on a connection of its own."""
+        async with connect(self._redis_url) as redis:
+            await give_back(Ledger(redis, Keys()), claims, blocker)
 
     def _give_up(self) -> None:
         log.error("grace time is over: the worker ends without waiting", jobs=len(self._heartbeats))

@@ -73,6 +73,11 @@ class Heartbeats:
         """How many jobs this worker runs."""
         return len(self._held)
 
+    @property
+    def claims(self) -> list[Claim]:
+        """What this worker runs; also for other threads."""
+        return [lease.claim for lease in list(self._held.values())]
+
     @contextlib.contextmanager
     def holding(self, claim: Claim, stop: Callable[[JobFailure], None]) -> Iterator[HeldLease]:
         """Keep a claim's lease renewed."""

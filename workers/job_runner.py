@@ -14,6 +14,7 @@ from pydantic import JsonValue
 from config.agent_definitions import AgentDefinition, AgentDefinitions
 from orchestrator.blobs import BlobStore
 from orchestrator.jobs.admission import Admission
+from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.changes import ChangeBundle, FileChange
 from orchestrator.jobs.failures import (
     AgentFailed,
@@ -44,10 +45,12 @@ HURRIED_CHANGES_SECONDS = 1.0
 FULL_HOST_SECONDS = 0.5
 """A place on a full host is not asked for again before this."""
 COMMIT_RETRY_SECONDS = 0.25
+"""Between two tries to tell the ledger of an end while Redis is away."""
 RETRY_PAUSE_SECONDS = 2.0
 """Before the second attempt; each later pause is four times as long. So three attempts outlast the restart of
 a Docker engine, and a host in trouble does not use up the attempts of every job that waits."""
 INSIST_SECONDS = 0.2
+"""Before Python 3.12 `wait_for` may lose a cancel, so it is repeated."""
 
 Progress = Callable[[str], None]
 """Receives a line about what the job does now, for a dashboard; it must not block."""
@@ -67,6 +70,8 @@ class Outcome:
     files: tuple[FileChange, ...] = ()
     changes: str | None = None
     sandbox: str | None = None
+    approvals: tuple[Approval, ...] = ()
+    """What the agent waits for: the attempt is over, the job is not."""
     failure: JobFailure | None = None
 
 
@@ -130,6 +135,7 @@ class JobRunner:
         default_image: str,
         lease_seconds: float,
         me: Callable[[], WorkerInfo],
+        stream_text: bool = False,
     ) -> None:
         self._ledger = ledger
         self._journal = journal
@@ -143,6 +149,7 @@ class JobRunner:
         self._default_image = default_image
         self._lease_seconds = lease_seconds
         self._me = me
+        self._stream_text = stream_text
 
     async def run(self, job_id: str, progress: Progress) -> JobResult | None:
         """Run the attempt that a message announced; its result, or None when it did not end the job here."""
@@ -203,7 +210,8 @@ class JobRunner:
         resume = await self._files_are_here(claim, journal)
         async with self._provider.open(self._sandbox_spec(attempt)) as sandbox:
             outcome.sandbox = sandbox.kind
-            place: dict[str, JsonValue] = {"sandbox": sandbox.kind, "host": self._me().host}
+            host = self._me().host
+            place: dict[str, JsonValue] = {"sandbox": sandbox.kind, "host": host, "resumed": resume}
             await journal.note(EventType.SANDBOX_READY, place, "sandbox ready")
             agent = Subagent(
                 claim.spec,
@@ -212,10 +220,12 @@ class JobRunner:
                 default_model=self._default_model,
                 sandbox=sandbox,
                 journal=journal,
+                stream_text=self._stream_text,
             )
             try:
                 answer = await agent.run(resume=resume)
                 outcome.summary, outcome.output = answer.summary, answer.output
+                outcome.approvals = answer.approvals
                 outcome.failure = limit_failure(answer)
             except asyncio.CancelledError:
                 attempt.heard = True
@@ -248,7 +258,7 @@ class JobRunner:
     async def _collect(self, sandbox: Sandbox, lease: HeldLease, attempt: _Attempt) -> None:
         """Put the changes in the blob store, whatever ended the attempt; a failure here is its failure."""
         outcome, stopped = attempt.outcome, attempt.stopped_by
-        if not lease.is_held or isinstance(stopped, (LeaseLost, ShuttingDown)):
+        if not lease.is_held or isinstance(stopped, (LeaseLost, ShuttingDown)) or outcome.approvals:
             return
         try:
             await self._store_changes(
@@ -279,6 +289,10 @@ class JobRunner:
             return None
         if isinstance(failure, ShuttingDown):
             await self._insist(lambda: self._ledger.release(job_id, token, str(failure)))
+            return None
+        if failure is None and outcome.approvals:
+            await self._insist(lambda: self._ledger.park(job_id, token, outcome.approvals))
+            log.info("job waits", approvals=len(outcome.approvals))
             return None
         if failure is not None and failure.retryable:
             reason = type(failure).__name__

@@ -33,6 +33,11 @@ class AgentLoop:
         self._thread = threading.Thread(target=self.loop.run_forever, name="agent-loop", daemon=True)
         self._thread.start()
 
+    @property
+    def thread_id(self) -> int:
+        """The thread's, as `sys` knows it."""
+        return self._thread.ident or 0
+
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine to its end and wait for it; not from the loop itself."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()

@@ -14,12 +14,14 @@ from typing import Any
 from google.adk.events import Event
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.sessions import InMemorySessionService, Session
-from google.genai import types
 from pydantic import JsonValue
 
 from orchestrator.blobs import BlobStore
+from orchestrator.deep_agent.approval_requests import confirmation_answers, confirmation_calls
+from orchestrator.deep_agent.compaction import later_than
 from orchestrator.jobs.journal import EventType, Journal, JournalEvent
 from workers.heartbeat import HeldLease
+from workers.past import Past, of_conversation
 
 INLINE_EVENT_BYTES = 64 * 1024
 """Larger ADK events are blobs: Redis holds ids and lists, not file contents."""
@@ -27,7 +29,6 @@ SHOWN_CHARACTERS = 2_000
 """How much of a text or an argument the readable part of an event shows."""
 LINE_CHARACTERS = 80
 """A record's `last_event` is one line of a table."""
-INTERRUPTED = "interrupted when its worker was lost; its effects may be partial: look before you repeat it"
 
 
 class AttemptJournal:
@@ -70,14 +71,17 @@ class AttemptJournal:
             data["event"] = json.loads(raw)
         await self.note(_kind(event), data, _line(event))
 
-    async def past_events(self) -> list[Event]:
-        """The session events of earlier attempts, oldest first."""
-        events = []
-        for entry in await self._journal.read(self._lease.claim.spec.id):
+    async def past(self) -> Past:
+        """What earlier attempts left of the conversation that goes on."""
+        past = Past()
+        for entry in of_conversation(await self._journal.read(self._lease.claim.spec.id)):
             raw = await self._raw_event(entry)
-            if raw is not None:
-                events.append(Event.model_validate_json(raw))
-        return events
+            past.note(entry, None if raw is None else Event.model_validate_json(raw))
+        return past
+
+    async def messages(self, after: int) -> list[str]:
+        """What was said to the job, without the first so many."""
+        return await self._journal.messages(self._lease.claim.spec.id, after)
 
     async def host_of_last_attempt(self) -> str | None:
         """Where the job's files of the last attempt are."""
@@ -103,6 +107,8 @@ class JournaledSessions(InMemorySessionService):
 
     async def append_event(self, session: Session, event: Event) -> Event:
         """Write ahead, then append: what a model or a tool answered is never asked for twice."""
+        if session.events and not event.partial:  # another host's clock may be ahead; summaries go by times
+            event.timestamp = later_than(session.events[-1].timestamp, event.timestamp)
         if not event.partial and not self._replaying:
             await self._journal.note_session_event(event)
         return await super().append_event(session, event)
@@ -144,30 +150,9 @@ class JournalPlugin(BasePlugin):
             await self._journal.note(EventType.TODOS, {"todos": tool_args.get("todos")})
 
 
-def unanswered_calls(events: list[Event]) -> list[tuple[Event, types.FunctionCall]]:
-    """The calls that were in flight when the events end, with the event that made each."""
-    answered = {response.id for event in events for response in event.get_function_responses()}
-    calls = [(event, call) for event in events for call in event.get_function_calls()]
-    return [(event, call) for event, call in calls if call.id not in answered]
-
-
-def interruption(caller: Event, calls: list[types.FunctionCall]) -> Event:
-    """The answer to calls that were in flight when their worker was lost."""
-    parts = [
-        types.Part(
-            function_response=types.FunctionResponse(
-                id=call.id, name=call.name, response={"status": "error", "message": INTERRUPTED}
-            ),
-        )
-        for call in calls
-    ]
-    content = types.Content(role="user", parts=parts)
-    return Event(
-        author=caller.author, invocation_id=caller.invocation_id, branch=caller.branch, content=content
-    )
-
-
 def _kind(event: Event) -> EventType:
+    if confirmation_calls(event) or confirmation_answers(event):
+        return EventType.SESSION_EVENT
     if event.get_function_responses():
         return EventType.TOOL_RESULT
     is_reply = event.content is not None and event.content.role == "model"

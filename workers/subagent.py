@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass
+from typing import Any
 
 from google.adk.agents.run_config import RunConfig
 from google.adk.apps import App
@@ -13,12 +15,20 @@ from google.genai import types
 from pydantic import JsonValue
 
 from config.agent_definitions import AgentDefinition
-from orchestrator.deep_agent.budget import Budget, BudgetLimits, ModelUsage
+from config.own_files import placed
+from orchestrator.deep_agent.approval import answers_message
+from orchestrator.deep_agent.budget import Budget, BudgetLimits, usage_of
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
-from orchestrator.deep_agent.failures import ModelFailed
-from orchestrator.deep_agent.models import resolve_model
+from orchestrator.deep_agent.failures import McpServerFailed, ModelFailed
+from orchestrator.deep_agent.live_output import text_mode
+from orchestrator.deep_agent.loop_guard import REPEATED_CALL
+from orchestrator.deep_agent.model_facts import price
+from orchestrator.deep_agent.models import preload_client, resolve_model
+from orchestrator.deep_agent.names import agent_identifier
 from orchestrator.deep_agent.structured_output import OutputMismatch, OutputSchema
+from orchestrator.deep_agent.summarization import SummarizationConfig
 from orchestrator.deep_agent.summary import summary_of
+from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.failures import (
     AgentFailed,
     InvalidJob,
@@ -26,19 +36,22 @@ from orchestrator.jobs.failures import (
     LeaseLost,
     LedgerUnavailable,
     LimitReached,
+    McpServerUnavailable,
     ModelUnavailable,
     SandboxFailure,
 )
 from orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage
 from orchestrator.jobs.spec import JobSpec, Limits
+from workers.agent_files import bring_own_files
+from workers.live_log import LiveLog
+from workers.mcp_servers import mcp_tools
+from workers.past import Decisions, Past, approvals_of, mended
 from workers.sandbox.backend import SandboxBackend
 from workers.sandbox.protocol import Sandbox
 from workers.session_journal import (
     AttemptJournal,
     JournaledSessions,
     JournalPlugin,
-    interruption,
-    unanswered_calls,
 )
 
 APP_NAME = "fanout_job"
@@ -57,6 +70,8 @@ class AgentAnswer:
     output: JsonValue = None
     limit: str | None = None
     """The budget that ended the run, in words."""
+    approvals: tuple[Approval, ...] = ()
+    """What the run waits for; it is not at its end then."""
 
 
 class Subagent:
@@ -71,6 +86,7 @@ class Subagent:
         default_model: str,
         sandbox: Sandbox,
         journal: AttemptJournal,
+        stream_text: bool = False,
     ) -> None:
         self._spec = spec
         self._definition = definition
@@ -79,6 +95,7 @@ class Subagent:
         self._schema = spec.output_schema or definition.output_schema
         self._sandbox = sandbox
         self._journal = journal
+        self._streaming = text_mode(streamed=stream_text)
         self._budget = Budget()
 
     @property
@@ -92,44 +109,60 @@ class Subagent:
         Raises:
             JobFailure: the run ended without an answer.
         """
-        past = await self._journal.past_events() if resume else []
-        self._budget = Budget(self._budget_limits(), used=_usage_of(past))
+        past = await self._journal.past() if resume else Past()
+        self._budget = Budget(self._budget_limits(), used=usage_of(past.events, price), price=price)
+        own_folder = await bring_own_files(self._definition, self._sandbox)
+        await preload_client(self._model)
         try:
-            app = self._app()
+            app = self._app(own_folder)
         except ValueError as error:  # a model's name or key, a tool's name, the schema
             raise InvalidJob(str(error)) from error
         try:
             events = await self._run(app, past)
         except ModelFailed as error:
             raise (ModelUnavailable if error.retryable else AgentFailed)(str(error)) from error
+        except McpServerFailed as error:
+            raise (McpServerUnavailable if error.retryable else InvalidJob)(str(error)) from error
         return self._answer(events)
 
-    async def _run(self, app: App, past: list[Event]) -> list[Event]:
+    async def _run(self, app: App, past: Past) -> list[Event]:
+        """Run to the end, or until a person is needed; all events of the session."""
         sessions = JournaledSessions(self._journal)
         runner = Runner(app=app, session_service=sessions)
         session = await sessions.create_session(app_name=APP_NAME, user_id=USER_ID, session_id=self._spec.id)
-        if past:
-            await sessions.replay(session, past)
-            calls = unanswered_calls(past)
-            if calls:
-                caller = calls[-1][0]
-                await sessions.append_event(session, interruption(caller, [call for _, call in calls]))
-        start = {"invocation_id": past[-1].invocation_id} if past else {"new_message": self._task()}
-        events = list(past)
+        await sessions.replay(session, past.events)
+        for event in mended(past):
+            await sessions.append_event(session, event)
+        decisions = past.decisions(self._spec.id)
+        if decisions is None:
+            return past.events
+        start = self._start(past.events, decisions)
+        live = LiveLog(self._journal, agent_identifier(self._definition.name))
         run = runner.run_async(
             user_id=USER_ID,
             session_id=session.id,
-            run_config=RunConfig(max_llm_calls=NO_LIMIT_OF_ADK),
+            run_config=RunConfig(max_llm_calls=NO_LIMIT_OF_ADK, streaming_mode=self._streaming),
             **start,
         )
-        async with contextlib.aclosing(run) as stream:
-            events += [event async for event in stream if not event.partial]
-        await runner.close()
-        return events
+        try:
+            async with contextlib.aclosing(run) as stream:
+                async for event in stream:
+                    await live.take(event)
+        finally:
+            await runner.close()
+        ended = await sessions.get_session(app_name=APP_NAME, user_id=USER_ID, session_id=session.id)
+        return ended.events if ended else []
 
-    def _app(self) -> App:
+    def _start(self, past: list[Event], decisions: Decisions) -> dict[str, Any]:
+        """What the runner begins with: what people decided, the point where it was left, or the task."""
+        if decisions:
+            return {"new_message": answers_message(decisions)}
+        return {"invocation_id": past[-1].invocation_id} if past else {"new_message": self._task()}
+
+    def _app(self, own_folder: str) -> App:
         agent = create_deep_agent(
             resolve_model(self._model, agent_name=self._definition.name),
+            mcp_tools(self._definition.mcp_servers, self._sandbox, os.environ),
             instruction=self._definition.instruction,
             backend=SandboxBackend(self._sandbox),
             built_in_tools=self._definition.tools,
@@ -137,9 +170,12 @@ class Subagent:
             name=self._definition.name,
             description=self._definition.description,
             is_subagent=True,
-            skills=self._definition.skills,
-            memory=self._definition.memory,
-            interrupt_on=self._definition.interrupt_on,  # refused in words until it is there, never ignored
+            skills=placed(self._definition.skills, own_folder),
+            memory=placed(self._definition.memory, own_folder),
+            summarization=SummarizationConfig(**self._definition.summarization.settings()),
+            interrupt_on=self._definition.interrupt_on,
+            inherited_interrupt_on=self._spec.interrupt_on,
+            inbox=self._journal.messages,
             fatal_errors=FATAL_ERRORS,
         )
         return create_deep_app(
@@ -154,6 +190,7 @@ class Subagent:
             max_model_calls=self._limits.max_model_calls,
             max_tokens=self._limits.max_tokens,
             max_cost_usd=self._limits.max_cost_usd,
+            max_tool_calls=self._limits.max_tool_calls,
         )
 
     def _task(self) -> types.Content:
@@ -164,20 +201,30 @@ class Subagent:
         return types.Content(role="user", parts=[types.Part(text=text)])
 
     def _answer(self, events: list[Event]) -> AgentAnswer:
+        approvals = approvals_of(self._spec.id, events)
+        if approvals:
+            return AgentAnswer(approvals=approvals)
         last = _last_reply(events)
         text = _text(last)
         summary = summary_of(text, MAX_SUMMARY_CHARACTERS)
         if self._budget.reached:
             return AgentAnswer(summary=summary, limit=self._budget.reached)
         if last is None or last.error_code or not text.strip():
-            reason = f" ({last.error_code})" if last and last.error_code else ""
-            raise AgentFailed(f"The agent ended without an answer{reason}.")
+            raise AgentFailed(_why_no_answer(last))
         if self._schema is None:
             return AgentAnswer(summary=summary)
         try:
             return AgentAnswer(summary=summary, output=OutputSchema(self._schema).parse(text))
         except OutputMismatch as error:
             raise AgentFailed("The agent's answer does not fit its output_schema.") from error
+
+
+def _why_no_answer(last: Event | None) -> str:
+    """Our own reason where it can be told to anybody: other messages may quote the model."""
+    if last is not None and last.error_code == REPEATED_CALL:
+        return str(last.error_message)
+    reason = f" ({last.error_code})" if last and last.error_code else ""
+    return f"The agent ended without an answer{reason}."
 
 
 def limit_failure(answer: AgentAnswer) -> JobFailure | None:
@@ -196,16 +243,3 @@ def _text(event: Event | None) -> str:
     if event is None or event.content is None or event.content.role != "model":
         return ""
     return "".join(part.text for part in event.content.parts or [] if part.text and not part.thought)
-
-
-def _usage_of(events: list[Event]) -> ModelUsage:
-    """What earlier attempts consumed, from their journaled replies."""
-    replies = [event.usage_metadata for event in events if event.content and event.content.role == "model"]
-    known = [usage for usage in replies if usage is not None]
-    return ModelUsage(
-        model_calls=len(replies),
-        input_tokens=sum(usage.prompt_token_count or 0 for usage in known),
-        output_tokens=sum(usage.candidates_token_count or 0 for usage in known),
-        cached_tokens=sum(usage.cached_content_token_count or 0 for usage in known),
-        tool_calls=sum(len(event.get_function_responses()) for event in events),
-    )

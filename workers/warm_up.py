@@ -45,7 +45,7 @@ async def warm_up(models: Iterable[str]) -> None:
     Nothing depends on it: what fails here fails again, in words, in the jobs that need it.
     """
     for model in models:
-        preload_client(model)
+        await preload_client(model)
     try:
         await _run_agent()
     except Exception as error:  # noqa: BLE001 - a worker that starts cold still works

@@ -13,9 +13,11 @@ import typer
 from typer.core import TyperGroup
 
 from orchestrator.cli import (
+    approving,
     coordinating,
     demo,
     doctor,
+    example,
     installation,
     merging,
     processes,
@@ -29,6 +31,7 @@ from orchestrator.cli.output import payload
 _COMMANDS = (
     *(
         demo.demo,
+        example.example,
         coordinating.run_,
         submitting.submit,
         reading.ps,
@@ -37,7 +40,8 @@ _COMMANDS = (
         reading.result,
     ),
     *(reading.logs, waiting.watch, waiting.wait, merging.diff, merging.apply, submitting.cancel),
-    *(submitting.retry, processes.worker, processes.flower, processes.up, processes.down),
+    *(approving.approvals, approving.approve, approving.reject),
+    *(submitting.tell, submitting.retry, processes.worker, processes.flower, processes.up, processes.down),
     *(installation.agents, installation.config, doctor.doctor),
 )
 

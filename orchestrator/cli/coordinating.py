@@ -17,14 +17,14 @@ from config.agent_definitions import COORDINATOR
 from config.settings import Settings, load_settings
 from orchestrator.cli import output
 from orchestrator.cli.endings import ExitCode, UsageProblem
-from orchestrator.cli.live import Fetch, change_line, shown
+from orchestrator.cli.live import Board, Fetch, change_line, shown
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.processes import announce_sandbox
 from orchestrator.cli.session import run
 from orchestrator.cli.waiting import live_console
 from orchestrator.client import JobClient
 from orchestrator.embedded import Embedded, attached
-from orchestrator.jobs.failures import LedgerUnavailable, UnknownJob
+from orchestrator.jobs.failures import DeadlineExceeded, LedgerUnavailable, UnknownJob
 from orchestrator.jobs.spec import new_job_id
 from orchestrator.jobs.state import JobRecord
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from orchestrator.coordinator import CoordinatorEvent, RunOutcome
 
 GIT_SECONDS = 30.0
+"""What `git status` of a large repository on a slow disk takes; without its answer a person is asked."""
 
 
 def run_(
@@ -40,7 +41,9 @@ def run_(
     workspace: Annotated[Path, typer.Option(metavar="DIR", help="The folder that is worked on.")] = Path(),
     agent: Annotated[str, typer.Option(help="Who coordinates.")] = COORDINATOR,
     model: Annotated[str | None, typer.Option(help="Instead of the coordinator's model.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before files are changed.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Ask nothing: files may be changed, calls are approved.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Reach a goal in a folder: a coordinator, its jobs, merges.
@@ -53,7 +56,7 @@ def run_(
     folder = workspace.resolve()
     if not yes:
         _ask(folder)
-    outcome = run(_run(settings, goal=goal, workspace=folder, agent=agent, model=model))
+    outcome = run(_run(settings, goal=goal, workspace=folder, agent=agent, model=model, yes=yes))
     if as_json:
         error = outcome.error.model_dump() if outcome.error else None
         told = {"success": outcome.success, "text": outcome.text, "root_id": outcome.root_id, "error": error}
@@ -62,11 +65,18 @@ def run_(
         output.payload(output.printable(outcome.text))
     if outcome.error is not None:
         output.notice(f"{outcome.error.type}: {outcome.error.message}")
-    raise typer.Exit(ExitCode.DONE if outcome.success else ExitCode.WORK_FAILED)
+    raise typer.Exit(_exit_code(outcome))
+
+
+def _exit_code(outcome: RunOutcome) -> ExitCode:
+    if outcome.success:
+        return ExitCode.DONE
+    is_late = outcome.error is not None and outcome.error.type == DeadlineExceeded.__name__
+    return ExitCode.TIMED_OUT if is_late else ExitCode.WORK_FAILED
 
 
 async def _run(
-    settings: Settings, *, goal: str, workspace: Path, agent: str, model: str | None
+    settings: Settings, *, goal: str, workspace: Path, agent: str, model: str | None, yes: bool
 ) -> RunOutcome:
     async with _services(settings) as (reachable, look_back), JobClient.from_settings(reachable) as client:
         workers = await client.workers()
@@ -82,6 +92,7 @@ async def _run(
             model=model,
             default_model=settings.model,
             look_back=look_back,
+            yes=yes,
         )
 
 
@@ -94,20 +105,24 @@ async def coordinate(
     model: str | None,
     default_model: str,
     look_back: str | None,
+    yes: bool = False,
 ) -> RunOutcome:
     """Run the coordinator, with a live view of its tree where a person looks at stderr, else plain lines.
 
     Its last words are in the outcome and not shown. `look_back` is the command that
-    shows its tree after an interruption, None where the tree is gone then.
+    shows its tree after an interruption, None where the tree is gone then. `yes` approves the
+    coordinator's own calls without asking.
     """
-    from orchestrator.coordinator import run_goal  # noqa: PLC0415 - ADK takes seconds to import
+    from orchestrator.cli.asking import decider  # noqa: PLC0415 - ADK takes seconds to import
+    from orchestrator.coordinator import run_goal  # noqa: PLC0415
 
     root_id = new_job_id()
     console = live_console()
     teller = _Teller(console)
     try:
         on_change = _say_change if console is None else None
-        async with shown(client, _tree_of(client, root_id), console=console, on_change=on_change):
+        async with shown(client, _tree_of(client, root_id), console=console, on_change=on_change) as watcher:
+            teller.board = watcher.board
             return await run_goal(
                 client,
                 goal=goal,
@@ -117,6 +132,8 @@ async def coordinate(
                 default_model=default_model,
                 root_id=root_id,
                 on_event=teller.tell,
+                decide=decider(yes=yes, set_aside=watcher.set_aside),
+                stream_text=console is not None,
             )
     except asyncio.CancelledError:
         output.notice("Interrupted: the coordinator ends, and so do the jobs that it waited for.")
@@ -147,12 +164,20 @@ class _Teller:
     def __init__(self, console: Console | None) -> None:
         self._console = console
         self._held = ""
+        self.board: Board | None = None
+        """Shows a text as it comes."""
 
     def tell(self, event: CoordinatorEvent) -> None:
         """Take an event."""
+        if event.kind == "partial":
+            if self.board is not None:
+                self.board.say(event.text)
+            return
         text = output.printable(event.text).strip()
         if event.kind == "progress" or not text:
             return
+        if self.board is not None:
+            self.board.saying = ""
         self._print(self._held, "")
         self._held = text if event.kind == "text" else ""
         if event.kind == "tool":

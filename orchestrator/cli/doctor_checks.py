@@ -28,6 +28,7 @@ Status = Literal["ok", "warn", "fail"]
 OLDEST_REDIS = (6, 2)
 """The oldest one that the job scripts were tried on."""
 ENGINE_SECONDS = 20.0
+"""A busy engine answers within seconds; one that takes longer is a finding."""
 PROBE = b"fanout doctor was here\n"
 
 

@@ -18,7 +18,9 @@ from orchestrator.blobs import BlobStoreUnusable
 from orchestrator.cli.output import notice
 from orchestrator.jobs.changes import MalformedBundle
 from orchestrator.jobs.failures import (
+    AnsweredAlready,
     DeadlineExceeded,
+    DecisionNotAllowed,
     InvalidJob,
     JobFailure,
     LedgerUnavailable,
@@ -52,6 +54,8 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (UsageProblem, ExitCode.USAGE),
     (InvalidSetting, ExitCode.USAGE),
     (InvalidAgentDefinition, ExitCode.USAGE),
+    (DecisionNotAllowed, ExitCode.NOT_ALLOWED),
+    (AnsweredAlready, ExitCode.WORK_FAILED),
     (InvalidJob, ExitCode.USAGE),
     (LedgerUnavailable, ExitCode.UNREACHABLE),
     (WorkspaceUnusable, ExitCode.USAGE),

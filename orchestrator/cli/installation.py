@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
+import typer
 from pydantic import BaseModel, SecretStr
 from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource, TomlConfigSettingsSource
 
 from config.agent_definitions import AgentDefinition, load_agent_definitions
 from config.settings import PREFIX, Settings, load_settings
 from orchestrator.cli import output
+from orchestrator.cli.limits import Source, limit_table, written
 from orchestrator.cli.options import AsJson
 
 HIDDEN = "(hidden)"
@@ -41,11 +43,22 @@ def _definition(definition: AgentDefinition) -> dict[str, Any]:
     return definition.model_dump(mode="json", exclude_none=True)
 
 
-def config(as_json: AsJson = False) -> None:
+def config(
+    limits: Annotated[
+        bool, typer.Option("--limits", help="Every limit instead: value, unit, reason and where it is kept.")
+    ] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="With --limits: the README's table of defaults.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Print the settings in force, without secrets.
 
     Each with its name in the environment and where its value comes from.
     """
+    if limits:
+        _print_limits(as_markdown=markdown, as_json=as_json)
+        return
     rows = list(effective_settings(load_settings()))
     if as_json:
         told = [{"name": name, "value": value, "source": source} for name, value, source in rows]
@@ -56,6 +69,21 @@ def config(as_json: AsJson = False) -> None:
         [(name, _written(value), source) for name, value, source in rows],
         elastic=(-2,),
     )
+
+
+def _print_limits(*, as_markdown: bool, as_json: bool) -> None:
+    if as_markdown:
+        output.payload(limit_table())
+        return
+    source = Source()
+    in_force = {name: value for name, value, _ in effective_settings(load_settings())}
+    settings = [limit._replace(value=in_force[limit.name]) for limit in source.settings()]
+    found = [*settings, *source.constants()]
+    if as_json:
+        output.document({"limits": [limit._asdict() for limit in found]})
+        return
+    rows = [(limit.title, written(limit), limit.where, limit.reason) for limit in found]
+    output.table(("LIMIT", "VALUE", "WHERE", "WHY"), rows, elastic=(-1,))
 
 
 def effective_settings(settings: Settings) -> Iterator[tuple[str, Any, str]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
@@ -19,7 +19,12 @@ from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.state import JobRecord
 
 POLL_SECONDS = 0.5
+"""Between two looks at the jobs: quick enough to watch, two requests a second for Redis."""
 FRAMES_PER_SECOND = 4
+SAYING_CHARACTERS = 80
+"""The end of what is being said: one line of a terminal."""
+MOST_ASKING = 3
+"""Approvals named below the jobs, each with the command that answers it; `fanout approvals` has all."""
 FOLLOWED_JOBS = 200
 """Journals read for their token counts; jobs beyond them are shown without."""
 
@@ -37,10 +42,17 @@ class Board:
 
     records: Sequence[JobRecord] = ()
     tokens: dict[str, int] = field(default_factory=dict)
+    saying: str = ""
+    """The end of what the coordinator is about to say."""
+
+    def say(self, piece: str) -> None:
+        """More of it has come."""
+        self.saying = (self.saying + piece)[-SAYING_CHARACTERS:]
 
     def render(self, height: int) -> RenderableType:
         """As many lines as fit; what still runs goes first when not all do."""
-        shown_records = self._that_fit(max(1, height - 3))
+        asking = [text for text in map(words.asks, self.records) if text][:MOST_ASKING]
+        shown_records = self._that_fit(max(1, height - 4 - len(asking)))
         short = words.short_ids(record.id for record in self.records)
         cells = [self._cells(record, short[record.id]) for record in shown_records]
         rows = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
@@ -53,7 +65,9 @@ class Board:
             rows.add_row(*line)
         hidden = len(self.records) - len(shown_records)
         head = words.count_states(self.records) + (f" ({hidden} not shown)" if hidden else "")
-        return Group(Text(head, style="bold"), rows)
+        saying = Text(output.one_line(self.saying), style="dim", no_wrap=True, overflow="ellipsis")
+        asks = [Text(output.one_line(text), style=output.STYLES["waiting"]) for text in asking]
+        return Group(Text(head, style="bold"), rows, *asks, *([saying] if self.saying else []))
 
     def _that_fit(self, most: int) -> list[JobRecord]:
         if len(self.records) <= most:
@@ -91,17 +105,31 @@ class Watcher:
         self.board = Board()
         self.failure: JobFailure | None = None
         """Why the last look failed."""
+        self.live: Live | None = None
+        """The picture, where one is drawn."""
         self._client = client
         self._fetch = fetch
         self._on_change = on_change
-        self._seen: dict[str, tuple[str, int]] = {}
+        self._seen: dict[str, tuple[str, int, tuple[str, ...]]] = {}
         self._followers: dict[str, asyncio.Task[None]] = {}
+
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Take the picture off the screen while a person is asked something."""
+        if self.live is None:
+            yield
+            return
+        self.live.stop()
+        try:
+            yield
+        finally:
+            self.live.start(refresh=True)
 
     async def look(self) -> None:
         """Fetch the jobs once."""
         self.board.records = await self._fetch()
         for record in self.board.records:
-            now = (record.state, record.attempt)
+            now = (record.state, record.attempt, record.approvals)
             if self._seen.get(record.id) != now and self._on_change is not None:
                 self._on_change(record)
             self._seen[record.id] = now
@@ -148,7 +176,7 @@ async def shown(
                 refresh_per_second=FRAMES_PER_SECOND,
                 redirect_stdout=False,
                 redirect_stderr=False,
-            ):
+            ) as watcher.live:
                 yield watcher
                 with suppress(JobFailure):
                     await watcher.look()  # the last frame shows how it ended
@@ -160,4 +188,5 @@ async def shown(
 def change_line(record: JobRecord) -> str:
     """A job's new state as a plain line."""
     attempt = f"#{record.attempt}" if record.attempt > 1 else ""
-    return "  ".join(filter(None, (record.id, record.state, attempt, record.agent, words.title(record))))
+    told = (record.id, record.state, attempt, record.agent, words.title(record), words.asks(record))
+    return "  ".join(filter(None, told))

@@ -25,6 +25,7 @@ FLOWER_USER = "fanout"
 def worker(
     concurrency: Annotated[int | None, typer.Option(min=1, help="Jobs at once in this process.")] = None,
     queues: Annotated[str | None, typer.Option(metavar="A,B", help="Names of the queues to serve.")] = None,
+    drain: Annotated[bool, typer.Option(help="On SIGTERM finish the running jobs first.")] = False,
 ) -> None:
     """Run a worker in the foreground."""
     argv = ["-m", "workers"]
@@ -32,6 +33,8 @@ def worker(
         argv += ["--concurrency", str(concurrency)]
     if queues is not None:
         argv += ["--queues", queues]
+    if drain:
+        argv.append("--drain")
     settings = attached(load_settings())
     _become(argv, child_environment(settings))
 

@@ -15,6 +15,7 @@ from orchestrator.jobs.failures import UnknownJob
 T = TypeVar("T")
 
 CANCEL_AGAIN_SECONDS = 0.2
+"""Before Python 3.12 `wait_for` may lose a cancel, so it is repeated."""
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

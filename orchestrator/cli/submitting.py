@@ -1,4 +1,4 @@
-"""`submit`, `retry`, `cancel`."""
+"""`submit`, `retry`, `cancel`, `tell`."""
 
 from __future__ import annotations
 
@@ -115,3 +115,22 @@ async def _cancel(prefixes: Sequence[str], *, as_json: bool) -> None:
             output.notice(f"{record.id} has already ended: {record.state}.")
         else:
             output.payload(f"{record.id}  cancelled (it was {record.state})")
+
+
+def tell(
+    job: JobArgument,
+    message: Annotated[str, typer.Argument(metavar="TEXT", help="What its agent is told.")],
+    as_json: AsJson = False,
+) -> None:
+    """Tell a job's agent something while it works; it reads it before its next step."""
+    run(_tell(job, message, as_json=as_json))
+
+
+async def _tell(job: str, message: str, *, as_json: bool) -> None:
+    async with open_client() as client:
+        job_id = await client.resolve(job)
+        await client.send(job_id, message)
+    if as_json:
+        output.document({"job_id": job_id})
+    else:
+        output.payload(f"{job_id}  told")

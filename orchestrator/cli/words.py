@@ -26,6 +26,9 @@ SYMBOLS = {
 SHORT_ID_CHARACTERS = 12
 """Ten tell the millisecond of the submission, two the job among those of one call, mostly."""
 
+SHORT_APPROVAL_CHARACTERS = 11
+"""Eight of them are of a hash: enough to name an approval among thousands."""
+
 EVENT_CHARACTERS = 400
 """Enough of an event for one glance; `fanout logs --json` has it whole."""
 
@@ -59,6 +62,14 @@ def doing(record: JobRecord) -> str:
     if record.waiting_for:
         return f"waits for {record.waiting_for}"
     return "" if record.last_event in (None, record.state) else str(record.last_event)
+
+
+def asks(record: JobRecord) -> str:
+    """What a job that waits for a person waits for, and how to answer; empty for others."""
+    if not record.approvals:
+        return ""
+    only = record.approvals[0][:SHORT_APPROVAL_CHARACTERS] if len(record.approvals) == 1 else None
+    return f"waiting: {record.waiting_for} — " + (f"fanout approve {only}" if only else "fanout approvals")
 
 
 def elapsed(record: JobRecord, now: float | None = None) -> str:
@@ -114,6 +125,12 @@ def _told_todos(data: dict[str, Any]) -> str:
     return "; ".join(f"{todo.get('status')}: {todo.get('content')}" for todo in dicts(data, "todos"))
 
 
+def _told_answer(data: dict[str, Any]) -> str:
+    rest = [_text(data.get(name)) for name in ("arguments", "response", "message")]
+    by = f" by {data['by']}" if data.get("by") else ""
+    return " ".join(filter(None, (f"{data.get('id')} {data.get('decision')}{by}", *rest)))
+
+
 def tokens_of(event: JournalEvent) -> int:
     """The tokens that a model's reply took, input and output together."""
     usage = event.data.get("usage")
@@ -167,4 +184,10 @@ _TELLERS: dict[EventType, Callable[[dict[str, Any]], str]] = {
     EventType.TOOL_CALL: lambda data: f"{data.get('tool')} {_text(data.get('arguments'))}",
     EventType.TOOL_RESULT: _told_results,
     EventType.TODOS: _told_todos,
+    EventType.APPROVAL_REQUESTED: lambda data: (
+        f"{data.get('id')} {data.get('tool')} {_text(data.get('arguments'))}"
+    ),
+    EventType.APPROVAL_RESOLVED: _told_answer,
+    EventType.LOG: lambda data: _text(data.get("text")),
+    EventType.MESSAGE: lambda data: _text(data.get("text")),
 }

@@ -1,17 +1,22 @@
-"""What a run may cost: model calls, tokens, tool calls, money.
+"""What a run may cost: model calls, tokens, tool calls, money, time.
 
 The run is ended in order: with the last reply that fits, the model is told to sum up, and calls in that reply
 are dropped; where not even that fits, no model is called. Tokens and money are known only after a call, so
-they may be passed by what one call grows over the one before it.
+they may be passed by what one call grows over the one before it. When the time is over, whatever runs is
+cancelled and its calls are sealed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from google.adk.agents.callback_context import CallbackContext
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.events import Event
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.plugins.base_plugin import BasePlugin
@@ -19,8 +24,14 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
+from orchestrator.deep_agent.compaction import summary_calls
+from orchestrator.deep_agent.dangling_calls import FRAMEWORK_PREFIX
 from orchestrator.deep_agent.prompts import LAST_REPLY
+from orchestrator.deep_agent.replies import STAND_INS
 from orchestrator.deep_agent.tool import mistake_result
+
+PLUGIN = "budget"
+"""The name by which ADK knows the plugin."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +74,8 @@ class BudgetLimits:
     """Input and output tokens together."""
     max_tool_calls: int | None = None
     max_cost_usd: float | None = None
+    max_seconds: float | None = None
+    """Wall clock while a run is under way: what a person takes between two runs does not count."""
 
 
 Price = Callable[[str, ModelUsage], float | None]
@@ -86,6 +99,42 @@ class Budget:
         """The sentence that names the limit which ended the run, or made it sum up."""
         self._price = price
         self._last_call = ModelUsage()
+        self._runs: set[str] = set()
+        self._seconds_before = 0.0
+        self._running_since = 0.0
+        self._turn_began: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long runs have been under way."""
+        return self._seconds_before + (time.monotonic() - self._running_since if self._runs else 0)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until the time is over; None without a limit."""
+        return None if self.limits.max_seconds is None else self.limits.max_seconds - self.seconds
+
+    @property
+    def is_out_of_time(self) -> bool:
+        """Whether it was the time that ended the run."""
+        return self.reached is not None and self.reached.startswith(_head("max_seconds"))
+
+    def run_begins(self, run: str) -> None:
+        """The clock runs from here on, until every run has ended."""
+        if not self._runs:
+            self._running_since = time.monotonic()
+        self._runs.add(run)
+
+    def run_ends(self, run: str) -> None:
+        """A run is over, or waits for somebody."""
+        before = self.seconds
+        self._runs.discard(run)
+        if not self._runs:
+            self._seconds_before, self._turn_began = before, None
+
+    def end_for_time(self) -> None:
+        """The time is over."""
+        self.reached = _sentence("max_seconds", self.limits.max_seconds or 0, self.seconds)
 
     def start_model_call(self) -> str:
         """Ask for one more call: `go`, `last` (it has to sum up) or `stop` (it does not fit)."""
@@ -103,6 +152,21 @@ class Budget:
             used = replace(used, cost_usd=self._price(model, used))
         self._last_call = used
         self.usage = self.usage.plus(used)
+
+    def book(self, model: str, used: ModelUsage) -> None:
+        """Book a model call that was made for the run beside its turns: a summary's, for one."""
+        last = self._last_call
+        self.usage = replace(self.usage, model_calls=self.usage.model_calls + 1)
+        self.add_model_reply(model, used)
+        self._last_call = last  # the next turn will be like the last turn
+
+    @property
+    def has_room_beside(self) -> bool:
+        """Whether a call beside the turns leaves enough for the next turn."""
+        began = self._turn_began
+        _, room = self._tightest()
+        self._turn_began = began  # asking is no turn
+        return room == "go"
 
     def take_tool_call(self) -> bool:
         """Book one tool call; False when none is left."""
@@ -126,11 +190,21 @@ class Budget:
         most = self.limits.max_tool_calls
         if most is not None and self.usage.tool_calls >= most:
             rooms.append((_sentence("max_tool_calls", most, self.usage.tool_calls), "last"))
+        rooms.append(self._time_room())
         for wanted in ("stop", "last"):
             for reason, room in rooms:
                 if room == wanted:
                     return reason, room
         return None, "go"
+
+    def _time_room(self) -> tuple[str | None, str]:
+        """Whether the time allows another turn like the last one; what runs too long is cut anyway."""
+        now, most = self.seconds, self.limits.max_seconds
+        turn = 0.0 if self._turn_began is None else now - self._turn_began
+        self._turn_began = now
+        if most is None or now + turn < most:
+            return None, "go"
+        return _sentence("max_seconds", most, now), "stop" if now >= most else "last"
 
 
 def _room(name: str, most: float | None, used: float, next_call: float) -> tuple[str | None, str]:
@@ -142,24 +216,83 @@ def _room(name: str, most: float | None, used: float, next_call: float) -> tuple
 
 
 def _sentence(name: str, most: float, used: float) -> str:
-    return f"The limit {name}={most:g} is reached ({used:g} used)."
+    return f"{_head(name)}={most:g} is reached ({used:.6g} used)."
+
+
+def _head(name: str) -> str:
+    return f"The limit {name}"
+
+
+def usage_of(events: Iterable[Event], price: Price | None = None) -> ModelUsage:
+    """What a session's events tell of an account, to go on with it in another process."""
+    usage = ModelUsage()
+    for event in events:
+        calls = summary_calls(event) or int(_is_reply(event))
+        if calls:
+            used = tokens_of(event)
+            cost = price(event.model_version or "", used) if price else None
+            usage = usage.plus(replace(used, model_calls=calls, cost_usd=cost))
+        made = [call for call in event.get_function_calls() if not _is_no_tool(call.name)]
+        usage = replace(usage, tool_calls=usage.tool_calls + len(made))
+    return usage
+
+
+def _is_reply(event: Event) -> bool:
+    if event.usage_metadata is not None:
+        return True
+    is_model = event.content is not None and event.content.role == "model"
+    is_question = any(str(call.name).startswith(FRAMEWORK_PREFIX) for call in event.get_function_calls())
+    return is_model and not is_question
+
+
+def _is_no_tool(name: str | None) -> bool:
+    return name in STAND_INS or str(name).startswith(FRAMEWORK_PREFIX)
+
+
+def budget_of(context: InvocationContext) -> Budget | None:
+    """The account of a run, for parts that cause costs of their own."""
+    plugin = context.plugin_manager.get_plugin(PLUGIN)
+    return plugin.budget if isinstance(plugin, BudgetPlugin) else None
 
 
 class BudgetPlugin(BasePlugin):
-    """Keeps a run within its budget."""
+    """Keeps a run within its budget, with the runs of its children."""
 
     def __init__(self, budget: Budget) -> None:
-        super().__init__(name="budget")
-        self._budget = budget
+        super().__init__(name=PLUGIN)
+        self.budget = budget
         self._last_reply_of: set[str] = set()
+        self._alarms: dict[str, asyncio.TimerHandle] = {}
+
+    async def before_run_callback(self, *, invocation_context: InvocationContext) -> None:
+        """Start the clock; when the time is over the run is aborted."""
+        run, left = invocation_context.invocation_id, self.budget.seconds_left
+        self.budget.run_begins(run)
+        if left is not None and left > 0:
+            alarm = asyncio.get_running_loop().call_later(left, self._time_is_over, invocation_context)
+            self._alarms[run] = alarm
+
+    async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
+        """Stop the clock."""
+        self._run_is_over(invocation_context.invocation_id)
+
+    async def on_run_error_callback(self, *, invocation_context: InvocationContext, error: Exception) -> None:
+        """Stop the clock."""
+        del error
+        self._run_is_over(invocation_context.invocation_id)
+
+    async def close(self) -> None:
+        """Stop the clock of runs that were cancelled: nothing else tells of their end."""
+        for run in list(self._alarms):
+            self._run_is_over(run)
 
     async def before_model_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> LlmResponse | None:
         """Let the call go, ask it to sum up, or answer in its place."""
-        room = self._budget.start_model_call()
+        room = self.budget.start_model_call()
         if room == "stop":
-            return _text_response(f"{self._budget.reached} The work ended here, before it was finished.")
+            return _text_response(f"{self.budget.reached} The work ended here, before it was finished.")
         if room == "last":
             llm_request.append_instructions([LAST_REPLY])
             self._last_reply_of.add(callback_context.invocation_id)
@@ -171,7 +304,7 @@ class BudgetPlugin(BasePlugin):
         """Book what the reply cost; a reply that had to be the last loses its calls."""
         if llm_response.partial:
             return None
-        self._budget.add_model_reply(llm_response.model_version or "", _used(llm_response))
+        self.budget.add_model_reply(llm_response.model_version or "", tokens_of(llm_response))
         if callback_context.invocation_id in self._last_reply_of and llm_response.get_function_calls():
             return self._without_calls(llm_response)
         return None
@@ -180,28 +313,43 @@ class BudgetPlugin(BasePlugin):
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
     ) -> dict[str, Any] | None:
         """Refuse a call when none is left."""
-        del tool_args, tool_context
+        del tool_args
         is_unknown = type(tool) is BaseTool  # ADK's stand-in for a name that no tool has: nothing will run
-        if is_unknown or self._budget.take_tool_call():
+        is_counted = tool_context.tool_confirmation is not None  # it asked for an approval before
+        if is_unknown or is_counted or self.budget.take_tool_call():
             return None
         return mistake_result(
-            f"Not done: the limit max_tool_calls={self._budget.limits.max_tool_calls} is reached. Sum up now."
+            f"Not done: the limit max_tool_calls={self.budget.limits.max_tool_calls} is reached. Sum up now."
         )
+
+    def _time_is_over(self, invocation_context: InvocationContext) -> None:
+        self.budget.end_for_time()
+        invocation_context.abort()
+
+    def _run_is_over(self, run: str) -> None:
+        self.budget.run_ends(run)
+        alarm = self._alarms.pop(run, None)
+        if alarm is not None:
+            alarm.cancel()
 
     def _without_calls(self, response: LlmResponse) -> LlmResponse:
         said = "".join(part.text or "" for part in (response.content and response.content.parts) or [])
-        text = f"{said}\n\n{self._budget.reached} The work ended here, before it was finished."
+        text = f"{said}\n\n{self.budget.reached} The work ended here, before it was finished."
         return response.model_copy(update={"content": _content(text.strip())})
 
 
-def _used(response: LlmResponse) -> ModelUsage:
+def tokens_of(response: LlmResponse) -> ModelUsage:
+    """What a reply says of its tokens; an ADK event is one too."""
     metadata = response.usage_metadata
     if metadata is None:
         return ModelUsage()
-    output = (metadata.candidates_token_count or 0) + (metadata.thoughts_token_count or 0)
+    read = metadata.prompt_token_count or 0
+    thought_and_said = (metadata.candidates_token_count or 0) + (metadata.thoughts_token_count or 0)
+    # ADK counts OpenAI's thoughts twice, as thoughts and as said; the total is right for all.
+    written = metadata.total_token_count - read if metadata.total_token_count else thought_and_said
     return ModelUsage(
-        input_tokens=metadata.prompt_token_count or 0,
-        output_tokens=output,
+        input_tokens=read,
+        output_tokens=max(written, 0),
         cached_tokens=metadata.cached_content_token_count or 0,
     )
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from google.adk.agents import LlmAgent
+from google.adk.agents.context_cache_config import ContextCacheConfig
 from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.apps import App, ResumabilityConfig
 from google.adk.models.base_llm import BaseLlm
@@ -16,18 +17,33 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 from pydantic import BaseModel
 
+from orchestrator.deep_agent.approval import ApprovalFlow, ApprovalGate, InterruptOn, merge_policies
+from orchestrator.deep_agent.backends.artifacts import with_artifacts
 from orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
 from orchestrator.deep_agent.backends.state import StateBackend
 from orchestrator.deep_agent.budget import Budget, BudgetPlugin
+from orchestrator.deep_agent.commit import PathLock
+from orchestrator.deep_agent.dangling_calls import DanglingCalls
 from orchestrator.deep_agent.deep_llm_agent import DeepLlmAgent
+from orchestrator.deep_agent.eviction import Eviction
 from orchestrator.deep_agent.execute_tool import ExecuteTool
 from orchestrator.deep_agent.filesystem_tools import FilesystemTools
+from orchestrator.deep_agent.images import ImagesInView
+from orchestrator.deep_agent.inbox import Inbox, Messages
+from orchestrator.deep_agent.loop_guard import LoopGuard
 from orchestrator.deep_agent.manners import Manners
+from orchestrator.deep_agent.memory import MemoryFiles
 from orchestrator.deep_agent.models import resolve_model
+from orchestrator.deep_agent.names import agent_identifier
 from orchestrator.deep_agent.part import BackendSource, Part, hooks
 from orchestrator.deep_agent.replies import OutputCheck, ReplyRepair, ToolErrors
+from orchestrator.deep_agent.roster import GENERAL_PURPOSE, SubAgentSpec, tool_name
+from orchestrator.deep_agent.skills import Skills
 from orchestrator.deep_agent.structured_output import OutputSchema
+from orchestrator.deep_agent.subagents import Delegation, Subagents
+from orchestrator.deep_agent.summarization import Summarization, SummarizationConfig
 from orchestrator.deep_agent.todos import TodoTools
+from orchestrator.deep_agent.toon import Tables
 
 DEFAULT_MODEL = "gemini-2.5-flash"
 
@@ -39,16 +55,20 @@ def create_deep_agent(
     tools: Sequence[AgentTool] | None = None,
     *,
     instruction: str | None = None,
-    subagents: Sequence[Any] | None = None,
+    subagents: Sequence[SubAgentSpec | LlmAgent] | None = None,
+    delegation: Delegation = "task",
     skills: Sequence[str] | None = None,
     memory: Sequence[str] | None = None,
     output_schema: Mapping[str, Any] | type[BaseModel] | None = None,
     backend: Backend | BackendFactory | None = None,
-    interrupt_on: Mapping[str, Any] | None = None,
+    interrupt_on: InterruptOn | None = None,
+    inherited_interrupt_on: InterruptOn | None = None,
     built_in_tools: Collection[str] | None = None,
+    summarization: SummarizationConfig | None = None,
     name: str = "deep_agent",
     description: str = "",
     is_subagent: bool = False,
+    inbox: Messages | None = None,
     fatal_errors: tuple[type[Exception], ...] = (),
 ) -> LlmAgent:
     """An ADK agent with the built-in tools, for any ADK Runner.
@@ -56,42 +76,79 @@ def create_deep_agent(
     Args:
         model: A name for `resolve_model`, or an ADK model.
         tools: More tools, as ADK takes them; async ones, because a plain function stops the event loop.
+            One that is a Part, such as McpTools, is one of this agent's parts.
         instruction: The agent's own prompt; it is taken literally, braces and all.
-        subagents: Not in this version; neither are `skills`, `memory` and `interrupt_on`.
-        skills: See `subagents`.
-        memory: See `subagents`.
+        subagents: Whom it may delegate to, in this process: specifications or ready agents, and besides a
+            general-purpose one. None is no delegation.
+        delegation: One `task` tool for all of them, or one tool for each (`agent_tools`).
+        skills: Folders of the backend with skills in them, or that are one; later ones win.
+        memory: Paths of AGENTS.md files on the backend, in the order in which they are shown.
         output_schema: What the final message must be valid against; one that is not is sent back once.
         backend: Where the files are, or how to find out from the session's state; the state when not given.
-        interrupt_on: See `subagents`.
+        interrupt_on: Tools that a person approves first: true, or the decisions to offer.
+        inherited_interrupt_on: A parent's policy: the stricter of the two counts for each tool.
         built_in_tools: The built-in tools to have, by name; all that the backend can serve when not given.
+        summarization: When a long conversation is summed up, and how; by its defaults when not given.
         name: Made an identifier, which ADK asks for: `general-purpose` becomes `general_purpose`.
         description: What other agents are told about it.
         is_subagent: Another agent, not a person, reads the result.
+        inbox: Where messages to the agent come from while it works.
         fatal_errors: Exceptions of tools that end the run; all others become text for the model.
 
     Raises:
         ValueError: An argument cannot be used; ModelNotConfigured is one.
     """
-    _refuse_later_parts(subagents=subagents, skills=skills, memory=memory, interrupt_on=interrupt_on)
     schema = OutputSchema(output_schema) if output_schema is not None else None
     backend_of = _backend_source(backend)
-    built_in: list[Part] = [TodoTools(), FilesystemTools(backend_of, root=_root(backend))]
+    files = FilesystemTools(backend_of, root=_root(backend))
+    llm = resolve_model(model, agent_name=name) if isinstance(model, str) else model
+    built_in: list[Part] = [TodoTools(), files, _summarization(summarization, llm, name)]
     if isinstance(backend, Shell):
         built_in.append(ExecuteTool(backend))
+    chosen = _chosen(built_in, built_in_tools)
+    delegating: list[Subagents] = []
+    if subagents is not None:
+        inherited = _Inherited(
+            model=model,
+            tools=tools or (),
+            built_in_tools={tool.name for tool in chosen},
+            interrupt_on=merge_policies(inherited_interrupt_on or {}, interrupt_on or {}),
+            delegation=delegation,
+            summarization=summarization,
+            fatal_errors=fatal_errors,
+        )
+        delegating = [inherited.subagents(subagents, _own_files(backend), files.lock)]
     parts: list[Part] = [
+        ApprovalFlow(),
         Manners(instruction, is_subagent=is_subagent and schema is None),
         ReplyRepair(),
+        *([Inbox(inbox)] if inbox else []),
+        DanglingCalls(),
+        LoopGuard(),
         *built_in,
+        *delegating,
+        *_parts_among(tools or ()),
+        ImagesInView(),
+        Tables(),
         *([OutputCheck(schema)] if schema else []),
         ToolErrors(fatal_errors),
+        # What may change between two calls of the model stands last.
+        *([Skills(backend_of, skills)] if skills else []),
+        *([MemoryFiles(backend_of, memory)] if memory else []),
+        _approval_gate(
+            interrupt_on or {}, inherited_interrupt_on or {}, [*built_in, *delegating], tools or ()
+        ),
+        Eviction(),  # it replaces results, and after it no part is told of one
     ]
-    chosen = _chosen(built_in, built_in_tools)
     return DeepLlmAgent(
         name=agent_identifier(name),
         description=description,
-        model=resolve_model(model, agent_name=name) if isinstance(model, str) else model,
+        model=llm,
         instruction=_instruction_of(parts, frozenset(tool.name for tool in chosen)),
-        tools=[*chosen, *(tools or ())],
+        tools=_each_once(
+            [*chosen, *(tools or ()), *(tool for part in delegating for tool in part.brought())]
+        ),
+        before_agent_callback=hooks(parts, "before_agent"),
         before_model_callback=hooks(parts, "before_model"),
         after_model_callback=hooks(parts, "after_model"),
         on_model_error_callback=hooks(parts, "on_model_error"),
@@ -114,20 +171,96 @@ def create_deep_app(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"\[EXPERIMENTAL\]")  # known, and pinned by our tests
         resumability = ResumabilityConfig(is_resumable=True)
+        # Only says that caching is wanted: ResilientModel has the limits of each model.
+        caching = ContextCacheConfig()
     return App(
         name=name,
         root_agent=agent,
         plugins=[*plugins, *budgets],
         resumability_config=resumability,
+        context_cache_config=caching,
     )
 
 
-def agent_identifier(name: str) -> str:
-    """A name as ADK wants it: an identifier, and not `user`."""
-    identifier = re.sub(r"\W", "_", name, flags=re.ASCII)
-    if not identifier or identifier[0].isdigit() or identifier == "user":
-        return f"agent_{identifier}"
-    return identifier
+@dataclass(frozen=True)
+class _Inherited:
+    """What sub-agents have of their parent where their specifications say nothing else."""
+
+    model: str | BaseLlm
+    tools: Sequence[AgentTool]
+    """For the general-purpose one only."""
+    built_in_tools: Collection[str]
+    interrupt_on: InterruptOn
+    """It binds whatever they say."""
+    delegation: Delegation
+    summarization: SummarizationConfig | None
+    """For those with the same model: it may tell that model's window."""
+    fatal_errors: tuple[type[Exception], ...]
+
+    def subagents(
+        self, subagents: Sequence[SubAgentSpec | LlmAgent], files: BackendSource, lock: PathLock
+    ) -> Subagents:
+        """The sub-agents on these files."""
+        return Subagents(
+            [self._guarded(made) if isinstance(made, LlmAgent) else made for made in subagents],
+            make=self._child,
+            files=files,
+            lock=lock,
+            delegation=self.delegation,
+            taken={*self.built_in_tools, *map(tool_name, self.tools)},
+            fatal_errors=self.fatal_errors,
+        )
+
+    def _child(self, spec: SubAgentSpec, files: Backend) -> LlmAgent:
+        if "execute" in spec.get("built_in_tools", ()):
+            raise ValueError(
+                f"The sub-agent {spec['name']} has no shell: what a command does to files cannot be kept "
+                "apart until it succeeds. Leave execute out, or run it as a job (create_coordinator)."
+            )
+        is_general = agent_identifier(spec["name"]) == agent_identifier(GENERAL_PURPOSE)
+        return create_deep_agent(
+            spec.get("model", self.model),
+            spec.get("tools", self.tools if is_general else ()),
+            instruction=spec.get("system_prompt"),
+            subagents=spec.get("subagents"),
+            delegation=self.delegation,
+            skills=spec.get("skills"),
+            output_schema=spec.get("output_schema"),
+            backend=files,
+            interrupt_on=spec.get("interrupt_on"),
+            inherited_interrupt_on=self.interrupt_on,
+            built_in_tools=spec.get("built_in_tools", self.built_in_tools),
+            summarization=None if "model" in spec else self.summarization,
+            name=spec["name"],
+            description=spec["description"],
+            is_subagent=True,
+            fatal_errors=self.fatal_errors,
+        )
+
+    def _guarded(self, agent: LlmAgent) -> LlmAgent:
+        """A ready agent, bound by the parent's policy too."""
+        gate = ApprovalGate({}, self.interrupt_on, known=())
+        return agent.clone(
+            {"before_tool_callback": [*agent.canonical_before_tool_callbacks, gate.before_tool]}
+        )
+
+
+def _own_files(backend: Backend | BackendFactory | None) -> BackendSource:
+    """The agent's files without what the harness keeps of its conversation."""
+    if backend is None:
+        return lambda context: StateBackend(context.state)
+    if callable(backend):
+        factory = backend
+        return lambda context: factory(context.state)
+    return lambda _: backend
+
+
+def _summarization(config: SummarizationConfig | None, model: BaseLlm, name: str) -> Summarization:
+    config = config or SummarizationConfig()
+    other = config.model
+    return Summarization(
+        config, model, resolve_model(other, agent_name=name) if isinstance(other, str) else other
+    )
 
 
 def _backend_source(backend: Backend | BackendFactory | None) -> BackendSource:
@@ -135,8 +268,8 @@ def _backend_source(backend: Backend | BackendFactory | None) -> BackendSource:
         return lambda context: StateBackend(context.state)
     if callable(backend):
         factory = backend
-        return lambda context: factory(context.state)
-    return lambda _: backend
+        return lambda context: with_artifacts(factory(context.state), context.state)
+    return lambda context: with_artifacts(backend, context.state)
 
 
 def _root(backend: Backend | BackendFactory | None) -> str:
@@ -156,10 +289,27 @@ def _chosen(parts: Sequence[Part], names: Collection[str] | None) -> list[BaseTo
     return [tool for tool in tools if tool.name in names]
 
 
-def _refuse_later_parts(**parts: Any) -> None:
-    for name, value in parts.items():
-        if value:
-            raise ValueError(f"{name} is not in this version of the deep agent; leave it out.")
+def _parts_among(tools: Sequence[Any]) -> list[Part]:
+    return [tool for tool in tools if isinstance(tool, Part)]
+
+
+def _each_once(tools: Sequence[AgentTool]) -> list[AgentTool]:
+    """The tools; of two with one name ADK would silently take the last, which might be the unguarded one."""
+    names = [name for tool in tools if (name := tool_name(tool))]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"Two tools are named {', '.join(twice)}; each needs a name of its own.")
+    return list(tools)
+
+
+def _approval_gate(
+    interrupt_on: InterruptOn, inherited: InterruptOn, built_in: Sequence[Part], tools: Sequence[AgentTool]
+) -> ApprovalGate:
+    """The gate of an agent; its own policy may name every built-in tool, because it binds agents below too."""
+    names = {tool.name for part in built_in for tool in part.tools()} | {"execute"}
+    single = [tool for tool in tools if not isinstance(tool, BaseToolset)]
+    names |= {tool.name if isinstance(tool, BaseTool) else tool.__name__ for tool in single}
+    return ApprovalGate(interrupt_on, inherited, known=names, more_later=len(single) < len(tools))
 
 
 def _instruction_of(parts: Sequence[Part], tools: frozenset[str]) -> Callable[[ReadonlyContext], Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from google.adk.agents.readonly_context import ReadonlyContext
@@ -11,6 +12,7 @@ from pydantic import Field
 
 from orchestrator.deep_agent.backends.protocol import Execution, Shell
 from orchestrator.deep_agent.failures import ToolMistake
+from orchestrator.deep_agent.live_output import shown_live
 from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import SHELL
 from orchestrator.deep_agent.tool import MethodTool
@@ -57,7 +59,6 @@ class ExecuteTool(Part):
         Each call is a new shell: cd and variables do not last. Nobody can type into it. When the time is over
         the command is killed with everything that it started.
         """
-        del tool_context
         timeout = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
         if not 0 < timeout <= MAX_TIMEOUT_SECONDS:
             raise ToolMistake(f"timeout_seconds must be above 0 and at most {MAX_TIMEOUT_SECONDS:g}.")
@@ -65,7 +66,8 @@ class ExecuteTool(Part):
             raise ToolMistake("command must be a non-empty text without NUL characters.")
         if len(command.encode(errors="replace")) >= MAX_COMMAND_BYTES:
             raise ToolMistake(f"command must be shorter than {MAX_COMMAND_BYTES} bytes; put it in a file.")
-        return _result(await self._shell.execute(command, timeout, MAX_OUTPUT_BYTES), timeout)
+        work = partial(self._shell.execute, command, timeout, MAX_OUTPUT_BYTES)
+        return _result(await shown_live(work, tool_context, "execute"), timeout)
 
 
 def _result(execution: Execution, timeout: float) -> dict[str, Any]:

@@ -4,10 +4,14 @@ ToolMistake               the agent called a tool wrongly; its text goes to the 
 ModelFailed               no reply from the model; `retryable` says whether asking later may help
 ├── ModelUnavailable      overloaded, rate-limited, or not reached, after all retries       retryable
 ├── ModelRefused          the service refused the request: wrong key, unknown model, bad request
+├── ModelContextExceeded  the request is longer than the model's context window
+├── UnknownGuardedTool    interrupt_on names a tool that the agent does not have
 └── ScriptFailed          a scripted model has no reply that fits
+McpServerFailed           an MCP server did not start, or lacks a tool; `retryable` as above
+└── McpServerUnavailable  it was not reached                                                retryable
 ModelNotConfigured        a model's name, key or package is missing; raised before any call
 
-A ModelFailed ends the run: `Runner.run_async` raises it.
+A ModelFailed or a McpServerFailed ends the run: `Runner.run_async` raises it.
 """
 
 from __future__ import annotations
@@ -35,8 +39,28 @@ class ModelRefused(ModelFailed):
     """The model's service refused the request; asking again does not help."""
 
 
+class ModelContextExceeded(ModelFailed):
+    """The request does not fit into the model's context window; a shorter one may."""
+
+
+class UnknownGuardedTool(ModelFailed):
+    """A tool that a person is to approve does not exist, so nothing would be approved."""
+
+
 class ScriptFailed(ModelFailed):
     """A scripted model's file is wrong, or has no reply for this turn."""
+
+
+class McpServerFailed(Exception):
+    """An MCP server did not start: it ended, is no such server, or lacks a tool that it is wanted for."""
+
+    retryable: ClassVar[bool] = False
+
+
+class McpServerUnavailable(McpServerFailed):
+    """An MCP server was not reached, or did not answer in time."""
+
+    retryable = True
 
 
 class ModelNotConfigured(ValueError):

@@ -6,6 +6,7 @@ The names are S0's backend protocol. A `ToolMistake` is the agent's; anything el
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import posixpath
 import time
@@ -38,6 +39,17 @@ SEARCH_SECONDS = 15.0
 
 LARGE_BYTES = 256 * 1024
 """Work on more than this leaves the event loop: it would take milliseconds from all other agents."""
+
+_WORDS = {
+    errno.EROFS: "Permission denied, the file system is read-only",
+    errno.ENOSPC: "No space is left, delete what is not needed",
+    errno.EDQUOT: "No space is left, delete what is not needed",
+    errno.ELOOP: "The path leads in circles",
+    errno.EINVAL: "Not a regular file",
+    errno.ENXIO: "Not a regular file",
+    errno.ENAMETOOLONG: "The path is too long",
+}
+"""What else may be wrong with a path; it has no exception class of its own."""
 
 OutputMode = Literal["files_with_matches", "content", "count"]
 _T = TypeVar("_T")
@@ -254,7 +266,8 @@ class Files:
         found = await self._backend.grep(
             pattern, base, only=only, max_hits=MAX_GREP_HITS, timeout_seconds=left
         )
-        return Hits(hits=found.hits, complete=found.complete and complete)
+        hits = sorted(found.hits, key=lambda hit: (hit.path, hit.line_number))
+        return Hits(hits=tuple(hits), complete=found.complete and complete)
 
 
 @contextmanager
@@ -272,6 +285,10 @@ def _explained(path: str) -> Iterator[None]:
         raise ToolMistake(f"Something else is already at {path}.") from None
     except PermissionError:
         raise ToolMistake(f"Permission denied: {path}") from None
+    except OSError as error:
+        if error.errno not in _WORDS:
+            raise
+        raise ToolMistake(f"{_WORDS[error.errno]}: {path}") from None
 
 
 def _shown(data: bytes, offset: int, limit: int) -> ReadResult:

@@ -9,7 +9,7 @@ import asyncio
 import base64
 import posixpath
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -21,17 +21,12 @@ from pydantic import Field
 from orchestrator.deep_agent.backends import paths
 from orchestrator.deep_agent.backends.protocol import Entry
 from orchestrator.deep_agent.files import Files, Listing, OutputMode
+from orchestrator.deep_agent.images import media_type_of
 from orchestrator.deep_agent.part import BackendSource, Part
 from orchestrator.deep_agent.prompts import FILES, ROOT
 from orchestrator.deep_agent.tool import MethodTool, ToolMethod
 
-IMAGE_TYPES = {
-    ".png": "image/png",
-    ".jpg": "image/jpeg",
-    ".jpeg": "image/jpeg",
-    ".gif": "image/gif",
-    ".webp": "image/webp",
-}
+IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".gif", ".webp"}
 
 MAX_IMAGE_BYTES = 3_750_000
 """5 MB once it is base64: the smallest limit on an image among the model providers."""
@@ -55,6 +50,10 @@ class FilesystemTools(Part):
         methods: list[ToolMethod] = [self.ls, self.read_file, self.write_file, self.edit_file]
         methods += [self.delete_file, self.glob, self.grep]
         return [MethodTool(method) for method in methods]
+
+    def lock(self, path: str) -> AbstractAsyncContextManager[None]:
+        """Held while a file is compared and written, also by who puts a sub-agent's changes in."""
+        return self._locks.held(path)
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
         """Path rules, and where the files are."""
@@ -85,10 +84,11 @@ class FilesystemTools(Part):
         The number and the tab before each line are not part of the file. Read large files in parts with
         offset and limit.
         """
-        media_type = IMAGE_TYPES.get(posixpath.splitext(file_path)[1].lower())
-        if media_type:
+        if posixpath.splitext(file_path)[1].lower() in IMAGE_ENDINGS:
             data = await self._files(tool_context).read_bytes(file_path, MAX_IMAGE_BYTES)
-            return {"status": "success", "content": _image(data, media_type)}
+            media_type = media_type_of(data)
+            if media_type:  # else it only has the name of one, as the pointers of Git LFS have
+                return {"status": "success", "content": _image(data, media_type)}
         result = await self._files(tool_context).read(file_path, offset, limit)
         _saw(tool_context, file_path, result.version)
         note = {"note": "not UTF-8: undecodable bytes are shown as \N{REPLACEMENT CHARACTER}"}

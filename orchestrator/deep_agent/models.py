@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Callable
-from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from google.adk.models.base_llm import BaseLlm
-from google.genai import types
 
 from orchestrator.deep_agent.failures import ModelNotConfigured
+from orchestrator.deep_agent.model_facts import context_window
+from orchestrator.deep_agent.providers.clients import Preloading
 from orchestrator.deep_agent.retries import DEFAULT_RETRIES, ResilientModel, RetryPolicy
 from orchestrator.deep_agent.scripted_model import ScriptedModel
 
 __all__ = ["ModelNotConfigured", "preload_client", "resolve_model"]
 
-_GEMINI_VARIABLES = ("GOOGLE_API_KEY", "GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL")
-
-KNOWN_NAMES = "gemini-…, claude-…, gpt-…, provider/model (through LiteLLM), scripted:PATH"
+KNOWN_NAMES = "gemini-…, claude-…, gpt-…, responses/gpt-…, provider/model (through LiteLLM), scripted:PATH"
 
 
 def resolve_model(name: str, *, agent_name: str, retries: RetryPolicy = DEFAULT_RETRIES) -> BaseLlm:
@@ -36,15 +35,21 @@ def resolve_model(name: str, *, agent_name: str, retries: RetryPolicy = DEFAULT_
     return ResilientModel(model=candidates[0].model, candidates=candidates, retries=retries)
 
 
-def preload_client(name: str) -> None:
-    """Load what a model's first call would load with requests under way; on the event loop that will use it.
+async def preload_client(name: str) -> None:
+    """Load what a model's first call would load with requests under way; takes seconds, beside the loop.
 
-    Blocks, up to seconds. What cannot be loaded says so when it is used.
+    Another loop loads its own. What cannot be loaded says so when it is used.
     """
+    await asyncio.to_thread(_load, name, asyncio.get_running_loop())
+
+
+def _load(name: str, loop: asyncio.AbstractEventLoop) -> None:
     with contextlib.suppress(Exception):
+        context_window(name)  # loads the table of windows and prices
         model = resolve_model(name, agent_name="preload")
         for candidate in model.candidates if isinstance(model, ResilientModel) else ():
-            getattr(candidate, "api_client", None)  # ADK makes it, one for each loop, when it is looked at
+            if isinstance(candidate, Preloading):
+                candidate.preload(loop)
 
 
 def _single(name: str, agent_name: str) -> BaseLlm:
@@ -64,42 +69,48 @@ def _gemini(name: str) -> BaseLlm:
         "GOOGLE_API_KEY", "GEMINI_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE"
     ):
         raise ModelNotConfigured(f"{name} needs GOOGLE_API_KEY in the environment.")
-    return _shared_gemini(name, *(os.environ.get(variable) for variable in _GEMINI_VARIABLES))
+    from orchestrator.deep_agent.providers.google import Gemini  # noqa: PLC0415 - costs 30 to 200 MB
 
-
-@lru_cache(maxsize=16)
-def _shared_gemini(name: str, *environment: str | None) -> BaseLlm:
-    """One client for all agents of a process: making one takes 90 ms of the event loop."""
-    del environment  # part of the cache's key: the client reads these variables once
-    from google.adk.models.google_llm import Gemini  # noqa: PLC0415 - each client costs 30 to 200 MB
-
-    # One attempt: the client's own back-off does not know Retry-After.
-    return Gemini(model=name, retry_options=types.HttpRetryOptions(attempts=1))
+    return Gemini(model=name)
 
 
 def _claude(name: str) -> BaseLlm:
     _require(name, package="anthropic", extra="anthropic", key="ANTHROPIC_API_KEY")
-    from anthropic import AsyncAnthropic  # noqa: PLC0415 - optional
-    from google.adk.models.anthropic_llm import AnthropicLlm  # noqa: PLC0415 - optional
+    from orchestrator.deep_agent.providers.anthropic import claude  # noqa: PLC0415 - optional
 
-    return AnthropicLlm(model=name, client=AsyncAnthropic(max_retries=0))
+    return claude(name)
 
 
-def _gpt(name: str) -> BaseLlm:
+def _openai(name: str) -> BaseLlm:
     _require(name, package="openai", extra="openai", key="OPENAI_API_KEY")
-    from google.adk.integrations.openai import OpenAILlm  # noqa: PLC0415 - optional
+    from orchestrator.deep_agent.providers.openai import ChatCompletions  # noqa: PLC0415 - optional
 
-    return OpenAILlm(model=name)
+    return ChatCompletions(model=name)
+
+
+def _responses(name: str) -> BaseLlm:
+    _require(name, package="openai", extra="openai", key="OPENAI_API_KEY")
+    from orchestrator.deep_agent.providers.openai import Responses  # noqa: PLC0415 - optional
+
+    return Responses(model=name.removeprefix("responses/"))
 
 
 def _litellm(name: str) -> BaseLlm:
     _require(name, package="litellm", extra="litellm")
-    from google.adk.models.lite_llm import LiteLlm  # noqa: PLC0415 - optional, and 5 s at its first call
+    from orchestrator.deep_agent.providers.litellm import QuietLiteLlm  # noqa: PLC0415 - optional
 
-    return LiteLlm(model=name)
+    return QuietLiteLlm(name)
 
 
-_PROVIDERS: dict[str, Callable[[str], BaseLlm]] = {"gemini-": _gemini, "claude-": _claude, "gpt-": _gpt}
+_PROVIDERS: dict[str, Callable[[str], BaseLlm]] = {
+    "gemini-": _gemini,
+    "claude-": _claude,
+    "gpt-": _openai,
+    "o1": _openai,
+    "o3": _openai,
+    "o4": _openai,
+    "responses/": _responses,
+}
 
 
 def _require(name: str, *, package: str, extra: str, key: str | None = None) -> None:

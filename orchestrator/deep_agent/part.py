@@ -43,6 +43,9 @@ class Part:
         """What is done to the session before a request's contents are made from it."""
         return ()
 
+    async def before_agent(self, callback_context: CallbackContext) -> None:
+        """Get ready, once for each run; what is raised ends it."""
+
     async def before_model(
         self, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> LlmResponse | None:

@@ -3,17 +3,19 @@ r"""A model that answers from a YAML file: for the demo, tests and benchmarks.
     conversations:
       - agent: refactorer            # any agent when left out
         when: 'fix (\S+\.py)'      # a regular expression, looked for in the task
+        system: 'Run the tests'     # another, looked for in the system instruction
         replies:
           - text: Reading {{1}}.
             calls: [{tool: read_file, args: {file_path: '/workspace/{{1}}'}}]
           - text: '## Summary …'
 
 The first conversation that fits is taken, and the reply is chosen by how many replies of the model the
-request holds already. So nothing is remembered between calls: any process can go on with a conversation.
+request holds already; a summary in it says how many it stands for, so a script goes on behind it. Nothing is
+remembered between calls: any process can go on with a conversation.
 Only `error.times` is counted, in the model object.
 
 Text may hold `{{task}}`, `{{agent}}`, `{{last_result}}` (JSON of the newest tool results) and `{{1}}`,
-`{{2}}` … (the groups of `when`).
+`{{2}}` … (the groups of `when`, then those of `system`).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from functools import lru_cache
@@ -45,6 +48,7 @@ from pydantic import (
 )
 
 from orchestrator.deep_agent.failures import ScriptFailed
+from orchestrator.deep_agent.summary_content import above_summary, summed_up_replies
 
 CHARACTERS_PER_TOKEN = 4
 """The usual rule of thumb, for replies whose `usage` is not given."""
@@ -64,6 +68,8 @@ class ScriptedCall(_Strict):
 
     tool: str
     args: dict[str, JsonValue] = Field(default_factory=dict)
+    id: str | None = None
+    """As some providers give one; ADK makes one where there is none."""
 
 
 class ScriptedUsage(_Strict):
@@ -94,6 +100,8 @@ class ScriptedReply(_Strict):
     """The service says that the model's call could not be parsed."""
     raises: str | None = Field(default=None, alias="raise")
     """The client fails with this text, as by a bug."""
+    blocks_seconds: float = Field(default=0, ge=0)
+    """The client blocks the event loop for so long, as by a bug."""
 
 
 class Conversation(_Strict):
@@ -101,22 +109,27 @@ class Conversation(_Strict):
 
     agent: str | None = None
     when: str | None = None
+    system: str | None = None
     replies: tuple[ScriptedReply, ...] = Field(min_length=1)
 
-    @field_validator("when")
+    @field_validator("when", "system")
     @classmethod
-    def _when_compiles(cls, when: str | None) -> str | None:
+    def _compiles(cls, pattern: str | None) -> str | None:
         try:
-            re.compile(when or "")
+            re.compile(pattern or "")
         except re.error as error:
             raise ValueError(f"not a regular expression: {error}") from None
-        return when
+        return pattern
 
-    def match(self, agent: str, task: str) -> re.Match[str] | None:
-        """Whether this conversation is about that agent's task, with the groups of `when`."""
+    def match(self, agent: str, task: str, system: str = "") -> tuple[str, ...] | None:
+        """The groups of `when` and `system` if this conversation is about that agent's task; else None."""
         if self.agent is not None and _same_name(self.agent) != _same_name(agent):
             return None
-        return re.search(self.when or "", task, re.DOTALL)
+        in_task = re.search(self.when or "", task, re.DOTALL)
+        in_system = re.search(self.system or "", system, re.DOTALL)
+        if in_task is None or in_system is None:
+            return None
+        return tuple(group or "" for group in (*in_task.groups(), *in_system.groups()))
 
 
 class Script(_Strict):
@@ -187,24 +200,26 @@ class ScriptedModel(BaseLlm):
         if isinstance(script, Path):
             script = await asyncio.to_thread(Script.load, script)
         task = _task(llm_request)
-        turn = sum(content.role == "model" for content in llm_request.contents)
-        index, match = self._conversation(script, task)
+        turn = sum(content.role == "model" or summed_up_replies(content) for content in llm_request.contents)
+        index, groups = self._conversation(script, task, str(llm_request.config.system_instruction or ""))
         reply = self._reply(script, index, turn)
         await asyncio.sleep(reply.delay_seconds)
+        if reply.blocks_seconds:
+            time.sleep(reply.blocks_seconds)  # noqa: ASYNC251 - that is its purpose
         self._fail_if_scripted(reply, (index, turn))
         words = {"task": task, "agent": self.agent_name, "last_result": _last_result(llm_request)}
-        words |= {str(number): group or "" for number, group in enumerate(match.groups(), start=1)}
+        words |= {str(number): group for number, group in enumerate(groups, start=1)}
         content = _content(reply, words)
         if stream:
             for chunk in _chunks(content):
                 yield LlmResponse(content=chunk, partial=True)
         yield _response(reply, content, llm_request)
 
-    def _conversation(self, script: Script, task: str) -> tuple[int, re.Match[str]]:
+    def _conversation(self, script: Script, task: str, system: str) -> tuple[int, tuple[str, ...]]:
         for index, conversation in enumerate(script.conversations):
-            match = conversation.match(self.agent_name, task)
-            if match is not None:
-                return index, match
+            groups = conversation.match(self.agent_name, task, system)
+            if groups is not None:
+                return index, groups
         raise ScriptFailed(f"{self.source} has no conversation for this task of agent {self.agent_name}.")
 
     def _reply(self, script: Script, index: int, turn: int) -> ScriptedReply:
@@ -230,8 +245,9 @@ def _same_name(agent: str) -> str:
 
 
 def _task(request: LlmRequest) -> str:
+    """What the user asked for first, without a summary that stands below it."""
     for content in request.contents:
-        texts = [part.text for part in content.parts or [] if part.text]
+        texts = [part.text for part in above_summary(content) if part.text]
         if content.role == "user" and texts:
             return "\n".join(texts)
     return ""
@@ -260,7 +276,7 @@ def _content(reply: ScriptedReply, words: Mapping[str, str]) -> types.Content:
     parts = [types.Part(text=str(_filled(reply.text, words)))] if reply.text else []
     for call in reply.calls:
         arguments = {key: _filled(value, words) for key, value in call.args.items()}
-        parts.append(types.Part(function_call=types.FunctionCall(name=call.tool, args=arguments)))
+        parts.append(types.Part(function_call=types.FunctionCall(id=call.id, name=call.tool, args=arguments)))
     return types.Content(role="model", parts=parts)
 
 

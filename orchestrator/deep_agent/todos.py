@@ -16,7 +16,7 @@ from pydantic import Field, WithJsonSchema
 from orchestrator.deep_agent.failures import ToolMistake
 from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import PLAN
-from orchestrator.deep_agent.tool import MethodTool
+from orchestrator.deep_agent.tool import MethodTool, tabular
 
 STATE_KEY = "todos"
 STATUSES = ("pending", "in_progress", "completed")
@@ -75,6 +75,7 @@ class TodoTools(Part):
         advice = _advice(before, checked)
         return {"status": "success", "count": len(checked), **({"advice": advice} if advice else {})}
 
+    @tabular
     async def read_todos(self, *, tool_context: ToolContext) -> dict[str, Any]:
         """Read your plan."""
         return {"todos": tool_context.state.get(STATE_KEY) or []}

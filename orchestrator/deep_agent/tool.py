@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.function_tool import FunctionTool
@@ -22,6 +22,7 @@ from orchestrator.deep_agent.failures import ToolMistake
 
 ToolMethod = Callable[..., Awaitable[dict[str, Any]]]
 ToolGenerator = Callable[..., AsyncGenerator[Any]]
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 INJECTED = ("self", "tool_context")
 """Parameters that the model does not see."""
@@ -68,6 +69,30 @@ class ProgressTool(FunctionTool):
         except ToolMistake as mistake:
             return mistake_result(str(mistake))
         return await super().run_async(args=values, tool_context=tool_context)
+
+
+def polling(method: Method) -> Method:
+    """Mark a tool's method: to call it again and again with the same arguments is how it is used."""
+    method.is_polling = True  # type: ignore[attr-defined] # a mark on the function
+    return method
+
+
+def is_polling(tool: BaseTool) -> bool:
+    """Whether a tool's method is marked with `polling`."""
+    method = getattr(tool, "_method", None) or getattr(tool, "func", None)
+    return bool(getattr(method, "is_polling", False))
+
+
+def tabular(method: Method) -> Method:
+    """Mark a tool's method: lists of records in its result are shown to the model as TOON."""
+    method.is_tabular = True  # type: ignore[attr-defined] # a mark on the function
+    return method
+
+
+def is_tabular(tool: BaseTool) -> bool:
+    """Whether a tool's method is marked with `tabular`."""
+    method = getattr(tool, "_method", None) or getattr(tool, "func", None)
+    return bool(getattr(method, "is_tabular", False))
 
 
 def mistake_result(message: str) -> dict[str, Any]:

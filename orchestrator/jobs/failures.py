@@ -3,7 +3,12 @@
     JobFailure
     ├── InvalidJob            the job cannot run as asked; asking again does not help
     │   ├── UnknownAgent      no definition of that name
-    │   └── UnknownJob        no such id in the ledger
+    │   ├── UnknownJob        no such id in the ledger
+    │   └── ApprovalRefused   the answer to an approval was not taken
+    │       ├── UnknownApproval     no approval of that id waits
+    │       ├── InvalidAnswer       it is not whole, or too long
+    │       ├── DecisionNotAllowed  the agent's policy does not offer that decision
+    │       └── AnsweredAlready     somebody was faster, or the job has ended
     ├── LedgerUnavailable     Redis does not answer                                   retryable
     ├── LeaseLost             another attempt may run: this one stops at once         retryable
     ├── JobCancelled          someone asked for the end
@@ -11,6 +16,7 @@
     ├── LimitReached          a budget or a resource limit ended the job in order
     ├── AgentFailed           the agent ended without an answer
     ├── ModelUnavailable      the model's service did not answer, after all retries   retryable
+    ├── McpServerUnavailable  an MCP server of the agent was not reached                  retryable
     ├── AttemptsUsedUp        every attempt died before it ended
     ├── BlobMissing           a snapshot or a bundle is not in the blob store
     └── SandboxFailure        the sandbox failed, not the command in it               see there
@@ -47,6 +53,26 @@ class UnknownJob(InvalidJob):
     """The ledger has no job of that id."""
 
 
+class ApprovalRefused(InvalidJob):
+    """The answer to an approval was not taken; nothing has changed."""
+
+
+class UnknownApproval(ApprovalRefused):
+    """No approval waits under that id."""
+
+
+class InvalidAnswer(ApprovalRefused):
+    """The answer is not whole, or too long."""
+
+
+class DecisionNotAllowed(ApprovalRefused):
+    """The decision is not one of those that the agent's policy offers."""
+
+
+class AnsweredAlready(ApprovalRefused):
+    """The approval waits no longer."""
+
+
 class LedgerUnavailable(JobFailure):
     """Redis does not answer."""
 
@@ -77,6 +103,12 @@ class AgentFailed(JobFailure):
 
 class ModelUnavailable(JobFailure):
     """The model's service did not answer, after all retries."""
+
+    retryable = True
+
+
+class McpServerUnavailable(JobFailure):
+    """An MCP server of the agent was not reached, or did not answer in time."""
 
     retryable = True
 

@@ -61,6 +61,7 @@ class EventType(StrEnum):
     APPROVAL_RESOLVED = "approval.resolved"
     CHILD_SUBMITTED = "child.submitted"
     CHILD_FINISHED = "child.finished"
+    MESSAGE = "message"
     CHECKPOINT = "checkpoint"
     LOG = "log"
 
@@ -116,6 +117,12 @@ class Journal:
         with redis_failures():
             entries: Any = await self._redis.xrange(self._keys.journal(job_id), min=f"({after}", count=count)
         return [_event(job_id, entry_id, fields) for entry_id, fields in entries]
+
+    async def messages(self, job_id: str, after: int) -> list[str]:
+        """What was said to a job that has not ended, without the first so many."""
+        with redis_failures():
+            found: Any = await self._redis.lrange(self._keys.messages(job_id), after, -1)
+        return list(found)
 
     async def last(self, job_id: str) -> JournalEvent | None:
         """The newest event, if there is one."""

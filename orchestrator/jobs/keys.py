@@ -27,6 +27,19 @@ class Keys:
         """String: the event that a request to append made; remembered for a minute."""
         return f"{self.prefix}:appended:{request}"
 
+    def approval(self, approval_id: str) -> str:
+        """Hash: a call that waits for a person, or what became of it."""
+        return f"{self.prefix}:approval:{approval_id}"
+
+    def messages(self, job_id: str) -> str:
+        """List: what was said to a job that has not ended."""
+        return f"{self.prefix}:messages:{job_id}"
+
+    @property
+    def approvals(self) -> str:
+        """Sorted set: the ids of the approvals that wait, by time of request."""
+        return f"{self.prefix}:approvals"
+
     @property
     def index(self) -> str:
         """Sorted set: all job ids by time of submission."""

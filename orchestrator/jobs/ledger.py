@@ -18,6 +18,14 @@ from uuid import uuid4
 from pydantic import JsonValue
 from redis.asyncio import Redis
 
+from orchestrator.jobs.approvals import (
+    KEPT_SECONDS,
+    Approval,
+    ApprovalAnswer,
+    refusal,
+    stored_approval,
+    waiting_words,
+)
 from orchestrator.jobs.failures import InvalidJob, UnknownJob
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.redis_errors import redis_failures
@@ -30,9 +38,13 @@ SUBMIT_BATCH = 100
 TRANSIT_SECONDS = 15.0
 """How long a dispatched message may take to a worker that has room before it counts as lost."""
 REAP_BATCH = 200
+FORGET_BATCH = 100
+"""Jobs in one script call; a long journal takes Redis a millisecond to remove."""
+MAX_MESSAGE_CHARACTERS = 20_000
+"""Of a message to a job: more belongs in a file, or is a task of its own."""
 SCRIPTS = (
     "submit", "dispatch", "reap", "cancel",
-    "register", "claim", "beat", "finish", "release", "fail_attempt",
+    "register", "claim", "beat", "finish", "release", "fail_attempt", "park", "answer", "forget", "send",
 )  # fmt: skip
 
 
@@ -107,6 +119,52 @@ class Ledger:
             raise UnknownJob(f"There is no job {job_id}.")
         return JobState(before)
 
+    async def approvals(self) -> list[Approval]:
+        """The calls that wait for a person, oldest first."""
+        with redis_failures():
+            ids: Any = await self._redis.zrange(self._keys.approvals, 0, -1)
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for approval_id in ids:
+                    pipe.hmget(self._keys.approval(approval_id), ["request", "requested_at"])
+                found = await pipe.execute()
+        return [stored_approval(request, requested_at) for request, requested_at in found if request]
+
+    async def knows_approval(self, approval_id: str) -> bool:
+        """Whether there is, or was not long ago, an approval of that id."""
+        with redis_failures():
+            return bool(await self._redis.exists(self._keys.approval(approval_id)))
+
+    async def answer(self, approval_id: str, answer: ApprovalAnswer) -> str:
+        """Decide on a call that waits; its job, which goes on when nothing of it waits any more.
+
+        Raises:
+            ApprovalRefused: the answer was not taken; the text says why.
+        """
+        entry = json.dumps({"id": approval_id, **json.loads(answer.stored())})
+        told = await self._run("answer", approval_id, answer.decision, entry, uuid4().hex)
+        if told[0] == "taken":
+            return str(told[1])
+        raise refusal(approval_id, answer.decision, told)
+
+    async def send(self, job_id: str, text: str) -> None:
+        """Keep a message for a job's agent, which reads it before its next model call.
+
+        Raises:
+            UnknownJob: there is no such job.
+            InvalidJob: it has ended, or the message is empty or too long.
+        """
+        if not text.strip() or len(text) > MAX_MESSAGE_CHARACTERS:
+            raise InvalidJob(f"A message has 1 to {MAX_MESSAGE_CHARACTERS} characters.")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidJob("The message holds text that is not valid Unicode.") from error
+        state = await self._run("send", job_id, text, json.dumps({"text": text}), uuid4().hex)
+        if state is None:
+            raise UnknownJob(f"There is no job {job_id}.")
+        if JobState(state).is_terminal:
+            raise InvalidJob(f"Job {job_id} has ended ({state}): it takes no messages.")
+
     async def get(self, job_id: str) -> JobRecord:
         """A job's record.
 
@@ -157,9 +215,8 @@ class Ledger:
 
     async def workers(self) -> list[WorkerInfo]:
         """The workers that live, by name."""
+        now = await self._now_ms()
         with redis_failures():
-            seconds, micros = await self._redis.time()
-            now = seconds * 1000 + micros // 1000
             names: Any = await self._redis.zrangebyscore(self._keys.workers, now, "+inf")
             async with self._redis.pipeline(transaction=False) as pipe:
                 for name in names:
@@ -177,6 +234,22 @@ class Ledger:
     async def reap(self) -> dict[str, str]:
         """Take back what lapsed; job id -> the state that it has now."""
         return dict(await self._run("reap", REAP_BATCH))
+
+    async def forget(self, older_than_seconds: float) -> int:
+        """Remove what is known of jobs that ended so long ago, with their journals; how many."""
+        before, forgotten = await self._now_ms() - _ms(older_than_seconds), 0
+        while True:
+            gone, looked_at = await self._run("forget", before, FORGET_BATCH)
+            forgotten += len(gone)
+            if looked_at < FORGET_BATCH:
+                return forgotten
+
+    async def oldest_submission(self) -> float | None:
+        """When the oldest job that is known was submitted, in seconds since the epoch."""
+        with redis_failures():
+            first: Any = await self._redis.zrange(self._keys.index, 0, 0)
+        records = await self.get_many(first)
+        return records[0].submitted_at if records else None
 
     # What a worker does
 
@@ -230,10 +303,27 @@ class Ledger:
         """Queue the job for its next attempt; False when it has none left or the attempt does not hold it."""
         return bool(await self._run("fail_attempt", job_id, token, reason))
 
+    async def park(self, job_id: str, token: int, approvals: Sequence[Approval]) -> JobState | None:
+        """Let a job wait for people without a place on a worker; no attempt is used up.
+
+        Returns the state that it has then: `queued` when everything is answered already, `cancelled` when
+        somebody did that meanwhile; None when the attempt no longer holds the job.
+        """
+        requests = [value for approval in approvals for value in (approval.id, approval.model_dump_json())]
+        words = waiting_words([approval.tool for approval in approvals])
+        state = await self._run("park", job_id, token, KEPT_SECONDS, words, *requests)
+        return None if state is None else JobState(state)
+
     async def is_live(self, job_id: str) -> bool:
         """Whether the job exists and has not ended."""
         with redis_failures():
             return bool(await self._redis.sismember(self._keys.live, job_id))
+
+    async def _now_ms(self) -> int:
+        """The time by the Redis server's clock, which all of the ledger's times are of."""
+        with redis_failures():
+            seconds, micros = await self._redis.time()
+        return int(seconds) * 1000 + int(micros) // 1000
 
     async def _run(self, name: str, *arguments: str | float) -> Any:
         with redis_failures():
@@ -278,6 +368,8 @@ def _record(fields: Mapping[str, str]) -> JobRecord:
             "submitted_at": _seconds(fields["submitted_at"]),
             "started_at": _seconds(fields.get("started_at")),
             "finished_at": _seconds(fields.get("finished_at")),
+            "waiting_for": fields.get("waiting_for"),
+            "approvals": (fields.get("approvals") or "").split(),
             "last_event": fields.get("last_event"),
         },
     )

@@ -12,6 +12,7 @@ from orchestrator.jobs.failures import LedgerUnavailable
 OUTAGE_SECONDS = 30.0
 """A restart that loads its append-only file, or a failover by Sentinel, is over by then."""
 PAUSE_SECONDS = 0.5
+"""Between two tries: a Redis that comes back is not met by a storm."""
 
 Answer = TypeVar("Answer")
 

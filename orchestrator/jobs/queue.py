@@ -23,6 +23,7 @@ RUN_JOB = "fanout.run_job"
 """The one task's name: constant, because dashboards make a series of every name."""
 
 LABEL_CHARACTERS = 200
+"""Of a job's labels in a message: a dashboard shows no more in its column."""
 
 
 class JobQueue(Protocol):

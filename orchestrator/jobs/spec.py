@@ -25,6 +25,14 @@ class WireModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+Decision = Literal["approve", "edit", "reject", "respond"]
+"""What a person may decide about a call: let it run, run it with other arguments, refuse it, or answer in its
+stead."""
+
+InterruptOn = dict[str, bool | Annotated[tuple[Decision, ...], Field(min_length=1)]]
+"""Tool name -> whether a person is asked before it runs, or which decisions are offered."""
+
+
 def new_job_id() -> str:
     """A fresh id; later ids sort after earlier ones."""
     return str(ULID()).lower()
@@ -39,6 +47,9 @@ class Limits(WireModel):
     max_tokens: int | None = Field(default=None, gt=0)
     """Input and output tokens together."""
     max_cost_usd: float | None = Field(default=None, gt=0)
+    """At list prices; not enforced for a model whose price is not known."""
+    max_tool_calls: int | None = Field(default=None, gt=0)
+    """Calls of tools, whatever they answer."""
     cpus: float | None = Field(default=None, gt=0)
     memory_bytes: int | None = Field(default=None, ge=64 * 1024**2)
     pids: int | None = Field(default=None, ge=16)
@@ -74,6 +85,8 @@ class JobSpec(WireModel):
     model: str | None = None
     """Overrides the agent definition's model."""
     limits: Limits = Limits()
+    interrupt_on: InterruptOn = Field(default_factory=dict)
+    """The parent's approval policy, which binds beside the definition's own: for each tool the stricter."""
     priority: int = Field(default=0, ge=-100, le=100)
     """Higher goes first within a tree."""
     max_attempts: int = Field(default=3, ge=1, le=100)

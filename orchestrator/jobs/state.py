@@ -44,5 +44,7 @@ class JobRecord(JobSpec):
     finished_at: float | None = None
     waiting_for: str | None = None
     """Why a job that is not running does not run, in words."""
+    approvals: tuple[str, ...] = ()
+    """The ids of the approvals for which the job waits."""
     last_event: str | None = None
     """The newest journal event, in one line."""

@@ -15,11 +15,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.benchmarks import latency, memory, sandboxes, workspaces
+from tests.benchmarks import harness, latency, ledger_load, memory, sandboxes, workspaces
 from tests.benchmarks.measure import Row, Section, missing_row, row_of
 from tests.benchmarks.report import document, print_table
 
-SECTIONS = (sandboxes.SECTION, workspaces.SECTION, latency.SECTION, memory.SECTION)
+SECTIONS = (
+    sandboxes.SECTION,
+    workspaces.SECTION,
+    latency.SECTION,
+    memory.SECTION,
+    harness.SECTION,
+    ledger_load.SECTION,
+)
 REASON_CHARACTERS = 300
 WIDTH = 132
 """Of the table, whatever the terminal's: a wrapped one cannot be read."""

@@ -19,7 +19,7 @@ class Benchmark:
 
     name: str
     title: str
-    unit: Literal["ms", "MiB"]
+    unit: Literal["ms", "MiB", "%", "KiB"]
     floor: str
     """What the floor is, in words."""
     target_ratio: float | None = None

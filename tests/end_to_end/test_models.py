@@ -1,4 +1,4 @@
-"""Jobs whose agents ask a model over HTTP: Google's own client in a real worker, a server on this machine."""
+"""Jobs whose agents ask a model over HTTP: the providers' own clients in a real worker, a server here."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from google.adk.agents.run_config import RunConfig, StreamingMode  # type: ignor
 
 from orchestrator.client import JobClient
 from orchestrator.jobs.failures import AgentFailed, LimitReached, ModelUnavailable
-from orchestrator.jobs.journal import EventType
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import Limits
 from orchestrator.jobs.state import JobState
 from tests.builders import make_spec
 from tests.integration.coordinator.driving import Coordination, Run
-from tests.integration.models.gemini_server import Answer, GeminiServer, call, gemini_server, text
+from tests.integration.models.model_server import Answer, ModelServer, call, environment, model_server, text
+from tests.integration.models.providers import told
 from tests.services import Installation, installation
 from workers.warm_up import warm_up
 
@@ -30,21 +30,21 @@ KEY = "canary-key-4f1d9c"
 PROMPT = "canary-prompt-81aa"
 CONTENT = "canary-content-3c07"
 AT_ONCE = {"Retry-After": "0"}
-NO_PROXY = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+ECHO = f'{{"error": {{"code": 401, "type": "authentication_error", "message": "the key {KEY} is wrong"}}}}'
+MODELS = ["gemini-2.5-flash", "gpt-5", "responses/gpt-5", "claude-sonnet-4-5", "openai/gpt-5"]
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[GeminiServer]:
-    with gemini_server([]) as server:
+def service() -> Iterator[ModelServer]:
+    with model_server() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, service: GeminiServer) -> Iterator[Installation]:
+def place(tmp_path_factory: pytest.TempPathFactory, service: ModelServer) -> Iterator[Installation]:
     folder = tmp_path_factory.mktemp("models")
-    google = {"GOOGLE_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": service.url}
     settings = {"FANOUT_MODEL": "gemini-2.5-flash", "FANOUT_LOG_LEVEL": "debug"}
-    with installation(folder, script=None, **google, **settings, **NO_PROXY) as made:
+    with installation(folder, script=None, **environment(service, KEY), **settings) as made:
         made.start_worker()
         yield made
 
@@ -52,7 +52,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, service: GeminiServer) -> It
 class Agent:
     """Runs one job after the other, each with the service's answers to it."""
 
-    def __init__(self, client: JobClient, service: GeminiServer, workspace: Path) -> None:
+    def __init__(self, client: JobClient, service: ModelServer, workspace: Path) -> None:
         self.client = client
         self.service = service
         self.workspace = workspace
@@ -65,11 +65,11 @@ class Agent:
 
     def told(self, request: int) -> str:
         """What the model was told with its request of that number."""
-        return str(self.service.requests[request]["contents"])
+        return told(self.service.requests[request])
 
 
 @pytest.fixture
-async def agent(place: Installation, service: GeminiServer, tmp_path: Path) -> AsyncIterator[Agent]:
+async def agent(place: Installation, service: ModelServer, tmp_path: Path) -> AsyncIterator[Agent]:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     (workspace / "kept.txt").write_text(f"{CONTENT}\n")
@@ -223,8 +223,7 @@ async def test_an_answer_that_does_not_fit_twice_fails_the_job(agent: Agent) -> 
 async def test_a_streaming_coordinator_and_its_sub_agent(
     agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    environment = {"GOOGLE_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": agent.service.url, **NO_PROXY}
-    for name, value in environment.items():
+    for name, value in environment(agent.service, KEY).items():
         monkeypatch.setenv(name, value)
     agent.service.paths.clear()
     agent.service.answers[:] = [
@@ -246,7 +245,7 @@ async def test_a_streaming_coordinator_and_its_sub_agent(
 
 
 async def test_warming_up_asks_no_model_and_fails_for_none(
-    service: GeminiServer, monkeypatch: pytest.MonkeyPatch
+    service: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", service.url)
     await warm_up(["gemini-2.5-flash", "no-such-model"])  # and there is no key
@@ -266,20 +265,42 @@ def contents_below(folder: Path) -> dict[Path, bytes]:
     return found
 
 
+@pytest.mark.parametrize("model", MODELS)
+async def test_every_provider_serves_a_job_and_its_refusal_tells_no_key(agent: Agent, model: str) -> None:
+    result = await agent.run(
+        Answer([text("reading"), call("read_file", file_path="/workspace/kept.txt")]),
+        Answer(
+            [
+                call("write_file", file_path="/workspace/new.txt", content="new\n"),
+                call("execute", command="env"),
+            ]
+        ),
+        DONE,
+        model=model,
+    )
+    refused = await agent.run(Answer(status=401, body=ECHO), model=model)
+
+    assert result.success, result.error
+    assert [file.path for file in result.files_modified] == ["new.txt"]
+    assert agent.service.requests
+    usage = result.usage
+    assert (usage.model_calls, usage.input_tokens, usage.output_tokens) == (3, 300, 30)
+    assert usage.cost_usd is not None
+    assert 0 < usage.cost_usd < 0.01
+    assert refused.error is not None
+    assert refused.error.type == AgentFailed.__name__
+    assert "the key (hidden) is wrong" in refused.error.message
+    for outcome in (result, refused):
+        journal = [event async for event in agent.client.events(outcome.job_id, follow=False)]
+        assert KEY not in outcome.model_dump_json() + str(journal)
+
+
 async def test_the_key_is_found_nowhere_and_the_log_tells_no_content(
     agent: Agent, place: Installation
 ) -> None:
-    echoing = f'{{"error": {{"code": 400, "message": "the key {KEY} is wrong"}}}}'
-    refused = await agent.run(Answer(status=400, body=echoing))
-    await agent.run(Answer([call("execute", command="env; cat kept.txt")]), DONE)
     result = await agent.run(Answer([call("write_file", file_path="/workspace/a", content=CONTENT)]), DONE)
 
-    assert refused.error is not None
-    assert "is wrong" in refused.error.message
-    for outcome in (refused, result):
-        journal = [event async for event in agent.client.events(outcome.job_id, follow=False)]
-        assert [event for event in journal if event.type is EventType.JOB_STATE]
-        assert KEY not in outcome.model_dump_json() + str(journal)
+    assert result.success, result.error
     written = contents_below(place.folder)
     assert any(PROMPT.encode() in content for content in written.values())  # Redis writes all that it gets
     assert [path for path, content in written.items() if KEY.encode() in content] == []

@@ -547,7 +547,14 @@ def test_bundles_that_edit_different_lines_all_arrive_in_any_order(data):
 def test_merging_any_change_into_any_file_twice_is_merging_it_once(data):
     text = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "\n", "d"]), max_size=8).map("".join)
     base, ours, theirs = (data.draw(text).encode() for _ in range(3))
+    _merge_twice(base, ours, theirs)
 
+
+def test_where_lines_repeat_a_second_merge_finds_what_the_first_said():
+    _merge_twice(b"a\na\nb\n", b"b\na\n", b"a\nb\nb\n")
+
+
+def _merge_twice(base: bytes, ours: bytes, theirs: bytes) -> None:
     async def twice(root: Path) -> None:
         (root / "a").write_bytes(ours)
         first = await put_in(root, BundleBuilder().edit("a", base, theirs))

@@ -16,9 +16,12 @@ from urllib.parse import urlsplit
 from workers.sandbox.errors import EngineUnavailable, SandboxDied
 
 _READ_AHEAD_BYTES = 1024 * 1024
+"""Of what a sandbox sends, waiting in memory: one part of an answer fits."""
 _STDERR = 2
 _STDERR_KEPT_BYTES = 2048
+"""The last words of a resident that died, for the error."""
 _CONNECT_SECONDS = 30.0
+"""What a busy engine takes to attach to a container."""
 
 
 @dataclass(frozen=True)

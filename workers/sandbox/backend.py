@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.deep_agent.backends.protocol import Entry, Execution, Hit, Hits, Walk
-from workers.sandbox.protocol import WORKSPACE, Command, FileEntry, Sandbox
+from workers.sandbox.protocol import WORKSPACE, Command, FileEntry, OutputSink, Sandbox
 
 
 class SandboxBackend:
@@ -48,10 +48,15 @@ class SandboxBackend:
         hits = tuple(Hit(path=hit.path, line_number=hit.line_number, line=hit.line) for hit in found.hits)
         return Hits(hits=hits, complete=found.complete)
 
-    async def execute(self, command: str, timeout_seconds: float, max_output_bytes: int) -> Execution:
-        result = await self._sandbox.run(
-            Command(argv=command, timeout_seconds=timeout_seconds, max_output_bytes=max_output_bytes)
-        )
+    async def execute(
+        self,
+        command: str,
+        timeout_seconds: float,
+        max_output_bytes: int,
+        on_output: OutputSink | None = None,
+    ) -> Execution:
+        wanted = Command(argv=command, timeout_seconds=timeout_seconds, max_output_bytes=max_output_bytes)
+        result = await self._sandbox.run(wanted, on_output)
         return Execution(
             output=result.output.decode(errors="replace"),
             exit_code=result.exit_code,

@@ -17,6 +17,7 @@ from typing import IO
 _RENAME_CANDIDATES = 400
 """Above so many files on either side, only files with equal content count as renamed (git's own limit)."""
 _COPY_BYTES = 1 << 20
+"""Copied at once: large enough to be quick, small beside a process."""
 _UNQUOTED = re.compile(rb'[\x00-\x1f"\\]')
 _DIFF = ("diff-tree", "-r", f"-l{_RENAME_CANDIDATES}", "-M50%", "--no-ext-diff", "--no-textconv", "--root")
 

@@ -43,7 +43,9 @@ _BY_PRODUCT = re.compile(
 """What tools leave behind, and the resident when it is killed while it writes."""
 
 _MAX_RULES_BYTES = 1 << 20
+"""Of one file of ignore rules: a longer one was not written by a person; the rest is not read."""
 _READ_BYTES = 1 << 20
+"""Read at once: large enough to be quick, small beside a process."""
 _OPAQUE_MARKS = ("user.overlay.opaque", "trusted.overlay.opaque")
 
 

@@ -20,6 +20,7 @@ MAX_DEPTH = 256
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _COMPARED_BYTES = 1 << 18
+"""Two files are compared in pieces of this size: most differences show in the first."""
 _KEPT_FOLDERS = 64
 
 

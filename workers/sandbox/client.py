@@ -79,6 +79,7 @@ class ResidentClient:
         self._ready = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._tunnels: Tunnelling | None = None
+        self._own_tunnels: dict[int, Callable[[dict[str, Any], bytes], None]] = {}
         self._death: str | None = None
 
     @property
@@ -130,6 +131,18 @@ class ResidentClient:
         self._tunnels = tunnels
         result, _ = await self.request("listen", {"port": port})
         return int(result["port"])
+
+    def begin_tunnel(self, receive: Callable[[dict[str, Any], bytes], None]) -> int:
+        """The number of a tunnel to a process that is about to be started; its frames go to `receive`."""
+        number = -next(self._numbers)
+        self._own_tunnels[number] = receive
+        return number
+
+    async def close_tunnel(self, number: int) -> None:
+        """The end of a tunnel that `begin_tunnel` gave."""
+        del self._own_tunnels[number]
+        with contextlib.suppress(SandboxDied):
+            await self.send_tunnel(number, "close")
 
     async def send_tunnel(self, number: int, event: str, payload: bytes = b"", taken: int = 0) -> None:
         """Send a frame of a tunnel; waits while the resident is behind.
@@ -246,8 +259,7 @@ class ResidentClient:
         if header.get("ready") is True:
             self._ready.set()
             return
-        if self._tunnels is not None and "tunnel" in header:
-            self._tunnels.receive(header, payload)
+        if "tunnel" in header and self._on_tunnel(header, payload):
             return
         number = header.get("id")
         if not isinstance(number, int):
@@ -258,6 +270,18 @@ class ResidentClient:
         if answers.qsize() > MAX_QUEUED_FRAMES:
             raise wire.FrameError("more parts than were asked for")
         answers.put_nowait((header, payload))
+
+    def _on_tunnel(self, header: dict[str, Any], payload: bytes) -> bool:
+        """Hand a tunnel's frame to whom it belongs; False when nobody may have asked for one."""
+        number = header["tunnel"]
+        if type(number) is int and number < 0:
+            receive = self._own_tunnels.get(number)
+            if receive is not None:  # else it has just been closed
+                receive(header, payload)
+            return True
+        if self._tunnels is not None:
+            self._tunnels.receive(header, payload)
+        return self._tunnels is not None
 
     async def _transmit(self) -> None:
         try:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any, Literal
 
 from orchestrator.jobs.failures import SandboxFailure
@@ -23,9 +25,17 @@ from workers.sandbox.egress_uplink import Uplink
 from workers.sandbox.engine import Engine, image_missing, uninterrupted
 from workers.sandbox.errors import DiskLimitExceeded, SandboxDied, SandboxStartFailed
 from workers.sandbox.leftovers import remove_leftovers
+from workers.sandbox.live_process import resident_process
 from workers.sandbox.naming import JOB, Names
 from workers.sandbox.networks import EmptyNetworks, networks_are_slow
-from workers.sandbox.protocol import WORKSPACE, Sandbox, SandboxSpec, SnapshotSource
+from workers.sandbox.protocol import (
+    WORKSPACE,
+    Command,
+    Process,
+    Sandbox,
+    SandboxSpec,
+    SnapshotSource,
+)
 from workers.sandbox.steward_client import Steward
 
 STEWARD_IMAGE = "fanout/base"
@@ -36,10 +46,14 @@ HEARTBEAT_SECONDS = 15.0
 stopped. The longest lease of a job: by then another attempt may be at work."""
 
 SNAPSHOT_CACHE_BYTES = 20 * 1024**3
+"""Of unpacked snapshots on an engine, the most recently used are kept: a tenth of a common disk."""
 DISK_WATCH_SECONDS = 2.0
+"""Between two looks at what a job has written: in that time a disk takes a few GB at the most."""
 STORE_TRIES = 4
 STORE_TRY_SECONDS = 0.4
+"""Between two tries: an engine that lets go of a volume needs a moment."""
 _READY_SECONDS = 30.0
+"""What a container takes to start on a busy engine."""
 _MOUNT_FAILED = "failed to mount local volume"
 """What the engine says when its host mounts no overlay there."""
 
@@ -84,6 +98,7 @@ class DockerSandbox(ResidentSandbox):
     """A sandbox in a container. Until it is closed, `changes` works also when the container has gone."""
 
     kind: Literal["docker", "local"] = "docker"
+    home = limits.HOME
 
     def __init__(
         self,
@@ -97,6 +112,10 @@ class DockerSandbox(ResidentSandbox):
         self.place = place
         self._limited = client
         self._steward = steward
+
+    def open_process(self, command: Command) -> AbstractAsyncContextManager[Process]:
+        """See `Sandbox.open_process`."""
+        return resident_process(self._limited, command.max_output_bytes, partial(self._run_live, command))
 
     async def changes(self) -> IO[bytes]:
         """See `Sandbox.changes`."""

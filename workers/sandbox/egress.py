@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 HEAD_SECONDS = 15.0
 """How long a client may take to say what it wants."""
 LOOKUP_SECONDS = 15.0
+"""How long a host's name may take to be resolved: a resolver's own patience is about as long."""
 ENDED_SECONDS = 30.0
 """How long a client may go on sending after the server has said everything."""
 REFUSED_SECONDS = 1.0

@@ -29,6 +29,7 @@ _NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(?:\.{_LABEL})*")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
 _MAX_PORT = 65535
+"""The largest TCP port."""
 
 _SPECIAL_V4 = tuple(
     ipaddress.IPv4Network(network)

@@ -19,7 +19,9 @@ Resolve = Callable[[str], Awaitable[Sequence[str]]]
 CONNECT_SECONDS = 10.0
 """For each address."""
 LAST_BYTES_SECONDS = 5.0
+"""How long the last bytes to a client may take before its connection is cut."""
 READ_AHEAD_BYTES = 32 << 10
+"""Of each connection, waiting in memory: there may be thousands."""
 
 _LOOKUP_THREADS = 16
 _LOOKUPS_OF_A_JOB = 4
@@ -27,6 +29,7 @@ _LOOKUPS_OF_A_JOB = 4
 _WAITING_LOOKUPS = 128
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 _MOST_CONNECTIONS = 2048
+"""Of all jobs of a worker: each takes two descriptors of the few thousand that a process has."""
 
 
 class Overloaded(Exception):

@@ -32,11 +32,14 @@ _BUILD_SECONDS = 900
 """How long a build may say nothing: installing packages is quiet."""
 
 _PARALLEL_CALLS = 32
+"""Connections to the engine that are kept open: one for each call that is made at the same time."""
 _DONE = 204
 _GONE = 404
 _CONFLICT = 409
 _REMOVAL_SECONDS = 10.0
+"""How long a removal that is under way is awaited."""
 _REMOVAL_POLL_SECONDS = 0.02
+"""Between two looks at it: a removal takes 80 ms."""
 
 
 class ImageBuildFailed(Exception):

@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -28,6 +29,7 @@ from workers.sandbox import local_processes
 from workers.sandbox.change_patch import GitFailed
 from workers.sandbox.change_scan import scan_trees, write_bundle
 from workers.sandbox.errors import DiskLimitExceeded, SandboxDied, SandboxStartFailed
+from workers.sandbox.live_process import LiveProcess, SocketChannel
 from workers.sandbox.local_files import JobPaths, LocalOperations, copy_tree, disk_bytes, unpack_snapshot
 from workers.sandbox.local_processes import Place
 from workers.sandbox.protocol import (
@@ -35,6 +37,7 @@ from workers.sandbox.protocol import (
     Command,
     CommandResult,
     OutputSink,
+    Process,
     Sandbox,
     SandboxSpec,
     SnapshotSource,
@@ -42,10 +45,12 @@ from workers.sandbox.protocol import (
 from workers.sandbox.resident_sandbox import ResidentSandbox
 
 DISK_CHECK_SECONDS = 2.0
+"""Between two looks at what a job has written: each one walks its files."""
 UNUSED_SNAPSHOT_SECONDS = 3600.0
 """How long an unpacked snapshot that no job uses is kept."""
 
 _UNLIMITED_BYTES = 1 << 50
+"""Stands for no limit where a number is wanted: a petabyte."""
 _EMPTY = "empty"
 _LABEL = "label.json"
 _JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -211,7 +216,8 @@ class LocalSandbox(ResidentSandbox):
 
     def __init__(self, place: Place, before: Path, max_disk_bytes: int | None) -> None:
         """`max_disk_bytes`: how much the job may add to its snapshot."""
-        self._paths = JobPaths(place.tree, place.tmp)
+        self.home = place.home
+        self._paths = JobPaths(place.tree, place.tmp, bound=place.bound)
         self._operations = LocalOperations(self._paths)
         super().__init__(self._operations)
         self._place, self._before, self._max_disk_bytes = place, before, max_disk_bytes
@@ -223,12 +229,35 @@ class LocalSandbox(ResidentSandbox):
 
     async def run(self, command: Command, on_output: OutputSink | None = None) -> CommandResult:
         """See `Sandbox.run`. Memory that runs out is not told apart from other failures."""
+        return await self._run_here(command, on_output)
+
+    @asynccontextmanager
+    async def open_process(self, command: Command) -> AsyncIterator[Process]:
+        """See `Sandbox.open_process`."""
+        ours, theirs = socket.socketpair()
+        channel = SocketChannel(*await asyncio.open_connection(sock=ours))
+        process = LiveProcess(channel, command.max_output_bytes)
+        process.begin(self._run_here(command, process.hear_errors, theirs))
+        try:
+            yield process
+        finally:
+            try:
+                await process.stop()
+            finally:
+                channel.close()
+                theirs.close()  # it has been passed on, unless the process was never started
+
+    async def _run_here(
+        self, command: Command, on_output: OutputSink | None, link: socket.socket | None = None
+    ) -> CommandResult:
+        """Run a command, the limits in view; `link` makes it a live process."""
         self._operations.raise_failure()
         marker = f"{self._place.token}-{next(self._numbers)}"
         cwd = command.cwd
         if not self._place.bound:
             cwd = await asyncio.to_thread(self._real_folder, cwd)
-        running = asyncio.create_task(local_processes.run(self._place, command, cwd, marker, on_output))
+        work = local_processes.run(self._place, command, cwd, marker=marker, on_output=on_output, link=link)
+        running = asyncio.create_task(work)
         self._running.add(running)
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch_disk())
@@ -239,7 +268,8 @@ class LocalSandbox(ResidentSandbox):
                 running.cancel()
                 await asyncio.wait({running})
             self._running.discard(running)
-            if running.cancelled() or running.exception() or running.result().timed_out:
+            stopped = running.cancelled() or running.exception() or running.result().timed_out
+            if stopped and link is None:  # a live process is always stopped: daemons of commands stay
                 await self._sweep()
             self._stop_watching()
         if time.monotonic() > self._measured_at + DISK_CHECK_SECONDS / 2:

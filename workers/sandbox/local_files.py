@@ -26,13 +26,17 @@ _MAX_LINKS = 40
 """As many as Linux follows."""
 _FOLLOWING = frozenset({"read", "list", "walk", "grep"})
 _COPY_BYTES = 1 << 20
+"""Copied at once: large enough to be quick, small beside a process."""
 
 
 class JobPaths:
     """What a job calls `/workspace` and `/tmp`, as folders of this machine."""
 
-    def __init__(self, tree: Path, tmp: Path) -> None:
-        self._places = {WORKSPACE: str(tree), PRIVATE_TMP: str(tmp)}
+    def __init__(self, tree: Path, tmp: Path, *, bound: bool) -> None:
+        """`bound`: commands know the folders by these names; else they see where they really are."""
+        # The real folder comes first: it may itself be below /tmp.
+        real = {} if bound else {str(tmp): str(tmp)}
+        self._places = {**real, WORKSPACE: str(tree), PRIVATE_TMP: str(tmp)}
 
     def real(self, path: str, *, follow: bool) -> str:
         """Where a path of the job is; with `follow`, its last component may be a link, too.
@@ -205,6 +209,8 @@ def _unpack(archive: Path, target: Path) -> None:
                     raise SnapshotUnusable("the snapshot holds something that is no file, folder or symlink")
         # links come last, so that no member can be written through one
         for place, destination in links:
+            if any((target / folder).is_symlink() for folder in place.relative_to(target).parents):
+                raise SnapshotUnusable("the snapshot has an entry below a symlink")
             place.parent.mkdir(parents=True, exist_ok=True)
             place.symlink_to(destination)
         for place, member in reversed(folders):

@@ -27,6 +27,9 @@ DEFAULT_COMMAND_TIMEOUT_SECONDS = 120.0
 DEFAULT_OUTPUT_BYTES = 100_000
 """How much of a command's output is kept, head and tail: S2's limit of the execute tool."""
 
+LAST_WORDS_CHARACTERS = 500
+"""How much of its error output a process's end is told with: a traceback's last lines."""
+
 OutputSink = Callable[[bytes], Awaitable[None]]
 """Receives a command's output while it runs, in order, at most what the output cap lets through."""
 
@@ -82,6 +85,43 @@ class CommandResult:
         return self.total_bytes > len(self.output)
 
 
+class ProcessEnded(EOFError):
+    """A live process is over; the text says how, with the last words of its error output."""
+
+    def __init__(self, result: CommandResult) -> None:
+        said = (result.error_output or result.output).decode(errors="replace").strip()
+        words = f": {said[-LAST_WORDS_CHARACTERS:]}" if said else ""
+        super().__init__(f"it ended with exit code {result.exit_code}{words}")
+        self.result = result
+
+
+class Process(Protocol):
+    """A process that runs beside its caller. Both directions are bounded: who is ahead waits."""
+
+    async def send(self, data: bytes) -> None:
+        """Write to its standard input; waits while it does not read.
+
+        Raises:
+            ProcessEnded: it has ended.
+            SandboxFailure: the sandbox failed.
+        """
+        ...
+
+    async def receive(self) -> bytes:
+        """The next of its standard output, at least one byte.
+
+        Raises:
+            ProcessEnded: it has ended, and all of its output has been received.
+            SandboxFailure: the sandbox failed.
+        """
+        ...
+
+    @property
+    def error_output(self) -> bytes:
+        """The beginning of its error output as far as it has come; head and tail once it has ended."""
+        ...
+
+
 EntryKind = Literal["file", "directory", "symlink", "other"]
 
 
@@ -134,9 +174,19 @@ class Sandbox(Protocol):
     """
 
     kind: Literal["docker", "local"]
+    home: str
+    """The job's HOME, outside of its workspace, by one path for commands and file operations."""
 
     async def run(self, command: Command, on_output: OutputSink | None = None) -> CommandResult:
         """Run a command to its end; when its time is over or the caller is cancelled, kill all of it."""
+        ...
+
+    def open_process(self, command: Command) -> AbstractAsyncContextManager[Process]:
+        """A command that runs while the context is open; when it ends, all of it is killed.
+
+        It has the limits, user and environment of every command, but no time limit. Its output goes to the
+        caller, so `max_output_bytes` is about its error output only; `stdin` is sent by the caller.
+        """
         ...
 
     async def read(self, path: str, offset: int = 0, max_bytes: int | None = None) -> bytes:

@@ -45,7 +45,9 @@ MAX_WAITING_BYTES = 32 << 20
 """When this much waits for the peer, no request is read either."""
 TTL_VARIABLE = "FANOUT_RESIDENT_TTL"
 _LONGEST_SLEEP_SECONDS = 60.0
+"""poll() takes no longer timeouts everywhere, and an idle wake-up a minute costs nothing."""
 _THREAD_STACK_BYTES = 1 << 19
+"""Of each thread: it copies and compares files, and a sandbox has little memory."""
 _PR_SET_DUMPABLE = 4
 
 
@@ -246,7 +248,8 @@ class Resident:
             return
         number, arguments = int(header["id"]), dict(header["arguments"])
         if name == "run":
-            self._commands.start(number, arguments, payload)
+            link = self._tunnels().pair(arguments["tunnel"]) if "tunnel" in arguments else None
+            self._commands.start(number, arguments, payload, link)
         elif name == "listen":
             self._loop.send(*_carry_out(self._listen, number, arguments, payload))
         elif name in SLOW_OPERATIONS:
@@ -268,10 +271,16 @@ class Resident:
 
     def _listen(self, arguments: dict[str, Any], _payload: bytes) -> Reply:
         """From now on carry connections to a loopback port to the worker."""
-        from workers.sandbox.resident_forward import Forward  # noqa: PLC0415 - few need it, 10 ms to import
+        return {"port": self._tunnels().listen(int(arguments["port"]))}, b""
 
-        self._forward = Forward(self._loop, int(arguments["port"]))
-        return {"port": self._forward.port}, b""
+    def _tunnels(self) -> Forward:
+        if self._forward is None:
+            from workers.sandbox.resident_forward import (  # noqa: PLC0415 - few need it, 10 ms to import
+                Forward,
+            )
+
+            self._forward = Forward(self._loop)
+        return self._forward
 
     def _on_tunnel(self, header: dict[str, Any], payload: bytes) -> None:
         if self._forward is None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MAX_OUTPUT_BYTES = 6 << 20
 """The most that is kept of a command's output; both outputs together fit into a payload."""
 GRACE_SECONDS = 1.0
+"""Between SIGTERM and SIGKILL: a program may remove its temporary files."""
 DRAIN_SECONDS = 0.075
 """How long an ended command's output is still awaited when a process that it left behind holds the pipe."""
 GIVE_UP_SECONDS = 5.0
@@ -48,11 +49,11 @@ def other_processes() -> Iterator[tuple[int, int]]:
 
 
 def processes_of(marker: str, session: int) -> list[int]:
-    """The live processes of one command: those of its session, and those that carry its marker."""
+    """The live processes of one command: those of its session (0: it has none), and those with its marker."""
     wanted, found = f"{COMMAND_MARKER}={marker}".encode(), []
     for pid, its_session in other_processes():
         try:
-            if its_session != session:
+            if its_session != session or not session:
                 with open(f"/proc/{pid}/environ", "rb") as file:
                     if wanted not in file.read().split(b"\0"):
                         continue
@@ -127,6 +128,8 @@ class Run:
     def __init__(self, number: int, arguments: dict[str, Any], oom_kills: int) -> None:
         self.number, self.cap = number, max(0, min(arguments["max_output_bytes"], MAX_OUTPUT_BYTES))
         self.stream, self.streamed = bool(arguments.get("stream")), 0
+        self.is_live = "tunnel" in arguments
+        """Its input and output are a tunnel; only its error output is collected."""
         self.output = Pipe(self.cap)
         self.errors = None if arguments.get("merge_stderr", True) else Pipe(self.cap)
         self.started = time.monotonic()
@@ -144,14 +147,17 @@ class Run:
         return [self.output] if self.errors is None else [self.output, self.errors]
 
     def spawn(self, arguments: dict[str, Any], stdin: int, environment: dict[str, str]) -> None:
-        """Start it; when that fails, the output says why and the exit code is 127."""
+        """Start it; when that fails, the output says why and the exit code is 127.
+
+        A live one's `stdin` is a socket, and its output as well.
+        """
         argv = arguments["argv"]
         errors = self.errors or self.output
         try:
             process = subprocess.Popen(  # noqa: S603 - running the job's commands is the purpose
                 ["/bin/sh", "-c", argv] if isinstance(argv, str) else argv,
                 stdin=stdin,
-                stdout=self.output.write_end,
+                stdout=stdin if self.is_live else self.output.write_end,
                 stderr=errors.write_end,
                 cwd=arguments["cwd"],
                 env=environment,
@@ -183,12 +189,12 @@ class Commands:
         self._oom_path = next((path for path in _OOM_COUNTERS if os.path.exists(path)), None)
         self._oom_score = _open_oom_score()
 
-    def start(self, number: int, arguments: dict[str, Any], payload: bytes) -> None:
-        """Start the command of a request; its end is the reply."""
+    def start(self, number: int, arguments: dict[str, Any], payload: bytes, link: int | None = None) -> None:
+        """Start the command of a request; its end is the reply. `link` is the socket of a live one."""
         environment = dict(self._environment, **arguments.get("env", {}))
         environment[COMMAND_MARKER] = f"{self._token}-{number}"
         run = self._runs[number] = Run(number, arguments, self._oom_kills())
-        stdin = stdin_descriptor(take_upload(arguments), payload)
+        stdin = stdin_descriptor(take_upload(arguments), payload) if link is None else link
         _write_oom_score(self._oom_score, b"800")  # the kernel is to take the job's processes, not this one
         try:
             run.spawn(arguments, stdin, environment)
@@ -263,7 +269,9 @@ class Commands:
         if run.stopping:
             self._advance_stop(run, now)
         elif run.exit_code is not None:
-            if not any(pipe.open for pipe in run.pipes):
+            if run.is_live and run.pid:
+                self._stop(run)  # what it has left behind goes with it
+            elif not any(pipe.open for pipe in run.pipes):
                 self._finish(run)
             elif self._loop.is_stalled:  # its output has not been read yet
                 run.next_step = now + DRAIN_SECONDS
@@ -293,11 +301,14 @@ class Commands:
                 self._finish(run)
 
     def _exterminate(self, run: Run) -> None:
-        """Kill what a stopped command left. Daemons without session and marker are known to PID 1 only."""
-        if self._is_init and len(self._runs) == 1:
+        """Kill what a stopped command left. Daemons without session and marker are known to PID 1 only.
+
+        A live process ends in the ordinary course of a job: daemons of earlier commands stay.
+        """
+        if self._is_init and len(self._runs) == 1 and not run.is_live:
             self._kill_everything()
             return
-        self._purge = True
+        self._purge = self._purge or not run.is_live
         for _round in range(5):
             left = processes_of(self._marker(run), run.pid)
             if not left:

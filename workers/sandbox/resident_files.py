@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MAX_ANSWER_BYTES = 8 << 20
 """Where a walk or a grep stops, whatever its budget."""
 MAX_LINE_CHARACTERS = 2000
+"""Of a line that a search found: what is longer was not written by a person."""
 TEMPORARY_PREFIX = ".fanout-"
 """Of a file that is not complete yet, beside its later place."""
 
@@ -96,6 +97,8 @@ def _write(arguments: dict[str, Any], payload: bytes) -> Reply:
         target = path if create_only else os.path.realpath(path)
         if not os.path.basename(path):
             raise IsADirectoryError(errno.EISDIR, "not a file name", path)
+        if create_only and os.path.lexists(path):  # also where nothing could be written anyway
+            raise FileExistsError(errno.EEXIST, "exists", path)
         mode = _mode_for(target, arguments.get("mode"))
         if staged is None:
             directory = os.path.dirname(target)

@@ -1,9 +1,15 @@
-"""The way out of a sandbox without a network: connections to a loopback port, carried as frames.
+"""Streams of bytes between a sandbox's processes and the worker, carried as frames.
 
-Runs inside the sandbox: see `resident`, whose loop this uses. Nothing listens until the worker asks for it
-with the operation `listen`. What a process sends to the port then goes to the worker, which decides what
-becomes of it (see `egress`). A connection is a tunnel; its number is never used again. A frame names the
-tunnel and what happened to it:
+Runs inside the sandbox: see `resident`, whose loop this uses. A stream is a tunnel; its number is never used
+again. There are two kinds:
+
+- The way out of a sandbox without a network: connections to a loopback port. Nothing listens until the worker
+  asks for it with the operation `listen`. What a process sends to the port then goes to the worker, which
+  decides what becomes of it (see `egress`). These have numbers above 0, given here.
+- Standard input and output of a live process (the operation `run` with a `tunnel`). These have numbers below
+  0, given by the worker, and begin without `open`.
+
+A frame names the tunnel and what happened to it:
 
 open        to the worker    a process has connected
 data        both             a payload, of at least one byte
@@ -43,7 +49,7 @@ _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 
 class Connection:
-    """One process's connection to the port."""
+    """One process's connection to the port, or its standard input and output."""
 
     def __init__(self, number: int, link: socket.socket) -> None:
         self.number, self.link = number, link
@@ -60,21 +66,37 @@ class Connection:
 
 
 class Forward:
-    """The listening port and its tunnels."""
+    """All tunnels, and the listening port where there is one."""
 
-    def __init__(self, loop: Loop, port: int) -> None:
-        """Raises OSError: the port cannot be had."""
+    def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._listener.bind(("127.0.0.1", port))
-        self._listener.listen(MAX_TUNNELS)
-        self._listener.setblocking(False)
-        self.port = self._listener.getsockname()[1]
+        self._listener: socket.socket | None = None
         self._connections: dict[int, Connection] = {}
         self._last_number = 0
         self._is_paused = False
+
+    def listen(self, port: int) -> int:
+        """From now on every connection to the port is a tunnel; the port, which 0 leaves open.
+
+        Raises:
+            OSError: the port cannot be had.
+        """
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(MAX_TUNNELS)
+        listener.setblocking(False)
+        self._listener = listener
         self._watch_listener()
+        return int(listener.getsockname()[1])
+
+    def pair(self, number: int) -> int:
+        """Begin a tunnel to a process that is about to start; the descriptor that it gets."""
+        link, theirs = socket.socketpair()
+        link.setblocking(False)
+        connection = self._connections[number] = Connection(number, link)
+        self._watch(connection)
+        return theirs.detach()
 
     def pause(self, paused: bool) -> None:
         """Read no connection, or read them again: output of commands goes first."""
@@ -107,12 +129,14 @@ class Forward:
         self._deliver(connection)
 
     def _watch_listener(self) -> None:
-        is_open = len(self._connections) < MAX_TUNNELS
-        self._loop.watch(self._listener.fileno(), self._on_connect, select.POLLIN if is_open else 0)
+        if self._listener is not None:
+            is_open = len(self._connections) < MAX_TUNNELS
+            handler = partial(self._on_connect, self._listener)
+            self._loop.watch(self._listener.fileno(), handler, select.POLLIN if is_open else 0)
 
-    def _on_connect(self, _events: int) -> None:
+    def _on_connect(self, listener: socket.socket, _events: int) -> None:
         try:
-            link, _address = self._listener.accept()
+            link, _address = listener.accept()
         except OSError:  # it is gone again, or there is no descriptor left for it
             return
         link.setblocking(False)
@@ -170,8 +194,10 @@ class Forward:
         except BlockingIOError:
             pass
         except OSError:
-            self._break(connection)
-            return
+            if connection.number > 0 or connection.is_closing or not connection.is_heard:
+                self._break(connection)
+                return
+            connection.waiting.clear()  # a process that has ended: its last output is still to be read
         if connection.is_closing and not connection.waiting:
             self._drop(connection)
             return

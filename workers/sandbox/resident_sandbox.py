@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from pathlib import PurePosixPath
@@ -54,6 +56,14 @@ class ResidentSandbox:
 
     async def run(self, command: Command, on_output: OutputSink | None = None) -> CommandResult:
         """See `Sandbox.run`. At most `resident_commands.MAX_OUTPUT_BYTES` are kept."""
+        return await self._run(command, on_output)
+
+    async def _run_live(self, command: Command, tunnel: int, on_errors: OutputSink) -> CommandResult:
+        """Run a command without a time limit, its input and output a tunnel of that number."""
+        endless = dataclasses.replace(command, stdin=b"", timeout_seconds=math.inf, merge_stderr=False)
+        return await self._run(endless, on_errors, tunnel=tunnel)
+
+    async def _run(self, command: Command, on_output: OutputSink | None, **more: int) -> CommandResult:
         arguments: dict[str, Any] = {
             "argv": command.argv if isinstance(command.argv, str) else list(command.argv),
             "cwd": command.cwd,
@@ -62,6 +72,7 @@ class ResidentSandbox:
             "max_output_bytes": command.max_output_bytes,
             "merge_stderr": command.merge_stderr,
             "stream": on_output is not None,
+            **more,
         }
         stdin = command.stdin
         if len(stdin) > wire.CHUNK_BYTES:

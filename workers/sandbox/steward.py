@@ -47,6 +47,7 @@ _BYTES_PER_ENTRY = 1024
 """What an inode and a directory entry cost; without it ten million empty files would count as nothing."""
 
 _LEFTOVER_SECONDS = 24 * 3600.0
+"""What is unfinished and older than a day has been forgotten."""
 
 
 class UnusableArchive(Exception):

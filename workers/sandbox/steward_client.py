@@ -29,10 +29,12 @@ STORE = "/store"
 _SCAN_MODULES = ("change_scan", "change_patch", "change_sides")
 
 _START_SECONDS = 30.0
+"""What the container of a steward takes to start on a busy engine."""
 _SLOW_SECONDS = 600.0
 """What unpacking, copying, bundling or deleting a big tree may take before the steward counts as dead."""
 
 _READ_BYTES = 4 * 1024**2
+"""Read at once: large enough to be quick, small beside a process."""
 _PREPARE_TRIES = 3
 
 

@@ -103,6 +103,12 @@ class Tunnel:
         else:
             raise wire.FrameError("a tunnel's event is out of order")
 
+    def break_off(self) -> None:
+        """Nothing more comes from the process; what has come can still be read."""
+        if not self._has_ended:
+            self._has_ended = True
+            self._incoming.feed_eof()
+
 
 class Tunnels:
     """All tunnels of one sandbox; each is served by a task, which ends with it."""

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 MAX_HEADER_BYTES = 4 << 20
 """An argv and an environment fit: the kernel takes 2 MiB of both together."""
 MAX_PAYLOAD_BYTES = 16 << 20
+"""Two whole outputs of a command fit, with room."""
 CHUNK_BYTES = 1 << 20
 """What a big content is cut into, in either direction."""
 CHUNKS_IN_FLIGHT = 8
 """How many parts of an answer may be on their way before the client must say that it took one."""
 MAX_DEPTH = 16
+"""Levels of a header: ours have four, and parsing is to need no deep stack."""
 MAX_DIGITS = 32
+"""Of a number in a header: parsing longer ones takes more than linear time."""
 
 
 class FrameError(ValueError):

@@ -9,6 +9,7 @@ link that is swapped in between two steps leads nowhere either. All work is done
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import posixpath
 import shutil
@@ -22,6 +23,7 @@ from uuid import uuid4
 
 from orchestrator.deep_agent.backends.jail import Jail, Place
 from orchestrator.deep_agent.backends.matching import hits_in
+from orchestrator.deep_agent.backends.paths import MAX_DEPTH
 from orchestrator.deep_agent.backends.protocol import Entry, EntryKind, Hit, Hits, Walk
 
 MAX_SEARCHED_BYTES = 10 * 1024**2
@@ -127,7 +129,7 @@ class DirectoryBackend:
             raise PermissionError(path)
         with self._jail.place(self._names(path), follow_last=False) as place:
             if stat.S_ISDIR(place.lstat().st_mode):
-                shutil.rmtree(place.name, dir_fd=place.directory)
+                _remove_tree(place)
             else:
                 os.unlink(place.name, dir_fd=place.directory)
 
@@ -153,7 +155,7 @@ class DirectoryBackend:
             if time.monotonic() > deadline or not complete:
                 complete = False
                 break
-        return Hits(hits=tuple(sorted(found, key=lambda hit: (hit.path, hit.line_number))), complete=complete)
+        return Hits(hits=tuple(found), complete=complete)
 
     def _searched(self, path: str, only: Sequence[str] | None) -> Iterator[tuple[str, bytes]]:
         """The files to search with what is in them; one that cannot be read is passed over."""
@@ -175,6 +177,8 @@ class DirectoryBackend:
             for relative, directories, names, descriptor in os.fwalk(".", dir_fd=top, follow_symlinks=False):
                 links = [name for name in directories if _is_link(name, descriptor)]
                 directories[:] = sorted(set(directories) - set(links) - {".git"})
+                if relative.count("/") >= MAX_DEPTH:
+                    directories.clear()
                 for name in sorted([*names, *links]):
                     place = Place(directory=descriptor, name=name)
                     with suppress(OSError):
@@ -197,6 +201,13 @@ def _read(place: Place, max_bytes: int) -> bytes:
         if not stat.S_ISREG(mode):
             raise PermissionError(place.name)
         return file.read(max_bytes)
+
+
+def _remove_tree(place: Place) -> None:
+    try:
+        shutil.rmtree(place.name, dir_fd=place.directory)
+    except RecursionError:
+        raise OSError(errno.ENAMETOOLONG, "too many directories in each other") from None
 
 
 def _existing_mode(place: Place, *, create_only: bool) -> int | None:

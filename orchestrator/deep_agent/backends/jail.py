@@ -14,6 +14,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.deep_agent.backends.paths import MAX_DEPTH
+
 MAX_LINKS = 40
 """Linux's own limit on links in one path."""
 
@@ -68,7 +70,8 @@ class _Resolution:
         self._opened = opened
         self._make_parents = make_parents
         self._links = 0
-        self._stack = [self._keep(os.open(self._root, _DIRECTORY))]
+        self._stack: list[int] = []
+        self._stack.append(self._keep(os.open(self._root, _DIRECTORY)))
 
     def resolve(self, names: Sequence[str], *, follow_last: bool) -> Place:
         ahead = list(reversed(names))
@@ -119,5 +122,8 @@ class _Resolution:
         return [name for name in target.split("/") if name]
 
     def _keep(self, descriptor: int) -> int:
+        if len(self._stack) > MAX_DEPTH:
+            os.close(descriptor)
+            raise OSError(errno.ENAMETOOLONG, "too many directories")
         self._opened.callback(os.close, descriptor)
         return descriptor

@@ -6,6 +6,7 @@ import posixpath
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+import regex
 from wcmatch import glob as wcglob
 
 from orchestrator.deep_agent.backends.protocol import Entry, Hit
@@ -26,13 +27,17 @@ MAX_LINE_CHARACTERS = 2_000
 BINARY_PROBE_BYTES = 8 * 1024
 """A NUL in here means binary: git's rule, and cheap."""
 
+_LEAST_SECONDS = 0.001
+"""`regex` takes no time limit of nothing."""
+
 _FLAGS = wcglob.GLOBSTAR | wcglob.BRACE
 
 
-def matcher(pattern: str) -> Callable[[str], bool]:
+def matcher(pattern: str) -> Callable[[str, float], bool]:
     """A test of paths relative to the searched directory; ToolMistake when the pattern cannot be used.
 
-    `*` stays within one directory, `**` crosses them, names that start with a dot need a dot in the pattern.
+    It takes the path and a deadline of `time.monotonic`, past which it raises TimeoutError. `*` stays within
+    one directory, `**` crosses them, names that start with a dot need a dot in the pattern.
     """
     if not pattern or len(pattern) > MAX_PATTERN_CHARACTERS or "\0" in pattern:
         raise ToolMistake(f"A glob pattern has 1 to {MAX_PATTERN_CHARACTERS} characters.")
@@ -41,10 +46,17 @@ def matcher(pattern: str) -> Callable[[str], bool]:
     if pattern.count("**") > MAX_GLOBSTARS:
         raise ToolMistake(f"A glob pattern may hold at most {MAX_GLOBSTARS} '**'.")
     try:
-        compiled = wcglob.compile(pattern, flags=_FLAGS, limit=MAX_ALTERNATIVES)
+        # `re` holds up all threads until it has an answer, which some patterns delay for hours.
+        translated = wcglob.translate(pattern, flags=_FLAGS, limit=MAX_ALTERNATIVES)[0]
+        accepted = [regex.compile(each) for each in translated]
     except Exception as error:  # noqa: BLE001 - the class of "too many alternatives" is private
         raise ToolMistake(f"Not a usable glob pattern: {pattern} ({error})") from None
-    return lambda path: bool(compiled.match(path))
+
+    def matches(path: str, deadline: float) -> bool:
+        left = max(deadline - time.monotonic(), _LEAST_SECONDS)
+        return any(each.match(path, timeout=left) for each in accepted)
+
+    return matches
 
 
 def select(entries: Iterable[Entry], pattern: str, base: str, *, deadline: float) -> tuple[list[Entry], bool]:
@@ -59,8 +71,11 @@ def select(entries: Iterable[Entry], pattern: str, base: str, *, deadline: float
     for entry in entries:
         if time.monotonic() > deadline:
             return found, False
-        if matches(posixpath.relpath(entry.path, base)):
-            found.append(entry)
+        try:
+            if matches(posixpath.relpath(entry.path, base), deadline):
+                found.append(entry)
+        except TimeoutError:
+            return found, False
     return found, True
 
 

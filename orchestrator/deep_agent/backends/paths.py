@@ -13,6 +13,10 @@ MAX_PATH_CHARACTERS = 4_096
 MAX_NAME_BYTES = 255
 """NAME_MAX of every common file system."""
 
+MAX_DEPTH = 200
+"""Directories in each other: each takes a descriptor or a stack frame while it is walked, and no source is so
+deep."""
+
 _DRIVE = re.compile(r"^[A-Za-z]:")
 
 
@@ -35,6 +39,8 @@ def checked(path: str) -> str:
     normal = posixpath.normpath("/" + path.lstrip("/"))
     if any(len(name.encode(errors="surrogatepass")) > MAX_NAME_BYTES for name in normal.split("/")):
         raise ToolMistake(f"A name in the path is longer than {MAX_NAME_BYTES} bytes.")
+    if normal.count("/") > MAX_DEPTH:
+        raise ToolMistake(f"Not a valid path: it has more than {MAX_DEPTH} names.")
     if not _is_encodable(normal):
         raise ToolMistake("Not a valid path: it holds characters that UTF-8 cannot express.")
     return normal

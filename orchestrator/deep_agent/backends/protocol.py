@@ -6,16 +6,19 @@ messages: those are `orchestrator.deep_agent.files`, once for all backends. What
 `NotADirectoryError`, `PermissionError`); anything else that a backend raises is a failure of the backend,
 not of the agent.
 
-A new backend is finished when it passes `tests/contract/test_backends.py`.
+A new backend is finished when it passes `tests/contract` as one of the backends in its `conftest.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 EntryKind = Literal["file", "directory", "symlink", "other"]
+
+OutputSink = Callable[[bytes], Awaitable[None]]
+"""Receives a command's output while it runs, in order, at most what the output cap lets through."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +53,7 @@ class Hit:
 
 @dataclass(frozen=True, kw_only=True)
 class Hits:
-    """The lines found, or as many as the budget allowed."""
+    """The lines found, in any order of files, or as many as the budget allowed."""
 
     hits: tuple[Hit, ...]
     complete: bool = True
@@ -117,8 +120,17 @@ class Backend(Protocol):
 class Shell(Protocol):
     """A backend that can also run commands on its files."""
 
-    async def execute(self, command: str, timeout_seconds: float, max_output_bytes: int) -> Execution:
-        """Run a shell command to its end or until its time is over, then kill all of it."""
+    async def execute(
+        self,
+        command: str,
+        timeout_seconds: float,
+        max_output_bytes: int,
+        on_output: OutputSink | None = None,
+    ) -> Execution:
+        """Run a shell command to its end; when its time is over or the caller is cancelled, kill all of it.
+
+        `on_output` is given the output while it runs; what it raises ends the command and the call.
+        """
         ...
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -49,17 +49,25 @@ class DictState(dict[str, Any]):
 class StateBackend:
     """Files in a session's state. A directory exists while a file is in it."""
 
-    search_root = "/"
-
-    def __init__(self, state: SessionState) -> None:
+    def __init__(self, state: SessionState, *, search_root: str = "/") -> None:
+        """The files of a state; `search_root`, a normalised absolute path, is where the agent's own begin."""
         self._state = state
+        self._search_root = search_root
+
+    @property
+    def search_root(self) -> str:
+        """A directory that is always there."""
+        return self._search_root
 
     async def stat(self, path: str) -> Entry:
         record = self._record(path)
         if record is not None:
             return _entry(path, record)
-        if path == "/" or any(name.startswith(path + "/") for name, _ in self._files()):
+        fixed = {"/", self._search_root}
+        if path in fixed or any(name.startswith(path + "/") for name, _ in self._files()):
             return Entry(path=path, kind="directory")
+        if any(self._record(parent) is not None for parent in _parents(path)):
+            raise NotADirectoryError(path)
         raise FileNotFoundError(path)
 
     async def list(self, path: str) -> Sequence[Entry]:
@@ -134,10 +142,8 @@ class StateBackend:
             raise FileExistsError(path)
         if path == "/" or any(name.startswith(path + "/") for name in names):
             raise FileExistsError(path) if create_only else IsADirectoryError(path)
-        parents = path.split("/")[1:-1]
-        for depth in range(1, len(parents) + 1):
-            if "/" + "/".join(parents[:depth]) in names:
-                raise NotADirectoryError(path)
+        if names & set(_parents(path)):
+            raise NotADirectoryError(path)
 
     def _files(self) -> Iterator[tuple[str, dict[str, Any]]]:
         state = self._state.to_dict()
@@ -154,6 +160,16 @@ class StateBackend:
             record: dict[str, Any] | None = state[KEY_PREFIX + path]
             return record
         return dict(state.get(LEGACY_KEY) or {}).get(path)
+
+
+def state_with(files: Mapping[str, bytes]) -> DictState:
+    """A state that holds these files, by their absolute paths."""
+    return DictState({KEY_PREFIX + path: _encoded(data) for path, data in files.items()})
+
+
+def _parents(path: str) -> list[str]:
+    """The directories above a path, without `/`."""
+    return [path[:at] for at, character in enumerate(path) if character == "/" and at]
 
 
 def _encoded(data: bytes) -> dict[str, str]:

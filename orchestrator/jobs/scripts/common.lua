@@ -4,6 +4,7 @@
 --   active:<root>    set: a tree's jobs on their way to a worker or running
 --   host:<host>      set: the jobs running on a host
 --   tree:<root>      sorted set: all jobs of a tree by submission
+--   ended            sorted set: the jobs that have ended, by when
 --   children:<job>   set: the jobs that a job submitted
 --   trees            sorted set: trees with waiting jobs and room, least recently served first
 --   served           hash: tree -> when it was last served (a counter, not a time)
@@ -17,10 +18,30 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
-local function journal(id, attempt, data)
-  redis.call('XADD', key('journal', id), '*', 'type', 'job.state', 'attempt', attempt, 'data', cjson.encode(data))
-  redis.call('HSET', key('job', id), 'last_event', data.state)
+-- Adds an event to a job's journal and rings; the data is JSON.
+local function tell(id, attempt, kind, data)
+  redis.call('XADD', key('journal', id), '*', 'type', kind, 'attempt', attempt, 'data', data)
   redis.call('PUBLISH', key('bell', id), id)
+end
+
+local function journal(id, attempt, data)
+  redis.call('HSET', key('job', id), 'last_event', data.state)
+  tell(id, attempt, 'job.state', cjson.encode(data))
+end
+
+-- Ends the wait for an approval; the decision is remembered for a while, what was asked is not.
+local function settle(approval, decision, request, kept_seconds)
+  redis.call('HSET', key('approval', approval), 'decision', decision, 'answered_in', request)
+  redis.call('HDEL', key('approval', approval), 'request')
+  redis.call('EXPIRE', key('approval', approval), kept_seconds)
+  redis.call('ZREM', key('approvals'), approval)
+end
+
+-- What a job no longer waits for: nobody can answer it any more.
+local function withdraw_approvals(id)
+  local job = redis.call('HMGET', key('job', id), 'approvals', 'approvals_kept')
+  for approval in string.gmatch(job[1] or '', '%S+') do settle(approval, 'withdrawn', '', job[2]) end
+  redis.call('HDEL', key('job', id), 'waiting_for', 'approvals')
 end
 
 -- Lets the tree be served again if something of it waits.
@@ -47,6 +68,7 @@ end
 
 -- Returns a job to the queue; its place is where it was.
 local function requeue(id, root, attempt, reason)
+  redis.call('HDEL', key('job', id), 'waiting_for', 'approvals')
   redis.call('HSET', key('job', id), 'state', 'queued', 'dispatched', 0, 'token', 0, 'worker', '', 'host', '')
   make_ready(id, root)
   journal(id, attempt, {state = 'queued', reason = reason})
@@ -55,8 +77,11 @@ end
 -- Ends a job. The caller has made sure that it has not ended yet.
 local function finish(id, root, host, attempt, state, result, data)
   give_back(id, root, host)
+  withdraw_approvals(id)
   redis.call('ZREM', key('ready', root), id)
   redis.call('SREM', key('live'), id)
+  redis.call('ZADD', key('ended'), now_ms(), id)
+  redis.call('DEL', key('messages', id))
   redis.call('HSET', key('job', id), 'state', state, 'result', result, 'finished_at', now_ms(), 'token', 0,
     'dispatched', 0)
   data.state = state

@@ -11,7 +11,10 @@ for first = 2, #ARGV, 7 do
     redis.call('HSET', key('job', id), 'spec', ARGV[first + 6], 'state', 'queued', 'root', root, 'parent', parent,
       'priority', ARGV[first + 3], 'max_attempts', ARGV[first + 4], 'sequence', sequence, 'attempt', 0, 'token', 0,
       'dispatched', 0, 'ran_ms', 0, 'submitted_at', now)
-    if idempotency ~= '' then redis.call('SET', key('idempotency', idempotency), id) end
+    if idempotency ~= '' then
+      redis.call('SET', key('idempotency', idempotency), id)
+      redis.call('HSET', key('job', id), 'idempotency', idempotency)
+    end
     redis.call('ZADD', key('jobs'), sequence, id)
     redis.call('ZADD', key('tree', root), sequence, id)
     redis.call('SADD', key('live'), id)

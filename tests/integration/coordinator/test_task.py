@@ -215,9 +215,8 @@ async def test_a_workspace_that_vanishes_while_the_job_runs_is_an_answer(coordin
 
 
 async def test_the_same_call_is_the_same_job(coordination: Coordination) -> None:
-    tools = TaskTools(
-        coordination.client, coordination.workspace, ["general-purpose"], lambda context: context.session.id
-    )
+    agents = {"general-purpose": "Anything."}
+    tools = TaskTools(coordination.client, coordination.workspace, agents, lambda context: context.session.id)
     context: Any = SimpleNamespace(function_call_id="call-1", session=SimpleNamespace(id=new_job_id()))
     answers: list[Any] = [
         [step async for step in tools.task("run: echo x >> kept.txt", context)][-1] for _ in range(2)

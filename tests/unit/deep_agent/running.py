@@ -42,6 +42,10 @@ class Run:
 
     async def to_end(self, task: str = "go") -> "Run":
         await self.sessions.create_session(app_name="fanout", user_id="u", session_id="s")
+        return await self.go_on(task)
+
+    async def go_on(self, task: str) -> "Run":
+        """Another message of the user in the same session, to the end of what it starts."""
         runner = Runner(app=self.app, session_service=self.sessions)
         message = types.Content(role="user", parts=[types.Part(text=task)])
         async for event in runner.run_async(

@@ -264,12 +264,6 @@ def test_built_in_tools_are_chosen_by_name_and_unknown_names_are_refused() -> No
         create_deep_agent(scripted([{"text": "x"}]), built_in_tools=["shell"])
 
 
-@pytest.mark.parametrize("part", ["subagents", "skills", "memory", "interrupt_on"])
-def test_parts_of_a_later_version_are_refused_in_words(part: str) -> None:
-    with pytest.raises(ValueError, match=f"{part} is not in this version"):
-        create_deep_agent(scripted([{"text": "x"}]), **{part: ["something"]})  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("name", "identifier"),
     [("general-purpose", "general_purpose"), ("user", "agent_user"), ("2nd", "agent_2nd"), ("", "agent_")],

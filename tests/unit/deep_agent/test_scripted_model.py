@@ -41,6 +41,20 @@ async def test_the_conversation_is_chosen_by_agent_and_task_and_filled_in(tmp_pa
         await Run(f"scripted:{path}", name="other").to_end("something")
 
 
+async def test_a_conversation_can_depend_on_the_system_instruction_and_quote_it(tmp_path: Path) -> None:
+    path = script_file(
+        tmp_path,
+        r"""
+        conversations:
+          - {when: 'the (\w+)', system: 'My name is (\w+)', replies: [{text: '{{1}} of {{2}}'}]}
+          - replies: [{text: nameless}]
+        """,
+    )
+    named = await Run(f"scripted:{path}", instruction="My name is Ada.").to_end("do the work")
+    assert named.text == "work of Ada"
+    assert (await Run(f"scripted:{path}").to_end("do the work")).text == "nameless"
+
+
 async def test_a_script_that_is_not_there_ends_the_run_with_its_name() -> None:
     with pytest.raises(ScriptFailed, match="/no/such/file cannot be read"):
         await Run("scripted:/no/such/file").to_end()

@@ -1,0 +1,211 @@
+"""Several backends as one: a mount table by path prefix.
+
+The longest prefix decides. What a backend has below its own `search_root` appears below the prefix; it never
+sees the prefix itself. Commands run on the default backend alone, whose shell does not see the other files.
+"""
+
+# ruff: noqa: D102 - the protocol says what each method means
+
+from __future__ import annotations
+
+import posixpath
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.deep_agent.backends.protocol import (
+    Backend,
+    Entry,
+    Execution,
+    Hit,
+    Hits,
+    OutputSink,
+    Shell,
+    Walk,
+)
+
+_NOT_A_DIRECTORY = (FileNotFoundError, NotADirectoryError, PermissionError)
+"""How a backend says that it has nothing to show at a path, where a route may be all that there is."""
+
+
+@dataclass(frozen=True)
+class _Mount:
+    """A backend and the prefix where it appears; the default backend's is empty: its paths stay as is."""
+
+    prefix: str
+    backend: Backend
+
+    def owns(self, path: str) -> bool:
+        return path == self.prefix or path.startswith(self.prefix + "/")
+
+    def inner(self, path: str) -> str:
+        if not self.prefix:
+            return path
+        return self.backend.search_root.rstrip("/") + path[len(self.prefix) :] or "/"
+
+    def outer(self, path: str) -> str:
+        if not self.prefix:
+            return path
+        return self.prefix + path[len(self.backend.search_root.rstrip("/")) :].rstrip("/")
+
+
+class CompositeBackend:
+    """`default` and, below each prefix of `routes`, another backend. Make it with `composite`."""
+
+    def __init__(self, default: Backend, routes: Mapping[str, Backend]) -> None:
+        """A mount table; ValueError when a prefix is not a normalised absolute path below `/`."""
+        for prefix in routes:
+            if prefix == "/" or posixpath.normpath("/" + prefix.lstrip("/")) != prefix:
+                raise ValueError(f"A route must be a normalised absolute path below /, not {prefix}.")
+        self._default = default
+        mounts = [_Mount(prefix, backend) for prefix, backend in routes.items()]
+        self._mounts = sorted([*mounts, _Mount("", default)], key=lambda mount: -len(mount.prefix))
+
+    @property
+    def search_root(self) -> str:
+        """The default backend's: the agent's own files."""
+        return self._default.search_root
+
+    async def stat(self, path: str) -> Entry:
+        if self._is_fixed(path):
+            return Entry(path=path, kind="directory")
+        mount = self._owner(path)
+        return _shown(mount, await mount.backend.stat(mount.inner(path)))
+
+    async def list(self, path: str) -> Sequence[Entry]:
+        mount = self._owner(path)
+        below = path.rstrip("/") + "/"
+        names = {route.prefix[len(below) :].partition("/")[0] for route in self._routes_below(path)}
+        routed = {below + name: Entry(path=below + name, kind="directory") for name in names}
+        entries: Sequence[Entry] = ()
+        try:
+            entries = await mount.backend.list(mount.inner(path))
+        except _NOT_A_DIRECTORY:
+            if not routed:
+                raise
+        found = {entry.path: entry for entry in (_shown(mount, entry) for entry in entries)} | routed
+        return [found[name] for name in sorted(found)]
+
+    async def read_bytes(self, path: str, max_bytes: int) -> bytes:
+        if self._is_fixed(path):
+            raise IsADirectoryError(path)
+        mount = self._owner(path)
+        return await mount.backend.read_bytes(mount.inner(path), max_bytes)
+
+    async def write_bytes(self, path: str, data: bytes, *, create_only: bool = False) -> None:
+        if self._is_fixed(path):
+            raise FileExistsError(path) if create_only else IsADirectoryError(path)
+        mount = self._owner(path)
+        await mount.backend.write_bytes(mount.inner(path), data, create_only=create_only)
+
+    async def delete(self, path: str) -> None:
+        if self._is_fixed(path):
+            raise PermissionError(path)
+        mount = self._owner(path)
+        await mount.backend.delete(mount.inner(path))
+
+    async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walk:
+        deadline = time.monotonic() + timeout_seconds
+        entries: list[Entry] = []
+        complete = True
+        for mount, start in self._spanned(path):
+            left, seconds = max_entries - len(entries), deadline - time.monotonic()
+            if left <= 0 or seconds <= 0:
+                complete = False
+                break
+            try:
+                walked = await mount.backend.walk(
+                    mount.inner(start), max_entries=left, timeout_seconds=seconds
+                )
+            except _NOT_A_DIRECTORY:
+                if not self._routes_below(start):
+                    raise
+                continue
+            entries += (
+                entry for entry in _all_shown(mount, walked.entries) if self._owner(entry.path) is mount
+            )
+            complete = complete and walked.complete
+        return Walk(entries=tuple(sorted(entries, key=lambda entry: entry.path)), complete=complete)
+
+    async def grep(
+        self, text: str, path: str, *, only: Sequence[str] | None, max_hits: int, timeout_seconds: float
+    ) -> Hits:
+        deadline = time.monotonic() + timeout_seconds
+        hits: list[Hit] = []
+        complete = True
+        for mount, start, names in self._searched(path, only):
+            left, seconds = max_hits - len(hits), deadline - time.monotonic()
+            if left <= 0 or seconds <= 0:
+                complete = False
+                break
+            try:
+                found = await mount.backend.grep(
+                    text, mount.inner(start), only=names, max_hits=left, timeout_seconds=seconds
+                )
+            except _NOT_A_DIRECTORY:
+                if not self._routes_below(start):
+                    raise
+                continue
+            shown = (replace(hit, path=mount.outer(hit.path)) for hit in found.hits)
+            hits += (hit for hit in shown if self._owner(hit.path) is mount)
+            complete = complete and found.complete
+        return Hits(hits=tuple(hits), complete=complete)
+
+    def _owner(self, path: str) -> _Mount:
+        return next(mount for mount in self._mounts if mount.owns(path))
+
+    def _routes_below(self, path: str) -> Sequence[_Mount]:
+        return [mount for mount in self._mounts if mount.prefix.startswith(path.rstrip("/") + "/")]
+
+    def _is_fixed(self, path: str) -> bool:
+        """Whether the path is a route or leads to one: a directory that no tool may replace or remove."""
+        return any(mount.prefix == path for mount in self._mounts) or bool(self._routes_below(path))
+
+    def _spanned(self, path: str) -> Iterator[tuple[_Mount, str]]:
+        """The backends with something below a path, each with the path where its part starts."""
+        yield self._owner(path), path
+        for mount in sorted(self._routes_below(path), key=lambda route: route.prefix):
+            yield mount, mount.prefix
+
+    def _searched(
+        self, path: str, only: Sequence[str] | None
+    ) -> Iterator[tuple[_Mount, str, Sequence[str] | None]]:
+        """The same, each with those of the named files that are its own."""
+        for mount, start in self._spanned(path):
+            if only is None:
+                yield mount, start, None
+            elif names := [mount.inner(name) for name in only if self._owner(name) is mount]:
+                yield mount, start, names
+
+
+class CompositeShell(CompositeBackend):
+    """A composite whose default backend can execute."""
+
+    def __init__(self, default: Backend, routes: Mapping[str, Backend]) -> None:
+        """See `CompositeBackend`; ValueError too when the default backend has no shell."""
+        super().__init__(default, routes)
+        if not isinstance(default, Shell):
+            raise ValueError("The default backend has no shell.")  # noqa: TRY004 - a composition, not a type
+        self._shell = default
+
+    async def execute(
+        self,
+        command: str,
+        timeout_seconds: float,
+        max_output_bytes: int,
+        on_output: OutputSink | None = None,
+    ) -> Execution:
+        return await self._shell.execute(command, timeout_seconds, max_output_bytes, on_output)
+
+
+def composite(default: Backend, routes: Mapping[str, Backend]) -> CompositeBackend:
+    """The backends as one, with a shell where the default backend has one; ValueError for a bad prefix."""
+    return (CompositeShell if isinstance(default, Shell) else CompositeBackend)(default, routes)
+
+
+def _shown(mount: _Mount, entry: Entry) -> Entry:
+    return replace(entry, path=mount.outer(entry.path))
+
+
+def _all_shown(mount: _Mount, entries: Sequence[Entry]) -> Iterator[Entry]:
+    return (_shown(mount, entry) for entry in entries)

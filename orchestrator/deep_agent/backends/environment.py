@@ -1,0 +1,61 @@
+"""A backend with a shell as ADK's `BaseEnvironment`, for ADK's own tools and skills."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from google.adk.environment import BaseEnvironment, ExecutionResult
+
+from orchestrator.deep_agent.backends import paths
+from orchestrator.deep_agent.backends.protocol import Backend, Shell
+from orchestrator.deep_agent.failures import ToolMistake
+from orchestrator.deep_agent.files import MAX_FILE_BYTES
+
+MAX_COMMAND_SECONDS = 3600.0
+"""For a command without a time limit, which ADK allows: nothing here runs without an end."""
+
+MAX_OUTPUT_BYTES = 1024**2
+"""ADK cuts an output itself, later; what it may hold until then."""
+
+
+class ExecutingBackend(Backend, Shell, Protocol):
+    """Files and a shell on the same files."""
+
+
+class BackendEnvironment(BaseEnvironment):
+    """One backend as an environment; whoever made the backend opens and closes it."""
+
+    def __init__(self, backend: ExecutingBackend) -> None:
+        self._backend = backend
+
+    @property
+    def working_dir(self) -> Path:
+        """The backend's search root."""
+        return Path(self._backend.search_root)
+
+    async def execute(self, command: str, *, timeout: float | None = None) -> ExecutionResult:  # noqa: ASYNC109 - ADK's name
+        """See `BaseEnvironment.execute`; error output stands in `stdout`, in the order it was written."""
+        seconds = MAX_COMMAND_SECONDS if timeout is None else timeout
+        ended = await self._backend.execute(command, seconds, MAX_OUTPUT_BYTES)
+        return ExecutionResult(exit_code=ended.exit_code, stdout=ended.output, timed_out=ended.timed_out)
+
+    async def read_file(self, path: Path) -> bytes:
+        """See `BaseEnvironment.read_file`; OSError for a larger file, which ADK would write back cut."""
+        data = await self._backend.read_bytes(self._absolute(path), MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise OSError(errno.EFBIG, f"larger than {MAX_FILE_BYTES} bytes", str(path))
+        return data
+
+    async def write_file(self, path: Path, content: str | bytes) -> None:
+        """See `BaseEnvironment.write_file`."""
+        data = content.encode() if isinstance(content, str) else content
+        await self._backend.write_bytes(self._absolute(path), data)
+
+    def _absolute(self, path: Path) -> str:
+        """The path as the backend takes it; PermissionError for one that file tools may not name."""
+        try:
+            return paths.checked(str(PurePosixPath(self._backend.search_root, path)))
+        except ToolMistake as mistake:
+            raise PermissionError(str(mistake)) from None

@@ -1,0 +1,66 @@
+"""A directory of this machine with this machine's shell.
+
+The file tools stay in the directory; the shell is no sandbox: a command can do what this process's user can.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Mapping
+from pathlib import Path
+
+from orchestrator.deep_agent.backends import processes
+from orchestrator.deep_agent.backends.directory import DirectoryBackend
+from orchestrator.deep_agent.backends.protocol import Execution, OutputSink
+
+INHERITED_VARIABLES = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "TERM",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TZ",
+    "TMPDIR",
+)
+"""What a command sees of this process's environment; every other variable may be a key."""
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""For a process that was started without PATH."""
+
+
+class LocalShellBackend(DirectoryBackend):
+    """The files below `root`, under their real paths, and a shell that starts there."""
+
+    def __init__(self, root: Path, *, env: Mapping[str, str] | None = None) -> None:
+        """A backend on an existing directory; `env`: more variables for the commands."""
+        super().__init__(root, mount=posixpath.normpath(root.absolute()))
+        self._env = dict(env or {})
+
+    async def execute(
+        self,
+        command: str,
+        timeout_seconds: float,
+        max_output_bytes: int,
+        on_output: OutputSink | None = None,
+    ) -> Execution:
+        """See `Shell.execute`."""
+        inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+        launch = processes.Launch(
+            argv=["/bin/sh", "-c", command],
+            env={"PATH": DEFAULT_PATH, **inherited, **self._env},
+            cwd=self.search_root,
+            timeout_seconds=timeout_seconds,
+            max_output_bytes=max_output_bytes,
+        )
+        ended = await processes.run(launch, on_output)
+        return Execution(
+            output=ended.output.decode(errors="replace"),
+            exit_code=ended.exit_code,
+            truncated=ended.total_bytes > len(ended.output),
+            timed_out=ended.timed_out,
+        )

@@ -1,0 +1,294 @@
+"""Another backend's files with changes on top, which stay in memory until somebody commits them.
+
+So a sub-agent works on its parent's files and a failed one leaves nothing behind. What was there when a file
+was first changed is kept: `orchestrator.deep_agent.commit` brings both sides together, three ways.
+"""
+
+# ruff: noqa: D102 - the protocol says what each method means
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import posixpath
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.deep_agent.backends.matching import hits_in
+from orchestrator.deep_agent.backends.protocol import Backend, Entry, Hit, Hits, Walk
+from orchestrator.deep_agent.failures import ToolMistake
+
+MAX_STAGED_BYTES = 64 * 1024**2
+"""What one overlay may hold, both versions of each changed file: many run at once in one process's memory."""
+
+MAX_DELETED_FILES = 10_000
+"""Files in a directory that is deleted: each is compared again at the commit."""
+
+DELETE_SECONDS = 15.0
+"""How long looking for the files of a directory to delete may take."""
+
+_WHOLE = 2**31
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """A changed file; None stands for no file."""
+
+    path: str
+    before: bytes | None
+    after: bytes | None
+    changed_at: float = 0.0
+    """Seconds since the epoch."""
+
+    @property
+    def change(self) -> str:
+        """`added`, `modified` or `deleted`."""
+        if self.before is None:
+            return "added"
+        return "deleted" if self.after is None else "modified"
+
+    @property
+    def size_bytes(self) -> int:
+        """What both versions take."""
+        return len(self.before or b"") + len(self.after or b"")
+
+
+class OverlayBackend:
+    """`base` as it is now, and this overlay's own changes."""
+
+    def __init__(self, base: Backend) -> None:
+        self._base = base
+        self._staged: dict[str, StagedFile] = {}
+        self._removed: set[str] = set()
+        """Directories that were deleted; what is below them in `base` is not seen."""
+        self._seen: dict[str, str] = {}
+        """The version of each whole file that was read in `base`."""
+        self._changing = asyncio.Lock()
+
+    @property
+    def search_root(self) -> str:
+        """The base's."""
+        return self._base.search_root
+
+    @property
+    def changes(self) -> list[StagedFile]:
+        """The changed files, by path."""
+        return [self._staged[path] for path in sorted(self._staged)]
+
+    @property
+    def removed_directories(self) -> list[str]:
+        """The deleted directories, the inner ones first."""
+        return sorted(self._removed, key=len, reverse=True)
+
+    def dump(self) -> dict[str, Any]:
+        """The changes as JSON, for `load` in another process."""
+        files = {
+            path: [_packed(file.before), _packed(file.after), file.changed_at]
+            for path, file in self._staged.items()
+        }
+        return {"files": files, "removed": sorted(self._removed)}
+
+    def load(self, dumped: Mapping[str, Any]) -> None:
+        """Take up the changes that `dump` gave."""
+        for path, (before, after, changed_at) in dumped["files"].items():
+            self._staged[path] = StagedFile(path, _unpacked(before), _unpacked(after), changed_at)
+        self._removed.update(dumped["removed"])
+
+    async def stat(self, path: str) -> Entry:
+        staged = self._staged.get(path)
+        if staged is not None and staged.after is not None:
+            return _entry(staged)
+        if next(self._staged_below(path), None) is not None:
+            return Entry(path=path, kind="directory")
+        if self._is_below_own_file(path):
+            raise NotADirectoryError(path)
+        if not self._shows_base(path):
+            raise FileNotFoundError(path)
+        return await self._base.stat(path)
+
+    async def list(self, path: str) -> Sequence[Entry]:
+        found: dict[str, Entry] = {}
+        if (await self.stat(path)).kind != "directory":
+            raise NotADirectoryError(path)
+        if self._shows_base(path):
+            try:
+                entries = await self._base.list(path)
+            except FileNotFoundError:
+                entries = ()
+            found = {entry.path: entry for entry in entries if self._shows_base(entry.path)}
+        below = path.rstrip("/") + "/"
+        for file in self._staged_below(path):
+            name, _, rest = file.path[len(below) :].partition("/")
+            child = below + name
+            found[child] = Entry(path=child, kind="directory") if rest else _entry(file)
+        return [found[name] for name in sorted(found)]
+
+    async def read_bytes(self, path: str, max_bytes: int) -> bytes:
+        staged = self._staged.get(path)
+        if staged is not None and staged.after is not None:
+            return staged.after[:max_bytes]
+        data: bytes | None = None
+        if self._shows_base(path):
+            with suppress(FileNotFoundError):
+                data = await self._base.read_bytes(path, max_bytes)
+        if data is None:
+            is_directory = (await self.stat(path)).kind == "directory"
+            raise IsADirectoryError(path) if is_directory else FileNotFoundError(path)
+        if len(data) < max_bytes:
+            self._seen[path] = await _version(data)
+        return data
+
+    async def write_bytes(self, path: str, data: bytes, *, create_only: bool = False) -> None:
+        async with self._changing:
+            await self._refuse_write(path, create_only=create_only)
+            staged = self._staged.get(path)
+            before = staged.before if staged is not None else await self._before(path)
+            self._stage(StagedFile(path, before, data, time.time()))
+
+    async def delete(self, path: str) -> None:
+        async with self._changing:
+            if (await self.stat(path)).kind == "directory":
+                await self._delete_directory(path)
+            else:
+                await self._delete_file(path)
+
+    async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walk:
+        own = [_entry(file) for file in self._staged_below(path) if not _is_git(file.path, path)]
+        walk = Walk(entries=())
+        if self._shows_base(path):
+            try:
+                walk = await self._base.walk(path, max_entries=max_entries, timeout_seconds=timeout_seconds)
+            except FileNotFoundError:
+                if not own:
+                    raise
+        elif not own:
+            await self.list(path)
+        entries = [entry for entry in walk.entries if self._shows_base(entry.path)] + own
+        entries.sort(key=lambda entry: entry.path)
+        complete = walk.complete and len(entries) <= max_entries
+        return Walk(entries=tuple(entries[:max_entries]), complete=complete)
+
+    async def grep(
+        self, text: str, path: str, *, only: Sequence[str] | None, max_hits: int, timeout_seconds: float
+    ) -> Hits:
+        await self.stat(path)
+        found = Hits(hits=())
+        names = None if only is None else [name for name in only if self._shows_base(name)]
+        if names or (only is None and self._shows_base(path)):
+            try:
+                found = await self._base.grep(
+                    text, path, only=names, max_hits=max_hits, timeout_seconds=timeout_seconds
+                )
+            except FileNotFoundError:
+                found = Hits(hits=())
+        hits = [hit for hit in found.hits if self._shows_base(hit.path)]
+        hits += self._own_hits(text, path, only)
+        hits.sort(key=lambda hit: (hit.path, hit.line_number))
+        return Hits(hits=tuple(hits[:max_hits]), complete=found.complete and len(hits) <= max_hits)
+
+    def _own_hits(self, text: str, path: str, only: Sequence[str] | None) -> Iterator[Hit]:
+        files = list(self._staged_below(path))
+        if (itself := self._staged.get(path)) is not None and itself.after is not None:
+            files.append(itself)
+        for file in files:
+            if file.path in only if only is not None else not _is_git(file.path, path):
+                yield from hits_in(file.after or b"", text, file.path)
+
+    def _shows_base(self, path: str) -> bool:
+        """Whether what `base` has at the path is what an agent sees there."""
+        if path in self._staged or self._is_below_own_file(path):
+            return False
+        return not any(path == gone or path.startswith(gone + "/") for gone in self._removed)
+
+    def _is_below_own_file(self, path: str) -> bool:
+        """Whether one of the path's parents is a file of this overlay."""
+        while (path := posixpath.dirname(path)) != "/":
+            staged = self._staged.get(path)
+            if staged is not None and staged.after is not None:
+                return True
+        return False
+
+    def _staged_below(self, path: str) -> Iterator[StagedFile]:
+        below = path.rstrip("/") + "/"
+        for name, file in self._staged.items():
+            if file.after is not None and name.startswith(below):
+                yield file
+
+    async def _before(self, path: str) -> bytes | None:
+        """What is in `base` now, to compare with at the commit.
+
+        An edit is made of what was read: when that is not what is there any more, the edit is refused.
+        """
+        try:
+            data = await self._base.read_bytes(path, _WHOLE)
+        except FileNotFoundError:
+            return None
+        if self._shows_base(path) and self._seen.get(path, "") not in {"", await _version(data)}:
+            raise ToolMistake(f"{path} changed since you read it. Read it again before you edit it.")
+        return data
+
+    async def _refuse_write(self, path: str, *, create_only: bool) -> None:
+        try:
+            kind = (await self.stat(path)).kind
+        except (FileNotFoundError, NotADirectoryError):
+            kind = None
+        if kind is not None and create_only:
+            raise FileExistsError(path)
+        if kind == "directory":
+            raise IsADirectoryError(path)
+        parent = posixpath.dirname(path)
+        while parent != "/":
+            try:
+                if (await self.stat(parent)).kind != "directory":
+                    raise NotADirectoryError(path)
+            except FileNotFoundError:
+                parent = posixpath.dirname(parent)
+            else:
+                return
+
+    async def _delete_file(self, path: str) -> None:
+        staged = self._staged.get(path)
+        before = staged.before if staged is not None else await self._before(path)
+        self._stage(StagedFile(path, before, None, time.time()))
+
+    async def _delete_directory(self, path: str) -> None:
+        walk = await self.walk(path, max_entries=MAX_DELETED_FILES, timeout_seconds=DELETE_SECONDS)
+        if not walk.complete:
+            raise ToolMistake(f"{path} holds more than {MAX_DELETED_FILES} files. Delete parts of it.")
+        for entry in walk.entries:
+            with suppress(OSError):  # a link that leads nowhere stays, and so does its directory
+                await self._delete_file(entry.path)
+        self._removed.add(path)
+
+    def _stage(self, file: StagedFile) -> None:
+        total = sum(other.size_bytes for name, other in self._staged.items() if name != file.path)
+        if total + file.size_bytes > MAX_STAGED_BYTES:
+            raise ToolMistake(
+                f"Your changes would pass {MAX_STAGED_BYTES} bytes, all that a sub-agent may hold. End here "
+                "and say what is left to do."
+            )
+        self._staged[file.path] = file
+
+
+def _entry(file: StagedFile) -> Entry:
+    return Entry(path=file.path, kind="file", size_bytes=len(file.after or b""), modified_at=file.changed_at)
+
+
+def _is_git(path: str, base: str) -> bool:
+    return ".git" in path[len(base) :].split("/")[:-1]
+
+
+async def _version(data: bytes) -> str:
+    return (await asyncio.to_thread(hashlib.sha256, data)).hexdigest()
+
+
+def _packed(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
+
+
+def _unpacked(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)

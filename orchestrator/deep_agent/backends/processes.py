@@ -1,0 +1,340 @@
+"""Commands as processes of this machine (Linux): started, listened to, timed, killed with all they started.
+
+No thread waits for a command and no output is held beyond its cap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+from orchestrator.deep_agent.backends.protocol import OutputSink
+
+COMMAND_MARKER = "FANOUT_COMMAND"
+"""The variable by which a command's processes are found, whatever session they moved to."""
+
+GRACE_SECONDS = 1.0
+"""Between the request to end and the kill: enough to remove a lock file."""
+
+DRAIN_SECONDS = 0.075
+"""How long an ended command's output is still awaited when a process that it left behind holds the pipe."""
+
+GIVE_UP_SECONDS = 5.0
+"""How long after the kill a command is reported although the kernel has not let go of it."""
+
+READ_BYTES = 256 * 1024
+"""Taken from a pipe at once; a pipe's buffer holds less."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """What is run, and within which bounds."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    """All that it sees, but for its marker."""
+    timeout_seconds: float
+    max_output_bytes: int
+    """Of output and of error output each; head and tail are kept."""
+    cwd: str = "/"
+    stdin: bytes = b""
+    merge_stderr: bool = True
+    link: socket.socket | None = None
+    """Takes the place of standard input and output, and is closed here once it has been passed on. When such
+    a command ends, what it left running is killed."""
+    marker: str = field(default_factory=lambda: uuid4().hex)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a command ended."""
+
+    exit_code: int
+    """-N when signal N killed it; 127 when it could not be started."""
+    output: bytes
+    error_output: bytes = b""
+    total_bytes: int
+    """How much output it wrote."""
+    timed_out: bool = False
+    seconds: float = 0.0
+
+
+class KeptOutput:
+    """Head and tail of a stream, and how long the whole was."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.total_bytes = 0
+        self._head, self._tail = bytearray(), bytearray()
+        self._head_bytes, self._tail_bytes = max_bytes // 2, max_bytes - max_bytes // 2
+
+    def add(self, data: bytes) -> None:
+        """Keep what belongs to the head, and what may turn out to be the tail."""
+        self.total_bytes += len(data)
+        room = self._head_bytes - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        if len(self._tail) > 2 * self._tail_bytes + READ_BYTES:
+            del self._tail[: len(self._tail) - self._tail_bytes]
+
+    def content(self) -> bytes:
+        """Everything, or the first half of the limit and the last."""
+        return bytes(self._head + self._tail[max(0, len(self._tail) - self._tail_bytes) :])
+
+
+class Pipe:
+    """One output of a running command."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.kept = KeptOutput(max_bytes)
+        self.descriptor, self.write_end = os.pipe()
+        os.set_blocking(self.descriptor, False)
+        self.open = True
+
+    def read(self) -> bytes:
+        """What is there; closes at the end."""
+        try:
+            data = os.read(self.descriptor, READ_BYTES)
+        except BlockingIOError:
+            return b""
+        self.kept.add(data)
+        if not data:
+            self.close()
+        return data
+
+    def close(self) -> None:
+        """Listen no more."""
+        if self.open:
+            self.open = False
+            os.close(self.descriptor)
+
+
+@dataclass
+class RunningCommand:
+    """A command on its way. Created and awaited in the event loop."""
+
+    process: subprocess.Popen[bytes]
+    pipes: Sequence[Pipe]
+    marker: str
+    exited: asyncio.Event = field(default_factory=asyncio.Event)
+    silent: asyncio.Event = field(default_factory=asyncio.Event)
+    """All its outputs are closed."""
+    _release: list[Callable[[], None]] = field(default_factory=list)
+
+    def listen(self, sink: Callable[[bytes], None]) -> None:
+        """Collect its output and its end."""
+        loop = asyncio.get_running_loop()
+        for pipe in self.pipes:
+            loop.add_reader(pipe.descriptor, self._on_output, pipe, sink)
+        ending = os.pidfd_open(self.process.pid)
+        loop.add_reader(ending, self.exited.set)
+
+        def release() -> None:
+            loop.remove_reader(ending)
+            os.close(ending)
+
+        self._release.append(release)
+
+    def _on_output(self, pipe: Pipe, sink: Callable[[bytes], None]) -> None:
+        descriptor = pipe.descriptor
+        data = pipe.read()
+        if data:
+            sink(data)
+        if not pipe.open:
+            asyncio.get_running_loop().remove_reader(descriptor)
+            if not any(other.open for other in self.pipes):
+                self.silent.set()
+
+    def processes(self) -> list[int]:
+        """Its live processes: those of its session, and those that carry its marker."""
+        wanted = f"{COMMAND_MARKER}={self.marker}".encode()
+        return [
+            pid
+            for pid, session in other_processes()
+            if session == self.process.pid or wanted in _environment_of(pid).split(b"\0")
+        ]
+
+    async def stop(self) -> None:
+        """Ask its processes to end, then kill them."""
+        ends = time.monotonic() + GRACE_SECONDS
+        signal_all(await asyncio.to_thread(self.processes), signal.SIGTERM)
+        while found := await asyncio.to_thread(self.processes):
+            now = time.monotonic()
+            if now >= ends:
+                signal_all(found, signal.SIGKILL)
+            if now >= ends + GIVE_UP_SECONDS:
+                return
+            await asyncio.sleep(0.02)
+
+    async def drain(self) -> None:
+        """Await the rest of the output, shortly: a process that was left behind may hold it open."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.silent.wait(), DRAIN_SECONDS)
+
+    def release(self) -> None:
+        """Give back descriptors; its end is collected."""
+        loop = asyncio.get_running_loop()
+        for pipe in self.pipes:
+            if pipe.open:
+                pipe.read()
+                loop.remove_reader(pipe.descriptor)
+                pipe.close()
+        while self._release:
+            self._release.pop()()
+        self.process.poll()
+
+
+def start(launch: Launch) -> RunningCommand:
+    """Start a command; OSError when this machine cannot. Blocks for milliseconds."""
+    pipes = [Pipe(launch.max_output_bytes) for _ in range(1 if launch.merge_stderr else 2)]
+    link = launch.link
+    stdin = _stdin_descriptor(launch.stdin) if link is None else link.detach()
+    try:
+        process = subprocess.Popen(  # noqa: S603 - running an agent's commands is the purpose
+            launch.argv,
+            stdin=stdin,
+            stdout=pipes[0].write_end if link is None else stdin,
+            stderr=pipes[-1].write_end,
+            cwd=launch.cwd,
+            env={**launch.env, COMMAND_MARKER: launch.marker},
+            start_new_session=True,
+        )
+    except BaseException:
+        for pipe in pipes:
+            pipe.close()
+        raise
+    finally:
+        os.close(stdin)
+        for pipe in pipes:
+            os.close(pipe.write_end)
+    return RunningCommand(process, pipes, launch.marker)
+
+
+async def run(launch: Launch, on_output: OutputSink | None = None) -> Ended:
+    """Run a command to its end; a cancelled caller leaves none of its processes behind.
+
+    What a command that ends by itself left running in the background goes on, unheard.
+    """
+    started = time.monotonic()
+    try:
+        current = await _started(launch)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a command"
+        message = f"cannot start the command: {reason}\n".encode()
+        return Ended(exit_code=127, output=message, total_bytes=len(message))
+    stream = _Stream(launch.max_output_bytes, on_output)
+    current.listen(stream.put)
+    pumping = asyncio.create_task(stream.pump())
+    try:
+        timed_out = not await _exits(current, pumping, launch.timeout_seconds)
+        if timed_out or launch.link is not None:
+            await current.stop()
+        await current.drain()
+        stream.end()
+        await pumping
+    except BaseException:
+        await asyncio.shield(current.stop())
+        raise
+    finally:
+        pumping.cancel()
+        current.release()
+    code = current.process.returncode
+    first, last = current.pipes[0].kept, current.pipes[-1].kept
+    return Ended(
+        exit_code=-signal.SIGKILL if code is None else code,
+        output=first.content(),
+        error_output=b"" if last is first else last.content(),
+        total_bytes=first.total_bytes,
+        timed_out=timed_out,
+        seconds=time.monotonic() - started,
+    )
+
+
+async def _exits(current: RunningCommand, pumping: asyncio.Task[None], timeout_seconds: float) -> bool:
+    """Whether the command ends in time; a sink that fails raises."""
+    waiting = asyncio.create_task(current.exited.wait())
+    try:
+        await asyncio.wait({waiting, pumping}, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
+        if pumping.done():
+            pumping.result()
+    finally:
+        waiting.cancel()
+    return current.exited.is_set()
+
+
+async def _started(launch: Launch) -> RunningCommand:
+    """Start in a thread; what a cancelled caller has started is stopped."""
+    starting = asyncio.ensure_future(asyncio.to_thread(start, launch))
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        with contextlib.suppress(OSError, ValueError):
+            current = await starting
+            await current.stop()
+            current.release()
+        raise
+
+
+class _Stream:
+    """Hands a command's output on to a sink that may be slow; holds no more than the output cap."""
+
+    def __init__(self, max_bytes: int, sink: OutputSink | None) -> None:
+        self._left, self._sink = max_bytes, sink
+        self._parts: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def put(self, data: bytes) -> None:
+        part = data[: self._left]
+        if part and self._sink is not None:
+            self._left -= len(part)
+            self._parts.put_nowait(part)
+
+    def end(self) -> None:
+        self._parts.put_nowait(b"")
+
+    async def pump(self) -> None:
+        while part := await self._parts.get():
+            if self._sink is not None:
+                await self._sink(part)
+
+
+def other_processes() -> Iterator[tuple[int, int]]:
+    """Process id and session id of every live process but this one."""
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or folder.name == str(os.getpid()):
+            continue
+        with contextlib.suppress(OSError, IndexError):  # it ended meanwhile
+            fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+            if fields[0] not in {b"Z", b"X"}:
+                yield int(folder.name), int(fields[3])
+
+
+def signal_all(pids: Sequence[int], number: int) -> None:
+    """Send a signal to those that are still there."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
+
+
+def _environment_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def _stdin_descriptor(content: bytes) -> int:
+    if not content:
+        return os.open(os.devnull, os.O_RDONLY)
+    descriptor = os.memfd_create("stdin")
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor

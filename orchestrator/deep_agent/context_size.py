@@ -1,0 +1,115 @@
+"""How much of a model's context something takes: counted by its service where it was, else estimated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.agents.llm_agent import LlmAgent
+from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.events import Event
+from google.adk.models.llm_request import LlmRequest
+from google.genai import types
+
+DEFAULT_WINDOW_TOKENS = 128_000
+"""For a model that no table knows: what most models of today have at least."""
+
+CHARACTERS_PER_TOKEN = 4
+"""The usual rule of thumb for English and code."""
+
+MEDIA_TOKENS = 1_000
+"""An image, by the providers' own rules of thumb; its base64 would be counted a thousand times too high."""
+
+
+def tokens_in(content: types.Content | None) -> int:
+    """An estimate of what a message takes."""
+    parts = (content.parts if content else None) or []
+    return sum(map(_part_characters, parts)) // CHARACTERS_PER_TOKEN
+
+
+def tokens_of(events: Iterable[Event]) -> int:
+    """An estimate of what messages take together."""
+    return sum(tokens_in(event.content) for event in events)
+
+
+def reported_tokens(event: Event, agent_name: str) -> int | None:
+    """The size of the agent's context just after this reply, as its service counted it."""
+    usage = event.usage_metadata
+    if event.author != agent_name or usage is None or not usage.prompt_token_count:
+        return None
+    return usage.prompt_token_count + (usage.candidates_token_count or 0)
+
+
+def counted_tokens(events: Sequence[Event], agent_name: str, scope: str | None) -> int | None:
+    """The last count since the newest summary, with an estimate of what came after; None without a count."""
+    added = 0
+    for event in reversed(events):
+        if event.isolation_scope != scope:
+            continue
+        if event.actions.compaction:
+            return None
+        if (reported := reported_tokens(event, agent_name)) is not None:
+            return reported + added
+        added += tokens_in(event.content)
+    return None
+
+
+def counts_since_summary(events: Sequence[Event], agent_name: str, scope: str | None) -> Iterator[int]:
+    """What the service counted since the newest summary, newest first."""
+    for event in reversed(events):
+        if event.isolation_scope != scope:
+            continue
+        if event.actions.compaction:
+            return
+        if (reported := reported_tokens(event, agent_name)) is not None:
+            yield reported
+
+
+def messages_since_summary(events: Sequence[Event], scope: str | None) -> int:
+    """At most so many messages are shown as they are."""
+    count, end = 0, 0.0
+    for event in reversed(events):
+        if event.timestamp <= end:
+            break
+        if event.actions.compaction and event.isolation_scope == scope:
+            end = max(end, event.actions.compaction.end_timestamp)
+        count += event.content is not None
+    return count
+
+
+async def standing_tokens(context: InvocationContext, request: LlmRequest) -> int:
+    """An estimate of the system instruction and the tools' declarations, which are in every request."""
+    agent = context.agent
+    tools = await agent.canonical_tools(ReadonlyContext(context)) if isinstance(agent, LlmAgent) else []
+    declared = [tool._get_declaration() for tool in tools]  # noqa: SLF001 - ADK's name for overriding
+    texts = [found.model_dump_json(exclude_none=True) for found in declared if found]
+    texts.append(str(request.config.system_instruction or ""))
+    return sum(map(len, texts)) // CHARACTERS_PER_TOKEN
+
+
+def characters(value: Any) -> int:
+    """About how long a JSON value is as text."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        if value.get("type") == "image":
+            return MEDIA_TOKENS * CHARACTERS_PER_TOKEN
+        # Two quotes, a colon and a comma stand around each key.
+        return sum(len(str(key)) + 4 + characters(item) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return sum(1 + characters(item) for item in value)
+    return len(str(value))
+
+
+def _part_characters(part: types.Part) -> int:
+    if part.thought:
+        return 0
+    size = len(part.text or "")
+    if part.function_call:
+        size += len(part.function_call.name or "") + characters(part.function_call.args or {})
+    if part.function_response:
+        size += len(part.function_response.name or "") + characters(part.function_response.response or {})
+    if part.inline_data or part.file_data:
+        size += MEDIA_TOKENS * CHARACTERS_PER_TOKEN
+    return size

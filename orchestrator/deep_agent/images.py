@@ -1,0 +1,117 @@
+"""Images that a tool returned, as the model sees them.
+
+A session keeps S2's result, with the image as base64. In a request that would be megabytes of letters, which
+no model can look at. So each request, and only the request, has the image as media in a message of its own
+after the results: not every provider takes media inside a tool's result, and one request may go to several.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any
+
+from google.adk.agents.callback_context import CallbackContext
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.genai import types
+
+from orchestrator.deep_agent.part import Part
+
+MAX_IMAGES_IN_VIEW = 3
+"""Images in one request, the newest: three of the largest, in base64, stay below Gemini's 20 MB."""
+
+SIGNATURES = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF87a": "image/gif",
+    b"GIF89a": "image/gif",
+}
+"""How files begin. A provider refuses a whole request for one image that is none, or is another kind."""
+
+OUT_OF_VIEW = "not shown any more: read the file again to look at it"
+IN_VIEW = "image {number}, shown in the next message"
+NOT_VIEWABLE = "this model cannot look at this kind of image"
+
+
+class ImagesInView(Part):
+    """Shows the model the images among its tool results."""
+
+    async def before_model(
+        self, callback_context: CallbackContext, llm_request: LlmRequest
+    ) -> LlmResponse | None:
+        """Put media in the place of base64; older images leave a note. The session stays as it is."""
+        del callback_context
+        total = sum(image is not None for content in llm_request.contents for image in _images(content))
+        if total:
+            first = total - MAX_IMAGES_IN_VIEW + 1
+            llm_request.contents = list(_in_view(llm_request.contents, first, llm_request.model or ""))
+        return None
+
+
+def media_type_of(data: bytes) -> str | None:
+    """The kind of image that the bytes are; None for anything else."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for signature, kind in SIGNATURES.items() if data.startswith(signature)), None)
+
+
+def image_in(response: Any) -> dict[str, str] | None:
+    """S2's image in a tool's result, if there is one."""
+    content = response.get("content") if isinstance(response, dict) else None
+    if isinstance(content, dict) and content.get("type") == "image" and isinstance(content.get("data"), str):
+        return content
+    return None
+
+
+def _images(content: types.Content) -> Sequence[dict[str, str] | None]:
+    """For each part its image, or None."""
+    answers = (part.function_response for part in content.parts or [])
+    return [image_in(answer.response) if answer else None for answer in answers]
+
+
+def _in_view(contents: Sequence[types.Content], first: int, model: str) -> Iterator[types.Content]:
+    """The contents with notes for images, and the images from number `first` on as media after them."""
+    numbers = count(1)
+    for content in contents:
+        images = _images(content)
+        if not any(images):
+            yield content
+            continue
+        parts, media = [], list[types.Part]()
+        for part, image in zip(content.parts or [], images, strict=True):
+            if image is None:
+                parts.append(part)
+                continue
+            number = next(numbers)
+            shown = _media(image, number, model) if number >= first else OUT_OF_VIEW
+            parts.append(
+                _with_note(part, image, shown if isinstance(shown, str) else IN_VIEW.format(number=number))
+            )
+            media += [] if isinstance(shown, str) else shown
+        yield types.Content(role=content.role, parts=parts)
+        if media:
+            yield types.Content(role="user", parts=media)
+
+
+def _media(image: dict[str, str], number: int, model: str) -> list[types.Part] | str:
+    """An image and its label, or why it cannot be shown."""
+    kind = image.get("media_type", "")
+    if kind == "image/gif" and "gemini" in model:
+        return NOT_VIEWABLE
+    try:
+        data = base64.b64decode(image["data"], validate=True)
+    except (binascii.Error, ValueError):
+        return NOT_VIEWABLE
+    blob = types.Blob(data=data, mime_type=kind)
+    return [types.Part(text=f"Image {number}, from a tool's result:"), types.Part(inline_data=blob)]
+
+
+def _with_note(part: types.Part, image: dict[str, str], note: str) -> types.Part:
+    """The result with a note in the place of the base64."""
+    answer = part.function_response or types.FunctionResponse()
+    content = {"type": "image", "media_type": image.get("media_type", ""), "note": note}
+    response = {**(answer.response or {}), "content": content}
+    return part.model_copy(update={"function_response": answer.model_copy(update={"response": response})})

@@ -1,0 +1,103 @@
+"""What a command prints, shown while it runs: ADK's partial events, for people only and never stored."""
+
+# mypy: disable-error-code="name-defined"
+# (a subclass of an ADK model names PIL, which is not installed)
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, TypeVar
+
+from google.adk.agents.run_config import StreamingMode  # type: ignore[attr-defined] # public all the same
+from google.adk.events import Event
+from google.adk.tools.tool_context import ToolContext
+from google.adk.workflow import BaseNode
+from google.genai import types
+
+from orchestrator.deep_agent.backends.protocol import OutputSink
+
+LIVE_OUTPUT_SECONDS = 1.0
+"""Between two looks at the output: a person reads no faster, and each look is an event for every front end.
+A command that takes less shows nothing and costs nothing."""
+
+MAX_LIVE_LINES = 3
+"""Enough to see what a command is doing; the whole output is its result."""
+
+MAX_LIVE_BYTES = 600
+"""Three lines of a wide terminal; a program that prints no line ends must not make an event large."""
+
+STREAM = "stream"
+"""The key in an event's `custom_metadata` whose value `output` marks a command's output."""
+
+Result = TypeVar("Result")
+
+
+def text_mode(*, streamed: bool) -> StreamingMode:
+    """How ADK is to run an agent so that its model's words come in pieces, or whole."""
+    return StreamingMode.SSE if streamed else StreamingMode.NONE
+
+
+async def shown_live(
+    work: Callable[[OutputSink], Awaitable[Result]], tool_context: ToolContext, tool: str
+) -> Result:
+    """Do the work of a tool's call, and show the newest lines of what it writes to the sink.
+
+    The work is cancelled, and waited for, when the call is cancelled or whoever watches goes away.
+    """
+    tail = _Tail()
+    task = asyncio.ensure_future(work(tail.take))
+    try:
+        await asyncio.wait({task}, timeout=LIVE_OUTPUT_SECONDS)
+        if not task.done():
+            node = _LiveLines(name=tool, events=lambda: _events(task, tail))
+            call = tool_context.function_call_id or tool
+            branch = ".".join(filter(None, (tool_context.branch, f"{tool}@{call}")))
+            await tool_context.run_node(node, run_id=f"live-{call}", override_branch=branch)
+        return await task
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+
+
+class _Tail:
+    """The last bytes of an output."""
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._is_new = False
+
+    async def take(self, data: bytes) -> None:
+        self._data = (self._data + data)[-MAX_LIVE_BYTES:]
+        self._is_new = True
+
+    def newest(self) -> str:
+        """The last lines, if something came since; of a progress bar only what stands there now."""
+        if not self._is_new:
+            return ""
+        self._is_new = False
+        lines = self._data.decode(errors="replace").split("\n")
+        shown = [line.rstrip("\r").rpartition("\r")[2] for line in lines]
+        return "\n".join([line for line in shown if line.strip()][-MAX_LIVE_LINES:])
+
+
+class _LiveLines(BaseNode):
+    """ADK's way to emit events from within a tool; one that has no output leaves nothing in the session."""
+
+    events: Callable[[], AsyncGenerator[Event, None]]
+
+    async def _run_impl(self, *, ctx: Any, node_input: Any) -> AsyncGenerator[Event, None]:
+        del ctx, node_input
+        async for event in self.events():
+            yield event
+
+
+async def _events(task: asyncio.Future[Any], tail: _Tail) -> AsyncGenerator[Event, None]:
+    while not task.done():
+        if lines := tail.newest():
+            yield Event(
+                partial=True,
+                custom_metadata={STREAM: "output"},
+                content=types.Content(role="model", parts=[types.Part(text=lines + "\n")]),
+            )
+        await asyncio.wait({task}, timeout=LIVE_OUTPUT_SECONDS)

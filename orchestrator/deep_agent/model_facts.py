@@ -1,0 +1,80 @@
+"""What is known of a model before it is asked: its context window and its price.
+
+Both come from the table that the package `genai-prices` carries; nothing is fetched.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from orchestrator.deep_agent.budget import ModelUsage
+
+if TYPE_CHECKING:
+    from genai_prices.types import ModelInfo, Provider
+
+WINDOWS_NOT_IN_THE_TABLE = {
+    "gemini-2.5-pro": 1_048_576,
+    "gemini-3-pro-preview": 1_048_576,
+    "gemini-3.1-pro-preview": 1_048_576,
+}
+"""In tokens, by the table's own names; the input token limit on Google's page of each model."""
+
+_PROVIDERS = {
+    "gemini-": "google",
+    "claude-": "anthropic",
+    "gpt-": "openai",
+    "o1": "openai",
+    "o3": "openai",
+    "o4": "openai",
+}
+"""Who serves a model that is named without its provider, as `resolve_model` has it."""
+
+
+def context_window(model: str) -> int | None:
+    """How many tokens fit into a request to this model and its reply; None when it is not known.
+
+    `model` is a name as `resolve_model` takes it; of a list the first counts.
+    """
+    found = _find(_first(model))
+    if found is None:
+        return None
+    _, facts = found
+    return facts.context_window or WINDOWS_NOT_IN_THE_TABLE.get(facts.id)
+
+
+def price(model: str, usage: ModelUsage) -> float | None:
+    """What these tokens cost in US dollars, at list price; None when it is not known."""
+    found = _find(_first(model))
+    if found is None:
+        return None
+    from genai_prices import Usage  # noqa: PLC0415 - see _find
+
+    provider, facts = found
+    tokens = Usage(
+        input_tokens=usage.input_tokens,
+        cache_read_tokens=min(usage.cached_tokens, usage.input_tokens),
+        output_tokens=usage.output_tokens,
+    )
+    return float(facts.calc_price(tokens, provider).total_price)
+
+
+def _first(model: str) -> str:
+    return model.partition(",")[0].strip()
+
+
+@lru_cache(maxsize=256)
+def _find(model: str) -> tuple[Provider, ModelInfo] | None:
+    """The table's entry, found in the part of the provider that the name says; 45 ms the first time."""
+    provider_id, slash, name = model.removeprefix("responses/").partition("/")
+    if not slash:
+        name = provider_id
+        provider_id = next((known for begin, known in _PROVIDERS.items() if name.startswith(begin)), "")
+    if not provider_id or model.startswith("scripted:"):
+        return None
+    from genai_prices.data_snapshot import find_provider_by_id, get_snapshot  # noqa: PLC0415 - 1.6 MB of data
+
+    snapshot = get_snapshot()
+    provider = find_provider_by_id(snapshot.providers, provider_id)
+    facts = provider.find_model(name.lower(), all_providers=snapshot.providers) if provider else None
+    return (provider, facts) if provider and facts else None

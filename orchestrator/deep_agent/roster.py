@@ -1,0 +1,85 @@
+"""Who the sub-agents of an agent are: their specifications, checked, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Required, TypedDict
+
+from google.adk.agents import LlmAgent
+from google.adk.models.base_llm import BaseLlm
+from google.adk.tools.base_tool import BaseTool
+from pydantic import BaseModel
+
+from orchestrator.deep_agent.names import agent_identifier
+from orchestrator.deep_agent.prompts import GENERAL_PURPOSE_DESCRIPTION
+
+GENERAL_PURPOSE = "general-purpose"
+
+
+class SubAgentSpec(TypedDict, total=False):
+    """Who a sub-agent is; what is left out is its parent's, except `tools` and `skills`."""
+
+    name: Required[str]
+    description: Required[str]
+    """Tells the parent when to choose it."""
+    system_prompt: str
+    tools: Sequence[Any]
+    """Its own tools beside the built-in ones."""
+    built_in_tools: Collection[str]
+    """The built-in tools to have; its parent's when left out."""
+    model: str | BaseLlm
+    skills: Sequence[str]
+    interrupt_on: Mapping[str, Any]
+    """Added to its parent's policy, which always holds."""
+    output_schema: Mapping[str, Any] | type[BaseModel]
+    subagents: Sequence[SubAgentSpec | LlmAgent]
+    """Whom it may call itself; nobody when left out."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A sub-agent that may be called."""
+
+    name: str
+    description: str
+    made: SubAgentSpec | LlmAgent
+
+
+def tool_name(tool: Any) -> str:
+    """The name under which a model sees a tool; empty for a set of tools, which are known only later."""
+    return str(tool.name if isinstance(tool, BaseTool) else getattr(tool, "__name__", ""))
+
+
+def roster_of(subagents: Sequence[SubAgentSpec | LlmAgent], taken: Collection[str]) -> dict[str, Member]:
+    """The sub-agents by name, a general-purpose one among them; ValueError says what is wrong with one."""
+    members: dict[str, Member] = {}
+    for made in subagents:
+        member = _as_member(made)
+        key = name_key(member.name)
+        if key in members:
+            raise ValueError(f"Two sub-agents are named {member.name}; each needs a name of its own.")
+        if key in {*taken, "task"}:
+            raise ValueError(f"The sub-agent {member.name} has the name of a tool; choose another one.")
+        members[key] = member
+    if name_key(GENERAL_PURPOSE) not in members:
+        general = SubAgentSpec(name=GENERAL_PURPOSE, description=GENERAL_PURPOSE_DESCRIPTION)
+        members[name_key(GENERAL_PURPOSE)] = _as_member(general)
+    return members
+
+
+def _as_member(made: SubAgentSpec | LlmAgent) -> Member:
+    if isinstance(made, LlmAgent):
+        return Member(made.name, made.description, made)
+    known = SubAgentSpec.__annotations__
+    unknown = sorted(set(made) - set(known))
+    if unknown:
+        raise ValueError(f"A sub-agent has no {', '.join(unknown)}; it has {', '.join(known)}.")
+    if not str(made.get("name") or "").strip() or not str(made.get("description") or "").strip():
+        raise ValueError("A sub-agent needs a name and a description.")
+    return Member(made["name"], made["description"], made)
+
+
+def name_key(name: str) -> str:
+    """A name as it is looked up, and as a tool has it: `general-purpose` is `general_purpose`."""
+    return agent_identifier(name)

@@ -1,0 +1,20 @@
+-- ARGV: prefix, end of the retention in milliseconds since the epoch, most jobs to look at. Removes what is known of
+-- jobs that ended before that, with their journals. One whose parent still runs is kept for another turn: the parent may
+-- ask for it. Returns the ids that are gone, and how many were looked at.
+local before, gone = tonumber(ARGV[2]), {}
+local old = redis.call('ZRANGEBYSCORE', key('ended'), '-inf', '(' .. before, 'LIMIT', 0, ARGV[3])
+for _, id in ipairs(old) do
+  local job = redis.call('HMGET', key('job', id), 'root', 'parent', 'idempotency')
+  if job[2] and redis.call('SISMEMBER', key('live'), job[2]) == 1 then
+    redis.call('ZADD', key('ended'), now_ms(), id)
+  else
+    redis.call('ZREM', key('ended'), id)
+    redis.call('ZREM', key('jobs'), id)
+    if job[1] then redis.call('ZREM', key('tree', job[1]), id) end
+    if job[2] and job[2] ~= '' then redis.call('SREM', key('children', job[2]), id) end
+    if job[3] and job[3] ~= '' then redis.call('DEL', key('idempotency', job[3])) end
+    redis.call('DEL', key('job', id), key('journal', id), key('children', id))
+    gone[#gone + 1] = id
+  end
+end
+return {gone, #old}

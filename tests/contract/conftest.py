@@ -1,0 +1,184 @@
+"""The file tools on every backend; tests with them run in the session's event loop, as the container does."""
+
+import asyncio
+import secrets
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from orchestrator.deep_agent.backends.artifacts import with_artifacts
+from orchestrator.deep_agent.backends.composite import composite
+from orchestrator.deep_agent.backends.directory import DirectoryBackend
+from orchestrator.deep_agent.backends.local_shell import LocalShellBackend
+from orchestrator.deep_agent.backends.overlay import OverlayBackend
+from orchestrator.deep_agent.backends.state import DictState, StateBackend
+from orchestrator.jobs.failures import SandboxFailure
+from orchestrator.jobs.spec import Limits, new_job_id
+from tests.conftest import missing
+from tests.contract.file_tools import Tools
+from workers.sandbox.backend import SandboxBackend
+from workers.sandbox.docker import DockerProvider
+from workers.sandbox.local import LocalProvider
+from workers.sandbox.protocol import WORKSPACE, Sandbox, SandboxProvider, SandboxSpec
+
+WITH_A_SHELL = ["local_shell", "local_sandbox", pytest.param("docker", marks=pytest.mark.docker)]
+EVERY_BACKEND = ["state", "directory", "route_to_directory", "route_to_state", "overlay", *WITH_A_SHELL]
+
+
+@pytest.fixture(params=EVERY_BACKEND)
+def tools(request: pytest.FixtureRequest) -> Tools:
+    """The file tools on an empty backend of each kind."""
+    found: Tools = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(params=WITH_A_SHELL)
+def shell(request: pytest.FixtureRequest) -> Tools:
+    """The file tools on each kind of backend that executes."""
+    found: Tools = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """An empty folder with a short name; `tmp_path` keeps what tests leave, and some leave much."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def state() -> Tools:
+    return Tools(StateBackend(DictState()))
+
+
+@pytest.fixture
+def directory(folder: Path) -> Tools:
+    return Tools(DirectoryBackend(folder, mount=WORKSPACE), folder=folder)
+
+
+@pytest.fixture
+def route_to_directory(folder: Path) -> Tools:
+    """The directory under a route; everything else is in the state."""
+    routes = {WORKSPACE: DirectoryBackend(folder, mount="/elsewhere")}
+    return Tools(composite(StateBackend(DictState()), routes), folder=folder)
+
+
+@pytest.fixture
+def route_to_state(folder: Path) -> Tools:
+    """As a deep agent has it: its directory, and the session's state under two routes."""
+    backend = with_artifacts(DirectoryBackend(folder, mount=WORKSPACE), DictState())
+    return Tools(backend, folder=folder)
+
+
+@pytest.fixture
+def overlay(folder: Path) -> Tools:
+    """As a sub-agent in process has it: its changes stay above its parent's files."""
+    return Tools(OverlayBackend(DirectoryBackend(folder, mount=WORKSPACE)), folder=folder)
+
+
+@pytest.fixture
+def local_shell(folder: Path) -> Tools:
+    return Tools(LocalShellBackend(folder), str(folder), folder=folder)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def local_sandbox(shared_local_sandbox: Sandbox) -> AsyncIterator[Tools]:
+    yield Tools(SandboxBackend(shared_local_sandbox))
+    await _empty(shared_local_sandbox)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def docker(containers: Containers) -> AsyncIterator[Tools]:
+    container = await containers.living()
+    yield Tools(SandboxBackend(container))
+    await _empty(container)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def shared_local_sandbox() -> AsyncIterator[Sandbox]:
+    folder = await asyncio.to_thread(lambda: Path(tempfile.mkdtemp()))
+    provider = await asyncio.to_thread(LocalProvider, _no_snapshot, folder, _owner())
+    async with _opened(provider) as sandbox:
+        yield sandbox
+    await asyncio.to_thread(shutil.rmtree, folder)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def containers() -> AsyncIterator[Containers]:
+    """Real containers, one after another, for all tests of this process."""
+    provider = DockerProvider(_no_snapshot, owner=_owner(), worker="contract")
+    try:
+        await provider.probe("fanout/python")
+    except SandboxFailure as failure:
+        missing(str(failure))
+    containers = Containers(provider)
+    yield containers
+    await containers.close()
+
+
+class Containers:
+    """Keeps one container for many tests. It ends when no heartbeat comes: while tests on other loops run."""
+
+    def __init__(self, provider: DockerProvider) -> None:
+        self._provider = provider
+        self._open: AsyncExitStack | None = None
+        self._container: Sandbox | None = None
+
+    async def living(self) -> Sandbox:
+        """The container that is there, or a new one."""
+        if self._container is not None:
+            with suppress(SandboxFailure):
+                await self._container.list(WORKSPACE)
+                return self._container
+        await self._let_go()
+        self._open = AsyncExitStack()
+        self._container = await self._open.enter_async_context(self._provider.open(_spec()))
+        return self._container
+
+    async def close(self) -> None:
+        await self._let_go()
+        await self._provider.reap(_no_job_lives)
+        await self._provider.close()
+
+    async def _let_go(self) -> None:
+        if self._open is not None:
+            with suppress(SandboxFailure):
+                await self._open.aclose()
+
+
+@asynccontextmanager
+async def _opened(provider: SandboxProvider) -> AsyncIterator[Sandbox]:
+    """A sandbox of the provider, of which nothing is left afterwards."""
+    async with provider.open(_spec()) as sandbox:
+        yield sandbox
+    await provider.reap(_no_job_lives)
+    await provider.close()
+
+
+def _spec() -> SandboxSpec:
+    limits = Limits(
+        timeout_seconds=600, cpus=1, memory_bytes=2**30, pids=200, disk_bytes=2**30, network="none"
+    )
+    return SandboxSpec(job_id=new_job_id(), attempt=1, image="fanout/python", limits=limits)
+
+
+async def _empty(sandbox: Sandbox) -> None:
+    for entry in await sandbox.list(WORKSPACE):
+        await sandbox.delete(entry.path)
+
+
+async def _no_snapshot(blob_id: str) -> Path:
+    raise AssertionError(blob_id)
+
+
+async def _no_job_lives(_job_id: str) -> bool:
+    return False
+
+
+def _owner() -> str:
+    return f"contract-{secrets.token_hex(4)}"

@@ -1,0 +1,114 @@
+"""What S2 says of `glob` and `grep`, and what it leaves open; on every backend."""
+
+from typing import Any
+
+import pytest
+
+from orchestrator.deep_agent import files as files_module
+from orchestrator.deep_agent.text import MAX_RESULT_CHARACTERS
+from tests.contract.file_tools import Tools
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_glob_knows_globstar_braces_and_the_base_directory(tools: Tools) -> None:
+    for name in ("a.txt", "src/a.ts", "src/b/c.ts", "src/b/d.js", "src/x/e.ts", ".hid/f.ts", ".git/g.ts"):
+        await tools.put(tools.at(f"{name}"), "x")
+    assert await tools.found("**/*.ts", tools.root) == ["/src/a.ts", "/src/b/c.ts", "/src/x/e.ts"]
+    assert await tools.found("*.txt", tools.root) == ["/a.txt"]
+    assert await tools.found("*.ts", tools.root) == []
+    assert await tools.found("src/{b,x}/*.ts", tools.root) == ["/src/b/c.ts", "/src/x/e.ts"]
+    assert await tools.found("**/*.{js,txt}", tools.root) == ["/a.txt", "/src/b/d.js"]
+    assert await tools.found("*.ts", tools.at("src")) == ["/src/a.ts"]
+    assert await tools.found(".hid/*", tools.root) == ["/.hid/f.ts"]
+    assert await tools.found(tools.at("src/*.ts")) == ["/src/a.ts"]
+    entry = (await tools.ok("glob", pattern="*.txt", path=tools.root))["entries"][0]
+    assert set(entry) == {"path", "is_dir", "size", "modified_at"}
+    assert entry["is_dir"] is False
+    assert await tools("glob", pattern="*.none") == {"status": "success", "entries": []}
+
+
+@pytest.mark.parametrize("pattern", ["../*", "a/../../*", "", "{1..100000}", "x" * 1000, "~/*", "**/" * 9])
+async def test_glob_patterns_that_escape_or_explode_are_refused(tools: Tools, pattern: str) -> None:
+    await tools.put(tools.at("a"), "x")
+    assert await tools.error("glob", pattern=pattern, path=tools.root)
+    if pattern:  # an empty filter is what some models send for none
+        assert await tools.error("grep", pattern="x", path=tools.root, glob=pattern)
+
+
+async def test_glob_says_when_and_why_it_is_partial(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(6):
+        await tools.put(tools.at(f"{n}"), "x")
+    monkeypatch.setattr(files_module, "MAX_ENTRIES", 4)
+    result = await tools.ok("glob", pattern="*", path=tools.root)
+    assert len(result["entries"]) == 4
+    assert result["truncated"] is True
+    assert "6 files match" in result["note"]
+    monkeypatch.setattr(files_module, "MAX_WALKED_FILES", 3)
+    assert "partial" in (await tools.ok("glob", pattern="*", path=tools.root))["note"]
+
+
+async def test_grep_is_literal_and_has_three_output_modes(tools: Tools) -> None:
+    await tools.put(tools.at("a.py"), "x = 1\n    def hello():\nhello()\n")
+    await tools.put(tools.at("sub/b.md"), "hello (a.*b) --pre=sh\r\n")
+
+    async def grep(pattern: str, **more: Any) -> str:
+        return str((await tools.ok("grep", pattern=pattern, **more))["result"])
+
+    assert await grep("hello") == tools.at(f"a.py\n{tools.root}/sub/b.md")
+    assert await grep("def", output_mode="content") == tools.at("a.py:2:    def hello():")
+    assert await grep("hello", output_mode="count") == tools.at(f"a.py: 2\n{tools.root}/sub/b.md: 1")
+    assert await grep("(a.*b)", output_mode="content") == tools.at("sub/b.md:1:hello (a.*b) --pre=sh")
+    assert await grep("--pre=sh") == tools.at("sub/b.md")
+    assert await grep("hello", glob="*.md") == tools.at("sub/b.md")
+    assert await grep("hello", glob="sub/*.md", path=tools.root) == tools.at("sub/b.md")
+    assert await grep("hello", path=tools.at("sub")) == tools.at("sub/b.md")
+    assert await grep("hello", path=tools.at("a.py"), output_mode="count") == tools.at("a.py: 2")
+    assert await grep("h.llo") == "No matches found."
+    assert "output_mode" in await tools.error("grep", pattern="x", output_mode="lines")
+    assert "pattern" in await tools.error("grep", pattern="")
+    assert "pattern" in await tools.error("grep", pattern="a\nb")
+    assert await tools.error("grep", pattern="a", path=tools.at("none"))
+
+
+async def test_grep_passes_over_binaries_and_git_and_is_bounded(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await tools.put(tools.at("bin"), b"needle\0")
+    await tools.put(tools.at(".git/x"), "needle")
+    await tools.put(tools.at("many"), "needle " + "x" * 3000 + "\n")
+    result = await tools.ok("grep", pattern="needle", output_mode="content")
+    assert result["result"].count("needle") == 1
+    assert len(result["result"]) < 2100
+    await tools.put(tools.at("many2"), "needle line\n" * 9000)
+    result = await tools.ok("grep", pattern="needle", output_mode="content")
+    assert len(result["result"]) <= MAX_RESULT_CHARACTERS + 100
+    monkeypatch.setattr(files_module, "MAX_GREP_HITS", 5)
+    assert "partial" in (await tools.ok("grep", pattern="needle", output_mode="count"))["note"]
+
+
+async def test_a_search_ends_with_its_time_and_says_so(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        await tools.put(tools.at(f"d/{number}"), "needle\n")
+    monkeypatch.setattr(files_module, "SEARCH_SECONDS", 0.0)
+    result = await tools.ok("glob", pattern="**/*", path=tools.root)
+    assert "0 seconds" in result["note"]
+    assert result["truncated"] is True
+
+
+async def test_ls_and_glob_follow_no_links_and_show_them_as_files(shell: Tools) -> None:
+    await shell.put(shell.at("d/needle.txt"), "needle\n")
+    await shell.execute(command="ln -s d link; ln -s / out; ln -s ../d d/again")
+    assert await shell.found("**/*", shell.root) == ["/d/again", "/d/needle.txt", "/link", "/out"]
+    assert (await shell.ok("grep", pattern="needle"))["result"] == shell.at("d/needle.txt")
+    kinds = {entry["path"]: entry["is_dir"] for entry in (await shell.ok("ls", path=shell.root))["entries"]}
+    assert kinds == {shell.at("d"): True, shell.at("link"): False, shell.at("out"): False}
+
+
+async def test_a_result_of_grep_over_the_limit_is_cut_at_a_line_and_says_so(tools: Tools) -> None:
+    await tools.put(tools.at("f"), "".join(f"needle {number} {'x' * 80}\n" for number in range(2000)))
+    result = (await tools.ok("grep", pattern="needle", output_mode="content"))["result"]
+    assert len(result) <= MAX_RESULT_CHARACTERS + 100
+    *lines, note = result.split("\n")
+    assert note == "... (the rest is left out; narrow the search)"
+    assert all(line.endswith("x" * 80) for line in lines)

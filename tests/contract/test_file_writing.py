@@ -1,0 +1,123 @@
+"""What S2 says of `write_file` and `edit_file`, and what it leaves open; on every backend."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.contract.file_tools import Tools
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_write_never_overwrites(tools: Tools) -> None:
+    await tools.put(tools.at("a"), "first")
+    message = await tools.error("write_file", file_path=tools.at("a"), content="second")
+    assert message == f"File already exists: {tools.root}/a. Use edit_file to modify."
+    assert await tools.get(tools.at("a")) == b"first"
+    assert "directory" in await tools.error("write_file", file_path=tools.root, content="x")
+    assert await tools.error("write_file", file_path=tools.at("a/b"), content="x")
+    assert await tools.error("write_file", file_path=tools.at("s"), content="\ud800")
+
+
+async def test_edit_speaks_s2s_words(tools: Tools) -> None:
+    await tools.put(tools.at("a"), "one two two\ntwo\n")
+
+    async def edit(old: str, new: str, **more: Any) -> Any:
+        return await tools("edit_file", file_path=tools.at("a"), old_string=old, new_string=new, **more)
+
+    assert (await edit("none", "x"))["message"] == "old_string not found in file content"
+    assert (await edit("two", "two"))["message"] == "old_string and new_string are identical"
+    assert (await edit("two", "x"))["message"] == (
+        "old_string appears 3 times. Provide more context to make it unique, or set replace_all=True."
+    )
+    assert "empty" in (await edit("", "x"))["message"]
+    assert "empty" in (await edit("", "x", replace_all=True))["message"]
+    assert await edit("one", "1") == {"status": "success", "path": tools.at("a"), "occurrences": 1}
+    assert (await edit("two", "2", replace_all=True))["occurrences"] == 3
+    assert await tools.get(tools.at("a")) == b"1 2 2\n2\n"
+    missing = await tools.error("edit_file", file_path=tools.at("no"), old_string="a", new_string="b")
+    assert missing == f"Error: file not found: {tools.root}/no"
+
+
+@pytest.mark.parametrize(
+    ("before", "old", "new", "after"),
+    [
+        ("a\r\nb\r\n", "a\nb", "x\ny", "x\r\ny\r\n"),
+        ("a\r\nb\r\n", "a", "x\ny", "x\r\ny\r\nb\r\n"),
+        ("a\r\nb\r\n", "a\r\nb", "x\r\ny", "x\r\ny\r\n"),
+        ("a\nb\n", "a\r\nb", "x\r\ny", "x\ny\n"),
+        ("a\nb\r\nc\n", "a", "x", "x\nb\r\nc\n"),
+        ("\ufeffa\n", "a", "b", "\ufeffb\n"),
+        ("a", "a", "b", "b"),
+    ],
+)
+async def test_edit_keeps_line_ends_as_they_are(
+    tools: Tools, before: str, old: str, new: str, after: str
+) -> None:
+    await tools.put(tools.at("f"), before)
+    await tools.ok("edit_file", file_path=tools.at("f"), old_string=old, new_string=new)
+    assert (await tools.get(tools.at("f"))).decode() == after
+
+
+async def test_an_edit_is_refused_when_the_file_changed_since_this_agent_read_it(tools: Tools) -> None:
+    await tools.put(tools.at("f"), "a b\n")
+    await tools.ok("read_file", file_path=tools.at("f"))
+    await tools.put(tools.at("f"), "a c\n")
+    message = await tools.error("edit_file", file_path=tools.at("f"), old_string="a", new_string="x")
+    assert "changed since you read it" in message
+    await tools.ok("read_file", file_path=tools.at("f"))
+    await tools.ok("edit_file", file_path=tools.at("f"), old_string="a", new_string="x")
+    await tools.ok("edit_file", file_path=tools.at("f"), old_string="x", new_string="y")
+    assert await tools.get(tools.at("f")) == b"y c\n"
+
+
+async def test_parallel_edits_of_one_file_in_one_reply_all_arrive(tools: Tools) -> None:
+    await tools.put(tools.at("f"), "".join(f"<{n}>\n" for n in range(20)))
+    await asyncio.gather(
+        *(
+            tools.ok("edit_file", file_path=tools.at("f"), old_string=f"<{n}>", new_string=f"[{n}]")
+            for n in range(20)
+        )
+    )
+    assert (await tools.get(tools.at("f"))).decode() == "".join(f"[{n}]\n" for n in range(20))
+
+
+async def test_of_many_agents_that_create_one_file_exactly_one_succeeds(tools: Tools) -> None:
+    agents = [tools.another_agent() for _ in range(8)]
+    results = await asyncio.gather(
+        *(
+            agent("write_file", file_path=tools.at("new/one"), content=f"{number}\n" * 1000)
+            for number, agent in enumerate(agents)
+        )
+    )
+    winners = [number for number, result in enumerate(results) if result["status"] == "success"]
+    assert len(winners) == 1
+    assert await tools.get(tools.at("new/one")) == f"{winners[0]}\n".encode() * 1000
+
+
+async def test_an_edit_is_refused_when_another_agent_changed_the_file(tools: Tools) -> None:
+    other = tools.another_agent()
+    await tools.ok("write_file", file_path=tools.at("f"), content="a b\n")
+    await other.ok("edit_file", file_path=tools.at("f"), old_string="b", new_string="c")
+    message = await tools.error("edit_file", file_path=tools.at("f"), old_string="a", new_string="x")
+    assert message == f"{tools.root}/f changed since you read it. Read it again before you edit it."
+    assert await tools.get(tools.at("f")) == b"a c\n"
+
+
+async def test_a_file_that_was_never_read_may_be_edited(tools: Tools) -> None:
+    await tools.put(tools.at("f"), "a\n")
+    await tools.ok("edit_file", file_path=tools.at("f"), old_string="a", new_string="b")
+
+
+async def test_an_edit_keeps_the_files_mode_and_goes_through_a_link(shell: Tools) -> None:
+    await shell.execute(command="echo '#!/bin/sh' > real; chmod 750 real; ln -s real link")
+    await shell.ok("edit_file", file_path=shell.at("link"), old_string="/bin/sh", new_string="/bin/bash")
+    shown = await shell.execute(command="stat -c %a real; cat real; readlink link")
+    assert shown["output"] == "750\n#!/bin/bash\nreal\n"
+
+
+async def test_a_link_is_in_the_way_of_a_new_file_even_when_it_leads_nowhere(shell: Tools) -> None:
+    await shell.execute(command="ln -s target link")
+    assert await shell.error("write_file", file_path=shell.at("link"), content="x")
+    assert (await shell.execute(command="test -e target"))["exit_code"] == 1

@@ -1,0 +1,155 @@
+"""What S2 says of `execute`, and what it leaves open; on every backend with a shell."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from orchestrator.deep_agent.backends.local_shell import LocalShellBackend
+from orchestrator.deep_agent.backends.protocol import Execution, Shell
+from tests.contract.file_tools import Tools
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def lives(shell: Tools, file: str) -> bool:
+    """Whether the process whose number is in the file is there, and not just waiting to be collected."""
+    shown = await shell.execute(command=f"sed 's/.*) //' /proc/$(cat {file})/stat")
+    return shown["exit_code"] == 0 and shown["output"][:1] not in {"Z", "X"}
+
+
+async def test_a_command_runs_on_the_files_and_answers_with_s2s_result(shell: Tools) -> None:
+    await shell.ok("write_file", file_path=shell.at("a.txt"), content="hi\n")
+    assert await shell.execute(command="cat a.txt; test -f a.txt && echo here") == {
+        "status": "success",
+        "output": "hi\nhere\n",
+        "exit_code": 0,
+        "truncated": False,
+    }
+
+
+async def test_the_shell_and_the_file_tools_have_the_same_paths(shell: Tools) -> None:
+    assert (await shell.execute(command="pwd"))["output"].strip() == shell.root
+    await shell.execute(command=f"mkdir -p sub && echo text > {shell.root}/sub/new")
+    assert (await shell.ok("read_file", file_path=shell.at("sub/new")))["content"] == "     1\ttext"
+
+
+async def test_a_failed_command_has_its_exit_code_and_what_it_said(shell: Tools) -> None:
+    failed = await shell.execute(command="no-such-command")
+    assert (failed["status"], failed["exit_code"]) == ("error", 127)
+    assert "no-such-command" in failed["output"]
+    assert (await shell.execute(command="echo out; echo err >&2; exit 3")) == {
+        "status": "error",
+        "output": "out\nerr\n",
+        "exit_code": 3,
+        "truncated": False,
+    }
+
+
+async def test_a_command_over_its_time_is_killed_with_everything_that_it_started(shell: Tools) -> None:
+    command = "(setsid sleep 31 & echo $! > child; wait) & sleep 32"
+    late = await shell.execute(command=command, timeout_seconds=0.5)
+    assert late == {
+        "status": "error",
+        "output": "Command timed out after 0.5s",
+        "exit_code": -1,
+        "truncated": False,
+    }
+    assert not await lives(shell, "child")
+
+
+async def test_output_before_the_timeout_is_kept(shell: Tools) -> None:
+    late = await shell.execute(command="echo begun; sleep 30", timeout_seconds=0.5)
+    assert late["output"] == "Command timed out after 0.5s\nbegun\n"
+
+
+async def test_long_output_keeps_its_head_and_its_tail(shell: Tools) -> None:
+    loud = await shell.execute(command="echo first; head -c 300000 /dev/zero | tr '\\0' x; echo; echo last")
+    assert loud["truncated"] is True
+    assert len(loud["output"]) == 100_000
+    assert loud["output"].startswith("first\nx")
+    assert loud["output"].endswith("x\nlast\n")
+    just = await shell.execute(command="head -c 100000 /dev/zero | tr '\\0' x")
+    assert (just["truncated"], len(just["output"])) == (False, 100_000)
+
+
+async def test_output_that_is_no_text_is_shown_all_the_same(shell: Tools) -> None:
+    result = await shell.execute(command="printf 'a\\377b\\n'")
+    assert result["output"] == "a\N{REPLACEMENT CHARACTER}b\n"
+
+
+async def test_a_background_child_does_not_make_the_call_wait(shell: Tools) -> None:
+    started = time.monotonic()
+    result = await shell.execute(command="sleep 20 & echo done")
+    assert result["output"] == "done\n"
+    assert time.monotonic() - started < 10
+
+
+async def test_nobody_can_be_asked_by_a_command(shell: Tools) -> None:
+    result = await shell.execute(command="cat; read answer || echo nobody", timeout_seconds=5)
+    assert result["output"] == "nobody\n"
+
+
+async def test_a_cancelled_call_leaves_no_process(shell: Tools) -> None:
+    running = asyncio.create_task(shell.execute(command="echo $$ > pid; sleep 30"))
+    while not await shell.found("pid"):  # noqa: ASYNC110 - a file has no event
+        await asyncio.sleep(0.02)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not await lives(shell, "pid")
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        ({"command": " "}, "non-empty"),
+        ({"command": "a\0b"}, "NUL"),
+        ({"command": "x" * 140_000}, "shorter"),
+        ({"command": "ls", "timeout_seconds": 0}, "timeout_seconds"),
+        ({"command": "ls", "timeout_seconds": 9999}, "timeout_seconds"),
+        ({"command": "ls", "cwd": "/"}, "cwd"),
+    ],
+)
+async def test_a_wrong_call_is_told_in_words(shell: Tools, args: dict[str, object], named: str) -> None:
+    result = await shell.execute(**args)
+    assert result["status"] == "error"
+    assert named in result["message"]
+
+
+async def test_an_edit_is_refused_when_the_shell_changed_the_file(shell: Tools) -> None:
+    await shell.ok("write_file", file_path=shell.at("a.txt"), content="hi\n")
+    await shell.execute(command="echo changed > a.txt")
+    message = await shell.error(
+        "edit_file", file_path=shell.at("a.txt"), old_string="changed", new_string="x"
+    )
+    assert "changed since" in message
+
+
+async def test_without_a_time_a_command_gets_120_seconds_and_100000_bytes(local_shell: Tools) -> None:
+    asked: list[tuple[float, int]] = []
+
+    class Remembering(LocalShellBackend):
+        async def execute(
+            self, command: str, timeout_seconds: float, max_output_bytes: int, on_output: Any = None
+        ) -> Execution:
+            asked.append((timeout_seconds, max_output_bytes))
+            return await super().execute(command, timeout_seconds, max_output_bytes, on_output)
+
+    assert local_shell.folder is not None
+    await Tools(Remembering(local_shell.folder)).execute(command="true")
+    assert asked == [(120.0, 100_000)]
+
+
+async def test_output_is_handed_on_while_the_command_runs(shell: Tools) -> None:
+    assert isinstance(shell.backend, Shell)
+    heard: list[bytes] = []
+
+    async def hear(data: bytes) -> None:
+        heard.append(data)
+        await shell.put(shell.at("go"), "")
+
+    waiting = "echo first; while [ ! -e go ]; do sleep 0.05; done; echo last"
+    ended = await shell.backend.execute(waiting, 20, 1000, hear)
+    assert (ended.output, b"".join(heard)) == ("first\nlast\n", b"first\nlast\n")

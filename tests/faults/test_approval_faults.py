@@ -1,0 +1,256 @@
+"""Approvals survive whatever dies: worker, parent, Redis, at any moment. What ran never runs again."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from config.agent_definitions import load_agent_definitions
+from orchestrator.deep_agent.prompts import CALL_INTERRUPTED
+from orchestrator.jobs.approvals import ApprovalAnswer
+from orchestrator.jobs.changes import ChangeBundle
+from orchestrator.jobs.connection import connect
+from orchestrator.jobs.failures import LeaseLost
+from orchestrator.jobs.journal import EventType
+from orchestrator.jobs.keys import Keys
+from orchestrator.jobs.state import JobState
+from tests.builders import make_spec, make_worker
+from tests.integration.jobs.bench import Bench, opened_bench
+from tests.integration.scripts import DONE, call, calls, conversation, shell, write_script
+from tests.integration.worker.approvals import agents_folder, file_of, journal, know_guarded_agent, parked
+from tests.services import Installation, RedisProcess, installation
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(150)]
+
+YES = ApprovalAnswer(decision="approve")
+
+SCRIPT = (
+    conversation("short", shell("echo ran >> out.txt"), DONE),
+    conversation("long", shell("echo ran >> out.txt; sleep 30"), DONE),
+    conversation(
+        "side by side",
+        calls(call("execute", command="echo ran >> out.txt"), call("ls", path="/workspace")),
+        shell("echo again >> out.txt"),
+        DONE,
+    ),
+)
+
+
+@pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.docker)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Installation]:
+    script = write_script(tmp_path, *SCRIPT)
+    settings = {
+        "FANOUT_SANDBOX__PROVIDER": str(request.param),
+        "FANOUT_AGENTS_DIR": str(agents_folder(tmp_path)),
+    }
+    with installation(tmp_path, script=script, **settings) as made:
+        know_guarded_agent(made)
+        yield made
+
+
+async def test_worker_redis_and_parent_may_die_while_a_person_thinks(place: Installation) -> None:
+    worker = place.start_worker()
+    async with place.client() as client:
+        await place.ready(client)
+        command = ("-m", "orchestrator", "submit", "short", "--agent", "guarded", "--wait")
+        parent = await asyncio.create_subprocess_exec(
+            sys.executable, *command, env=place.environment, stdout=asyncio.subprocess.PIPE
+        )
+        assert parent.stdout is not None
+        job_id = (await parent.stdout.readline()).decode().strip()
+        (approval,) = await parked(client, job_id)
+        parent.kill()
+        worker.kill()
+        place.redis.kill()
+        await parent.communicate()
+        place.redis.start()
+        assert (await client.get(job_id)).state is JobState.WAITING
+
+        await client.answer(approval.id, "approve")  # nobody is there to hear it
+        assert (await client.get(job_id)).state is JobState.QUEUED
+        place.start_worker()
+
+        result = await client.wait(job_id, 60)
+        assert result.success, result.error
+        assert await file_of(client, job_id, "out.txt") == "ran\n"
+        assert (result.attempts, result.usage.model_calls) == (1, 2)
+
+
+async def test_a_worker_killed_in_an_approved_call_is_not_asked_about_again(place: Installation) -> None:
+    worker = place.start_worker()
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(make_spec("long", agent="guarded"))
+        (approval,) = await parked(client, job_id)
+        await client.answer(approval.id, "approve")
+        async with asyncio.timeout(30):
+            events = client.events(job_id)
+            calls_seen = 0
+            while calls_seen < 2:  # asked, then made
+                calls_seen += (await anext(events)).type is EventType.TOOL_CALL
+        await asyncio.sleep(1)
+        worker.kill()
+        place.start_worker()
+
+        result = await client.wait(job_id, 60)
+
+        assert result.success, result.error
+        assert await file_of(client, job_id, "out.txt") == "ran\n"
+        assert CALL_INTERRUPTED[:40] in str(await journal(client, job_id, EventType.TOOL_RESULT))
+        assert len(await journal(client, job_id, EventType.APPROVAL_REQUESTED)) == 1
+
+
+# A worker that dies at any entry of the journal
+
+
+class Mortal:
+    """Lets the journal's append number `dies_at` and all after it fail, as if the worker were gone."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._append = bench.journal.append
+        self._left: int | None = None
+        bench.journal.append = self  # type: ignore[method-assign,assignment]
+
+    def dies_at(self, number: int | None) -> None:
+        self._left = number
+
+    @property
+    def died(self) -> bool:
+        return self._left is not None and self._left <= 0
+
+    async def __call__(self, *arguments: object) -> str:
+        if self._left is not None:
+            self._left -= 1
+            if self._left <= 0:
+                raise LeaseLost("The worker is gone.")
+        return await self._append(*arguments)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def bench(
+    redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Bench]:
+    monkeypatch.setattr("workers.job_runner.RETRY_PAUSE_SECONDS", 0.0)
+    redis: Redis = connect(redis_server.url)
+    await redis.flushall()
+    script = write_script(tmp_path, *SCRIPT)
+    async with opened_bench(redis, tmp_path, script) as made:
+        definitions = await asyncio.to_thread(load_agent_definitions, agents_folder(tmp_path))
+        made.runner._definitions = definitions
+        yield made
+    await redis.aclose()
+
+
+async def lapse(bench: Bench, job_id: str) -> None:
+    """Let the dead attempt's lease be over now, and another attempt begin."""
+    redis = bench.ledger._redis
+    if await redis.zscore(Keys().leases, job_id) is not None:
+        await redis.zadd(Keys().leases, {job_id: 1})
+    await bench.ledger.reap()
+    await bench.admission.pump()
+    await bench.work_off()
+
+
+@pytest.mark.parametrize("when", ["asking", "answered"])
+async def test_a_worker_may_die_at_any_entry_of_the_journal(bench: Bench, when: str) -> None:
+    """The same job again and again, each time with a death one entry later, until it gets through."""
+    mortal = Mortal(bench)
+    for dies_at in range(1, 40):
+        spec = make_spec("side by side", agent="guarded", max_attempts=9)
+        mortal.dies_at(dies_at if when == "asking" else None)
+        job_id = await bench.submit(spec)
+        await bench.work_off()
+        died = mortal.died
+        mortal.dies_at(None)
+        await lapse(bench, job_id)
+        if when == "answered":
+            (first,) = await bench.ledger.approvals()
+            await bench.ledger.answer(first.id, YES)
+            mortal.dies_at(dies_at)
+            await bench.admission.pump()
+            await bench.work_off()
+            died = mortal.died
+            mortal.dies_at(None)
+            await lapse(bench, job_id)
+        while (await bench.ledger.get(job_id)).state is JobState.WAITING:
+            (approval,) = await bench.ledger.approvals()
+            await bench.ledger.answer(approval.id, YES)
+            await bench.admission.pump()
+            await bench.work_off()
+
+        result = await bench.ended(job_id)
+        assert result.success, (dies_at, result.error)
+        lines = await out_lines(bench, job_id)
+        assert lines in (["ran", "again"], ["again"], ["ran"], []), dies_at  # each once at the most
+        approved = [
+            event for event in await bench.journal.read(job_id) if event.type is EventType.APPROVAL_RESOLVED
+        ]
+        assert len(lines) <= len(approved), dies_at
+        if not died:
+            assert lines == ["ran", "again"]
+            return
+    pytest.fail("no attempt lived long enough")
+
+
+async def test_no_call_runs_that_was_not_approved(bench: Bench) -> None:
+    mortal = Mortal(bench)
+    for dies_at in range(1, 20):
+        mortal.dies_at(dies_at)
+        job_id = await bench.submit(make_spec("short", agent="guarded", max_attempts=9))
+        await bench.work_off()
+        died = mortal.died
+        mortal.dies_at(None)
+        await lapse(bench, job_id)
+        record = await bench.ledger.get(job_id)
+        if record.state is JobState.WAITING:
+            assert not list(bench.sandboxes.glob(f"jobs/{job_id}/tree/out.txt"))
+            await bench.ledger.cancel(job_id)
+        else:  # the call was answered as interrupted, and the model did not make it again
+            assert await out_lines(bench, job_id) == []
+        if not died:
+            return
+    pytest.fail("no attempt lived long enough")
+
+
+async def test_an_answer_does_not_count_where_the_conversation_begins_anew(bench: Bench) -> None:
+    """Another host has no files of it: what was approved there says nothing about what is asked here."""
+    job_id = await bench.submit(make_spec("short", agent="guarded"))
+    await bench.work_off()
+    (first,) = await bench.ledger.approvals()
+    await bench.ledger.answer(first.id, YES)
+    bench.worker = make_worker("w2", host="h2")
+    await bench.ledger.register(bench.worker, 600)
+
+    await bench.admission.pump()
+    await bench.work_off()
+
+    (second,) = await bench.ledger.approvals()
+    assert second.id != first.id
+    assert not list(bench.sandboxes.glob(f"jobs/{job_id}/tree/out.txt"))
+    await bench.ledger.answer(second.id, YES)
+    await bench.admission.pump()
+    await bench.work_off()
+    assert (await bench.ended(job_id)).success
+    assert await out_lines(bench, job_id) == ["ran"]
+
+
+async def out_lines(bench: Bench, job_id: str) -> list[str]:
+    """What the job wrote to out.txt, from its changes."""
+    changes = (await bench.ended(job_id)).changes
+    if changes is None:
+        return []
+    raw = await bench.blobs.get(changes)
+
+    def read() -> str:
+        with ChangeBundle.open(io.BytesIO(raw)) as bundle:
+            (file,) = bundle.changes.files
+            assert file.after is not None
+            return bundle.content(file.after).decode()
+
+    return (await asyncio.to_thread(read)).splitlines()

@@ -1,0 +1,109 @@
+"""SIGTERM: jobs go on elsewhere without losing an attempt, or are finished first by a worker that drains."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.client import JobClient
+from orchestrator.jobs.journal import EventType, JournalEvent
+from tests.builders import make_spec
+from tests.integration.scripts import DONE, conversation, shell, write_script
+from tests.services import Installation, WorkerProcess, installation
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+
+SCRIPT = (conversation("four seconds", shell("sleep 4; echo done > done.txt"), DONE),)
+JOBS = 20
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Installation]:
+    with installation(tmp_path, script=write_script(tmp_path, *SCRIPT)) as made:
+        yield made
+
+
+async def test_twenty_jobs_go_on_elsewhere_within_four_seconds_and_lose_no_attempt(
+    place: Installation,
+) -> None:
+    stopped = place.start_worker(concurrency=JOBS)
+    async with place.client() as client:
+        await place.ready(client)
+        ids = await client.submit_many([(make_spec("four seconds"), None) for _ in range(JOBS)])
+        for job_id in ids:
+            await _until(client, job_id, EventType.TOOL_CALL)
+        await asyncio.to_thread(place.start_worker, JOBS)
+        await place.ready(client, 2)
+        told_at = time.time()
+        await asyncio.to_thread(stopped.send, signal.SIGTERM)
+        gone_after = time.time() - told_at
+        results = [await client.wait(job_id) for job_id in ids]
+        journals = [[event async for event in client.events(job_id, follow=False)] for job_id in ids]
+    assert stopped.process is not None
+    assert stopped.process.returncode == 0
+    assert gone_after < 10  # the grace time
+    assert [(result.success, result.attempts) for result in results] == [(True, 1)] * JOBS
+    assert max(_running_again(journal) for journal in journals) - told_at < 4
+
+
+async def test_a_draining_worker_finishes_its_jobs_and_takes_no_more(place: Installation) -> None:
+    drained = place.start_worker(FANOUT_WORKER__DRAIN="true")
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(make_spec("four seconds"))
+        await _until(client, job_id, EventType.TOOL_CALL)
+        ending = asyncio.create_task(asyncio.to_thread(drained.send, signal.SIGTERM))
+        await _until_draining(client)
+        later = await client.submit(make_spec("four seconds"))
+        await ending
+        result = await client.wait(job_id)
+        assert (result.success, result.attempts) == (True, 1)
+        assert drained.process is not None
+        assert drained.process.returncode == 0
+        assert [state async for state in _states(client, job_id)] == ["queued", "running", "succeeded"]
+        assert [state async for state in _states(client, later)] == ["queued"]
+
+
+async def test_a_draining_worker_that_is_asked_again_hands_its_jobs_over(place: Installation) -> None:
+    drained = place.start_worker(FANOUT_WORKER__DRAIN="true")
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(make_spec("four seconds"))
+        await _until(client, job_id, EventType.TOOL_CALL)
+        _tell(drained)
+        await _until_draining(client)
+        await asyncio.to_thread(drained.send, signal.SIGTERM)
+        assert [state async for state in _states(client, job_id)] == ["queued", "running", "queued"]
+
+
+def _tell(worker: WorkerProcess) -> None:
+    assert worker.process is not None
+    worker.process.send_signal(signal.SIGTERM)
+
+
+async def _until(client: JobClient, job_id: str, kind: EventType) -> None:
+    async for event in client.events(job_id):
+        if event.type is kind:
+            return
+
+
+async def _until_draining(client: JobClient) -> None:
+    async with asyncio.timeout(10):
+        while not any(worker.draining for worker in await client.workers()):  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.05)
+
+
+async def _states(client: JobClient, job_id: str):
+    async for event in client.events(job_id, follow=False):
+        if event.type is EventType.JOB_STATE:
+            yield event.data["state"]
+
+
+def _running_again(journal: list[JournalEvent]) -> float:
+    """When the job ran for the last time."""
+    return max(event.at for event in journal if event.data.get("state") == "running")

@@ -1,0 +1,77 @@
+"""Both ways to delegate to jobs: one `task` tool, or one tool for each callable agent."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from config.agent_definitions import AgentDefinition, AgentDefinitions
+from orchestrator.coordinator import create_coordinator
+from orchestrator.deep_agent.roster import tool_name
+from orchestrator.jobs.failures import InvalidJob
+from tests.integration.coordinator.driving import Coordination
+from tests.integration.scripts import call, calls
+from tests.services import Installation
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+async def by_agent(
+    shared_place: Installation, tmp_path: Path, workspace: Path
+) -> AsyncIterator[Coordination]:
+    """A coordination whose coordinator has `delegation: agent_tools`."""
+    async with shared_place.client() as client:
+        await shared_place.ready(client)
+        definitions = dict(client.definitions)
+        changed = definitions["coordinator"].model_copy(update={"delegation": "agent_tools"})
+        client.definitions = AgentDefinitions({**definitions, "coordinator": changed})
+        yield Coordination(client, tmp_path, workspace)
+
+
+async def test_one_tool_for_each_agent_starts_jobs_at_the_same_time(by_agent: Coordination) -> None:
+    run = await by_agent.run(
+        calls(
+            call("researcher", description="run: echo a > a.txt", context="here"),
+            call("general_purpose", description="run: echo b > b.txt"),
+        )
+    )
+
+    assert [result["status"] for result in run.results] == ["success", "success"]
+    assert sorted(path.name for path in by_agent.workspace.iterdir()) == ["a.txt", "b.txt", "kept.txt"]
+    records = [await by_agent.client.get(result["job_id"]) for result in run.results]
+    assert [record.agent for record in records] == ["researcher", "general-purpose"]
+    assert records[0].context == "here"
+
+
+async def test_starting_without_waiting_is_there_in_both_styles(
+    by_agent: Coordination, coordination: Coordination
+) -> None:
+    names = {
+        style: {
+            tool_name(tool)
+            for tool in create_coordinator(made.client, workspace=made.workspace, model="scripted:none").tools
+        }
+        for style, made in (("agent_tools", by_agent), ("task", coordination))
+    }
+    rest = {"tasks", "start_task", "check_task", "wait_tasks", "update_task", "cancel_task", "list_tasks"}
+    assert rest <= names["task"] & names["agent_tools"]
+    assert names["task"] - names["agent_tools"] == {"task"}
+    assert {"researcher", "general_purpose"} <= names["agent_tools"] - names["task"]
+
+
+async def test_a_mistake_in_a_call_is_answered_in_words(by_agent: Coordination) -> None:
+    run = await by_agent.run(calls(call("tester", description=" "), call("tester", wrong="x")))
+    assert "description is empty" in run.results[0]["error"]
+    assert "called with wrong arguments" in run.results[1]["message"]
+
+
+async def test_an_agent_that_is_named_like_a_tool_is_refused(by_agent: Coordination) -> None:
+    definitions = dict(by_agent.client.definitions)
+    named = AgentDefinition(name="ls", description="Lists.", instruction="List.")
+    caller = definitions["coordinator"].model_copy(update={"subagents": ("ls",)})
+    by_agent.client.definitions = AgentDefinitions({**definitions, "ls": named, "coordinator": caller})
+    with pytest.raises(InvalidJob, match="Two tools are named ls"):
+        create_coordinator(by_agent.client, workspace=by_agent.workspace, model="scripted:none")

@@ -1,0 +1,91 @@
+"""MCP servers of a coordinator, through `fanout run`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config.agent_definitions import load_agent_definitions
+from orchestrator.coordinator import create_coordinator
+from orchestrator.jobs.failures import InvalidJob
+from tests.integration.scripts import call, calls, conversation, says, write_script
+from tests.mcp_servers import HttpServer, http_server, url_of
+from tests.services import REPOSITORY, Installation, installation
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+
+KEY = "canary-mcp-key-8812"
+SCRIPT = conversation("add", calls(call("calc__add", a=20, b=22)), says("It is {{last_result}}"))
+DEFINITION = "name: {name}\ndescription: Adds.\ninstruction: Do it.\nmcp_servers:\n- {server}\n"
+REMOTE = "{{name: calc, url: '{url}', headers: {{authorization: 'Bearer ${{CALC_KEY}}'}}}}"
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[HttpServer]:
+    with http_server(wanted=("authorization", f"Bearer {KEY}")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, http: HttpServer) -> Iterator[Installation]:
+    folder = tmp_path_factory.mktemp("place")
+    agents = folder / "agents"
+    agents.mkdir()
+    servers = {
+        "remote": REMOTE.format(url=url_of(http)),
+        "gone": REMOTE.format(url="http://127.0.0.1:9/mcp"),
+        "inside": "{name: files, command: [python3, server.py]}",
+    }
+    for name, server in servers.items():
+        (agents / f"{name}.yaml").write_text(DEFINITION.format(name=name, server=server))
+    environment = {"FANOUT_AGENTS_DIR": str(agents), "CALC_KEY": KEY, "NO_PROXY": "127.0.0.1"}
+    with installation(folder, script=write_script(folder, SCRIPT), **environment) as made:
+        made.definitions = load_agent_definitions(agents)
+        yield made
+
+
+def coordinate(place: Installation, folder: Path, agent: str) -> Any:
+    """What `fanout run` tells."""
+    options = ("--workspace", str(folder), "--agent", agent, "--yes", "--json")
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestrator", "run", "add", *options],
+        env=place.environment,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    assert KEY not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_coordinator_has_the_tools_of_servers_at_a_url(place: Installation, tmp_path: Path) -> None:
+    outcome = coordinate(place, tmp_path, "remote")
+
+    assert outcome["success"], outcome["error"]
+    assert "42" in outcome["text"]
+
+
+def test_a_coordinator_whose_server_is_gone_ends_in_words(place: Installation, tmp_path: Path) -> None:
+    assert coordinate(place, tmp_path, "gone")["error"] == {
+        "type": "McpServerUnavailable",
+        "message": "mcp server calc did not start: it cannot be reached (ConnectError).",
+        "retryable": True,
+    }
+
+
+async def test_a_coordinator_refuses_a_server_with_a_command(place: Installation, tmp_path: Path) -> None:
+    async with place.client() as client:
+        with pytest.raises(InvalidJob, match="mcp server files has a command, which runs in a job's sandbox"):
+            create_coordinator(
+                client, workspace=tmp_path, agent="inside", model=place.environment["FANOUT_MODEL"]
+            )

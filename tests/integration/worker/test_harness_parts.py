@@ -1,0 +1,167 @@
+"""The harness's guards on a real worker: loops, calls that were cut off, budgets, and what is shown live."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.client import JobClient
+from orchestrator.coordinator import CoordinatorEvent, run_goal
+from orchestrator.deep_agent.loop_guard import MAX_REPEATED_CALLS, MAX_SAME_CALLS
+from orchestrator.deep_agent.prompts import CALL_INTERRUPTED
+from orchestrator.jobs.journal import EventType, JournalEvent
+from orchestrator.jobs.spec import Limits
+from orchestrator.jobs.state import JobState
+from tests.builders import make_spec
+from tests.integration.scripts import DONE, call, calls, conversation, says, shell, write_script
+from tests.services import REPOSITORY, Installation, installation
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+
+COUNTING = "for n in 1 2 3 4 5 6; do echo line $n; sleep 0.5; done"
+LONG_TEXT = "I shall now count from one to six. " * 20
+TIMEOUT_SECONDS = 2
+
+SCRIPT = (
+    conversation("^loop", *(shell("echo again >> looks") for _ in range(20))),
+    conversation("^spend", *(calls(*[call("ls", path=f"/workspace/{n}")] * 2) for n in range(9))),
+    conversation("^hang", shell("echo x >> begun; sleep 600"), says("## Summary\n{{last_result}}")),
+    conversation("^count", {**shell(COUNTING), "text": LONG_TEXT}, DONE),
+    conversation("^delegate (.*)$", calls(call("task", description="{{1}}")), DONE),
+)
+
+SLOW_COORDINATOR = f"""\
+name: slow
+description: Has little time.
+instruction: Delegate.
+limits: {{timeout_seconds: {TIMEOUT_SECONDS}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    folder = tmp_path_factory.mktemp("harness")
+    streaming = {"FANOUT_WORKER__STREAM_TEXT": "true", "FANOUT_WORKER__LEASE_SECONDS": "2"}
+    with installation(folder, script=write_script(folder, *SCRIPT), **streaming) as made:
+        made.start_worker()
+        yield made
+
+
+async def journal(client: JobClient, job_id: str, kind: EventType) -> list[JournalEvent]:
+    return [event async for event in client.events(job_id, follow=False) if event.type is kind]
+
+
+async def test_a_job_that_repeats_itself_is_stopped_and_says_why(place: Installation) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        result = await client.run(make_spec("loop"))
+
+        assert result.state is JobState.FAILED
+        assert result.error is not None
+        assert result.error.type == "AgentFailed"
+        assert (
+            f"the same call of execute with the same arguments {MAX_REPEATED_CALLS}" in result.error.message
+        )
+        assert result.usage.tool_calls == MAX_REPEATED_CALLS
+        results = await journal(client, result.job_id, EventType.TOOL_RESULT)
+        refused = ["times in a row" in str(event.data) for event in results]
+        assert refused == [False] * MAX_SAME_CALLS + [True] * (MAX_REPEATED_CALLS - MAX_SAME_CALLS)
+
+
+async def test_tool_calls_are_limited_by_the_job(place: Installation) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        result = await client.run(make_spec("spend", limits=Limits(max_tool_calls=3)))
+
+    assert result.error is not None
+    assert (result.error.type, result.error.message) == (
+        "LimitReached",
+        "The limit max_tool_calls=3 is reached (3 used).",
+    )
+    assert result.usage.tool_calls == 3
+
+
+async def test_a_call_whose_worker_was_killed_is_answered_and_the_model_is_told(place: Installation) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(make_spec("hang"))
+        async for event in client.events(job_id):
+            if event.type is EventType.TOOL_CALL:
+                break
+        place.workers[-1].kill()
+        place.start_worker()
+        result = await client.wait(job_id)
+
+    assert result.success
+    assert result.attempts == 2
+    assert CALL_INTERRUPTED in result.summary
+    assert result.usage.tool_calls == 1
+
+
+async def test_what_a_job_prints_and_says_is_in_its_journal_while_it_runs(place: Installation) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(make_spec("count"))
+        seen = [
+            (event.data["stream"], (await client.get(job_id)).state)
+            async for event in client.events(job_id)
+            if event.type is EventType.LOG
+        ]
+        logs = await journal(client, job_id, EventType.LOG)
+        (answer,) = await journal(client, job_id, EventType.TOOL_RESULT)
+
+    assert {state for _, state in seen} == {JobState.RUNNING}
+    assert {stream for stream, _ in seen} == {"text", "output"}
+    assert all(
+        ("line" if event.data["stream"] == "output" else "count") in str(event.data["text"]) for event in logs
+    )
+    assert len(logs) <= 6
+    assert "line 1\\nline 2" in answer.model_dump_json()
+
+
+async def test_a_coordinator_passes_on_what_its_jobs_show(place: Installation, tmp_path: Path) -> None:
+    told: list[CoordinatorEvent] = []
+    async with place.client() as client:
+        await place.ready(client)
+        outcome = await run_goal(
+            client,
+            goal="delegate count",
+            workspace=tmp_path,
+            model=place.environment["FANOUT_MODEL"],
+            on_event=told.append,
+            stream_text=True,
+        )
+
+    assert outcome.success
+    assert any(event.kind == "progress" and ": line" in event.text for event in told)
+    pieces = "".join(event.text for event in told if event.kind == "partial")
+    assert pieces == outcome.text == DONE["text"]
+
+
+async def test_a_coordinator_whose_time_is_over_ends_its_jobs_and_exits_with_5(
+    place: Installation, tmp_path: Path
+) -> None:
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents" / "slow.yaml").write_text(SLOW_COORDINATOR)
+    (tmp_path / "work").mkdir()
+    command = ["run", "delegate hang", "--agent", "slow", "--workspace", str(tmp_path / "work"), "--yes"]
+    ended = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "orchestrator", *command],
+        env={**place.environment, "FANOUT_AGENTS_DIR": str(tmp_path / "agents")},
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ended.returncode == 5, ended.stderr
+    assert f"The coordinator's {TIMEOUT_SECONDS} seconds are used up" in ended.stderr
+    async with place.client() as client:
+        jobs = [job for job in await client.list() if job.root_id != job.id and job.description == "hang"]
+        assert [(await client.wait(job.id)).state for job in jobs] == [JobState.CANCELLED]

@@ -1,0 +1,192 @@
+"""Memory and skills on workers: from the repository and from beside the definition, on both sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from config.agent_definitions import AgentDefinition, load_agent_definition, load_agent_definitions
+from config.settings import LimitSettings
+from orchestrator.client import JobClient
+from orchestrator.jobs.journal import EventType
+from tests.builders import make_spec
+from tests.integration.scripts import call, calls, says, write_script
+from tests.services import Installation, installation
+from workers.agent_files import bring_own_files
+from workers.sandbox.local import LocalProvider
+from workers.sandbox.protocol import Command, SandboxSpec
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+
+SCRIBE = """
+name: scribe
+description: Stamps files.
+memory: [/workspace/AGENTS.md, HOUSE.md]
+skills: [skills, /workspace/skills]
+instruction: Do it.
+"""
+
+SKILL = """---
+name: stamp
+description: Stamps a file.
+---
+Run scripts/stamp.sh.
+"""
+
+SYSTEM = r"REPOSITORY-RULE.*</memory_file>.*HOUSE-RULE"
+"""What the agent is told: the repository's file comes first."""
+
+LISTED = r"- local-one: \S+ \(/workspace/skills.*- stamp: Stamps a file\. \((\S+)/SKILL\.md\)"
+"""Gives the script the folder of the skill, which is another one in each kind of sandbox."""
+
+STAMP = calls(call("execute", command="{{1}}/scripts/stamp.sh"))
+
+SCRIPT = (
+    {
+        "when": "stamp it",
+        "system": f"{LISTED}.*{SYSTEM}",
+        "replies": [
+            calls(call("read_file", file_path="{{1}}/SKILL.md")),
+            STAMP,
+            says("## Summary\n{{last_result}}"),
+        ],
+    },
+    {
+        "when": "stamp twice",
+        "system": LISTED,
+        "replies": [
+            calls(call("execute", command="echo broken > {{1}}/scripts/stamp.sh; echo x > AGENTS.md")),
+            calls(call("execute", command="sleep 8")),
+            STAMP,
+            says("## Summary\nDone."),
+        ],
+    },
+    {"when": "stamp twice", "replies": [says("## Summary\nNothing was told.")]},
+)
+
+
+def make_agents(folder: Path) -> Path:
+    scripts = folder / "agents" / "skills" / "stamp" / "scripts"
+    scripts.mkdir(parents=True)
+    (scripts.parent / "SKILL.md").write_text(SKILL)
+    (scripts / "stamp.sh").write_text(
+        "#!/bin/sh\necho stamped >> /workspace/stamp.txt; cat $(dirname $0)/ink\n"
+    )
+    (scripts / "stamp.sh").chmod(0o755)
+    (scripts / "ink").write_text("blue ink\n")
+    (folder / "agents" / "HOUSE.md").write_text("HOUSE-RULE")
+    (folder / "agents" / "scribe.yaml").write_text(SCRIBE)
+    return folder / "agents"
+
+
+@pytest.fixture(scope="module", params=["local", pytest.param("docker", marks=pytest.mark.docker)])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    folder = tmp_path_factory.mktemp("place")
+    agents = make_agents(folder)
+    script = write_script(folder, *SCRIPT)
+    environment = {"FANOUT_SANDBOX__PROVIDER": request.param, "FANOUT_AGENTS_DIR": str(agents)}
+    with installation(folder, script=script, **environment) as made:
+        made.definitions = load_agent_definitions(agents)
+        made.start_worker()
+        yield made
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    (folder / "skills" / "local-one").mkdir(parents=True)
+    (folder / "skills" / "local-one" / "SKILL.md").write_text(
+        "---\nname: local-one\ndescription: Local.\n---\n"
+    )
+    (folder / "AGENTS.md").write_text("REPOSITORY-RULE\n")
+    return folder
+
+
+async def content(client: JobClient, job_id: str) -> dict[str, str]:
+    """What the job changed: path and new content."""
+    found = {}
+    async with client.changes(job_id) as bundle:
+        for file in bundle.changes.files:
+            assert file.after is not None
+            found[file.path] = (await asyncio.to_thread(bundle.content, file.after)).decode()
+    return found
+
+
+async def test_memory_is_shown_and_a_skill_is_listed_read_and_its_script_run(
+    place: Installation, workspace: Path
+) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(make_spec("stamp it", agent="scribe"), workspace=workspace)
+        result = await client.wait(job_id, 60)
+
+        assert result.success, result.error
+        assert "blue ink" in result.summary
+        answers = [
+            event.data
+            async for event in client.events(job_id, follow=False)
+            if event.type is EventType.TOOL_RESULT
+        ]
+        assert "Run scripts/stamp.sh" in str(answers[0])
+        assert await content(client, job_id) == {"stamp.txt": "stamped\n"}
+
+
+async def test_another_attempt_has_memory_and_skills_as_they_were(
+    place: Installation, workspace: Path
+) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(make_spec("stamp twice", agent="scribe"), workspace=workspace)
+        seen = 0
+        async with asyncio.timeout(60):
+            async for event in client.events(job_id):
+                seen += event.type is EventType.TOOL_CALL
+                if seen == 2:
+                    break
+        place.start_worker()
+        first = place.workers[0]
+        assert first.process is not None
+        first.send(signal.SIGTERM)
+        result = await client.wait(job_id, 60)
+
+        assert result.summary.endswith("Done."), result
+        assert (await content(client, job_id))["stamp.txt"] == "stamped\n"
+
+
+@pytest.fixture
+def scribe(tmp_path: Path) -> AgentDefinition:
+    return load_agent_definition(make_agents(tmp_path) / "scribe.yaml")
+
+
+@pytest.fixture(params=["bound", "unbound"])
+def provider(request: pytest.FixtureRequest, tmp_path: Path) -> LocalProvider:
+    made = LocalProvider(_no_snapshot, tmp_path / "sandboxes", "test")
+    if request.param == "unbound":
+        made._bound = False  # as on a machine where commands get no mount namespace
+    return made
+
+
+async def test_own_files_have_one_path_for_the_shell_and_for_file_tools(
+    scribe: AgentDefinition, provider: LocalProvider
+) -> None:
+    spec = SandboxSpec(job_id="job", attempt=1, image="", limits=LimitSettings().for_jobs())
+
+    async with provider.open(spec) as sandbox:
+        folder = await bring_own_files(scribe, sandbox)
+        skill = f"{folder}/skills/stamp"
+        read = await sandbox.read(f"{skill}/SKILL.md")
+        listed = [entry.path for entry in await sandbox.list(skill)]
+        ran = await sandbox.run(Command(argv=f'test -x "{skill}/scripts/stamp.sh" && ls "$HOME/definition"'))
+
+    assert ran.exit_code == 0, ran
+    assert read.decode() == SKILL
+    assert listed == [f"{skill}/SKILL.md", f"{skill}/scripts"]
+    assert ran.output.decode().split() == ["HOUSE.md", "skills"]
+
+
+async def _no_snapshot(snapshot: str) -> Path:
+    raise AssertionError(snapshot)

@@ -1,0 +1,249 @@
+"""The ledger's scripts under random interleavings of all calls and lapses, held against plain Python."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine
+from types import SimpleNamespace
+from typing import Any, TypeVar
+from unittest import mock
+
+import pytest
+from fakeredis import FakeAsyncRedis
+from fakeredis.commands_mixins import server_mixin
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
+
+from orchestrator.jobs.approvals import Approval, ApprovalAnswer
+from orchestrator.jobs.failures import AnsweredAlready, UnknownApproval, UnknownJob
+from orchestrator.jobs.journal import EventType, Journal
+from orchestrator.jobs.keys import Keys
+from orchestrator.jobs.ledger import Claim, Ledger
+from orchestrator.jobs.state import JobState
+from tests.builders import make_result, make_spec, make_worker
+from tests.unit.jobs.ledger_model import TERMINAL, Model
+
+Value = TypeVar("Value")
+
+ROOTS = ("tree-a", "tree-b", "tree-c")
+WORKERS = (
+    make_worker("w1", host="h1", concurrency=3),
+    make_worker("w2", host="h2", concurrency=2, host_limit=1),
+)
+PLACES = 4
+"""Three on the first host, one on the second, whose own limit is less than its worker's concurrency."""
+LEASE_SECONDS = 9.0
+FOR_EVER_SECONDS = 1e9
+ENDS = (JobState.SUCCEEDED, JobState.FAILED, JobState.TIMED_OUT, JobState.CANCELLED)
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Parents, workers, reapers and people, in any order, at any time."""
+
+    jobs = Bundle("jobs")
+    claims = Bundle("claims")
+    """Also of attempts that were lost long ago: their calls still come."""
+    approvals = Bundle("approvals")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Model()
+        self.tree_limit = 1
+        self.loop = asyncio.new_event_loop()
+        clock = SimpleNamespace(time=lambda: self.model.now / 1000)
+        self.clock = mock.patch.object(server_mixin, "time", clock)
+        self.clock.start()
+        self.redis = FakeAsyncRedis(decode_responses=True)
+        self.ledger = Ledger(self.redis, Keys())
+        self.journal = Journal(self.redis, Keys())
+
+    def teardown(self) -> None:
+        self.run(self.redis.aclose())
+        self.clock.stop()
+        self.loop.close()
+
+    def run(self, work: Coroutine[Any, Any, Value]) -> Value:
+        return self.loop.run_until_complete(work)
+
+    @initialize(tree_limit=st.integers(1, 3))
+    def workers_live(self, tree_limit: int) -> None:
+        self.tree_limit = tree_limit  # the same for all: what one of them passes over, another does not offer
+        for worker in WORKERS:
+            self.run(self.ledger.register(worker, FOR_EVER_SECONDS))
+
+    @rule(
+        target=jobs,
+        root=st.sampled_from(ROOTS),
+        priority=st.integers(-1, 1),
+        max_attempts=st.integers(1, 3),
+    )
+    def submit(self, root: str, priority: int, max_attempts: int) -> str:
+        return self._submit(root, None, priority, max_attempts)
+
+    @rule(target=jobs, parent=jobs, priority=st.integers(-1, 1))
+    def submit_child(self, parent: str, priority: int) -> str:
+        return self._submit(self.model.jobs[parent].root, parent, priority, 2)
+
+    def _submit(self, root: str, parent: str | None, priority: int, max_attempts: int) -> str:
+        job_id = f"job-{len(self.model.jobs)}"
+        spec = make_spec(
+            id=job_id, root_id=root, parent_id=parent, priority=priority, max_attempts=max_attempts
+        )
+        assert self.run(self.ledger.submit([spec, spec])) == [job_id, job_id]  # twice is one job
+        self.model.submit(job_id, root, parent, priority, max_attempts)
+        return job_id
+
+    @rule(most=st.integers(1, 5))
+    def dispatch(self, most: int) -> None:
+        before = {root: self.model.ready(root) for root in ROOTS}
+        room = {root: self.tree_limit - len(self.model.active(root)) for root in ROOTS}
+        held = sum(job.lease_end is not None for job in self.model.jobs.values())
+        taken = [job.spec.id for job in self.run(self.ledger.dispatch(most, self.tree_limit))]
+        for job_id in taken:
+            self.model.dispatched(job_id)
+        for root in ROOTS:  # each tree's first ones go first
+            of_tree = [job_id for job_id in taken if self.model.jobs[job_id].root == root]
+            assert of_tree == [job.id for job in before[root]][: len(of_tree)]
+            assert len(of_tree) <= max(0, room[root])
+        counts = Counter(self.model.jobs[job_id].root for job_id in taken)
+        open_trees = {root for root in ROOTS if counts[root] < min(len(before[root]), room[root])}
+        assert len(taken) <= min(most, PLACES - held) or not taken
+        if open_trees:  # nothing is left standing while there is room, and trees come in turn
+            assert len(taken) >= min(most, PLACES - held)
+            assert max(counts.values(), default=0) - min(counts[root] for root in open_trees) <= 1
+
+    @rule(target=claims, job_id=jobs, worker=st.sampled_from(WORKERS))
+    def claim(self, job_id: str, worker: Any) -> Any:
+        claim = self.run(self.ledger.claim(job_id, worker, LEASE_SECONDS))
+        expected = self.model.claim(job_id, worker.host, worker.host_limit, int(LEASE_SECONDS * 1000))
+        if isinstance(claim, str):
+            assert claim == expected
+            return multiple()
+        assert expected == "claimed"
+        job = self.model.jobs[job_id]
+        assert claim.attempt == job.attempt
+        assert all(claim.token > other.token for other in self._tokens(job_id))
+        job.token = claim.token
+        self._claimed.setdefault(job_id, []).append(claim)
+        return claim
+
+    @property
+    def _claimed(self) -> dict[str, list[Claim]]:
+        return self.__dict__.setdefault("_claims_made", {})
+
+    def _tokens(self, job_id: str) -> list[Claim]:
+        return self._claimed.get(job_id, [])
+
+    @rule(claim=claims)
+    def beat(self, claim: Claim) -> None:
+        job_id, token = claim.spec.id, claim.token
+        answers = self.run(self.ledger.beat({job_id: token}, LEASE_SECONDS))
+        assert answers == {job_id: self.model.beat(job_id, token, int(LEASE_SECONDS * 1000))}
+
+    @rule(claim=claims, state=st.sampled_from(ENDS))
+    def finish(self, claim: Claim, state: JobState) -> None:
+        job_id, token = claim.spec.id, claim.token
+        done = self.run(self.ledger.finish(job_id, token, make_result(job_id, state), {}))
+        assert done == self.model.finish(job_id, token, str(state))
+
+    @rule(claim=claims)
+    def release(self, claim: Claim) -> None:
+        done = self.run(self.ledger.release(claim.spec.id, claim.token, "why"))
+        assert done == self.model.release(claim.spec.id, claim.token)
+
+    @rule(claim=claims)
+    def fail_attempt(self, claim: Claim) -> None:
+        done = self.run(self.ledger.fail_attempt(claim.spec.id, claim.token, "why"))
+        assert done == self.model.fail_attempt(claim.spec.id, claim.token)
+
+    @rule(target=approvals, claim=claims, numbers=st.sets(st.integers(0, 2), min_size=1))
+    def park(self, claim: Claim, numbers: set[int]) -> Any:
+        job_id = claim.spec.id
+        ids = [f"ap-{job_id}-{number}" for number in sorted(numbers)]
+        state = self.run(self.ledger.park(job_id, claim.token, [_approval(job_id, one) for one in ids]))
+        assert state == self.model.park(job_id, claim.token, ids)
+        return multiple(*ids)
+
+    @rule(approval=approvals, decision=st.sampled_from(("approve", "reject")))
+    def answer(self, approval: str, decision: str) -> None:
+        expected = self.model.answer(approval, decision)
+        try:
+            self.run(self.ledger.answer(approval, ApprovalAnswer.model_validate({"decision": decision})))
+            told = "taken"
+        except UnknownApproval:
+            told = "unknown"
+        except AnsweredAlready:
+            told = "settled"
+        assert told == expected
+
+    @rule(job_id=jobs)
+    def cancel(self, job_id: str) -> None:
+        assert self.run(self.ledger.cancel(job_id)) == self.model.cancel(job_id)
+
+    @rule()
+    def cancel_what_is_not_there(self) -> None:
+        with pytest.raises(UnknownJob):
+            self.run(self.ledger.cancel("no-such-job"))
+
+    @rule(seconds=st.sampled_from((0.5, 3, 8, 10, 20)))
+    def time_passes(self, seconds: float) -> None:
+        self.model.now += int(seconds * 1000)
+
+    @rule()
+    def reap(self) -> None:
+        assert self.run(self.ledger.reap()) == self.model.reap()
+
+    @invariant()
+    def records_agree(self) -> None:
+        for record in self.run(self.ledger.get_many(self.model.jobs)):
+            job = self.model.jobs[record.id]
+            assert (record.state, record.attempt) == (job.state, job.attempt)
+            assert (self.run(self.ledger.result(record.id)) is not None) == (job.state in TERMINAL)
+
+    @invariant()
+    def nothing_is_held_by_what_does_not_run(self) -> None:
+        jobs = self.model.jobs.values()
+        leases = dict(self.run(self.redis.zrange(Keys().leases, 0, -1, withscores=True)))
+        assert leases == {job.id: job.lease_end for job in jobs if job.lease_end is not None}
+        for root in ROOTS:
+            active = self.run(self.redis.smembers(f"fanout:active:{root}"))
+            assert active == {job.id for job in self.model.active(root)}
+            ready = self.run(self.redis.zrange(f"fanout:ready:{root}", 0, -1))
+            assert ready == [job.id for job in self.model.ready(root)]
+        for host in ("h1", "h2"):
+            held = self.run(self.redis.smembers(f"fanout:host:{host}"))
+            assert held == {job.id for job in jobs if job.host == host}
+        live = self.run(self.redis.smembers(Keys().live))
+        assert live == {job.id for job in jobs if job.state not in TERMINAL}
+        waiting = {approval.id for approval in self.run(self.ledger.approvals())}
+        assert waiting == self.model.open_approvals()
+
+    @invariant()
+    def journals_tell_what_happened_and_end_once(self) -> None:
+        for job in self.model.jobs.values():
+            events = self.run(self.journal.read(job.id))
+            states = [event.data["state"] for event in events if event.type is EventType.JOB_STATE]
+            assert states == job.history
+            assert sum(state in TERMINAL for state in states) == (job.state in TERMINAL)
+
+
+def _approval(job_id: str, approval_id: str) -> Approval:
+    return Approval(
+        id=approval_id, job_id=job_id, agent="a", call_id="c", tool="execute", arguments={},
+        decisions=("approve", "reject"), sha256="0",
+    )  # fmt: skip
+
+
+LedgerMachine.TestCase.settings = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+@pytest.mark.timeout(300)
+class TestLedger(LedgerMachine.TestCase):  # type: ignore[misc, name-defined]
+    """The machine as a test."""

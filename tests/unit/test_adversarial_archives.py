@@ -1,0 +1,134 @@
+"""Archives with hostile members: a snapshot on a worker, a change bundle at the parent."""
+
+import asyncio
+import contextlib
+import io
+import os
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.jobs.changes import ChangeBundle
+from orchestrator.merge import merge
+from orchestrator.workspace import Workspace
+from tests.bundles import BundleBuilder, tree_of
+from workers.sandbox import local_files, steward
+from workers.sandbox.errors import SnapshotUnusable
+
+NAMES = st.lists(
+    st.sampled_from(
+        ["a", "b", "link", "..", ".", "", ".git", "config", ".GIT", "outside", "~", "a\\..\\b", "ü"]
+    ),
+    min_size=1,
+    max_size=4,
+).map("/".join)
+ABSOLUTE = NAMES.map("/tmp/".__add__)
+TARGETS = st.sampled_from(
+    ["OUTSIDE", "OUTSIDE/victim", "..", "../outside", "a", ".", "/", ".git", "../../.."]
+)
+EXAMPLES = settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+Member = tuple[str, bytes, str]
+
+
+@contextlib.contextmanager
+def place() -> Iterator[tuple[Path, Path]]:
+    """A root, and a folder beside it with one file, which is to stay as it is."""
+    with tempfile.TemporaryDirectory() as folder:
+        root, outside = Path(folder) / "root", Path(folder) / "outside"
+        outside.mkdir()
+        (outside / "victim").write_bytes(b"untouched")
+        before = tree_of(outside)
+        yield root, outside
+        assert tree_of(outside) == before
+        assert {path.name for path in Path(folder).iterdir()} <= {"root", "outside", "archive"}
+
+
+def archive_of(members: list[Member], outside: Path, to: Path) -> None:
+    with tarfile.open(to, "w") as archive:
+        for name, kind, target in members:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, target.replace("OUTSIDE", str(outside))
+            info.size = 4 if kind == tarfile.REGTYPE else 0
+            archive.addfile(info, io.BytesIO(b"evil"))
+
+
+@pytest.mark.parametrize(
+    ("unpack", "refusal"),
+    [
+        (local_files.unpack_snapshot, SnapshotUnusable),
+        (steward.unpack_archive, steward.UnusableArchive),
+    ],
+)
+def test_no_snapshot_writes_outside_of_the_folder_it_is_unpacked_into(
+    unpack: Callable[[Path, Path], None], refusal: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steward, "AGENT_ID", os.getuid())
+    kinds = [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE]
+    members = st.lists(
+        st.tuples(st.one_of(NAMES, ABSOLUTE), st.sampled_from(kinds), TARGETS), min_size=1, max_size=6
+    )
+
+    @EXAMPLES
+    @given(members)
+    @example([("a", tarfile.SYMTYPE, "OUTSIDE"), ("a/b", tarfile.SYMTYPE, "a")])
+    @example([("a", tarfile.SYMTYPE, "OUTSIDE"), ("a/victim", tarfile.REGTYPE, "")])
+    @example([("a", tarfile.LNKTYPE, "OUTSIDE/victim"), ("a", tarfile.REGTYPE, "")])
+    def run(members: list[Member]) -> None:
+        with place() as (root, outside):
+            archive_of(members, outside, outside.parent / "archive")
+            if unpack is steward.unpack_archive:
+                root.mkdir()
+            with contextlib.suppress(refusal):
+                unpack(outside.parent / "archive", root)
+
+    run()
+
+
+SIDES = st.sampled_from(["file", "link", "directory", "none"])
+CHANGES = st.lists(
+    st.tuples(st.one_of(NAMES, ABSOLUTE), SIDES, SIDES, st.one_of(st.none(), NAMES), TARGETS),
+    min_size=1,
+    max_size=6,
+)
+
+
+@EXAMPLES
+@given(CHANGES)
+def test_no_bundle_changes_anything_outside_of_the_workspace_or_in_git_data(
+    changes: list[tuple[str, str, str, str | None, str]],
+) -> None:
+    with place() as (root, outside):
+        (root / ".git").mkdir(parents=True)
+        (root / ".git" / "config").write_bytes(b"untouched")
+        (root / "link").symlink_to(outside)
+        (root / "a").mkdir()
+        before = tree_of(root / ".git")
+        bundle = _bundle_of(changes, outside)
+
+        with ExitStack() as stack:
+            opened = stack.enter_context(ChangeBundle.open(bundle.build()))
+            asyncio.run(merge(Workspace(root), opened))
+
+        assert tree_of(root / ".git") == before
+
+
+def _bundle_of(changes: list[tuple[str, str, str, str | None, str]], outside: Path) -> BundleBuilder:
+    bundle = BundleBuilder()
+    for path, before, after, from_path, target in changes:
+        sides = {
+            "file": bundle.file(b"untouched"),
+            "link": bundle.link(target.replace("OUTSIDE", str(outside))),
+            "directory": bundle.directory(),
+            "none": None,
+        }
+        bundle.change(path, sides[before], sides[after], from_path=from_path)
+    return bundle
