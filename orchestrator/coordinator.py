@@ -22,27 +22,27 @@ from google.genai import types
 from config import own_files
 from config.agent_definitions import COORDINATOR, GENERAL_PURPOSE, AgentDefinition
 from orchestrator.client import JobClient
-from orchestrator.deep_agent.approval import (
+from orchestrator.deep_agent.approval.gate import (
     Answer,
     PendingApproval,
     answers_message,
     pending_approvals,
 )
-from orchestrator.deep_agent.approval_requests import confirmation_calls
+from orchestrator.deep_agent.approval.requests import confirmation_calls
 from orchestrator.deep_agent.backends.composite import composite
 from orchestrator.deep_agent.backends.directory import DirectoryBackend
 from orchestrator.deep_agent.backends.protocol import Backend
 from orchestrator.deep_agent.backends.read_only import ReadOnlyBackend
 from orchestrator.deep_agent.backends.state import StateBackend, state_with
 from orchestrator.deep_agent.budget import Budget, BudgetLimits
+from orchestrator.deep_agent.context.summarization import SummarizationConfig
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from orchestrator.deep_agent.failures import McpServerFailed, ModelFailed
-from orchestrator.deep_agent.live_output import text_mode
-from orchestrator.deep_agent.mcp_server import remote_server
-from orchestrator.deep_agent.mcp_tools import McpTools
-from orchestrator.deep_agent.model_facts import price
-from orchestrator.deep_agent.models import preload_client, resolve_model
-from orchestrator.deep_agent.summarization import SummarizationConfig
+from orchestrator.deep_agent.mcp.server import remote_server
+from orchestrator.deep_agent.mcp.tools import McpTools
+from orchestrator.deep_agent.models.facts import price
+from orchestrator.deep_agent.models.resolve import preload_client, resolve_model
+from orchestrator.deep_agent.tools.live_output import text_mode
 from orchestrator.jobs.failures import (
     AgentFailed,
     DeadlineExceeded,

@@ -19,8 +19,8 @@ from google.adk.tools.tool_context import ToolContext
 from pydantic import JsonValue, ValidationError
 
 from orchestrator.client import JobClient
+from orchestrator.deep_agent.delegation.subagents import Delegation
 from orchestrator.deep_agent.names import agent_identifier
-from orchestrator.deep_agent.subagents import Delegation
 from orchestrator.deep_agent.tool import MethodTool, ProgressTool, polling, tabular
 from orchestrator.dispatch import Delivery, deliver, dispatch
 from orchestrator.jobs.failures import InvalidJob, JobFailure, UnknownJob

@@ -97,7 +97,7 @@ MAY_BLOCK = {
         "__init__",
     ): "makes a path absolute once, when an agent is made",
     (
-        "orchestrator/deep_agent/models.py",
+        "orchestrator/deep_agent/models/resolve.py",
         "_single",
     ): "imports a provider's client once, where nobody did it in a thread before (preload_client)",
     (
@@ -105,12 +105,12 @@ MAY_BLOCK = {
         "_infer_agent_origin",
     ): "ADK looks where our class of agents is defined, once for each runner: a few lookups of known folders",
     (
-        "orchestrator/deep_agent/providers/litellm.py",
+        "orchestrator/deep_agent/models/providers/litellm.py",
         "generate_content_async",
     ): "LiteLLM asks the disk for certificates with each new client, for less than a millisecond",
-    ("orchestrator/deep_agent/model_facts.py", "_find"): "loads its table once; as above",
+    ("orchestrator/deep_agent/models/facts.py", "_find"): "loads its table once; as above",
     (
-        "orchestrator/deep_agent/scripted_model.py",
+        "orchestrator/deep_agent/models/scripted_model.py",
         "load",
     ): "a script stands for a model in tests and demos only",
 }

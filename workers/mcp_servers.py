@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from config.mcp_servers import McpServerDefinition
-from orchestrator.deep_agent.mcp_server import McpServer, remote_server
-from orchestrator.deep_agent.mcp_tools import McpTools
+from orchestrator.deep_agent.mcp.server import McpServer, remote_server
+from orchestrator.deep_agent.mcp.tools import McpTools
 from workers.sandbox.protocol import Command, Sandbox
 
 ERROR_OUTPUT_BYTES = 16_384

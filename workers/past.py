@@ -13,8 +13,8 @@ from itertools import groupby
 from google.adk.events import Event, EventActions
 from google.adk.tools.tool_confirmation import ToolConfirmation
 
-from orchestrator.deep_agent.approval import AWAITING, Answer, PendingApproval, pending_approvals
-from orchestrator.deep_agent.approval_requests import confirmation_answers, confirmation_calls, request_of
+from orchestrator.deep_agent.approval.gate import AWAITING, Answer, PendingApproval, pending_approvals
+from orchestrator.deep_agent.approval.requests import confirmation_answers, confirmation_calls, request_of
 from orchestrator.deep_agent.dangling_calls import DanglingCall, answered, unanswered_calls
 from orchestrator.jobs.approvals import Approval, ApprovalAnswer, approval_id, shown_arguments
 from orchestrator.jobs.journal import EventType, JournalEvent

@@ -17,8 +17,8 @@ from google.adk.sessions import InMemorySessionService, Session
 from pydantic import JsonValue
 
 from orchestrator.blobs import BlobStore
-from orchestrator.deep_agent.approval_requests import confirmation_answers, confirmation_calls
-from orchestrator.deep_agent.compaction import later_than
+from orchestrator.deep_agent.approval.requests import confirmation_answers, confirmation_calls
+from orchestrator.deep_agent.context.compaction import later_than
 from orchestrator.jobs.journal import EventType, Journal, JournalEvent
 from workers.heartbeat import HeldLease
 from workers.past import Past, of_conversation

@@ -16,18 +16,18 @@ from pydantic import JsonValue
 
 from config.agent_definitions import AgentDefinition
 from config.own_files import placed
-from orchestrator.deep_agent.approval import answers_message
+from orchestrator.deep_agent.approval.gate import answers_message
 from orchestrator.deep_agent.budget import Budget, BudgetLimits, usage_of
+from orchestrator.deep_agent.context.summarization import SummarizationConfig
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from orchestrator.deep_agent.failures import McpServerFailed, ModelFailed
-from orchestrator.deep_agent.live_output import text_mode
 from orchestrator.deep_agent.loop_guard import REPEATED_CALL
-from orchestrator.deep_agent.model_facts import price
-from orchestrator.deep_agent.models import preload_client, resolve_model
+from orchestrator.deep_agent.models.facts import price
+from orchestrator.deep_agent.models.resolve import preload_client, resolve_model
 from orchestrator.deep_agent.names import agent_identifier
 from orchestrator.deep_agent.structured_output import OutputMismatch, OutputSchema
-from orchestrator.deep_agent.summarization import SummarizationConfig
 from orchestrator.deep_agent.summary import summary_of
+from orchestrator.deep_agent.tools.live_output import text_mode
 from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.failures import (
     AgentFailed,

@@ -15,8 +15,8 @@ from google.genai import types
 
 from orchestrator.deep_agent.budget import Budget
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
-from orchestrator.deep_agent.models import preload_client
-from orchestrator.deep_agent.scripted_model import (
+from orchestrator.deep_agent.models.resolve import preload_client
+from orchestrator.deep_agent.models.scripted_model import (
     Conversation,
     Script,
     ScriptedCall,

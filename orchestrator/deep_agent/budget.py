@@ -24,7 +24,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from orchestrator.deep_agent.compaction import summary_calls
+from orchestrator.deep_agent.context.compaction import summary_calls
 from orchestrator.deep_agent.dangling_calls import FRAMEWORK_PREFIX
 from orchestrator.deep_agent.prompts import LAST_REPLY
 from orchestrator.deep_agent.replies import STAND_INS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from google.adk.agents import LlmAgent
@@ -17,37 +16,35 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 from pydantic import BaseModel
 
-from orchestrator.deep_agent.approval import ApprovalFlow, ApprovalGate, InterruptOn, merge_policies
+from orchestrator.deep_agent.approval.gate import ApprovalFlow, ApprovalGate, InterruptOn, merge_policies
 from orchestrator.deep_agent.backends.artifacts import with_artifacts
 from orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
 from orchestrator.deep_agent.backends.state import StateBackend
 from orchestrator.deep_agent.budget import Budget, BudgetPlugin
-from orchestrator.deep_agent.commit import PathLock
+from orchestrator.deep_agent.context.eviction import Eviction
+from orchestrator.deep_agent.context.summarization import Summarization, SummarizationConfig
 from orchestrator.deep_agent.dangling_calls import DanglingCalls
 from orchestrator.deep_agent.deep_llm_agent import DeepLlmAgent
-from orchestrator.deep_agent.eviction import Eviction
-from orchestrator.deep_agent.execute_tool import ExecuteTool
-from orchestrator.deep_agent.filesystem_tools import FilesystemTools
-from orchestrator.deep_agent.images import ImagesInView
+from orchestrator.deep_agent.delegation.inheritance import AgentTool, Inheritance
+from orchestrator.deep_agent.delegation.roster import SubAgentSpec, tool_name
+from orchestrator.deep_agent.delegation.subagents import Delegation, Subagents
 from orchestrator.deep_agent.inbox import Inbox, Messages
+from orchestrator.deep_agent.knowledge.memory import MemoryFiles
+from orchestrator.deep_agent.knowledge.skills import Skills
 from orchestrator.deep_agent.loop_guard import LoopGuard
 from orchestrator.deep_agent.manners import Manners
-from orchestrator.deep_agent.memory import MemoryFiles
-from orchestrator.deep_agent.models import resolve_model
+from orchestrator.deep_agent.models.resolve import resolve_model
 from orchestrator.deep_agent.names import agent_identifier
 from orchestrator.deep_agent.part import BackendSource, Part, hooks
 from orchestrator.deep_agent.replies import OutputCheck, ReplyRepair, ToolErrors
-from orchestrator.deep_agent.roster import GENERAL_PURPOSE, SubAgentSpec, tool_name
-from orchestrator.deep_agent.skills import Skills
 from orchestrator.deep_agent.structured_output import OutputSchema
-from orchestrator.deep_agent.subagents import Delegation, Subagents
-from orchestrator.deep_agent.summarization import Summarization, SummarizationConfig
-from orchestrator.deep_agent.todos import TodoTools
+from orchestrator.deep_agent.tools.execute import ExecuteTool
+from orchestrator.deep_agent.tools.filesystem import FilesystemTools
+from orchestrator.deep_agent.tools.images import ImagesInView
+from orchestrator.deep_agent.tools.todos import TodoTools
 from orchestrator.deep_agent.toon import Tables
 
 DEFAULT_MODEL = "gemini-2.5-flash"
-
-AgentTool = Callable[..., Any] | BaseTool | BaseToolset
 
 
 def create_deep_agent(
@@ -108,7 +105,8 @@ def create_deep_agent(
     chosen = _chosen(built_in, built_in_tools)
     delegating: list[Subagents] = []
     if subagents is not None:
-        inherited = _Inherited(
+        inherited = Inheritance(
+            create=create_deep_agent,
             model=model,
             tools=tools or (),
             built_in_tools={tool.name for tool in chosen},
@@ -182,69 +180,6 @@ def create_deep_app(
     )
 
 
-@dataclass(frozen=True)
-class _Inherited:
-    """What sub-agents have of their parent where their specifications say nothing else."""
-
-    model: str | BaseLlm
-    tools: Sequence[AgentTool]
-    """For the general-purpose one only."""
-    built_in_tools: Collection[str]
-    interrupt_on: InterruptOn
-    """It binds whatever they say."""
-    delegation: Delegation
-    summarization: SummarizationConfig | None
-    """For those with the same model: it may tell that model's window."""
-    fatal_errors: tuple[type[Exception], ...]
-
-    def subagents(
-        self, subagents: Sequence[SubAgentSpec | LlmAgent], files: BackendSource, lock: PathLock
-    ) -> Subagents:
-        """The sub-agents on these files."""
-        return Subagents(
-            [self._guarded(made) if isinstance(made, LlmAgent) else made for made in subagents],
-            make=self._child,
-            files=files,
-            lock=lock,
-            delegation=self.delegation,
-            taken={*self.built_in_tools, *map(tool_name, self.tools)},
-            fatal_errors=self.fatal_errors,
-        )
-
-    def _child(self, spec: SubAgentSpec, files: Backend) -> LlmAgent:
-        if "execute" in spec.get("built_in_tools", ()):
-            raise ValueError(
-                f"The sub-agent {spec['name']} has no shell: what a command does to files cannot be kept "
-                "apart until it succeeds. Leave execute out, or run it as a job (create_coordinator)."
-            )
-        is_general = agent_identifier(spec["name"]) == agent_identifier(GENERAL_PURPOSE)
-        return create_deep_agent(
-            spec.get("model", self.model),
-            spec.get("tools", self.tools if is_general else ()),
-            instruction=spec.get("system_prompt"),
-            subagents=spec.get("subagents"),
-            delegation=self.delegation,
-            skills=spec.get("skills"),
-            output_schema=spec.get("output_schema"),
-            backend=files,
-            interrupt_on=spec.get("interrupt_on"),
-            inherited_interrupt_on=self.interrupt_on,
-            built_in_tools=spec.get("built_in_tools", self.built_in_tools),
-            summarization=None if "model" in spec else self.summarization,
-            name=spec["name"],
-            description=spec["description"],
-            is_subagent=True,
-            fatal_errors=self.fatal_errors,
-        )
-
-    def _guarded(self, agent: LlmAgent) -> LlmAgent:
-        """A ready agent, bound by the parent's policy too."""
-        gate = ApprovalGate({}, self.interrupt_on, known=())
-        return agent.clone(
-            {"before_tool_callback": [*agent.canonical_before_tool_callbacks, gate.before_tool]}
-        )
-
-
 def _own_files(backend: Backend | BackendFactory | None) -> BackendSource:
     """The agent's files without what the harness keeps of its conversation."""
     if backend is None:
@@ -305,7 +240,7 @@ def _each_once(tools: Sequence[AgentTool]) -> list[AgentTool]:
 def _approval_gate(
     interrupt_on: InterruptOn, inherited: InterruptOn, built_in: Sequence[Part], tools: Sequence[AgentTool]
 ) -> ApprovalGate:
-    """The gate of an agent; its own policy may name every built-in tool, because it binds agents below too."""
+    """The gate of an agent; its policy may name every built-in tool, as it binds agents below too."""
     names = {tool.name for part in built_in for tool in part.tools()} | {"execute"}
     single = [tool for tool in tools if not isinstance(tool, BaseToolset)]
     names |= {tool.name if isinstance(tool, BaseTool) else tool.__name__ for tool in single}

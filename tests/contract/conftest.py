@@ -86,6 +86,36 @@ def local_shell(folder: Path) -> Tools:
     return Tools(LocalShellBackend(folder), str(folder), folder=folder)
 
 
+class Containers:
+    """Keeps one container for many tests. It ends when no heartbeat comes: while tests on other loops run."""
+
+    def __init__(self, provider: DockerProvider) -> None:
+        self._provider = provider
+        self._open: AsyncExitStack | None = None
+        self._container: Sandbox | None = None
+
+    async def living(self) -> Sandbox:
+        """The container that is there, or a new one."""
+        if self._container is not None:
+            with suppress(SandboxFailure):
+                await self._container.list(WORKSPACE)
+                return self._container
+        await self._let_go()
+        self._open = AsyncExitStack()
+        self._container = await self._open.enter_async_context(self._provider.open(_spec()))
+        return self._container
+
+    async def close(self) -> None:
+        await self._let_go()
+        await self._provider.reap(_no_job_lives)
+        await self._provider.close()
+
+    async def _let_go(self) -> None:
+        if self._open is not None:
+            with suppress(SandboxFailure):
+                await self._open.aclose()
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def local_sandbox(shared_local_sandbox: Sandbox) -> AsyncIterator[Tools]:
     yield Tools(SandboxBackend(shared_local_sandbox))
@@ -119,36 +149,6 @@ async def containers() -> AsyncIterator[Containers]:
     containers = Containers(provider)
     yield containers
     await containers.close()
-
-
-class Containers:
-    """Keeps one container for many tests. It ends when no heartbeat comes: while tests on other loops run."""
-
-    def __init__(self, provider: DockerProvider) -> None:
-        self._provider = provider
-        self._open: AsyncExitStack | None = None
-        self._container: Sandbox | None = None
-
-    async def living(self) -> Sandbox:
-        """The container that is there, or a new one."""
-        if self._container is not None:
-            with suppress(SandboxFailure):
-                await self._container.list(WORKSPACE)
-                return self._container
-        await self._let_go()
-        self._open = AsyncExitStack()
-        self._container = await self._open.enter_async_context(self._provider.open(_spec()))
-        return self._container
-
-    async def close(self) -> None:
-        await self._let_go()
-        await self._provider.reap(_no_job_lives)
-        await self._provider.close()
-
-    async def _let_go(self) -> None:
-        if self._open is not None:
-            with suppress(SandboxFailure):
-                await self._open.aclose()
 
 
 @asynccontextmanager

@@ -5,9 +5,9 @@ from typing import Any
 
 from orchestrator.deep_agent.backends.protocol import Backend, Shell
 from orchestrator.deep_agent.backends.state import DictState
-from orchestrator.deep_agent.execute_tool import ExecuteTool
-from orchestrator.deep_agent.filesystem_tools import FilesystemTools
 from orchestrator.deep_agent.tool import MethodTool
+from orchestrator.deep_agent.tools.execute import ExecuteTool
+from orchestrator.deep_agent.tools.filesystem import FilesystemTools
 
 
 class Context:

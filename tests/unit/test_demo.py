@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.deep_agent.models import resolve_model
-from orchestrator.deep_agent.scripted_model import Conversation
+from orchestrator.deep_agent.models.resolve import resolve_model
+from orchestrator.deep_agent.models.scripted_model import Conversation
 from orchestrator.demo import MODEL, SCRIPT, TEST_COMMAND, copy_sample
 
 

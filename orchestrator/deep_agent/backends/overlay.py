@@ -1,7 +1,7 @@
 """Another backend's files with changes on top, which stay in memory until somebody commits them.
 
 So a sub-agent works on its parent's files and a failed one leaves nothing behind. What was there when a file
-was first changed is kept: `orchestrator.deep_agent.commit` brings both sides together, three ways.
+was first changed is kept: `orchestrator.deep_agent.delegation.commit` brings both sides together, three ways.
 """
 
 # ruff: noqa: D102 - the protocol says what each method means

@@ -1,8 +1,8 @@
 """The seam between the file tools and the place where files are.
 
 A backend stores bytes under normalised absolute paths and knows nothing of lines, globs, limits or
-messages: those are `orchestrator.deep_agent.files`, once for all backends. What is wrong with a path is an
-`OSError` of the fitting class (`FileNotFoundError`, `FileExistsError`, `IsADirectoryError`,
+messages: those are `orchestrator.deep_agent.tools.files`, once for all backends. What is wrong with a path is
+an `OSError` of the fitting class (`FileNotFoundError`, `FileExistsError`, `IsADirectoryError`,
 `NotADirectoryError`, `PermissionError`); anything else that a backend raises is a failure of the backend,
 not of the agent.
 

@@ -9,7 +9,7 @@ import pytest
 
 from config.agent_definitions import AgentDefinition, AgentDefinitions
 from orchestrator.coordinator import create_coordinator
-from orchestrator.deep_agent.roster import tool_name
+from orchestrator.deep_agent.delegation.roster import tool_name
 from orchestrator.jobs.failures import InvalidJob
 from tests.integration.coordinator.driving import Coordination
 from tests.integration.scripts import call, calls

@@ -7,9 +7,9 @@ import pytest
 
 from orchestrator.deep_agent.budget import Budget, BudgetLimits
 from orchestrator.deep_agent.failures import ModelContextExceeded, ModelRefused, ModelUnavailable
-from orchestrator.deep_agent.model_facts import price
-from orchestrator.deep_agent.models import preload_client, resolve_model
-from orchestrator.deep_agent.retries import ResilientModel, RetryPolicy
+from orchestrator.deep_agent.models.facts import price
+from orchestrator.deep_agent.models.resolve import preload_client, resolve_model
+from orchestrator.deep_agent.models.retries import ResilientModel, RetryPolicy
 from tests.integration.models.model_server import Answer, call, text
 from tests.integration.models.providers import KEY, PROVIDERS, Provider, Serve, ask, run_agent, served, told
 from tests.unit.deep_agent.running import texts

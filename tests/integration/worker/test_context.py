@@ -14,7 +14,7 @@ from google.adk.events import Event
 from config.agent_definitions import load_agent_definitions
 from orchestrator.blobs import BlobStore
 from orchestrator.client import JobClient
-from orchestrator.deep_agent.compaction import summary_calls
+from orchestrator.deep_agent.context.compaction import summary_calls
 from orchestrator.jobs.journal import EventType, JournalEvent
 from tests.builders import make_spec
 from tests.integration.scripts import call, calls, conversation, write_script

@@ -11,9 +11,9 @@ from google.genai import types
 from pydantic import Field
 
 from orchestrator.deep_agent.backends.state import KEY_PREFIX
-from orchestrator.deep_agent.retries import ResilientModel
-from orchestrator.deep_agent.scripted_model import Script, ScriptedModel
-from orchestrator.deep_agent.summarization import SummarizationConfig
+from orchestrator.deep_agent.context.summarization import SummarizationConfig
+from orchestrator.deep_agent.models.retries import ResilientModel
+from orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
 from tests.unit.deep_agent.running import AT_ONCE, Run, call
 
 GOAL = "Rename the class Bread to Loaf in all forty modules, and keep the public names."

@@ -14,8 +14,8 @@ from google.genai import types
 
 from orchestrator.deep_agent.budget import Budget
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
-from orchestrator.deep_agent.retries import ResilientModel, RetryPolicy
-from orchestrator.deep_agent.scripted_model import Script, ScriptedModel
+from orchestrator.deep_agent.models.retries import ResilientModel, RetryPolicy
+from orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
 
 AT_ONCE = RetryPolicy(first_delay_seconds=0.001)
 

@@ -14,7 +14,7 @@ from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.function_tool import FunctionTool
 from google.genai import types
 
-from orchestrator.deep_agent.approval import (
+from orchestrator.deep_agent.approval.gate import (
     Answer,
     InterruptOn,
     PendingApproval,

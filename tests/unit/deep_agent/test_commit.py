@@ -12,7 +12,7 @@ from orchestrator.deep_agent.backends.directory import DirectoryBackend
 from orchestrator.deep_agent.backends.overlay import OverlayBackend
 from orchestrator.deep_agent.backends.protocol import Backend
 from orchestrator.deep_agent.backends.state import DictState, StateBackend
-from orchestrator.deep_agent.commit import Commit, commit
+from orchestrator.deep_agent.delegation.commit import Commit, commit
 from orchestrator.deep_agent.failures import ToolMistake
 
 OLD = b"one\ntwo\nthree\nfour\nfive\n"

@@ -13,10 +13,10 @@ from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types
 
-from orchestrator.deep_agent.approval import Answer, answers_message, pending_approvals
-from orchestrator.deep_agent.compaction import Conversation
+from orchestrator.deep_agent.approval.gate import Answer, answers_message, pending_approvals
+from orchestrator.deep_agent.context.compaction import Conversation
+from orchestrator.deep_agent.context.summarization import SummarizationConfig
 from orchestrator.deep_agent.failures import ModelContextExceeded
-from orchestrator.deep_agent.summarization import SummarizationConfig
 from tests.unit.deep_agent.long_conversations import (
     GOAL,
     config,

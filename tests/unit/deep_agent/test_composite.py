@@ -10,7 +10,7 @@ from orchestrator.deep_agent.backends.protocol import Shell
 from orchestrator.deep_agent.backends.read_only import ReadOnlyBackend
 from orchestrator.deep_agent.backends.state import DictState, StateBackend
 from orchestrator.deep_agent.failures import ToolMistake
-from orchestrator.deep_agent.files import Files
+from orchestrator.deep_agent.tools.files import Files
 from tests.unit.deep_agent.running import Run, call, scripted
 
 

@@ -11,7 +11,7 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 
 from orchestrator.deep_agent.backends.directory import DirectoryBackend
-from orchestrator.deep_agent.images import MAX_IMAGES_IN_VIEW
+from orchestrator.deep_agent.tools.images import MAX_IMAGES_IN_VIEW
 from tests.unit.deep_agent.running import Run, call, scripted
 
 PNG = b"\x89PNG\r\n\x1a\n"

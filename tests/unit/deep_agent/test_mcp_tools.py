@@ -16,12 +16,12 @@ import mcp_types
 import pytest
 import pytest_asyncio
 
-from orchestrator.deep_agent import mcp_transport
-from orchestrator.deep_agent.approval_requests import pending_approvals
+from orchestrator.deep_agent.approval.requests import pending_approvals
 from orchestrator.deep_agent.failures import McpServerFailed, McpServerUnavailable
-from orchestrator.deep_agent.mcp_results import as_result
-from orchestrator.deep_agent.mcp_server import McpServer, remote_server
-from orchestrator.deep_agent.mcp_tools import (
+from orchestrator.deep_agent.mcp import transport as mcp_transport
+from orchestrator.deep_agent.mcp.results import as_result
+from orchestrator.deep_agent.mcp.server import McpServer, remote_server
+from orchestrator.deep_agent.mcp.tools import (
     MAX_DESCRIPTION_CHARACTERS,
     MAX_NAME_CHARACTERS,
     McpTool,

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.deep_agent.backends.directory import DirectoryBackend
 from orchestrator.deep_agent.create import create_deep_agent
-from orchestrator.deep_agent.memory import MAX_FILE_BYTES, MAX_TOTAL_CHARACTERS, without_comments
+from orchestrator.deep_agent.knowledge.memory import MAX_FILE_BYTES, MAX_TOTAL_CHARACTERS, without_comments
 from tests.unit.deep_agent.instructions import instructions
 from tests.unit.deep_agent.running import call, scripted
 

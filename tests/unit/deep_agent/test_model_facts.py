@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from orchestrator.deep_agent.budget import ModelUsage
-from orchestrator.deep_agent.model_facts import WINDOWS_NOT_IN_THE_TABLE, context_window, price
+from orchestrator.deep_agent.models.facts import WINDOWS_NOT_IN_THE_TABLE, context_window, price
 
 MILLION = 1_000_000
 UNKNOWN = ["scripted:/a/gemini-2.5-flash.yaml", "ollama_chat/gpt-oss-20b", "gpt-nonsense", "nobody/gpt-5", ""]

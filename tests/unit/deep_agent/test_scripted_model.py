@@ -11,8 +11,8 @@ from google.genai import types
 
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from orchestrator.deep_agent.failures import ModelNotConfigured, ScriptFailed
-from orchestrator.deep_agent.models import resolve_model
-from orchestrator.deep_agent.scripted_model import Script
+from orchestrator.deep_agent.models.resolve import resolve_model
+from orchestrator.deep_agent.models.scripted_model import Script
 from orchestrator.deep_agent.summary import summary_of
 from tests.unit.deep_agent.running import Run, script_file
 
@@ -150,7 +150,9 @@ def test_what_is_missing_for_a_model_is_one_sentence(
 ) -> None:
     for key in ("GOOGLE_API_KEY", "GEMINI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(key, raising=False)
-    monkeypatch.setattr("orchestrator.deep_agent.models.find_spec", lambda name: name != "litellm" or None)
+    monkeypatch.setattr(
+        "orchestrator.deep_agent.models.resolve.find_spec", lambda name: name != "litellm" or None
+    )
     with pytest.raises(ModelNotConfigured, match=words):
         resolve_model(name, agent_name="a")
 

@@ -12,7 +12,7 @@ from google.genai import types
 from pydantic import Field
 
 from orchestrator.deep_agent.budget import Budget, BudgetLimits
-from orchestrator.deep_agent.compaction import summary_calls
+from orchestrator.deep_agent.context.compaction import summary_calls
 from orchestrator.deep_agent.failures import ModelContextExceeded
 from tests.unit.deep_agent.long_conversations import (
     GOAL,

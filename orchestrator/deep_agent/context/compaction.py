@@ -1,0 +1,172 @@
+"""The messages that an agent's model is shown, and where they may be cut for a summary.
+
+ADK shows, in place of all messages within the time range of a compaction event, the summary that the event
+holds. So a cut is safe where no call is open, and where all that is before it is older than all after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.apps.compaction import _longest_self_contained_prefix
+from google.adk.events import Event, EventActions
+from google.adk.events._rewind_events import _apply_rewinds
+from google.adk.events.event_actions import EventCompaction
+from google.adk.flows.llm_flows.context._contents import (
+    _is_tool_sub_branch_event,
+    _should_include_event_in_context,
+)
+from google.adk.flows.llm_flows.tools._functions import _collect_function_call_ids
+from google.genai import types
+
+from orchestrator.deep_agent.context.size import tokens_in, tokens_of
+
+TIMESTAMP_STEP_SECONDS = 1e-6
+"""The finest step that every session store keeps."""
+
+FROM_THE_BEGINNING = 0.0
+"""Where each summary's range starts: it stands for all before its cut, and supersedes the one before."""
+
+
+MODEL_CALLS = "model_calls"
+"""Key of a summary event's metadata: how many model calls made it."""
+
+
+def put_in_order(events: Sequence[Event]) -> None:
+    """Make the events' times strictly increasing, in place.
+
+    They are not where two hosts' clocks differ or one is set back, and a message that seems older than the
+    newest summary would not be shown. The same events always get the same times.
+    """
+    last = FROM_THE_BEGINNING
+    for event in events:
+        if event.timestamp <= last:
+            event.timestamp = later_than(last, event.timestamp)
+        last = event.timestamp
+
+
+def later_than(last: float, timestamp: float) -> float:
+    """The time of an event that follows one of the time `last`."""
+    return timestamp if timestamp > last else last + TIMESTAMP_STEP_SECONDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversation:
+    """The messages of one agent in a session, oldest first."""
+
+    messages: Sequence[Event]
+    """All of them, those that a summary replaced too."""
+    summary: Event | None
+    """The newest summary's event."""
+    shown_from: int
+    """The first message that no summary replaced."""
+
+    @property
+    def shown(self) -> Sequence[Event]:
+        """The messages that the model is shown as they are."""
+        return self.messages[self.shown_from :]
+
+    @property
+    def summary_content(self) -> types.Content | None:
+        """What the model is shown in place of the others."""
+        compaction = self.summary.actions.compaction if self.summary else None
+        return compaction.compacted_content if compaction else None
+
+    @property
+    def tokens(self) -> int:
+        """An estimate of all that the model is shown, system instruction and tools aside."""
+        return tokens_in(self.summary_content) + tokens_of(self.shown)
+
+    def safe_cut(self, wanted: int) -> int:
+        """The last place at or before the wanted one where no call is open; 0 when there is none.
+
+        A call that waits for its result, or for a person's approval, is open; so what belongs together stays
+        together.
+        """
+        return len(_longest_self_contained_prefix([*self.messages[:wanted]], all_events=[*self.messages]))
+
+
+def conversation_of(context: InvocationContext, *, shown_only: bool = False) -> Conversation:
+    """The messages that ADK makes the contents of the next request from.
+
+    With `shown_only` those that a summary replaced are left out, which is quicker in a long session.
+    """
+    events = _apply_rewinds(context.session.events)
+    summary = next((event for event in reversed(events) if _is_summary(event, context)), None)
+    end = summary.actions.compaction.end_timestamp if summary and summary.actions.compaction else 0.0
+    if shown_only:
+        events = [event for event in events if event.timestamp > end]
+    call_ids = _collect_function_call_ids(events)
+    messages = [event for event in events if _is_message(event, context, call_ids)]
+    shown_from = sum(event.timestamp <= end for event in messages)
+    return Conversation(messages=messages, summary=summary, shown_from=shown_from)
+
+
+def _is_summary(event: Event, context: InvocationContext) -> bool:
+    return event.actions.compaction is not None and _is_seen(event, context)
+
+
+def _is_message(event: Event, context: InvocationContext, call_ids: set[str]) -> bool:
+    name = context.agent.name if context.agent else ""
+    return (
+        event.actions.compaction is None
+        and _is_seen(event, context)
+        and not _is_tool_sub_branch_event(context.branch, event, name, call_ids)
+    )
+
+
+def _is_seen(event: Event, context: InvocationContext) -> bool:
+    return _should_include_event_in_context(
+        context.branch, event, context.isolation_scope, node_path=context.node_path
+    )
+
+
+def tail_start(messages: Sequence[Event], *, keep_messages: int | None, keep_tokens: int) -> int:
+    """Where the newest messages begin that fit into so many, or into so many tokens; the last always does."""
+    if keep_messages is not None:
+        return max(len(messages) - max(keep_messages, 1), 0)
+    left = keep_tokens
+    for index in range(len(messages) - 1, -1, -1):
+        left -= tokens_in(messages[index].content)
+        if left < 0:
+            return min(index + 1, len(messages) - 1)
+    return 0
+
+
+def compaction_event(
+    context: InvocationContext,
+    conversation: Conversation,
+    cut: int,
+    *,
+    content: types.Content,
+    state_delta: dict[str, Any],
+    usage: types.GenerateContentResponseUsageMetadata | None,
+    model_calls: int,
+    model_version: str | None,
+) -> Event:
+    """The event that replaces all messages before `cut` by `content`."""
+    last, first_kept = conversation.messages[cut - 1], conversation.messages[cut]
+    compaction = EventCompaction(
+        start_timestamp=FROM_THE_BEGINNING,
+        # Between the two, so that a store that rounds times to its own step loses neither.
+        end_timestamp=(last.timestamp + first_kept.timestamp) / 2,
+        compacted_content=content,
+    )
+    return Event(
+        author=context.agent.name if context.agent else "",
+        invocation_id=context.invocation_id,
+        branch=context.branch,
+        isolation_scope=context.isolation_scope,
+        usage_metadata=usage,
+        model_version=model_version,
+        custom_metadata={MODEL_CALLS: model_calls},
+        actions=EventActions(compaction=compaction, state_delta=state_delta),
+    )
+
+
+def summary_calls(event: Event) -> int:
+    """How many model calls an event stands for that a summary was made with; 0 for any other event."""
+    return int((event.custom_metadata or {}).get(MODEL_CALLS, 0)) if event.actions.compaction else 0

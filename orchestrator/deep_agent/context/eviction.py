@@ -1,0 +1,131 @@
+"""A tool's result that is too long for the conversation goes into a file; the model gets a preview."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.tool_context import ToolContext
+
+from orchestrator.deep_agent.backends.artifacts import LARGE_TOOL_RESULTS
+from orchestrator.deep_agent.backends.protocol import Backend, Entry
+from orchestrator.deep_agent.backends.state import StateBackend
+from orchestrator.deep_agent.context.readable import readable
+from orchestrator.deep_agent.context.size import characters
+from orchestrator.deep_agent.part import Part
+from orchestrator.deep_agent.prompts import (
+    RESULT_CUT,
+    RESULT_DROPPED,
+    RESULT_NOT_KEPT,
+    RESULT_TOO_LARGE,
+)
+from orchestrator.deep_agent.tools.files import LARGE_BYTES, MAX_FILE_BYTES, MAX_WALKED_FILES
+
+MAX_INLINE_CHARACTERS = 80_000
+"""S0: about 20,000 tokens, the most that one tool result may take of a model's context."""
+
+PREVIEW_LINES = 10
+"""Of the beginning, and of the end."""
+
+PREVIEW_LINE_CHARACTERS = 90
+"""So a preview is below 2,000 tokens even in a script with a token for each character."""
+
+MAX_KEPT_BYTES = 50 * 1024**2
+"""Of one agent, in its session: five files of the largest size. They are in a worker's memory as long as the
+agent runs, and most are read once, soon."""
+
+MAX_NAME_CHARACTERS = 100
+"""Of a call's id in a path; providers' ids are shorter."""
+
+BOUNDED = frozenset({"ls", "read_file", "write_file", "edit_file", "delete_file", "glob", "grep"})
+"""These keep to the same limit by themselves and say how to go on: what is in a file needs no other file."""
+
+
+class Eviction(Part):
+    """Keeps long results out of one agent's conversation. It replaces results, so it stands last."""
+
+    async def after_tool(
+        self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext, tool_response: Any
+    ) -> dict[str, Any] | None:
+        """The path and a preview in place of a result that is too long."""
+        del args
+        size = characters(tool_response)
+        if tool.name in BOUNDED or size <= MAX_INLINE_CHARACTERS:
+            return None
+        value = _bare(tool_response)
+        text = await asyncio.to_thread(readable, value) if size > LARGE_BYTES else readable(value)
+        data, left_out = _fitting(text)
+        result = {
+            "status": "result_too_large",
+            "saved_to": None,
+            "characters": len(text),
+            "message": RESULT_TOO_LARGE,
+            "preview": preview(text),
+        }
+        try:
+            call_id = tool_context.function_call_id or tool_context.run_id
+            result["saved_to"] = await _saved(StateBackend(tool_context.state), call_id, data)
+        except OSError:  # the agent has a file of its own where the folder would be
+            result["message"] = RESULT_NOT_KEPT
+        if left_out:
+            result["message"] = f"{result['message']} {RESULT_CUT.format(left_out=left_out)}"
+        return result
+
+
+def preview(text: str) -> str:
+    """The first and the last lines, each cut to a length that fits."""
+    lines = text.split("\n")
+    left_out = len(lines) - 2 * PREVIEW_LINES
+    if left_out <= 0:
+        return "\n".join(map(_short, lines))
+    head, tail = lines[:PREVIEW_LINES], lines[-PREVIEW_LINES:]
+    return "\n".join([*map(_short, head), f"... [{left_out} lines left out] ...", *map(_short, tail)])
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= PREVIEW_LINE_CHARACTERS else line[:PREVIEW_LINE_CHARACTERS] + "…"
+
+
+def _bare(response: Any) -> Any:
+    """ADK wraps what is no mapping."""
+    is_wrapped = isinstance(response, dict) and set(response) == {"result"}
+    return response["result"] if is_wrapped else response
+
+
+def _fitting(text: str) -> tuple[bytes, int]:
+    """The text as a file that the file tools still read, and how many characters did not fit."""
+    data = text.encode(errors="replace")
+    if len(data) <= MAX_FILE_BYTES:
+        return data, 0
+    kept = data[:MAX_FILE_BYTES].decode(errors="ignore")
+    return kept.encode(), len(text) - len(kept)
+
+
+async def _saved(backend: Backend, call_id: str, data: bytes) -> str:
+    """Where the data is now; the oldest results make room for it."""
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", call_id)[:MAX_NAME_CHARACTERS] or uuid4().hex
+    kept = await _kept(backend)
+    if any(entry.path == f"{LARGE_TOOL_RESULTS}/{name}" for entry in kept):
+        name = f"{name}_{uuid4().hex}"  # some models use an id again
+    total = sum(entry.size_bytes for entry in kept) + len(data)
+    for entry in sorted(kept, key=lambda entry: entry.modified_at):
+        if total <= MAX_KEPT_BYTES:
+            break
+        if entry.size_bytes > len(RESULT_DROPPED):
+            await backend.write_bytes(entry.path, RESULT_DROPPED.encode())
+            total -= entry.size_bytes
+    path = f"{LARGE_TOOL_RESULTS}/{name}"
+    await backend.write_bytes(path, data)
+    return path
+
+
+async def _kept(backend: Backend) -> Sequence[Entry]:
+    try:
+        walk = await backend.walk(LARGE_TOOL_RESULTS, max_entries=MAX_WALKED_FILES, timeout_seconds=1)
+    except FileNotFoundError:
+        return ()
+    return walk.entries

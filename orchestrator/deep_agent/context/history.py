@@ -1,0 +1,83 @@
+"""The whole history of a conversation as files: one part for each summary, together complete.
+
+They are in the session's state, so that they survive a crash and never appear in a workspace's changes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from google.adk.events import Event
+from google.adk.sessions.state import State
+from google.genai import types
+
+from orchestrator.deep_agent.backends.artifacts import CONVERSATION_HISTORY
+from orchestrator.deep_agent.backends.state import StateBackend
+from orchestrator.deep_agent.context.readable import readable
+
+MAX_FOLDER_CHARACTERS = 128
+"""Of a session's id in a path; a name of a file has at most 255 bytes."""
+
+
+def history_folder(session_id: str) -> str:
+    """Where a session's parts are."""
+    return f"{CONVERSATION_HISTORY}/{re.sub(r'[^A-Za-z0-9_-]', '_', session_id)[:MAX_FOLDER_CHARACTERS]}"
+
+
+def part_path(session_id: str, number: int) -> str:
+    """The file of one part, counted from 1."""
+    return f"{history_folder(session_id)}/{number:04}.md"
+
+
+def as_entries(events: Sequence[Event]) -> list[str]:
+    """Each message as Markdown, with its calls and results in full."""
+    return ["\n\n".join(_blocks(event)) + "\n" for event in events]
+
+
+def as_document(entries: Sequence[str], session_id: str, number: int) -> str:
+    """One part of the history."""
+    return "\n".join([f"# Conversation {session_id}, part {number}\n", *entries])
+
+
+async def written(state: Mapping[str, Any], path: str, text: str) -> dict[str, Any]:
+    """The change of a session's state that puts a text in a file."""
+    delta: dict[str, Any] = {}
+    await StateBackend(State(dict(state), delta)).write_bytes(path, text.encode(errors="replace"))
+    return delta
+
+
+def _blocks(event: Event) -> Iterator[str]:
+    time = datetime.fromtimestamp(event.timestamp, UTC).isoformat(sep=" ", timespec="seconds")
+    role = "user" if event.author == "user" else f"{event.author} ({_role(event)})"
+    yield f"## {role} · {time}"
+    for part in (event.content.parts if event.content else None) or []:
+        if part.text and not part.thought:
+            yield part.text
+        elif part.function_call:
+            yield _block("Call of", part.function_call, part.function_call.args or {})
+        elif part.function_response:
+            yield _block("Result of", part.function_response, part.function_response.response or {})
+        elif part.inline_data:
+            yield f"({part.inline_data.mime_type}, {len(part.inline_data.data or b'')} bytes, not kept here)"
+        elif part.file_data:
+            yield f"({part.file_data.mime_type}: {part.file_data.file_uri})"
+
+
+def _role(event: Event) -> str:
+    return "model" if event.content and event.content.role == "model" else "tools"
+
+
+def _block(title: str, of: types.FunctionCall | types.FunctionResponse, values: Mapping[str, Any]) -> str:
+    text = readable({name: _without_media(value) for name, value in values.items()})
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"### {title} {of.name} ({of.id})\n\n{fence}\n{text}\n{fence}"
+
+
+def _without_media(value: Any) -> Any:
+    """An image's base64 helps no reader; the file that it came from is named in the call."""
+    if isinstance(value, Mapping) and value.get("type") == "image":
+        return {**value, "data": "(not kept here)"}
+    return value

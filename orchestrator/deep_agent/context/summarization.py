@@ -1,0 +1,305 @@
+"""A conversation that grows too long for its model: the older part of it is replaced by a summary.
+
+The summary is one event of the session, made once, from which any process goes on; the messages themselves
+stay in the session's log, and in files that the agent can read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import structlog
+from google.adk.agents.callback_context import CallbackContext
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.events import Event
+from google.adk.flows.llm_flows._base_llm_processor import BaseLlmRequestProcessor
+from google.adk.models.base_llm import BaseLlm
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.tool_context import ToolContext
+
+from orchestrator.deep_agent import prompts
+from orchestrator.deep_agent.budget import budget_of
+from orchestrator.deep_agent.context import history
+from orchestrator.deep_agent.context.compaction import (
+    Conversation,
+    compaction_event,
+    conversation_of,
+    put_in_order,
+    tail_start,
+)
+from orchestrator.deep_agent.context.old_arguments import old_calls, shorten
+from orchestrator.deep_agent.context.size import (
+    DEFAULT_WINDOW_TOKENS,
+    counted_tokens,
+    counts_since_summary,
+    messages_since_summary,
+    standing_tokens,
+    tokens_of,
+)
+from orchestrator.deep_agent.context.summarizer import SideCalls, Summarizer
+from orchestrator.deep_agent.context.summary_content import (
+    MAX_SUMMARY_CHARACTERS,
+    share_of,
+    summary_content,
+    summary_text,
+    task_text,
+)
+from orchestrator.deep_agent.failures import ModelContextExceeded, ToolMistake
+from orchestrator.deep_agent.models.facts import context_window
+from orchestrator.deep_agent.part import Part
+from orchestrator.deep_agent.replies import TOO_LONG, as_call
+from orchestrator.deep_agent.tool import MethodTool
+
+log = structlog.get_logger(__name__)
+
+Size = tuple[Literal["fraction", "tokens", "messages"], float]
+"""So much of the model's window, so many tokens, or so many messages."""
+
+DEFAULT_TRIGGER: Size = ("fraction", 0.85)
+"""Leaves room for one long result and for a reply."""
+
+DEFAULT_KEEP: Size = ("fraction", 0.10)
+"""The newest messages, with what the agent is in the middle of."""
+
+MIN_GAIN_SHARE = 0.1
+"""Of the trigger: a summary that replaced less would be followed by the next one at once."""
+
+COMPACT_SHARE = 0.5
+"""Of the trigger, what a conversation must have before an agent may have it summed up."""
+
+HARDER_SHARE = 0.5
+"""Of what is kept otherwise, what is kept when the service found the request too long."""
+
+OLD_ARGUMENTS_SHARE = 0.5
+"""Of the trigger, from where on long arguments of old calls are shown shortened."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummarizationConfig:
+    """When a conversation is summed up, how much of it is kept as it is, and by which model."""
+
+    trigger: Size = DEFAULT_TRIGGER
+    keep: Size = DEFAULT_KEEP
+    model: str | BaseLlm | None = None
+    """Who writes the summary; None is the agent's own model."""
+    window_tokens: int | None = None
+    """The window of the agent's model; None takes what is known of the model."""
+
+    def __post_init__(self) -> None:
+        """ValueError for sizes that cannot be."""
+        for name, (kind, amount) in (("trigger", self.trigger), ("keep", self.keep)):
+            if kind not in {"fraction", "tokens", "messages"}:
+                raise ValueError(f"summarization: {name} is by fraction, tokens or messages, not by {kind}.")
+            if amount <= 0 or (kind == "fraction" and amount > 1):
+                raise ValueError(f"summarization: {name} cannot be {kind} {amount:g}.")
+        if self.trigger[0] == self.keep[0] and self.keep[1] >= self.trigger[1]:
+            raise ValueError("summarization: keep must be less than trigger.")
+        if self.window_tokens is not None and self.window_tokens <= 0:
+            raise ValueError("summarization: window_tokens must be above 0.")
+
+
+class Summarization(Part):
+    """Sums up one agent's conversation when it is time, and lets the agent ask for it."""
+
+    def __init__(self, config: SummarizationConfig, model: BaseLlm, summarizer: BaseLlm | None) -> None:
+        """`summarizer` is None for the agent's own model."""
+        self._config = config
+        window = config.window_tokens or context_window(model.model) or DEFAULT_WINDOW_TOKENS
+        self._window_tokens = window
+        other_window = window if summarizer is None else context_window(summarizer.model)
+        self._summarizer = Summarizer(summarizer or model, other_window or DEFAULT_WINDOW_TOKENS)
+        in_tokens = config.trigger if config.trigger[0] != "messages" else DEFAULT_TRIGGER
+        self._old_arguments_tokens = int(self._tokens(in_tokens) * OLD_ARGUMENTS_SHARE)
+        self._standing_tokens = 0
+
+    def tools(self) -> Sequence[BaseTool]:
+        """`compact_conversation`."""
+        return [MethodTool(self.compact_conversation)]
+
+    async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
+        """When to use the tool."""
+        del context
+        return prompts.COMPACT if "compact_conversation" in tools else ""
+
+    def request_processors(self) -> Sequence[BaseLlmRequestProcessor]:
+        """The step that makes the summary, before a request's contents are made."""
+        return (_Compaction(self),)
+
+    async def before_model(
+        self, callback_context: CallbackContext, llm_request: LlmRequest
+    ) -> LlmResponse | None:
+        """Shorten old arguments."""
+        context, name = callback_context.get_invocation_context(), callback_context.agent_name
+        counts = list(counts_since_summary(context.session.events, name, context.isolation_scope))
+        if not counts or max(counts) >= self._old_arguments_tokens:
+            tail = partial(self._tail_start, share=1.0)
+            shown = conversation_of(context, shown_only=True)
+            shorten(llm_request.contents, old_calls(shown, name, self._old_arguments_tokens, tail))
+        return None
+
+    async def on_model_error(
+        self, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception
+    ) -> LlmResponse | None:
+        """Go on once with a summary when the request was too long; what is too long after it ends the run."""
+        del llm_request
+        if not isinstance(error, ModelContextExceeded):
+            return None
+        names, _ = _last_calls(callback_context.session.events)
+        if TOO_LONG in names:
+            return None
+        return as_call(LlmResponse(), TOO_LONG, prompts.CONTEXT_TOO_LONG)
+
+    async def compact_conversation(self, *, tool_context: ToolContext) -> dict[str, Any]:
+        """Replace the older part of this conversation by a summary, to make room.
+
+        The newest messages stay as they are, and everything can be read again in files.
+        """
+        context = tool_context.get_invocation_context()
+        conversation = conversation_of(context)
+        size, most = await self._size(context, conversation, None)
+        if size < most * COMPACT_SHARE:
+            raise ToolMistake(
+                f"Not needed yet: the conversation has {size} of the {most} {self._unit} at which it is "
+                "summed up by itself, and less than half of them is not worth a summary. Go on working."
+            )
+        if self._cut(conversation, share=1.0) <= conversation.shown_from:
+            raise ToolMistake(
+                "There is nothing to sum up: all messages are among the newest, which are kept."
+            )
+        return {"status": "success", "message": prompts.COMPACTING}
+
+    async def compact_if_due(self, context: InvocationContext, request: LlmRequest) -> None:
+        """Make a summary if the conversation is too long, or if one is asked for."""
+        events = context.session.events
+        put_in_order(events)
+        names, is_done = _last_calls(events)
+        is_too_long = TOO_LONG in names and not is_done
+        is_asked = is_too_long or ("compact_conversation" in names and not is_done)
+        if not is_asked and self._is_surely_short(context):
+            return
+        conversation = conversation_of(context)
+        cut = self._cut(conversation, share=HARDER_SHARE if is_too_long else 1.0)
+        if cut <= conversation.shown_from:
+            return
+        if not is_asked:
+            size, most = await self._size(context, conversation, request)
+            gain = conversation.messages[conversation.shown_from : cut]
+            gained = len(gain) if self._unit == "messages" else tokens_of(gain)
+            if size < most or gained < most * MIN_GAIN_SHARE:
+                return
+        await self._compact(context, conversation, cut)
+
+    async def _compact(self, context: InvocationContext, conversation: Conversation, cut: int) -> None:
+        replaced = conversation.messages[conversation.shown_from : cut]
+        session, calls = context.session, SideCalls(budget_of(context))
+        number = 1 + sum(event.actions.compaction is not None for event in session.events)
+        entries = await asyncio.to_thread(history.as_entries, replaced)
+        summary = await self._summarizer.summary(
+            entries,
+            task=task_text(conversation.messages),
+            earlier=summary_text(conversation.summary_content),
+            most=share_of(self._window_tokens, MAX_SUMMARY_CHARACTERS),
+            calls=calls,
+        )
+        content = summary_content(
+            messages=conversation.messages[:cut],
+            summary=summary,
+            state=session.state,
+            window_tokens=self._window_tokens,
+            history=[history.part_path(session.id, part) for part in range(1, number + 1)],
+        )
+        document = history.as_document(entries, session.id, number)
+        event = compaction_event(
+            context,
+            conversation,
+            cut,
+            content=content,
+            state_delta=await history.written(session.state, history.part_path(session.id, number), document),
+            usage=calls.usage,
+            model_calls=calls.count,
+            model_version=calls.model_version,
+        )
+        await context.session_service.append_event(session=session, event=event)
+        log.info("conversation summed up", messages=len(replaced), model_calls=calls.count)
+
+    @property
+    def _unit(self) -> str:
+        return "messages" if self._config.trigger[0] == "messages" else "tokens"
+
+    def _tokens(self, size: Size) -> int:
+        kind, amount = size
+        return int(amount * self._window_tokens if kind == "fraction" else amount)
+
+    def _tail_start(self, messages: Sequence[Event], *, share: float) -> int:
+        kind, amount = self._config.keep
+        if kind == "messages":
+            return tail_start(messages, keep_messages=int(amount * share), keep_tokens=0)
+        return tail_start(
+            messages, keep_messages=None, keep_tokens=int(self._tokens(self._config.keep) * share)
+        )
+
+    def _cut(self, conversation: Conversation, *, share: float) -> int:
+        return conversation.safe_cut(self._tail_start(conversation.messages, share=share))
+
+    def _counted(self, context: InvocationContext) -> int | None:
+        name = context.agent.name if context.agent else ""
+        return counted_tokens(context.session.events, name, context.isolation_scope)
+
+    def _is_surely_short(self, context: InvocationContext) -> bool:
+        """Told without looking at every message, as is mostly possible."""
+        if self._unit == "messages":
+            shown = messages_since_summary(context.session.events, context.isolation_scope)
+            return shown < self._config.trigger[1]
+        counted = self._counted(context)
+        return counted is not None and counted < self._tokens(self._config.trigger)
+
+    async def _size(
+        self, context: InvocationContext, conversation: Conversation, request: LlmRequest | None
+    ) -> tuple[int, int]:
+        """The conversation's size and the size that triggers, both in the trigger's unit."""
+        most = self._tokens(self._config.trigger)
+        if self._unit == "messages":
+            return len(conversation.shown), most
+        counted = self._counted(context)
+        if counted is not None:
+            return counted, most
+        if request is not None:
+            self._standing_tokens = await standing_tokens(context, request)
+        return conversation.tokens + self._standing_tokens, most
+
+
+class _Compaction(BaseLlmRequestProcessor):
+    name = "summarization"
+
+    def __init__(self, summarization: Summarization) -> None:
+        self._summarization = summarization
+
+    async def run_async(
+        self, invocation_context: InvocationContext, llm_request: LlmRequest
+    ) -> AsyncGenerator[Event, None]:
+        """Put a summary into the session if it is time."""
+        await self._summarization.compact_if_due(invocation_context, llm_request)
+        return
+        yield  # the interface is a generator
+
+
+def _last_calls(events: Sequence[Event]) -> tuple[set[str], bool]:
+    """The names of the last reply's calls, refused ones aside, and whether a summary followed them."""
+    refused: set[str | None] = set()
+    is_summed_up = False
+    for event in reversed(events):
+        is_summed_up = is_summed_up or event.actions.compaction is not None
+        responses = event.get_function_responses()
+        refused |= {found.id for found in responses if (found.response or {}).get("status") == "error"}
+        if event.content and not responses:
+            calls = event.get_function_calls()
+            names = {str(call.name) for call in calls if call.name == TOO_LONG or call.id not in refused}
+            return names, is_summed_up
+    return set(), is_summed_up

@@ -1,0 +1,164 @@
+"""A summary of messages, by a model; where it gives none, what can be told without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import structlog
+from google.adk.models.base_llm import BaseLlm
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.genai import types
+
+from orchestrator.deep_agent import prompts
+from orchestrator.deep_agent.budget import Budget, ModelUsage, tokens_of
+from orchestrator.deep_agent.context.size import CHARACTERS_PER_TOKEN
+from orchestrator.deep_agent.context.summary_content import shortened
+from orchestrator.deep_agent.failures import ModelContextExceeded
+
+log = structlog.get_logger(__name__)
+
+INPUT_SHARE = 0.8
+"""Of the summarizer's window, the messages that it is given at once; the rest is for prompt and reply."""
+
+MAX_TRIES = 4
+"""Each with half as much at once, where it was too long: the window may be smaller than is known."""
+
+MIN_INPUT_CHARACTERS = 2_000
+"""A smaller piece would be all prompt and no messages."""
+
+SUMMARY_WORDS = 1_200
+"""About 1,600 tokens: what a person would write at a hand-over."""
+
+LAST_ENTRIES = 10
+"""How many of the last messages stand in a summary that no model wrote: about five steps."""
+
+LAST_ENTRY_CHARACTERS = 500
+"""How much of each of them."""
+
+
+class NoSummary(Exception):
+    """The model gave none, or the budget has no room for one."""
+
+
+class SideCalls:
+    """The account of the model calls for one summary; they count in the run's budget."""
+
+    def __init__(self, budget: Budget | None) -> None:
+        self._budget = budget
+        self._usage = ModelUsage()
+        self.model_version: str | None = None
+        """Which model answered last."""
+
+    @property
+    def count(self) -> int:
+        """How many replies there were."""
+        return self._usage.model_calls
+
+    @property
+    def usage(self) -> types.GenerateContentResponseUsageMetadata | None:
+        """What they used together, as an event carries it."""
+        if not self.count:
+            return None
+        return types.GenerateContentResponseUsageMetadata(
+            prompt_token_count=self._usage.input_tokens,
+            candidates_token_count=self._usage.output_tokens,
+            cached_content_token_count=self._usage.cached_tokens,
+            total_token_count=self._usage.tokens,
+        )
+
+    def ask(self) -> None:
+        """Ask for one more call; NoSummary when there is no room for it."""
+        if self._budget is not None and not self._budget.has_room_beside:
+            raise NoSummary("the budget is used up")
+
+    def book(self, response: LlmResponse) -> None:
+        """Book a reply."""
+        used = tokens_of(response)
+        self.model_version = response.model_version
+        if self._budget is not None:
+            self._budget.book(response.model_version or "", used)
+        self._usage = self._usage.plus(used).plus(ModelUsage(model_calls=1))
+
+
+class Summarizer:
+    """Sums up messages with a model whose window takes so many tokens."""
+
+    def __init__(self, model: BaseLlm, window_tokens: int) -> None:
+        self._model = model
+        self._window_tokens = window_tokens
+
+    async def summary(
+        self, entries: Sequence[str], *, task: str, earlier: str, most: int, calls: SideCalls
+    ) -> str:
+        """The summary of all entries, on top of an earlier one, of at most so many characters.
+
+        It always comes; see `without_model`.
+        """
+        room = int(self._window_tokens * CHARACTERS_PER_TOKEN * INPUT_SHARE)
+        for _ in range(MAX_TRIES):
+            try:
+                room = max(room, MIN_INPUT_CHARACTERS)
+                return shortened(await self._folded(entries, task, earlier, calls, room), most)
+            except ModelContextExceeded:
+                room = min(room, sum(map(len, entries))) // 2
+            except Exception as error:  # noqa: BLE001 - whatever a model does, the agent's run goes on
+                log.warning("no summary from the model", error=type(error).__name__)
+                break
+        return without_model(entries, earlier, most)
+
+    async def _folded(
+        self, entries: Sequence[str], task: str, earlier: str, calls: SideCalls, room: int
+    ) -> str:
+        """Piece by piece, each on top of the summary of those before it: so nothing is left unread."""
+        for piece in _pieces(entries, room):
+            earlier = await self._asked(_prompt(piece, shortened(task, room // 4), earlier), calls)
+        return earlier
+
+    async def _asked(self, prompt: str, calls: SideCalls) -> str:
+        calls.ask()
+        content = types.Content(role="user", parts=[types.Part(text=prompt)])
+        request = LlmRequest(model=self._model.model, contents=[content])
+        text = ""
+        async for response in self._model.generate_content_async(request, stream=False):
+            calls.book(response)
+            parts = (response.content.parts if response.content else None) or []
+            text += "".join(part.text for part in parts if part.text and not part.thought)
+        if not text.strip():
+            raise NoSummary("the reply is empty")
+        return text.strip()
+
+
+def without_model(entries: Sequence[str], earlier: str, most: int) -> str:
+    """What the summary is when no model wrote one: the earlier one and the last messages, half and half."""
+    of_each = min(LAST_ENTRY_CHARACTERS, most // 2 // LAST_ENTRIES)
+    last = [shortened(entry.strip(), of_each) for entry in entries[-LAST_ENTRIES:]]
+    before = [shortened(earlier, most // 2)] if earlier else []
+    return "\n\n".join([*before, prompts.NO_SUMMARY, *last])
+
+
+def _prompt(piece: str, task: str, earlier: str) -> str:
+    sections = [prompts.SUMMARIZE.format(words=SUMMARY_WORDS)]
+    if task:
+        sections += [prompts.SUMMARIZE_TASK, f"<task>\n{task}\n</task>"]
+    if earlier:
+        sections += [prompts.SUMMARIZE_EARLIER, f"<earlier>\n{earlier}\n</earlier>"]
+    return "\n\n".join([*sections, f"<conversation>\n{piece}\n</conversation>"])
+
+
+def _pieces(entries: Sequence[str], room: int) -> Iterator[str]:
+    """All entries in texts of at most `room` characters; an entry that is longer is divided."""
+    piece = ""
+    for entry in entries:
+        rest = entry
+        while rest:
+            fitting = room - len(piece)
+            if len(rest) > fitting and piece and len(rest) <= room:
+                yield piece
+                piece, fitting = "", room
+            piece, rest = piece + rest[:fitting], rest[fitting:]
+            if len(piece) >= room:
+                yield piece
+                piece = ""
+    if piece:
+        yield piece

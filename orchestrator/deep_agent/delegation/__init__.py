@@ -1,0 +1,1 @@
+"""Sub-agents in the same process."""

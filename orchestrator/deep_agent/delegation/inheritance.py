@@ -1,0 +1,89 @@
+"""What sub-agents have of their parent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.adk.agents import LlmAgent
+from google.adk.models.base_llm import BaseLlm
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.base_toolset import BaseToolset
+
+from orchestrator.deep_agent.approval.gate import ApprovalGate, InterruptOn
+from orchestrator.deep_agent.backends.protocol import Backend
+from orchestrator.deep_agent.context.summarization import SummarizationConfig
+from orchestrator.deep_agent.delegation.commit import PathLock
+from orchestrator.deep_agent.delegation.roster import GENERAL_PURPOSE, SubAgentSpec, tool_name
+from orchestrator.deep_agent.delegation.subagents import Delegation, Subagents
+from orchestrator.deep_agent.names import agent_identifier
+from orchestrator.deep_agent.part import BackendSource
+
+AgentTool = Callable[..., Any] | BaseTool | BaseToolset
+"""A tool as ADK takes it."""
+
+
+@dataclass(frozen=True)
+class Inheritance:
+    """What sub-agents have of their parent where their specifications say nothing else."""
+
+    create: Callable[..., LlmAgent]
+    """`create_deep_agent`, which sub-agents are made with too."""
+    model: str | BaseLlm
+    tools: Sequence[AgentTool]
+    """For the general-purpose one only."""
+    built_in_tools: Collection[str]
+    interrupt_on: InterruptOn
+    """It binds whatever they say."""
+    delegation: Delegation
+    summarization: SummarizationConfig | None
+    """For those with the same model: it may tell that model's window."""
+    fatal_errors: tuple[type[Exception], ...]
+
+    def subagents(
+        self, subagents: Sequence[SubAgentSpec | LlmAgent], files: BackendSource, lock: PathLock
+    ) -> Subagents:
+        """The sub-agents on these files."""
+        return Subagents(
+            [self._guarded(made) if isinstance(made, LlmAgent) else made for made in subagents],
+            make=self._child,
+            files=files,
+            lock=lock,
+            delegation=self.delegation,
+            taken={*self.built_in_tools, *map(tool_name, self.tools)},
+            fatal_errors=self.fatal_errors,
+        )
+
+    def _child(self, spec: SubAgentSpec, files: Backend) -> LlmAgent:
+        if "execute" in spec.get("built_in_tools", ()):
+            raise ValueError(
+                f"The sub-agent {spec['name']} has no shell: what a command does to files cannot be kept "
+                "apart until it succeeds. Leave execute out, or run it as a job (create_coordinator)."
+            )
+        is_general = agent_identifier(spec["name"]) == agent_identifier(GENERAL_PURPOSE)
+        return self.create(
+            spec.get("model", self.model),
+            spec.get("tools", self.tools if is_general else ()),
+            instruction=spec.get("system_prompt"),
+            subagents=spec.get("subagents"),
+            delegation=self.delegation,
+            skills=spec.get("skills"),
+            output_schema=spec.get("output_schema"),
+            backend=files,
+            interrupt_on=spec.get("interrupt_on"),
+            inherited_interrupt_on=self.interrupt_on,
+            built_in_tools=spec.get("built_in_tools", self.built_in_tools),
+            summarization=None if "model" in spec else self.summarization,
+            name=spec["name"],
+            description=spec["description"],
+            is_subagent=True,
+            fatal_errors=self.fatal_errors,
+        )
+
+    def _guarded(self, agent: LlmAgent) -> LlmAgent:
+        """A ready agent, bound by the parent's policy too."""
+        gate = ApprovalGate({}, self.interrupt_on, known=())
+        return agent.clone(
+            {"before_tool_callback": [*agent.canonical_before_tool_callbacks, gate.before_tool]}
+        )

@@ -1,0 +1,382 @@
+"""Sub-agents in this process: delegation by one `task` tool, or by one tool for each sub-agent.
+
+A child is a run of its own: it sees the description and the context that it is given, never its parent's
+messages, plan or state, and only its last message comes back. Its changes to files are staged; they reach the
+parent's files, three ways, when it has succeeded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from typing import Annotated, Any, Literal
+from weakref import WeakKeyDictionary
+
+import structlog
+from google.adk.agents import LlmAgent
+from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.events import Event
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.base_toolset import BaseToolset
+from google.adk.tools.tool_context import ToolContext
+from google.genai import types
+from pydantic import Field, JsonValue
+
+from orchestrator.deep_agent.backends.overlay import OverlayBackend
+from orchestrator.deep_agent.backends.protocol import Backend
+from orchestrator.deep_agent.backends.state import DictState, StateBackend
+from orchestrator.deep_agent.delegation.child_run import ChildRun, Emit, answers_message, task_message
+from orchestrator.deep_agent.delegation.commit import Commit, PathLock, commit
+from orchestrator.deep_agent.delegation.roster import (
+    GENERAL_PURPOSE,
+    Member,
+    SubAgentSpec,
+    name_key,
+    roster_of,
+)
+from orchestrator.deep_agent.failures import ModelFailed
+from orchestrator.deep_agent.part import BackendSource, Part
+from orchestrator.deep_agent.prompts import delegation_prompt
+from orchestrator.deep_agent.tool import ProgressTool
+
+log = structlog.get_logger(__name__)
+
+MAX_CHILDREN_AT_ONCE = 8
+"""Children of one agent that run at the same time in this process; more wait their turn, first come first.
+A few agents already fill a provider's rate limit, and each holds its conversation in memory."""
+
+MAX_DEPTH = 3
+"""Levels of sub-agents below an agent: deeper trees multiply costs and lose the task on the way."""
+
+CANCEL_AGAIN_SECONDS = 0.2
+"""Before Python 3.12 `wait_for` loses a cancel that meets its answer, so a cancel is repeated."""
+
+PARKED_PREFIX = "subagent:"
+"""State key of a child that waits for a confirmation, by the id of the call that started it."""
+
+Delegation = Literal["task", "agent_tools"]
+Answer = dict[str, JsonValue]
+
+Description = Annotated[
+    str, Field(description="What to do, complete in itself: the sub-agent sees nothing of this conversation")
+]
+Context = Annotated[str, Field(description="What it should know besides: findings, constraints, file paths")]
+Seconds = Annotated[
+    float | None, Field(gt=0, description="How long it may take; no limit of its own when left out")
+]
+
+
+ChildMaker = Callable[[SubAgentSpec, Backend], LlmAgent]
+"""Makes a child that works on these files."""
+
+
+class Subagents(Part):
+    """The sub-agents of one agent.
+
+    Args:
+        subagents: Specifications or ready agents; a general-purpose one is added unless it is among them.
+        make: Makes a child from its specification.
+        files: The parent's files.
+        lock: Held while a file of the parent's is compared and written.
+        delegation: One `task` tool, or one tool for each sub-agent.
+        taken: Names of the parent's other tools.
+        fatal_errors: Exceptions that end the parent's run as well.
+
+    Raises:
+        ValueError: a specification cannot be used, or a name is taken.
+    """
+
+    def __init__(
+        self,
+        subagents: Sequence[SubAgentSpec | LlmAgent],
+        *,
+        make: ChildMaker,
+        files: BackendSource,
+        lock: PathLock,
+        delegation: Delegation,
+        taken: Collection[str],
+        fatal_errors: tuple[type[Exception], ...] = (),
+    ) -> None:
+        self._members = roster_of(subagents, taken)
+        self._make = make
+        self._files = files
+        self._lock = lock
+        self._delegation = delegation
+        self._fatal = fatal_errors
+        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+        probes = [self.agent(member, StateBackend(DictState())) for member in self._members.values()]
+        self.depth = 1 + max(map(_depth_of, probes))
+        """Levels of agents below the parent."""
+        given = [
+            probe
+            for probe, member in zip(probes, self._members.values(), strict=True)
+            if isinstance(member.made, LlmAgent) or "tools" in member.made or "subagents" in member.made
+        ]
+        self._toolsets = [tool for probe in given for tool in probe.tools if isinstance(tool, BaseToolset)]
+        if self.depth > MAX_DEPTH:
+            raise ValueError(f"Sub-agents are {self.depth} levels deep; {MAX_DEPTH} are allowed.")
+
+    def tools(self) -> list[BaseTool]:
+        """`task`, or one tool for each sub-agent."""
+        if self._delegation == "task":
+            return [_TaskTool(self)]
+        return [_AgentTool(self, member) for member in self._members.values()]
+
+    def brought(self) -> list[BaseTool | BaseToolset]:
+        """The tools, and what closes the sub-agents' own toolsets when the parent's Runner is closed."""
+        return [*self.tools(), *([_ToolsetsBelow(self._toolsets)] if self._toolsets else [])]
+
+    async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
+        """When to delegate, and to whom."""
+        del context, tools
+        listed = [(member.name, member.description) for member in self._members.values()]
+        return delegation_prompt(listed if self._delegation == "task" else [])
+
+    async def call(
+        self,
+        name: str,
+        description: str,
+        context: str,
+        timeout_seconds: float | None,
+        tool_context: ToolContext,
+    ) -> AsyncGenerator[Event | Answer]:
+        """A child's progress as it comes, then its answer; only a fatal error is raised."""
+        member = self._members.get(name_key(name))
+        if member is None or not description.strip():
+            yield {"status": "error", "error": self._mistake(name, is_known=member is not None)}
+            return
+        # ADK runs a generator tool in a context of its own, below that of the call.
+        call = _Call(self, member, tool_context.parent_ctx or tool_context)
+        steps: asyncio.Queue[Event | None] = asyncio.Queue()
+        work = asyncio.create_task(
+            call.run(task_message(description, context), timeout_seconds, steps.put_nowait)
+        )
+        work.add_done_callback(lambda _: steps.put_nowait(None))
+        try:
+            while (event := await steps.get()) is not None:
+                yield event
+            yield await work
+        finally:
+            while not work.done():
+                work.cancel()
+                await asyncio.wait({work}, timeout=CANCEL_AGAIN_SECONDS)
+
+    def _mistake(self, name: str, *, is_known: bool) -> str:
+        if is_known:
+            return "description is empty: say completely what to do."
+        names = ", ".join(member.name for member in self._members.values())
+        return f"There is no subagent_type {name!r}; there are: {names}."
+
+    def agent(self, member: Member, files: Backend) -> LlmAgent:
+        """A member's agent for one run."""
+        return member.made if isinstance(member.made, LlmAgent) else self._make(member.made, files)
+
+    def files(self, context: ToolContext) -> Backend:
+        """The parent's files."""
+        return self._files(context)
+
+    async def commit(self, overlay: OverlayBackend, files: Backend) -> Commit:
+        """Put a child's changes into the parent's files."""
+        return await commit(overlay, files, self._lock)
+
+    def place(self) -> asyncio.Semaphore:
+        """One of the places in which children run; it serves in the order of asking."""
+        loop = asyncio.get_running_loop()
+        return self._places.setdefault(loop, asyncio.Semaphore(MAX_CHILDREN_AT_ONCE))
+
+    def is_fatal(self, error: BaseException) -> bool:
+        """Whether an error, or what it was raised for, ends the parent's run too."""
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, self._fatal):
+                return True
+            cause = cause.__cause__ or cause.__context__
+        return False
+
+
+class _Call:
+    """One call of a sub-agent, run or gone on with."""
+
+    def __init__(self, part: Subagents, member: Member, context: ToolContext) -> None:
+        self._part = part
+        self._member = member
+        self._context = context
+        self._key = f"{PARKED_PREFIX}{context.function_call_id}"
+
+    async def run(self, task: types.Content, timeout_seconds: float | None, emit: Emit) -> Answer:
+        """Run the child when there is a place for it; its answer."""
+        async with self._part.place():
+            started = time.monotonic()
+            try:
+                async with asyncio.timeout(timeout_seconds) as limit:
+                    answer = await self._run(task, emit)
+            except Exception as error:
+                if self._part.is_fatal(error):
+                    raise
+                timed_out = isinstance(error, TimeoutError) and limit.expired()
+                answer = _failed(f"It was stopped after {timeout_seconds:g} seconds." if timed_out else error)
+        return {**answer, "execution_seconds": round(time.monotonic() - started, 3)}
+
+    async def _run(self, task: types.Content, emit: Emit) -> Answer:
+        files = self._part.files(self._context)
+        overlay = OverlayBackend(files)
+        parked = self._context.state.get(self._key)
+        if parked:
+            overlay.load(parked["files"])
+        agent = self._part.agent(self._member, overlay)
+        child = ChildRun(agent, self._context.get_invocation_context(), parked["events"] if parked else ())
+        answers = self._answers(child, parked) if parked else {}
+        if len(answers) == len(
+            child.questions
+        ):  # a run pauses until it has all answers, so it gets them at once
+            message = answers_message(answers) if parked else task
+            await child.go_on(message, lambda event: self._tell(event, emit))
+            answers = {}
+        if child.questions:
+            return self._park(child, overlay, answers)
+        if parked:
+            self._context.state[self._key] = None
+        if child.error is not None:
+            return _failed(child.error)
+        return _succeeded(child.text, await self._part.commit(overlay, files))
+
+    def _answers(self, child: ChildRun, parked: Mapping[str, Any]) -> dict[str, JsonValue]:
+        """What a person has answered up to now, the newest answer being that to this call."""
+        answers: dict[str, JsonValue] = dict(parked["answers"])
+        confirmation = self._context.tool_confirmation
+        asked = next(
+            (asked.confirmation_id for asked in child.questions if asked.confirmation_id not in answers), None
+        )
+        if asked is not None and confirmation is not None:
+            answers[asked] = confirmation.model_dump(mode="json", by_alias=True)
+        return answers
+
+    def _park(self, child: ChildRun, overlay: OverlayBackend, answers: dict[str, JsonValue]) -> Answer:
+        """Ask in the parent's run what the child asks; the child waits in the parent's state."""
+        asked = next(asked for asked in child.questions if asked.confirmation_id not in answers)
+        self._context.state[self._key] = {
+            "events": child.dump(),
+            "files": overlay.dump(),
+            "answers": answers,
+        }
+        self._context.request_confirmation(hint=asked.hint, payload=asked.payload())
+        self._context.actions.skip_summarization = True  # a pause is no result for the model to go on with
+        return {"status": "waiting_for_approval", "message": f"{self._member.name} waits for an approval."}
+
+    def _tell(self, event: Event, emit: Emit) -> None:
+        """What a person sees of the child while it works."""
+        for call in event.get_function_calls():
+            text = types.Part(text=f"{self._member.name} {call.name}\n")
+            emit(
+                Event(
+                    author="task",
+                    partial=True,
+                    custom_metadata={
+                        "subagent": self._member.name,
+                        "call_id": self._context.function_call_id,
+                    },
+                    content=types.Content(role="model", parts=[text]),
+                )
+            )
+
+
+class _TaskTool(ProgressTool):
+    """`task`: any of the sub-agents, by name."""
+
+    def __init__(self, part: Subagents) -> None:
+        self.part = part
+        super().__init__(self.task)
+
+    async def task(
+        self,
+        description: Description,
+        subagent_type: Annotated[str, Field(description="Which sub-agent does it")] = GENERAL_PURPOSE,
+        context: Context = "",
+        timeout_seconds: Seconds = None,
+        *,
+        tool_context: ToolContext,
+    ) -> AsyncGenerator[Event | Answer]:
+        """Delegate one self-contained task to a sub-agent and wait for its result.
+
+        It works on your files; what it changed is put into them when it has succeeded, merged with what
+        others changed meanwhile. Call this several times in one reply to run sub-agents at the same time.
+        """
+        async for step in self.part.call(subagent_type, description, context, timeout_seconds, tool_context):
+            yield step
+
+
+class _AgentTool(ProgressTool):
+    """One sub-agent as a tool of its own."""
+
+    def __init__(self, part: Subagents, member: Member) -> None:
+        self.part = part
+        self._member = member
+        super().__init__(self.delegate)
+        self.name = name_key(member.name)
+        self.description = (
+            f"Delegate one self-contained task to the sub-agent {member.name} and wait for its result. "
+            f"{member.description}"
+        )
+
+    async def delegate(
+        self,
+        description: Description,
+        context: Context = "",
+        timeout_seconds: Seconds = None,
+        *,
+        tool_context: ToolContext,
+    ) -> AsyncGenerator[Event | Answer]:
+        """Call the sub-agent."""
+        async for step in self.part.call(
+            self._member.name, description, context, timeout_seconds, tool_context
+        ):
+            yield step
+
+
+class _ToolsetsBelow(BaseToolset):
+    """No tools of its own: with it a Runner closes what the sub-agents have opened."""
+
+    def __init__(self, toolsets: Sequence[BaseToolset]) -> None:
+        super().__init__()
+        self._toolsets = toolsets
+
+    async def get_tools(self, readonly_context: ReadonlyContext | None = None) -> list[BaseTool]:
+        """None."""
+        del readonly_context
+        return []
+
+    async def close(self) -> None:
+        """Close the toolsets below."""
+        for toolset in self._toolsets:
+            await toolset.close()
+
+
+def _depth_of(agent: LlmAgent) -> int:
+    """Levels of sub-agents below an agent."""
+    parts = [tool.part for tool in agent.tools if isinstance(tool, (_TaskTool, _AgentTool))]
+    return max((part.depth for part in parts), default=0)
+
+
+def _succeeded(text: str, done: Commit) -> Answer:
+    files: list[JsonValue] = [{"path": file.path, "change": file.change} for file in done.applied]
+    applied: list[JsonValue] = [file.path for file in done.applied]
+    conflicts: list[JsonValue] = [
+        {"path": conflict.path, "reason": conflict.reason, "diff": conflict.diff}
+        for conflict in done.conflicts
+    ]
+    return {
+        "status": "success",
+        "result": text,
+        "files_modified": files,
+        "merge": {"applied": applied, "conflicts": conflicts},
+    }
+
+
+def _failed(reason: str | Exception) -> Answer:
+    """A failure as the model sees it; of an unexpected one only the kind, for its text may hold anything."""
+    if isinstance(reason, Exception):
+        known = isinstance(reason, ModelFailed)
+        log.warning("sub-agent failed", error=type(reason).__name__, exc_info=None if known else reason)
+        reason = str(reason) if known else f"The sub-agent failed unexpectedly ({type(reason).__name__})."
+    return {"status": "error", "error": reason, "note": "None of its changes to files were kept."}

@@ -1,0 +1,82 @@
+"""Memory: AGENTS.md files go into the instruction, marked as material that cannot give orders.
+
+They are read before every model call: one read of a bounded file costs as much as asking whether it has
+changed, and nothing can go stale.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from google.adk.agents.readonly_context import ReadonlyContext
+
+from orchestrator.deep_agent import prompts
+from orchestrator.deep_agent.backends.matching import is_binary
+from orchestrator.deep_agent.backends.protocol import Backend
+from orchestrator.deep_agent.knowledge.sources import MISSING, checked_sources, files_to_read
+from orchestrator.deep_agent.part import BackendSource, Part
+
+MAX_FILE_BYTES = 32 * 1024
+"""Of one file, about 8,000 tokens: what other agents read of an AGENTS.md. It is paid for in every call."""
+
+MAX_TOTAL_CHARACTERS = 64 * 1024
+"""Of all files together, about 16,000 tokens: an eighth of the smallest context window in use."""
+
+_TAG = "memory_file"
+_OWN_TAG = re.compile(rf"<(?=\s*/?\s*{_TAG})", re.IGNORECASE)
+
+
+class MemoryFiles(Part):
+    """The memory files of one agent, in the order of `sources`; ValueError for a path that is none."""
+
+    def __init__(self, backend_of: BackendSource, sources: Sequence[str]) -> None:
+        self._backend_of = backend_of
+        self._sources = checked_sources(sources)
+
+    async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
+        """Every file that is there with its path, and what they are worth."""
+        backend = files_to_read(self._backend_of, context)
+        left = MAX_TOTAL_CHARACTERS
+        shown: list[str] = []
+        for path in self._sources:
+            text = await _text(backend, path, left)
+            if text is not None:
+                shown.append(text)
+                left -= len(text)
+        if not shown:
+            return ""
+        update = prompts.MEMORY_UPDATE if "edit_file" in tools else ""
+        return "\n".join([prompts.MEMORY + update, *shown])
+
+
+async def _text(backend: Backend, path: str, most: int) -> str | None:
+    """A file as the agent sees it, or why it does not; None when there is none."""
+    if most <= 0:
+        return f"({path} is left out: the files together have over {MAX_TOTAL_CHARACTERS} characters.)\n"
+    try:
+        data = await backend.read_bytes(path, MAX_FILE_BYTES + 1)
+    except MISSING:
+        return None
+    except OSError as error:
+        reason = "it is a directory" if isinstance(error, IsADirectoryError) else "it cannot be read"
+        return f"({path} is not shown: {reason}.)\n"
+    if is_binary(data):
+        return f"({path} is not shown: it is a binary file.)\n"
+    text = without_comments(data[:MAX_FILE_BYTES].decode(errors="replace")).strip()
+    cut = len(data) > MAX_FILE_BYTES or len(text) > most
+    note = f"\n({path} is cut here; the rest can be read with the file tools.)" if cut else ""
+    return f'<{_TAG} path="{path}">\n{_OWN_TAG.sub("&lt;", text[:most])}{note}\n</{_TAG}>\n'
+
+
+def without_comments(text: str) -> str:
+    """The text without HTML comments, which a person does not see; one that never ends goes to the end.
+
+    Not by a regular expression: its time would grow with the square of the comments that do not end.
+    """
+    kept: list[str] = []
+    while text:
+        before, opening, rest = text.partition("<!--")
+        kept.append(before)
+        text = rest.partition("-->")[2] if opening else ""
+    return "".join(kept)

@@ -1,0 +1,146 @@
+"""Skills: folders with a SKILL.md, told to the agent by name and read by it when it needs one.
+
+Looked for again before every model call, on whatever backend the agent has: a skill that appears or changes
+during a run is seen at once. All of it is bounded, and what is left out is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import structlog
+from google.adk.agents.readonly_context import ReadonlyContext
+
+from orchestrator.deep_agent import prompts
+from orchestrator.deep_agent.backends.protocol import Backend
+from orchestrator.deep_agent.knowledge.skill_file import (
+    MAX_HEAD_BYTES,
+    MAX_SKILL_BYTES,
+    SKILL_FILE,
+    Skill,
+    parse_skill,
+)
+from orchestrator.deep_agent.knowledge.sources import MISSING, checked_sources, files_to_read
+from orchestrator.deep_agent.part import BackendSource, Part
+
+log = structlog.get_logger(__name__)
+
+MAX_FOLDERS = 100
+"""How many folders of all sources are looked into before a model call: one short read each."""
+
+MAX_LISTING_CHARACTERS = 20_000
+"""Of the list of skills, about 5,000 tokens: it is paid for in every call."""
+
+MAX_SHOWN_FAULTS = 5
+"""Bad skills that the agent is told of; all of them are logged."""
+
+
+@dataclass
+class _Found:
+    """What a look at the sources brought."""
+
+    skills: dict[str, tuple[Skill, str]] = field(default_factory=dict)
+    """By name, each with the path of its SKILL.md; a later source's takes the place of an earlier one's."""
+    faults: list[tuple[str, str]] = field(default_factory=list)
+    """The path of what was skipped, and why."""
+    complete: bool = True
+    """False when there are more folders than are looked into."""
+
+
+class Skills(Part):
+    """The skills of one agent, from folders that hold skill folders or are one; later sources win."""
+
+    def __init__(self, backend_of: BackendSource, sources: Sequence[str]) -> None:
+        """ValueError for a source that is no path."""
+        self._backend_of = backend_of
+        self._sources = checked_sources(sources)
+        self._warned: set[tuple[str, str]] = set()
+
+    async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
+        """The list of skills; nothing for an agent that could not read one."""
+        if not tools & {"read_file", "execute"}:
+            return ""
+        found = await _discover(files_to_read(self._backend_of, context), self._sources)
+        self._warn(found.faults)
+        if not found.skills and not found.faults:
+            return ""
+        return prompts.SKILLS + _listing(found, self._sources)
+
+    def _warn(self, faults: Sequence[tuple[str, str]]) -> None:
+        """Log each fault once and not before every model call."""
+        for path, fault in faults:
+            if (path, fault) not in self._warned:
+                log.warning("skill skipped", path=path, fault=fault)
+        self._warned = set(faults)
+
+
+async def _discover(backend: Backend, sources: Sequence[str]) -> _Found:
+    found = _Found()
+    left = MAX_FOLDERS
+    for source in sources:
+        try:
+            folders = await _skill_folders(backend, source)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            reason = "it is no folder" if isinstance(error, NotADirectoryError) else "it cannot be read"
+            found.faults.append((source, reason))
+            continue
+        found.complete = found.complete and len(folders) <= left
+        folders = folders[:left]
+        left -= len(folders)
+        looks = await asyncio.gather(*(_skill_in(backend, folder) for folder in folders))
+        for folder, look in zip(folders, looks, strict=True):
+            path = posixpath.join(folder, SKILL_FILE)
+            if isinstance(look, str):
+                found.faults.append((path, look))
+            elif look is not None:
+                found.skills[look.name] = look, path
+    return found
+
+
+async def _skill_folders(backend: Backend, source: str) -> Sequence[str]:
+    """The source itself when it is a skill, else what may be one in it; links are looked into as well."""
+    entries = await backend.list(source)
+    if any(posixpath.basename(entry.path) == SKILL_FILE for entry in entries):
+        return [source]
+    return [entry.path for entry in entries if entry.kind in ("directory", "symlink")]
+
+
+async def _skill_in(backend: Backend, folder: str) -> Skill | str | None:
+    """The skill of a folder, or what is wrong with it; None when the folder is none."""
+    path = posixpath.join(folder, SKILL_FILE)
+    try:
+        head = await backend.read_bytes(path, MAX_HEAD_BYTES)
+        if len(head) == MAX_HEAD_BYTES and (await backend.stat(path)).size_bytes > MAX_SKILL_BYTES:
+            return f"it is larger than {MAX_SKILL_BYTES} bytes"
+    except MISSING:
+        return None
+    except OSError:
+        return "it cannot be read"
+    return await asyncio.to_thread(parse_skill, head, posixpath.basename(folder))
+
+
+def _listing(found: _Found, sources: Sequence[str]) -> str:
+    """The skills by name, as many as fit; what is left out; what was skipped."""
+    lines = [_line(*found.skills[name]) for name in sorted(found.skills)]
+    fitting, left = 0, MAX_LISTING_CHARACTERS
+    while fitting < len(lines) and len(lines[fitting]) <= left:
+        left -= len(lines[fitting])
+        fitting += 1
+    rest = len(lines) - fitting
+    if rest or not found.complete:
+        number = str(rest) if found.complete else "more"
+        lines[fitting:] = [f"- ({number} skills are not listed here: look in {', '.join(sources)}.)\n"]
+    faults = found.faults[:MAX_SHOWN_FAULTS]
+    skipped = [f"- skipped: {' '.join(path.split())}: {fault}.\n" for path, fault in faults]
+    return "".join([*lines, *skipped])
+
+
+def _line(skill: Skill, path: str) -> str:
+    needs = f" Needs: {skill.compatibility}." if skill.compatibility else ""
+    hint = f" Meant for the tools: {skill.allowed_tools}." if skill.allowed_tools else ""
+    return f"- {skill.name}: {skill.description}{needs}{hint} ({path})\n"

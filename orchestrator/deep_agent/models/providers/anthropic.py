@@ -1,0 +1,70 @@
+"""Claude over Anthropic's own client, which asks once: ResilientModel knows when to ask again."""
+
+# mypy: disable-error-code="name-defined"
+# (a subclass of an ADK model names PIL, which is not installed)
+from __future__ import annotations
+
+import contextlib
+from asyncio import AbstractEventLoop
+from collections.abc import AsyncGenerator
+
+from anthropic import AsyncAnthropic, Timeout
+from google.adk.models.anthropic_llm import AnthropicLlm
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.genai import types
+
+from orchestrator.deep_agent.models.providers.clients import CONNECT_TIMEOUT_SECONDS, client_of
+from orchestrator.deep_agent.models.providers.rehearsal import NO_KEY, NOBODY, rehearse
+
+MAX_OUTPUT_TOKENS = 16_000
+"""Of a reply: a file of 60 kB. Anthropic counts it against the context window, so it is not the most."""
+MAX_OUTPUT_TOKENS_OF_CLAUDE_3 = 4_096
+"""The most that every model of that family takes."""
+
+
+def _make_client() -> AsyncAnthropic:
+    # The time of a reply is ResilientModel's to limit.
+    return AsyncAnthropic(max_retries=0, timeout=Timeout(None, connect=CONNECT_TIMEOUT_SECONDS))
+
+
+def _on_nobody() -> AnthropicLlm:
+    return AnthropicLlm(client=AsyncAnthropic(api_key=NO_KEY, base_url=NOBODY, max_retries=0))
+
+
+class Claude(AnthropicLlm):
+    """A model of Anthropic's API."""
+
+    def client_for(self, loop: AbstractEventLoop | None = None) -> AsyncAnthropic:
+        """The loop's client; making it blocks."""
+        return client_of(loop, _make_client, ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"))
+
+    def preload(self, loop: AbstractEventLoop) -> None:
+        """See Preloading."""
+        self.client_for(loop)
+        rehearse(_on_nobody)
+
+    async def _get_anthropic_client(self) -> AsyncAnthropic:
+        return self.client_for()
+
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse, None]:
+        """As ADK's, but a streamed call whose arguments are no JSON is a malformed reply, no exception."""
+        has_begun = False
+        replies = super().generate_content_async(llm_request, stream=stream)
+        async with contextlib.aclosing(replies):
+            try:
+                async for response in replies:
+                    has_begun = True
+                    yield response
+            except ValueError:
+                if not has_begun:
+                    raise
+                yield LlmResponse(finish_reason=types.FinishReason.MALFORMED_FUNCTION_CALL)
+
+
+def claude(name: str) -> Claude:
+    """The model of that name."""
+    is_old = name.startswith("claude-3-")
+    return Claude(model=name, max_tokens=MAX_OUTPUT_TOKENS_OF_CLAUDE_3 if is_old else MAX_OUTPUT_TOKENS)

@@ -1,0 +1,51 @@
+"""Gemini over Google's own client, which asks once: ResilientModel knows when to ask again."""
+
+# mypy: disable-error-code="name-defined"
+# (a subclass of an ADK model names PIL, which is not installed)
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop
+
+from google.adk.models.google_llm import Gemini as AdkGemini
+from google.genai import Client, types
+
+from orchestrator.deep_agent.models.providers.clients import client_of
+from orchestrator.deep_agent.models.providers.rehearsal import NO_KEY, NOBODY, rehearse
+
+VARIABLES = (
+    "GOOGLE_API_KEY",
+    "GEMINI_API_KEY",
+    "GOOGLE_GEMINI_BASE_URL",
+    "GOOGLE_GENAI_USE_VERTEXAI",
+    "GOOGLE_GENAI_USE_ENTERPRISE",
+    "GOOGLE_CLOUD_PROJECT",
+    "GOOGLE_CLOUD_LOCATION",
+)
+
+
+def _make_client() -> Client:
+    # ADK knows the headers, versions and defaults; one attempt, because the client does not know Retry-After.
+    return AdkGemini(retry_options=types.HttpRetryOptions(attempts=1)).api_client
+
+
+def _on_nobody() -> AdkGemini:
+    one_attempt = types.HttpRetryOptions(attempts=1)
+    return AdkGemini(base_url=NOBODY, client_kwargs={"api_key": NO_KEY}, retry_options=one_attempt)
+
+
+class Gemini(AdkGemini):
+    """A model of Google's API or of Vertex AI."""
+
+    def client_for(self, loop: AbstractEventLoop | None = None) -> Client:
+        """The loop's client; making it blocks."""
+        return client_of(loop, _make_client, VARIABLES)
+
+    def preload(self, loop: AbstractEventLoop) -> None:
+        """See Preloading."""
+        self.client_for(loop)
+        rehearse(_on_nobody)
+
+    @property
+    def api_client(self) -> Client:
+        """The running loop's client."""
+        return self.client_for()

@@ -1,0 +1,99 @@
+"""OpenAI's two interfaces over its own client, which asks once: ResilientModel knows when to ask again."""
+
+# mypy: disable-error-code="name-defined"
+# (a subclass of an ADK model names PIL, which is not installed)
+from __future__ import annotations
+
+import contextlib
+import json
+from asyncio import AbstractEventLoop
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from google.adk.integrations.openai import OpenAILlm, OpenAIResponsesLlm
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.genai import types
+from openai import AsyncOpenAI, Timeout
+
+from orchestrator.deep_agent.models.errors import ReplyFailed
+from orchestrator.deep_agent.models.providers.clients import CONNECT_TIMEOUT_SECONDS, client_of
+from orchestrator.deep_agent.models.providers.rehearsal import NO_KEY, NOBODY, rehearse
+
+_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
+
+
+def _make_client() -> AsyncOpenAI:
+    # The time of a reply is ResilientModel's to limit.
+    return AsyncOpenAI(max_retries=0, timeout=Timeout(None, connect=CONNECT_TIMEOUT_SECONDS))
+
+
+def _client_on_nobody() -> AsyncOpenAI:
+    return AsyncOpenAI(api_key=NO_KEY, base_url=NOBODY, max_retries=0)
+
+
+def _chat_on_nobody() -> OpenAILlm:
+    return OpenAILlm(client=_client_on_nobody())
+
+
+def _responses_on_nobody() -> OpenAIResponsesLlm:
+    return OpenAIResponsesLlm(client=_client_on_nobody())
+
+
+class ChatCompletions(OpenAILlm):
+    """The interface that other services copy too."""
+
+    max_tokens: int | None = None  # type: ignore[assignment] # ADK's 4096 would cut a longer file off
+    """Of a reply; None is the model's own limit."""
+
+    def client_for(self, loop: AbstractEventLoop | None = None) -> AsyncOpenAI:
+        """The loop's client; making it blocks."""
+        return client_of(loop, _make_client, _VARIABLES)
+
+    def preload(self, loop: AbstractEventLoop) -> None:
+        """See Preloading."""
+        self.client_for(loop)
+        rehearse(_chat_on_nobody)
+
+    @property
+    def _openai_client(self) -> AsyncOpenAI:
+        return self.client_for()
+
+
+class Responses(OpenAIResponsesLlm):
+    """The only interface of some models of OpenAI's. Nothing of a conversation is kept at the service."""
+
+    store: bool | None = False
+    include_response_metadata: bool = False
+    """It would put each reply into the journal twice."""
+
+    def client_for(self, loop: AbstractEventLoop | None = None) -> AsyncOpenAI:
+        """The loop's client; making it blocks."""
+        return client_of(loop, _make_client, _VARIABLES)
+
+    def preload(self, loop: AbstractEventLoop) -> None:
+        """See Preloading."""
+        self.client_for(loop)
+        rehearse(_responses_on_nobody)
+
+    @property
+    def _openai_client(self) -> AsyncOpenAI:
+        return self.client_for()
+
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse, None]:
+        """As ADK's, but a reply that the service calls failed is an exception."""
+        replies = super().generate_content_async(llm_request, stream=stream)
+        async with contextlib.aclosing(replies):
+            async for response in replies:
+                if response.error_code == types.FinishReason.OTHER:
+                    raise _failure(response.error_message)
+                yield response
+
+
+def _failure(said: str | None) -> ReplyFailed:
+    """From an error object, or a streamed event that holds one."""
+    found: dict[str, Any] = json.loads(said or "{}")
+    error = (found.get("response") or {}).get("error") or found
+    return ReplyFailed(str(error.get("message") or "the reply failed"), code=str(error.get("code") or ""))

@@ -1,0 +1,126 @@
+"""From a model's name to a model, with retries and fallbacks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from google.adk.models.base_llm import BaseLlm
+
+from orchestrator.deep_agent.failures import ModelNotConfigured
+from orchestrator.deep_agent.models.facts import context_window
+from orchestrator.deep_agent.models.providers.clients import Preloading
+from orchestrator.deep_agent.models.retries import DEFAULT_RETRIES, ResilientModel, RetryPolicy
+from orchestrator.deep_agent.models.scripted_model import ScriptedModel
+
+__all__ = ["ModelNotConfigured", "preload_client", "resolve_model"]
+
+KNOWN_NAMES = "gemini-…, claude-…, gpt-…, responses/gpt-…, provider/model (through LiteLLM), scripted:PATH"
+
+
+def resolve_model(name: str, *, agent_name: str, retries: RetryPolicy = DEFAULT_RETRIES) -> BaseLlm:
+    """The model of that name, or the first that answers of a list such as `gemini-2.5-flash,gpt-5`.
+
+    `agent_name` is for scripted models, whose file is read at the first call. ModelNotConfigured says in one
+    sentence what is missing.
+    """
+    names = [part.strip() for part in name.split(",") if part.strip()]
+    if not names:
+        raise ModelNotConfigured(f"No model is named. A model is one of {KNOWN_NAMES}.")
+    candidates = [_single(part, agent_name) for part in names]
+    return ResilientModel(model=candidates[0].model, candidates=candidates, retries=retries)
+
+
+async def preload_client(name: str) -> None:
+    """Load what a model's first call would load with requests under way; takes seconds, beside the loop.
+
+    Another loop loads its own. What cannot be loaded says so when it is used.
+    """
+    await asyncio.to_thread(_load, name, asyncio.get_running_loop())
+
+
+def _load(name: str, loop: asyncio.AbstractEventLoop) -> None:
+    with contextlib.suppress(Exception):
+        context_window(name)  # loads the table of windows and prices
+        model = resolve_model(name, agent_name="preload")
+        for candidate in model.candidates if isinstance(model, ResilientModel) else ():
+            if isinstance(candidate, Preloading):
+                candidate.preload(loop)
+
+
+def _single(name: str, agent_name: str) -> BaseLlm:
+    if name.startswith("scripted:"):
+        path = name.removeprefix("scripted:")
+        return ScriptedModel(model=name, script=Path(path), agent_name=agent_name, source=path)
+    for prefix, make in _PROVIDERS.items():
+        if name.startswith(prefix):
+            return make(name)
+    if "/" in name:
+        return _litellm(name)
+    raise ModelNotConfigured(f"Unknown model: {name}. A model is one of {KNOWN_NAMES}.")
+
+
+def _gemini(name: str) -> BaseLlm:
+    if not _is_set(
+        "GOOGLE_API_KEY", "GEMINI_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE"
+    ):
+        raise ModelNotConfigured(f"{name} needs GOOGLE_API_KEY in the environment.")
+    from orchestrator.deep_agent.models.providers.google import Gemini  # noqa: PLC0415 - costs 30 to 200 MB
+
+    return Gemini(model=name)
+
+
+def _claude(name: str) -> BaseLlm:
+    _require(name, package="anthropic", extra="anthropic", key="ANTHROPIC_API_KEY")
+    from orchestrator.deep_agent.models.providers.anthropic import claude  # noqa: PLC0415 - optional
+
+    return claude(name)
+
+
+def _openai(name: str) -> BaseLlm:
+    _require(name, package="openai", extra="openai", key="OPENAI_API_KEY")
+    from orchestrator.deep_agent.models.providers.openai import ChatCompletions  # noqa: PLC0415 - optional
+
+    return ChatCompletions(model=name)
+
+
+def _responses(name: str) -> BaseLlm:
+    _require(name, package="openai", extra="openai", key="OPENAI_API_KEY")
+    from orchestrator.deep_agent.models.providers.openai import Responses  # noqa: PLC0415 - optional
+
+    return Responses(model=name.removeprefix("responses/"))
+
+
+def _litellm(name: str) -> BaseLlm:
+    _require(name, package="litellm", extra="litellm")
+    from orchestrator.deep_agent.models.providers.litellm import QuietLiteLlm  # noqa: PLC0415 - optional
+
+    return QuietLiteLlm(name)
+
+
+_PROVIDERS: dict[str, Callable[[str], BaseLlm]] = {
+    "gemini-": _gemini,
+    "claude-": _claude,
+    "gpt-": _openai,
+    "o1": _openai,
+    "o3": _openai,
+    "o4": _openai,
+    "responses/": _responses,
+}
+
+
+def _require(name: str, *, package: str, extra: str, key: str | None = None) -> None:
+    if find_spec(package) is None:
+        raise ModelNotConfigured(
+            f"{name} needs the package {package}: `pip install -e '.[{extra}]'` in fanout's folder brings it."
+        )
+    if key and not _is_set(key):
+        raise ModelNotConfigured(f"{name} needs {key} in the environment.")
+
+
+def _is_set(*names: str) -> bool:
+    return any(os.environ.get(name) for name in names)

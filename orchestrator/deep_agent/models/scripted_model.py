@@ -1,0 +1,320 @@
+r"""A model that answers from a YAML file: for the demo, tests and benchmarks.
+
+    conversations:
+      - agent: refactorer            # any agent when left out
+        when: 'fix (\S+\.py)'      # a regular expression, looked for in the task
+        system: 'Run the tests'     # another, looked for in the system instruction
+        replies:
+          - text: Reading {{1}}.
+            calls: [{tool: read_file, args: {file_path: '/workspace/{{1}}'}}]
+          - text: '## Summary …'
+
+The first conversation that fits is taken, and the reply is chosen by how many replies of the model the
+request holds already; a summary in it says how many it stands for, so a script goes on behind it. Nothing is
+remembered between calls: any process can go on with a conversation.
+Only `error.times` is counted, in the model object.
+
+Text may hold `{{task}}`, `{{agent}}`, `{{last_result}}` (JSON of the newest tool results) and `{{1}}`,
+`{{2}}` … (the groups of `when`, then those of `system`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from google.adk.models._capabilities import LlmCapabilities
+from google.adk.models.base_llm import BaseLlm
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.genai import types
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from orchestrator.deep_agent.context.summary_content import above_summary, summed_up_replies
+from orchestrator.deep_agent.failures import ScriptFailed
+
+CHARACTERS_PER_TOKEN = 4
+"""The usual rule of thumb, for replies whose `usage` is not given."""
+
+CHUNK_CHARACTERS = 24
+"""A streamed text comes in pieces of a few words, as from a real model."""
+
+_PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ScriptedCall(_Strict):
+    """One tool call of a reply."""
+
+    tool: str
+    args: dict[str, JsonValue] = Field(default_factory=dict)
+    id: str | None = None
+    """As some providers give one; ADK makes one where there is none."""
+
+
+class ScriptedUsage(_Strict):
+    """What a reply is said to have cost."""
+
+    input_tokens: int = Field(default=0, ge=0)
+    output_tokens: int = Field(default=0, ge=0)
+    cached_tokens: int = Field(default=0, ge=0)
+
+
+class ScriptedError(_Strict):
+    """An HTTP failure instead of the reply, the first `times` times that this reply is asked for."""
+
+    status: int = Field(ge=400, le=599)
+    times: int = Field(default=1, ge=1)
+    retry_after_seconds: float | None = Field(default=None, ge=0)
+
+
+class ScriptedReply(_Strict):
+    """One reply of the model."""
+
+    text: str = ""
+    calls: tuple[ScriptedCall, ...] = ()
+    delay_seconds: float = Field(default=0, ge=0)
+    usage: ScriptedUsage | None = None
+    error: ScriptedError | None = None
+    malformed: bool = False
+    """The service says that the model's call could not be parsed."""
+    raises: str | None = Field(default=None, alias="raise")
+    """The client fails with this text, as by a bug."""
+    blocks_seconds: float = Field(default=0, ge=0)
+    """The client blocks the event loop for so long, as by a bug."""
+
+
+class Conversation(_Strict):
+    """What the model says to one kind of task."""
+
+    agent: str | None = None
+    when: str | None = None
+    system: str | None = None
+    replies: tuple[ScriptedReply, ...] = Field(min_length=1)
+
+    @field_validator("when", "system")
+    @classmethod
+    def _compiles(cls, pattern: str | None) -> str | None:
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            raise ValueError(f"not a regular expression: {error}") from None
+        return pattern
+
+    def match(self, agent: str, task: str, system: str = "") -> tuple[str, ...] | None:
+        """The groups of `when` and `system` if this conversation is about that agent's task; else None."""
+        if self.agent is not None and _same_name(self.agent) != _same_name(agent):
+            return None
+        in_task = re.search(self.when or "", task, re.DOTALL)
+        in_system = re.search(self.system or "", system, re.DOTALL)
+        if in_task is None or in_system is None:
+            return None
+        return tuple(group or "" for group in (*in_task.groups(), *in_system.groups()))
+
+
+class Script(_Strict):
+    """A whole file of conversations."""
+
+    conversations: tuple[Conversation, ...] = Field(min_length=1)
+
+    @classmethod
+    def load(cls, path: Path) -> Script:
+        """Read a script; ScriptFailed names the file and the place of what is wrong in it."""
+        try:
+            modified = path.stat().st_mtime_ns
+        except OSError as error:
+            raise ScriptFailed(f"The script {path} cannot be read: {error.strerror}.") from None
+        return _loaded(path, modified)
+
+
+@lru_cache(maxsize=32)
+def _loaded(path: Path, modified: int) -> Script:
+    del modified  # part of the cache's key: a changed file is read again
+    try:
+        return Script.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except yaml.YAMLError as error:
+        raise ScriptFailed(f"The script {path} is not YAML: {error}") from None
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, fault["loc"])) or "top level"
+        raise ScriptFailed(f"The script {path} is wrong at {place}: {fault['msg']}") from None
+
+
+class ScriptedHttpError(Exception):
+    """What a provider's client raises for a status that is not 200."""
+
+    def __init__(self, error: ScriptedError) -> None:
+        super().__init__(f"scripted HTTP {error.status}")
+        self.status_code = error.status
+        seconds = error.retry_after_seconds
+        self.headers: Mapping[str, str] = {} if seconds is None else {"retry-after": str(seconds)}
+
+
+class ScriptedModel(BaseLlm):
+    """Answers one agent's requests from a script."""
+
+    script: Script | Path
+    """A path is read at each call, in a thread, and parsed again when the file has changed."""
+    agent_name: str
+    source: str = "script"
+    """Where the script is from, for error messages."""
+    _failed: Counter[tuple[int, int]] = PrivateAttr(default_factory=Counter)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, data: Any) -> Any:
+        return (
+            {"model": f"scripted:{data.get('source', 'script')}", **data} if isinstance(data, dict) else data
+        )
+
+    @property
+    def capabilities(self) -> LlmCapabilities:
+        """Tools and an output schema may be used together."""
+        return LlmCapabilities(output_schema_and_tools=True)
+
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse, None]:
+        """The next reply; ScriptFailed when no conversation fits or its replies are used up."""
+        script = self.script
+        if isinstance(script, Path):
+            script = await asyncio.to_thread(Script.load, script)
+        task = _task(llm_request)
+        turn = sum(content.role == "model" or summed_up_replies(content) for content in llm_request.contents)
+        index, groups = self._conversation(script, task, str(llm_request.config.system_instruction or ""))
+        reply = self._reply(script, index, turn)
+        await asyncio.sleep(reply.delay_seconds)
+        if reply.blocks_seconds:
+            time.sleep(reply.blocks_seconds)  # noqa: ASYNC251 - that is its purpose
+        self._fail_if_scripted(reply, (index, turn))
+        words = {"task": task, "agent": self.agent_name, "last_result": _last_result(llm_request)}
+        words |= {str(number): group for number, group in enumerate(groups, start=1)}
+        content = _content(reply, words)
+        if stream:
+            for chunk in _chunks(content):
+                yield LlmResponse(content=chunk, partial=True)
+        yield _response(reply, content, llm_request)
+
+    def _conversation(self, script: Script, task: str, system: str) -> tuple[int, tuple[str, ...]]:
+        for index, conversation in enumerate(script.conversations):
+            groups = conversation.match(self.agent_name, task, system)
+            if groups is not None:
+                return index, groups
+        raise ScriptFailed(f"{self.source} has no conversation for this task of agent {self.agent_name}.")
+
+    def _reply(self, script: Script, index: int, turn: int) -> ScriptedReply:
+        replies = script.conversations[index].replies
+        if turn >= len(replies):
+            raise ScriptFailed(
+                f"{self.source}: conversations.{index} for agent {self.agent_name} has {len(replies)} "
+                f"replies, and reply {turn + 1} was asked for."
+            )
+        return replies[turn]
+
+    def _fail_if_scripted(self, reply: ScriptedReply, place: tuple[int, int]) -> None:
+        if reply.raises is not None:
+            raise RuntimeError(reply.raises)
+        if reply.error is not None and self._failed[place] < reply.error.times:
+            self._failed[place] += 1
+            raise ScriptedHttpError(reply.error)
+
+
+def _same_name(agent: str) -> str:
+    """ADK wants identifiers, people write `general-purpose`."""
+    return agent.replace("-", "_").lower()
+
+
+def _task(request: LlmRequest) -> str:
+    """What the user asked for first, without a summary that stands below it."""
+    for content in request.contents:
+        texts = [part.text for part in above_summary(content) if part.text]
+        if content.role == "user" and texts:
+            return "\n".join(texts)
+    return ""
+
+
+def _last_result(request: LlmRequest) -> str:
+    for content in reversed(request.contents):
+        results = [part.function_response for part in content.parts or [] if part.function_response]
+        if results:
+            return json.dumps([result.response for result in results], ensure_ascii=False, default=str)
+    return ""
+
+
+def _filled(value: JsonValue, words: Mapping[str, str]) -> JsonValue:
+    """The value with its placeholders replaced; an unknown one stays as it is."""
+    if isinstance(value, str):
+        return _PLACEHOLDER.sub(lambda found: words.get(found[1], found[0]), value)
+    if isinstance(value, list):
+        return [_filled(item, words) for item in value]
+    if isinstance(value, dict):
+        return {key: _filled(item, words) for key, item in value.items()}
+    return value
+
+
+def _content(reply: ScriptedReply, words: Mapping[str, str]) -> types.Content:
+    parts = [types.Part(text=str(_filled(reply.text, words)))] if reply.text else []
+    for call in reply.calls:
+        arguments = {key: _filled(value, words) for key, value in call.args.items()}
+        parts.append(types.Part(function_call=types.FunctionCall(id=call.id, name=call.tool, args=arguments)))
+    return types.Content(role="model", parts=parts)
+
+
+def _chunks(content: types.Content) -> Iterator[types.Content]:
+    for part in content.parts or []:
+        text = part.text or ""
+        for at in range(0, len(text), CHUNK_CHARACTERS):
+            piece = types.Part(text=text[at : at + CHUNK_CHARACTERS])
+            yield types.Content(role="model", parts=[piece])
+
+
+def _response(reply: ScriptedReply, content: types.Content, request: LlmRequest) -> LlmResponse:
+    usage = reply.usage or ScriptedUsage(
+        input_tokens=_tokens(request.contents), output_tokens=_tokens([content])
+    )
+    metadata = types.GenerateContentResponseUsageMetadata(
+        prompt_token_count=usage.input_tokens,
+        candidates_token_count=usage.output_tokens,
+        cached_content_token_count=usage.cached_tokens,
+        total_token_count=usage.input_tokens + usage.output_tokens,
+    )
+    if reply.malformed:
+        return LlmResponse(
+            error_code="MALFORMED_FUNCTION_CALL",
+            error_message="scripted: the call could not be parsed",
+            finish_reason=types.FinishReason.MALFORMED_FUNCTION_CALL,
+            usage_metadata=metadata,
+        )
+    return LlmResponse(content=content, finish_reason=types.FinishReason.STOP, usage_metadata=metadata)
+
+
+def _tokens(contents: list[types.Content]) -> int:
+    return (
+        sum(_characters(part) for content in contents for part in content.parts or []) // CHARACTERS_PER_TOKEN
+    )
+
+
+def _characters(part: types.Part) -> int:
+    call, result = part.function_call, part.function_response
+    texts = (part.text, call and call.args, result and result.response)
+    return sum(len(str(text)) for text in texts if text)

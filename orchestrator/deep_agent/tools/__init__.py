@@ -1,0 +1,1 @@
+"""The tools that every deep agent has: files, shell, plan."""

@@ -1,0 +1,216 @@
+"""The file tools that the model sees: names, arguments, defaults and results are S2's.
+
+The docstring of a tool is what the model reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import posixpath
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.tool_context import ToolContext
+from pydantic import Field
+
+from orchestrator.deep_agent.backends import paths
+from orchestrator.deep_agent.backends.protocol import Entry
+from orchestrator.deep_agent.part import BackendSource, Part
+from orchestrator.deep_agent.prompts import FILES, ROOT
+from orchestrator.deep_agent.tool import MethodTool, ToolMethod
+from orchestrator.deep_agent.tools.files import Files, Listing, OutputMode
+from orchestrator.deep_agent.tools.images import media_type_of
+
+IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".gif", ".webp"}
+
+MAX_IMAGE_BYTES = 3_750_000
+"""5 MB once it is base64: the smallest limit on an image among the model providers."""
+
+SEEN_PREFIX = "file_seen:"
+"""Session state key of the version of a file that this agent saw last; a key a file keeps changes small."""
+
+FilePath = Annotated[str, Field(description="Absolute path of the file")]
+
+
+class FilesystemTools(Part):
+    """The file tools of one agent, whose files are below `root`."""
+
+    def __init__(self, backend_of: BackendSource, *, root: str = "/") -> None:
+        self._backend_of = backend_of
+        self._root = root
+        self._locks = _PathLocks()
+
+    def tools(self) -> list[BaseTool]:
+        """S2's file tools, and `delete_file`."""
+        methods: list[ToolMethod] = [self.ls, self.read_file, self.write_file, self.edit_file]
+        methods += [self.delete_file, self.glob, self.grep]
+        return [MethodTool(method) for method in methods]
+
+    def lock(self, path: str) -> AbstractAsyncContextManager[None]:
+        """Held while a file is compared and written, also by who puts a sub-agent's changes in."""
+        return self._locks.held(path)
+
+    async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
+        """Path rules, and where the files are."""
+        del context
+        if not tools & {"read_file", "write_file", "edit_file"}:
+            return ""
+        return FILES + (ROOT.format(root=self._root) if self._root != "/" else "")
+
+    async def ls(
+        self,
+        path: Annotated[str, Field(description="Absolute path of the directory")],
+        *,
+        tool_context: ToolContext,
+    ) -> dict[str, Any]:
+        """List the files and directories in one directory."""
+        return _listing(await self._files(tool_context).ls_info(path))
+
+    async def read_file(
+        self,
+        file_path: FilePath,
+        offset: Annotated[int, Field(description="Number of lines to skip")] = 0,
+        limit: Annotated[int, Field(description="Most lines to return")] = 2000,
+        *,
+        tool_context: ToolContext,
+    ) -> dict[str, Any]:
+        """Read a text file with line numbers, or look at an image (png, jpg, gif, webp).
+
+        The number and the tab before each line are not part of the file. Read large files in parts with
+        offset and limit.
+        """
+        if posixpath.splitext(file_path)[1].lower() in IMAGE_ENDINGS:
+            data = await self._files(tool_context).read_bytes(file_path, MAX_IMAGE_BYTES)
+            media_type = media_type_of(data)
+            if media_type:  # else it only has the name of one, as the pointers of Git LFS have
+                return {"status": "success", "content": _image(data, media_type)}
+        result = await self._files(tool_context).read(file_path, offset, limit)
+        _saw(tool_context, file_path, result.version)
+        note = {"note": "not UTF-8: undecodable bytes are shown as \N{REPLACEMENT CHARACTER}"}
+        return {"status": "success", "content": result.content, **(note if result.lossy else {})}
+
+    async def write_file(
+        self,
+        file_path: FilePath,
+        content: Annotated[str, Field(description="All of the new file's text")],
+        *,
+        tool_context: ToolContext,
+    ) -> dict[str, Any]:
+        """Create a new file. It never overwrites: change an existing file with edit_file."""
+        result = await self._files(tool_context).write(file_path, content)
+        _saw(tool_context, result.path, result.version)
+        return {"status": "success", "path": result.path}
+
+    async def edit_file(
+        self,
+        file_path: FilePath,
+        old_string: Annotated[str, Field(description="Exact text to replace, without line numbers")],
+        new_string: Annotated[str, Field(description="Text to put in its place")],
+        replace_all: Annotated[bool, Field(description="Replace every occurrence")] = False,
+        *,
+        tool_context: ToolContext,
+    ) -> dict[str, Any]:
+        """Replace text in a file. old_string must occur exactly once, unless replace_all is true.
+
+        Read the file first. An edit is refused when the file changed after you read it.
+        """
+        path = paths.checked(file_path)
+        async with self._locks.held(path):
+            result = await self._files(tool_context).edit(
+                path, old_string, new_string, replace_all=replace_all, seen_version=_seen(tool_context, path)
+            )
+            _saw(tool_context, path, result.version)
+        return {"status": "success", "path": path, "occurrences": result.occurrences}
+
+    async def delete_file(self, file_path: FilePath, *, tool_context: ToolContext) -> dict[str, Any]:
+        """Delete a file, or a directory with everything in it."""
+        path = await self._files(tool_context).delete(file_path)
+        _saw(tool_context, path, None)
+        return {"status": "success", "path": path}
+
+    async def glob(
+        self,
+        pattern: Annotated[str, Field(description="Such as **/*.py or src/{a,b}/*.ts")],
+        path: Annotated[str, Field(description="Directory to search; / is all your files")] = "/",
+        *,
+        tool_context: ToolContext,
+    ) -> dict[str, Any]:
+        """Find files by a name pattern.
+
+        * and ? stay within one directory, ** crosses directories, {a,b} gives alternatives. Names that start
+        with a dot are found only when the pattern has the dot.
+        """
+        return _listing(await self._files(tool_context).glob_info(pattern, path))
+
+    async def grep(
+        self,
+        pattern: Annotated[str, Field(description="Text to find, taken literally: not a regular expression")],
+        path: Annotated[str | None, Field(description="Directory or file to search")] = None,
+        glob: Annotated[str | None, Field(description="Only files that match, such as *.py")] = None,
+        output_mode: OutputMode = "files_with_matches",
+        *,
+        tool_context: ToolContext,
+    ) -> dict[str, Any]:
+        """Search text files for a literal text.
+
+        output_mode: files_with_matches gives paths, content gives path:line:text, count gives matching lines
+        per file.
+        """
+        result = await self._files(tool_context).grep_raw(pattern, path, glob, output_mode)
+        note = {"note": result.partial} if result.partial else {}
+        return {"status": "success", "result": result.text, **note}
+
+    def _files(self, tool_context: ToolContext) -> Files:
+        return Files(self._backend_of(tool_context))
+
+
+class _PathLocks:
+    """One lock a path while someone wants it: parallel edits of one file in one reply must not get lost."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    @asynccontextmanager
+    async def held(self, path: str) -> AsyncIterator[None]:
+        lock, users = self._waiting.get(path, (asyncio.Lock(), 0))
+        self._waiting[path] = lock, users + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._waiting.pop(path)
+            if users > 1:
+                self._waiting[path] = lock, users - 1
+
+
+def _listing(listing: Listing) -> dict[str, Any]:
+    entries = [_info(entry) for entry in listing.entries]
+    note = {"truncated": True, "note": listing.partial} if listing.partial else {}
+    return {"status": "success", "entries": entries, **note}
+
+
+def _info(entry: Entry) -> dict[str, Any]:
+    return {
+        "path": entry.path,
+        "is_dir": entry.kind == "directory",
+        "size": 0 if entry.kind == "directory" else entry.size_bytes,
+        "modified_at": datetime.fromtimestamp(entry.modified_at, UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _image(data: bytes, media_type: str) -> dict[str, str]:
+    return {"type": "image", "media_type": media_type, "data": base64.b64encode(data).decode()}
+
+
+def _seen(tool_context: ToolContext, path: str) -> str | None:
+    version: str | None = tool_context.state.get(SEEN_PREFIX + path)
+    return version
+
+
+def _saw(tool_context: ToolContext, path: str, version: str | None) -> None:
+    tool_context.state[SEEN_PREFIX + paths.checked(path)] = version
