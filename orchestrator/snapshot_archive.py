@@ -15,6 +15,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -105,7 +106,10 @@ class _Walk:
                 for item in listing:
                     path = f"{directory}/{item.name}" if directory else item.name
                     if not self.left_out(path, item.name):
-                        self._add(path, item.stat(follow_symlinks=False))
+                        with suppress(
+                            FileNotFoundError
+                        ):  # gone since it was listed; the others are there
+                            self._add(path, item.stat(follow_symlinks=False))
         finally:
             os.close(descriptor)
 

@@ -23,7 +23,6 @@
 
 import asyncio
 import contextlib
-import os
 import subprocess
 import sys
 import threading
@@ -131,15 +130,16 @@ async def test_a_folder_that_is_swapped_for_a_link_is_never_read_changed_or_empt
 @contextlib.contextmanager
 def _swapping(door: Path, outside: Path):
     """A folder that is a link to the outside half of the time."""
-    stop = threading.Event()
+    stop, aside = threading.Event(), door.with_name("aside")
 
     def swap() -> None:
         while not stop.is_set():
             with contextlib.suppress(OSError):
                 door.mkdir(exist_ok=True)
-                door.rename(door.with_name(f"old{os.urandom(4).hex()}"))
+                door.rename(aside)
                 door.symlink_to(outside)
                 door.unlink()
+                aside.rmdir()
 
     thread = threading.Thread(target=swap)
     thread.start()

@@ -1,8 +1,7 @@
 import asyncio
+import contextlib
 import os
-import shutil
 import subprocess
-import sysconfig
 import tarfile
 import time
 from pathlib import Path
@@ -263,6 +262,25 @@ async def test_what_is_no_folder_is_refused(root, blobs, name):
         await Workspace(root / name).snapshot(blobs)
 
 
+async def test_a_file_that_goes_during_the_scan_takes_no_other_with_it(root, blobs, monkeypatch):
+    for name in ("a", "b", "c", "d"):
+        (root / name).write_text(name)
+    listed = os.scandir
+
+    @contextlib.contextmanager
+    def vanishing(descriptor):
+        with listed(descriptor) as entries:
+            found = list(entries)
+        if len(found) == 4:
+            (root / found[1].name).unlink()  # after it was listed, before it is looked at
+        yield found
+
+    monkeypatch.setattr("orchestrator.snapshot_archive.os.scandir", vanishing)
+    found = await members(blobs, await Workspace(root).snapshot(blobs))
+
+    assert len(found) == 3
+
+
 async def test_files_that_change_while_they_are_read_do_not_break_the_archive(root, blobs):
     for number in range(200):
         (root / f"{number:03}").write_bytes(b"x" * 1000)
@@ -288,25 +306,6 @@ async def test_files_that_change_while_they_are_read_do_not_break_the_archive(ro
     finally:
         stop = True
         await disturbing
-
-
-async def test_a_thousand_files_take_little_time_and_less_when_unchanged(root, blobs):
-    library = Path(sysconfig.get_paths()["stdlib"])
-    for package in ("asyncio", "email", "encodings", "json", "unittest", "test", "lib2to3", "idlelib"):
-        if (library / package).is_dir():
-            shutil.copytree(library / package, root / package, symlinks=True)
-    workspace = Workspace(root)
-
-    started = time.monotonic()
-    first = await workspace.snapshot(blobs)
-    read_seconds = time.monotonic() - started
-    started = time.monotonic()
-    second = await workspace.snapshot(blobs)
-    unchanged_seconds = time.monotonic() - started
-
-    assert first == second
-    assert read_seconds < 5  # 0.5 s on two idle cores; the limit is for busy ones
-    assert unchanged_seconds < 0.5
 
 
 async def test_the_archive_says_nothing_of_its_maker(root, blobs):

@@ -11,6 +11,7 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import AsyncIterable, Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -250,10 +251,11 @@ def disk_bytes(folder: Path) -> int:
         try:
             with os.scandir(waiting.pop()) as entries:
                 for entry in entries:
-                    status = entry.stat(follow_symlinks=False)
-                    total += status.st_blocks * 512 + _ENTRY_BYTES
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
+                    with suppress(FileNotFoundError):
+                        status = entry.stat(follow_symlinks=False)
+                        total += status.st_blocks * 512 + _ENTRY_BYTES
+                        if entry.is_dir(follow_symlinks=False):
+                            waiting.append(entry.path)
         except OSError:
             continue
     return total

@@ -102,9 +102,11 @@ class DirectoryBackend:
         if above:
             return [above]
         with self._jail.directory(self._names(path)) as directory, os.scandir(directory) as found:
-            entries = [
-                _entry(posixpath.join(path, item.name), item.stat(follow_symlinks=False)) for item in found
-            ]
+            entries = []
+            for item in found:
+                with suppress(FileNotFoundError):  # gone since it was listed
+                    status = item.stat(follow_symlinks=False)
+                    entries.append(_entry(posixpath.join(path, item.name), status))
         return sorted(entries, key=lambda entry: entry.path)
 
     def _read(self, path: str, max_bytes: int) -> bytes:
