@@ -106,9 +106,7 @@ class _Walk:
                 for item in listing:
                     path = f"{directory}/{item.name}" if directory else item.name
                     if not self.left_out(path, item.name):
-                        with suppress(
-                            FileNotFoundError
-                        ):  # gone since it was listed; the others are there
+                        with suppress(FileNotFoundError):  # gone since it was listed; the others are there
                             self._add(path, item.stat(follow_symlinks=False))
         finally:
             os.close(descriptor)

@@ -50,7 +50,9 @@ class Limit(NamedTuple):
     @property
     def title(self) -> str:
         """The name as it is told: two modules may have limits of one name."""
-        return self.name if self.where == SETTINGS else f"{Path(self.where).stem}.{self.name}"
+        if self.where == SETTINGS:
+            return self.name
+        return ".".join([*Path(self.where).with_suffix("").parts[-2:], self.name])
 
     @property
     def is_met_by_an_agent(self) -> bool:
@@ -82,10 +84,14 @@ class Source:
         of_a_job = {field.name: field for field in self._fields("orchestrator/jobs/spec.py", "Limits")}
         own = {field.name: field for field in self._fields(SETTINGS, "LimitSettings")}
         limits = [_overriding(own.get(name), of_a_job.get(name)) for name in {**of_a_job, **own}]
-        workers = self._fields(SETTINGS, "WorkerSettings")
+        workers, top = self._fields(SETTINGS, "WorkerSettings"), self._fields(SETTINGS, "Settings")
         return [
             field._replace(name=prefix + field.name.upper(), where=SETTINGS)
-            for prefix, fields in (("FANOUT_LIMITS__", limits), ("FANOUT_WORKER__", workers))
+            for prefix, fields in (
+                ("FANOUT_LIMITS__", limits),
+                ("FANOUT_WORKER__", workers),
+                ("FANOUT_", top),
+            )
             for field in fields
         ]
 

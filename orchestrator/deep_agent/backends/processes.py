@@ -99,16 +99,14 @@ class Pipe:
         os.set_blocking(self.descriptor, False)
         self.open = True
 
-    def read(self) -> bytes:
-        """What is there; closes at the end."""
+    def read(self) -> bytes | None:
+        """What is there; None at the end."""
         try:
             data = os.read(self.descriptor, READ_BYTES)
         except BlockingIOError:
             return b""
         self.kept.add(data)
-        if not data:
-            self.close()
-        return data
+        return data or None
 
     def close(self) -> None:
         """Listen no more."""
@@ -144,12 +142,11 @@ class RunningCommand:
         self._release.append(release)
 
     def _on_output(self, pipe: Pipe, sink: Callable[[bytes], None]) -> None:
-        descriptor = pipe.descriptor
         data = pipe.read()
         if data:
             sink(data)
-        if not pipe.open:
-            asyncio.get_running_loop().remove_reader(descriptor)
+        if data is None:
+            _let_go(pipe)
             if not any(other.open for other in self.pipes):
                 self.silent.set()
 
@@ -181,15 +178,23 @@ class RunningCommand:
 
     def release(self) -> None:
         """Give back descriptors; its end is collected."""
-        loop = asyncio.get_running_loop()
         for pipe in self.pipes:
             if pipe.open:
                 pipe.read()
-                loop.remove_reader(pipe.descriptor)
-                pipe.close()
+                _let_go(pipe)
         while self._release:
             self._release.pop()()
         self.process.poll()
+
+
+def _let_go(pipe: Pipe) -> None:
+    """Listen to a pipe no more.
+
+    The loop forgets it before it is closed. A closed one would go on to report events as long as a process that
+    is just being started has a copy, under a number that another command's pipe has by then.
+    """
+    asyncio.get_running_loop().remove_reader(pipe.descriptor)
+    pipe.close()
 
 
 def start(launch: Launch) -> RunningCommand:
