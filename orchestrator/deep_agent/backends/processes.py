@@ -190,8 +190,8 @@ class RunningCommand:
 def _let_go(pipe: Pipe) -> None:
     """Listen to a pipe no more.
 
-    The loop forgets it before it is closed. A closed one would go on to report events as long as a process that
-    is just being started has a copy, under a number that another command's pipe has by then.
+    The loop forgets it before it is closed. A closed one would go on to report events while a process that is
+    just being started has a copy, and by then its number may be that of another command's pipe.
     """
     asyncio.get_running_loop().remove_reader(pipe.descriptor)
     pipe.close()
