@@ -26,10 +26,11 @@ from orchestrator.jobs.failures import (
     UnknownAgent,
 )
 from orchestrator.jobs.journal import EventType, Journal
-from orchestrator.jobs.ledger import Claim, Ledger, WorkerInfo
+from orchestrator.jobs.ledger import Claim, Ledger
 from orchestrator.jobs.result import JobResult, Usage
 from orchestrator.jobs.spec import Limits
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.worker_info import WorkerInfo
 from workers.deadline import deadline
 from workers.heartbeat import Heartbeats, HeldLease, elapsed_clock
 from workers.sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec

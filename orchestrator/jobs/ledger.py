@@ -8,7 +8,7 @@ the fence: only the attempt that holds the newest token can renew, release or fi
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -32,6 +32,7 @@ from orchestrator.jobs.redis_errors import redis_failures
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobRecord, JobState
+from orchestrator.jobs.worker_info import WorkerInfo, worker_of
 
 SUBMIT_BATCH = 100
 """Jobs in one script call: longer ones would hold up everybody's heartbeats."""
@@ -68,20 +69,6 @@ class Claim:
     """What earlier attempts ran."""
     submitted_at: float
     started_at: float
-
-
-@dataclass(frozen=True)
-class WorkerInfo:
-    """A living worker."""
-
-    name: str
-    host: str
-    concurrency: int
-    running: int
-    sandbox: str
-    host_limit: int = 0
-    """Jobs at once on its host; 0: no limit but the workers' concurrency."""
-    draining: bool = False
 
 
 class Ledger:
@@ -222,7 +209,7 @@ class Ledger:
                 for name in names:
                     pipe.hgetall(self._keys.worker(name))
                 hashes = await pipe.execute()
-        return [_worker(name, fields) for name, fields in sorted(zip(names, hashes, strict=True))]
+        return [worker_of(name, fields) for name, fields in sorted(zip(names, hashes, strict=True))]
 
     # What admission does
 
@@ -255,15 +242,7 @@ class Ledger:
 
     async def register(self, worker: WorkerInfo, hold_seconds: float) -> None:
         """Tell that a worker lives, for that long; 0 says that it leaves."""
-        fields: dict[str, str | int] = {
-            "host": worker.host,
-            "concurrency": worker.concurrency,
-            "running": worker.running,
-            "sandbox": worker.sandbox,
-            "host_limit": worker.host_limit,
-            "draining": int(worker.draining),
-        }
-        flat: list[str | int] = [value for pair in fields.items() for value in pair]
+        flat = [value for pair in worker.fields().items() for value in pair]
         await self._run("register", worker.name, _ms(hold_seconds), *flat)
 
     async def claim(self, job_id: str, worker: WorkerInfo, lease_seconds: float) -> Claim | str:
@@ -330,17 +309,6 @@ class Ledger:
             return await self._scripts[name](keys=[], args=[self._keys.prefix, *arguments])
 
 
-def waiting_reason(record: JobRecord, workers: Collection[WorkerInfo]) -> str | None:
-    """Why a queued job does not run, in words; None for others."""
-    if record.state is not JobState.QUEUED:
-        return None
-    if not workers:
-        return "a worker: none is running"
-    if sum(worker.running for worker in workers) >= sum(worker.concurrency for worker in workers):
-        return "a free place on a worker"
-    return "its turn"
-
-
 @cache
 def _source(name: str) -> str:
     folder = resources.files("orchestrator.jobs") / "scripts"
@@ -372,18 +340,6 @@ def _record(fields: Mapping[str, str]) -> JobRecord:
             "approvals": (fields.get("approvals") or "").split(),
             "last_event": fields.get("last_event"),
         },
-    )
-
-
-def _worker(name: str, fields: Mapping[str, str]) -> WorkerInfo:
-    return WorkerInfo(
-        name=name,
-        host=fields["host"],
-        concurrency=int(fields["concurrency"]),
-        running=int(fields["running"]),
-        sandbox=fields["sandbox"],
-        host_limit=int(fields["host_limit"]),
-        draining=fields["draining"] == "1",
     )
 
 

@@ -11,8 +11,9 @@ from fakeredis import FakeAsyncRedis
 from orchestrator.jobs.failures import UnknownJob
 from orchestrator.jobs.journal import EventType, Journal
 from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Claim, Dispatched, Ledger, waiting_reason
+from orchestrator.jobs.ledger import Claim, Dispatched, Ledger
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.worker_info import waiting_reason
 from tests.builders import make_result, make_spec, make_worker
 
 LEASE = 10.0
@@ -328,3 +329,11 @@ async def test_a_worker_that_leaves_is_gone(ledger: Ledger) -> None:
     await ledger.register(WORKER, 0)
 
     assert await ledger.workers() == []
+
+
+async def test_a_worker_tells_why_nothing_isolates_its_jobs(redis: FakeAsyncRedis) -> None:
+    ledger = Ledger(redis, Keys())
+    told = make_worker(draining=True, host_limit=3, why_local="No Docker engine answers.")
+    await ledger.register(told, 60)
+
+    assert await ledger.workers() == [told]
