@@ -136,7 +136,7 @@ def create_deep_agent(
         _approval_gate(
             interrupt_on or {}, inherited_interrupt_on or {}, [*built_in, *delegating], tools or ()
         ),
-        Eviction(),  # it replaces results, and after it no part is told of one
+        Eviction([tool.name for tool in chosen]),  # it replaces results, and after it no part is told of one
     ]
     return DeepLlmAgent(
         name=agent_identifier(name),
