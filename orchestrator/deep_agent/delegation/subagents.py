@@ -335,7 +335,11 @@ class _AgentTool(ProgressTool):
 
 
 class _ToolsetsBelow(BaseToolset):
-    """No tools of its own: with it a Runner closes what the sub-agents have opened."""
+    """No tools of its own: with it a Runner closes what the sub-agents have opened.
+
+    Not the end of a child's run: its siblings, the next child of the same name and, for those that it inherits,
+    the parent use the same toolsets, and ADK's close is for good.
+    """
 
     def __init__(self, toolsets: Sequence[BaseToolset]) -> None:
         super().__init__()
@@ -347,9 +351,11 @@ class _ToolsetsBelow(BaseToolset):
         return []
 
     async def close(self) -> None:
-        """Close the toolsets below."""
-        for toolset in self._toolsets:
-            await toolset.close()
+        """Close the toolsets below, all of them; then tell of the first that could not be closed."""
+        ended = await asyncio.gather(*(toolset.close() for toolset in self._toolsets), return_exceptions=True)
+        for failure in ended:
+            if isinstance(failure, BaseException):
+                raise failure
 
 
 def _depth_of(agent: LlmAgent) -> int:

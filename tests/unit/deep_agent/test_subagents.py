@@ -256,6 +256,28 @@ async def test_the_parents_runner_closes_what_its_sub_agents_have_opened() -> No
     assert (own.closed, nested.closed) == (True, True)
 
 
+class Stubborn(Connection):
+    async def close(self) -> None:
+        raise RuntimeError("the server hangs")
+
+
+async def test_one_that_cannot_be_closed_keeps_no_other_open() -> None:
+    last = Connection()
+    agent = create_deep_agent(
+        recorder("p", [says("x")]), subagents=[worker(tools=[Stubborn()]), worker(name="other", tools=[last])]
+    )
+    await InMemoryRunner(agent=agent, app_name="fanout").close()
+    assert last.closed
+
+
+async def test_a_childs_end_leaves_its_toolset_open_for_the_next_child() -> None:
+    own = Connection()
+    run = Run(parent(asks("x", "worker"), asks("y", "worker")), subagents=[worker(tools=[own])])
+    await run.to_end()
+    assert [result["status"] for result in run.results] == ["success", "success"]
+    assert not own.closed
+
+
 @pytest.mark.parametrize(
     ("team", "message"),
     [
