@@ -190,8 +190,8 @@ RESULT_TOO_LARGE = (
 RESULT_READERS = {"read_file": "read_file (offset, limit)", "grep": "grep"}
 """The tools that read a kept result, as an agent that has them is told."""
 RESULT_NOT_READABLE = (
-    "The result was too long for the conversation, and you have no tool that could read the rest; ask for less "
-    "of it."
+    "The result was too long for the conversation, and you have no tool that could read the rest; "
+    "ask for less of it."
 )
 RESULT_CUT = "The result was larger than a file may be; its last {left_out} characters were dropped."
 RESULT_NOT_KEPT = "The result was too long for the conversation and could not be kept; ask for less of it."

@@ -337,7 +337,7 @@ class _AgentTool(ProgressTool):
 class _ToolsetsBelow(BaseToolset):
     """No tools of its own: with it a Runner closes what the sub-agents have opened.
 
-    Not the end of a child's run: its siblings, the next child of the same name and, for those that it inherits,
+    Not the end of a child's run: its siblings, the next child of the same name and, where it inherits them,
     the parent use the same toolsets, and ADK's close is for good.
     """
 
