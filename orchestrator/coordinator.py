@@ -34,7 +34,8 @@ from orchestrator.deep_agent.backends.directory import DirectoryBackend
 from orchestrator.deep_agent.backends.protocol import Backend
 from orchestrator.deep_agent.backends.read_only import ReadOnlyBackend
 from orchestrator.deep_agent.backends.state import StateBackend, state_with
-from orchestrator.deep_agent.budget import Budget, BudgetLimits
+from orchestrator.deep_agent.budget import Budget, BudgetLimits, usage_of
+from orchestrator.deep_agent.budget_plugin import BudgetMaker
 from orchestrator.deep_agent.context.summarization import SummarizationConfig
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from orchestrator.deep_agent.failures import McpServerFailed, ModelFailed
@@ -146,8 +147,8 @@ def create_coordinator(
         raise InvalidJob(str(error)) from error
 
 
-def create_coordinator_app(coordinator: LlmAgent, budget: Budget | None = None) -> App:
-    """The ADK app of a coordinator, with the harness's plugins."""
+def create_coordinator_app(coordinator: LlmAgent, budget: Budget | BudgetMaker | None = None) -> App:
+    """The ADK app of a coordinator, with the harness's plugins; see `budgets_of` for an app of many runs."""
     return create_deep_app(coordinator, name=APP_NAME, budget=budget)
 
 
@@ -171,7 +172,7 @@ async def run_goal(
     Cancelling it cancels the jobs that it waits for.
     """
     definition = client.definitions[agent]
-    budget = _budget(definition)
+    budget = budgets_of(definition)([])
     await preload_client(model or definition.model or default_model)
     coordinator = create_coordinator(
         client, workspace=workspace, agent=agent, model=model, default_model=default_model
@@ -196,19 +197,17 @@ async def run_goal(
     )
 
 
-def _budget(definition: AgentDefinition) -> Budget:
-    """The account of a coordinator; the limits of a definition hold for it as for a job."""
+def budgets_of(definition: AgentDefinition) -> BudgetMaker:
+    """Opens the accounts of a coordinator's runs: a definition's limits hold for each as for a job."""
     limits = definition.job_limits()
-    return Budget(
-        BudgetLimits(
-            max_model_calls=limits.max_model_calls,
-            max_tokens=limits.max_tokens,
-            max_cost_usd=limits.max_cost_usd,
-            max_tool_calls=limits.max_tool_calls,
-            max_seconds=limits.timeout_seconds,
-        ),
-        price=price,
+    of_a_run = BudgetLimits(
+        max_model_calls=limits.max_model_calls,
+        max_tokens=limits.max_tokens,
+        max_cost_usd=limits.max_cost_usd,
+        max_tool_calls=limits.max_tool_calls,
+        max_seconds=limits.timeout_seconds,
     )
+    return lambda events: Budget(of_a_run, used=usage_of(events, price), price=price)
 
 
 def _limit_failure(budget: Budget) -> JobFailure | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.adk.agents import LlmAgent
+from google.adk.events import Event
 from google.adk.runners import InMemoryRunner, Runner
 from google.adk.tools.base_toolset import BaseToolset
 
@@ -192,6 +193,19 @@ async def test_what_children_use_counts_in_their_parents_budget() -> None:
     await Run(parent(asks()), subagents=[child], budget=budget).to_end()
     assert budget.usage.model_calls == 5
     assert budget.reached
+
+
+async def test_what_children_use_counts_in_the_run_that_they_belong_to() -> None:
+    opened: list[Budget] = []
+
+    def opens(events: Sequence[Event]) -> Budget:
+        opened.append(Budget(BudgetLimits(max_model_calls=5)))
+        return opened[-1]
+
+    child = worker(*[calls(call("ls", path="/"))] * 20, says("never"))
+    run = Run(parent(asks()), subagents=[child], budget=opens)
+    await run.to_end()
+    assert [budget.usage.model_calls for budget in opened] == [5]
 
 
 async def test_a_wrong_name_or_an_empty_description_is_answered_in_words() -> None:
