@@ -55,6 +55,7 @@ class TaskTools:
         root_of: names the tree of a tool call's session.
         interrupt_on: the coordinator's approval policy, which binds its jobs as well.
         delegation: `task` for all agents, or one tool for each.
+        on_delivery: told of each job that has ended, with what became of its changes.
     """
 
     def __init__(
@@ -65,7 +66,9 @@ class TaskTools:
         root_of: Callable[[ToolContext], str],
         interrupt_on: InterruptOn | None = None,
         delegation: Delegation = "task",
+        on_delivery: Callable[[Delivery], None] = lambda _: None,
     ) -> None:
+        self._on_delivery = on_delivery
         self._client = client
         self._workspace = workspace
         self._agents = dict(sorted(agents.items()))
@@ -178,9 +181,13 @@ class TaskTools:
         async with aclosing(dispatch(self._client, spec, self._workspace)) as steps:
             async for step in steps:
                 if isinstance(step, Delivery):
-                    yield delivered(step)
+                    yield self._delivered(step)
                 elif (line := progress(step, spec.agent)) is not None:
                     yield partial(line, step)
+
+    def _delivered(self, delivery: Delivery) -> Answer:
+        self._on_delivery(delivery)
+        return delivered(delivery)
 
     async def start_task(
         self,
@@ -218,7 +225,7 @@ class TaskTools:
         try:
             record = await self._own(job_id, tool_context)
             if record.state.is_terminal:
-                return delivered(await deliver(self._client, job_id, self._workspace))
+                return self._delivered(await deliver(self._client, job_id, self._workspace))
             return {"status": "success", **shown(record)}
         except JobFailure as failure:
             return refused(failure, job_id)
@@ -258,7 +265,7 @@ class TaskTools:
     async def _settle(self, job_id: str, tool_context: ToolContext) -> Answer:
         try:
             await self._own(job_id, tool_context)
-            return delivered(await deliver(self._client, job_id, self._workspace))
+            return self._delivered(await deliver(self._client, job_id, self._workspace))
         except Exception as failure:  # noqa: BLE001 - the other results would be lost with it
             return refused(failure, job_id)
 
