@@ -21,7 +21,8 @@ from pydantic import JsonValue, ValidationError
 from orchestrator.client import JobClient
 from orchestrator.deep_agent.delegation.subagents import Delegation
 from orchestrator.deep_agent.names import agent_identifier
-from orchestrator.deep_agent.tool import MethodTool, ProgressTool, polling, tabular
+from orchestrator.deep_agent.progress_tool import ProgressTool
+from orchestrator.deep_agent.tool import MethodTool, polling, tabular
 from orchestrator.dispatch import Delivery, deliver, dispatch
 from orchestrator.jobs.failures import InvalidJob, JobFailure, UnknownJob
 from orchestrator.jobs.spec import InterruptOn, JobSpec, Limits
@@ -396,5 +397,4 @@ def job_id_of_call(root_id: str, call_id: str) -> str:
 
 
 def _call_id(tool_context: ToolContext) -> str:
-    """ADK gives a generator tool its call's id as `run_id`, another one as `function_call_id`."""
-    return str(tool_context.function_call_id or tool_context.run_id)
+    return str(tool_context.function_call_id)

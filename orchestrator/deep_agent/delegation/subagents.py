@@ -37,8 +37,8 @@ from orchestrator.deep_agent.delegation.roster import (
 )
 from orchestrator.deep_agent.failures import ModelFailed
 from orchestrator.deep_agent.part import BackendSource, Part
+from orchestrator.deep_agent.progress_tool import ProgressTool
 from orchestrator.deep_agent.prompts import delegation_prompt
-from orchestrator.deep_agent.tool import ProgressTool
 
 log = structlog.get_logger(__name__)
 
@@ -146,8 +146,7 @@ class Subagents(Part):
         if member is None or not description.strip():
             yield {"status": "error", "error": self._mistake(name, is_known=member is not None)}
             return
-        # ADK runs a generator tool in a context of its own, below that of the call.
-        call = _Call(self, member, tool_context.parent_ctx or tool_context)
+        call = _Call(self, member, tool_context)
         steps: asyncio.Queue[Event | None] = asyncio.Queue()
         work = asyncio.create_task(
             call.run(task_message(description, context), timeout_seconds, steps.put_nowait)
