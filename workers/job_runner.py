@@ -31,6 +31,7 @@ from orchestrator.jobs.result import JobResult, Usage
 from orchestrator.jobs.spec import Limits
 from orchestrator.jobs.state import JobState
 from orchestrator.jobs.worker_info import WorkerInfo
+from workers.commit import commit
 from workers.deadline import deadline
 from workers.heartbeat import Heartbeats, HeldLease, elapsed_clock
 from workers.sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
@@ -73,6 +74,7 @@ class Outcome:
     sandbox: str | None = None
     approvals: tuple[Approval, ...] = ()
     """What the agent waits for: the attempt is over, the job is not."""
+    messages_read: int = 0
     failure: JobFailure | None = None
 
 
@@ -192,6 +194,7 @@ class JobRunner:
             lease.renewed(claimed_at)
             journal = AttemptJournal(self._journal, self._blobs, lease, progress)
             await attempt.run(self._work_and_pause(attempt, lease, journal))
+            outcome.messages_read = journal.messages_read
         return outcome
 
     async def _work_and_pause(self, attempt: _Attempt, lease: HeldLease, journal: AttemptJournal) -> None:
@@ -302,7 +305,10 @@ class JobRunner:
                 return None
         result = _result(claim, outcome, ran_seconds)
         shown = {"error": failure.as_error().model_dump()} if failure else {}
-        if not await self._insist(lambda: self._ledger.finish(job_id, token, result, shown)):
+        read = outcome.messages_read
+        if not await self._insist(
+            lambda: commit(self._ledger, self._journal, claim, result, shown, messages_read=read)
+        ):
             return None
         await self._provider.discard(job_id)
         return result

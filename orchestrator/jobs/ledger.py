@@ -26,7 +26,7 @@ from orchestrator.jobs.approvals import (
     stored_approval,
     waiting_words,
 )
-from orchestrator.jobs.failures import InvalidJob, UnknownJob
+from orchestrator.jobs.failures import InvalidJob, MessagesUnread, UnknownJob
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.redis_errors import redis_failures
 from orchestrator.jobs.result import JobResult
@@ -43,6 +43,10 @@ FORGET_BATCH = 100
 """Jobs in one script call; a long journal takes Redis a millisecond to remove."""
 MAX_MESSAGE_CHARACTERS = 20_000
 """Of a message to a job: more belongs in a file, or is a task of its own."""
+MAX_MESSAGES = 100
+"""To one job in its life: they all stand in its agent's conversation."""
+UNREAD = 2
+"""What finish.lua says when more messages came."""
 SCRIPTS = (
     "submit", "dispatch", "reap", "cancel",
     "register", "claim", "beat", "finish", "release", "fail_attempt", "park", "answer", "forget", "send",
@@ -138,7 +142,7 @@ class Ledger:
 
         Raises:
             UnknownJob: there is no such job.
-            InvalidJob: it has ended, or the message is empty or too long.
+            InvalidJob: it has ended or had too many, or the message is empty or too long.
         """
         if not text.strip() or len(text) > MAX_MESSAGE_CHARACTERS:
             raise InvalidJob(f"A message has 1 to {MAX_MESSAGE_CHARACTERS} characters.")
@@ -146,9 +150,11 @@ class Ledger:
             text.encode()
         except UnicodeEncodeError as error:
             raise InvalidJob("The message holds text that is not valid Unicode.") from error
-        state = await self._run("send", job_id, text, json.dumps({"text": text}), uuid4().hex)
+        state = await self._run("send", job_id, text, json.dumps({"text": text}), uuid4().hex, MAX_MESSAGES)
         if state is None:
             raise UnknownJob(f"There is no job {job_id}.")
+        if state == "full":
+            raise InvalidJob(f"Job {job_id} has had {MAX_MESSAGES} messages: it takes no more.")
         if JobState(state).is_terminal:
             raise InvalidJob(f"Job {job_id} has ended ({state}): it takes no messages.")
 
@@ -269,10 +275,27 @@ class Ledger:
         answers = await self._run("beat", _ms(lease_seconds), *flat)
         return dict(zip(held, answers, strict=True))
 
-    async def finish(self, job_id: str, token: int, result: JobResult, data: Mapping[str, JsonValue]) -> bool:
-        """Commit an attempt's result; False when the attempt no longer holds the job."""
-        arguments = (job_id, token, str(result.state), result.model_dump_json(), json.dumps(data))
-        return bool(await self._run("finish", *arguments))
+    async def finish(
+        self,
+        job_id: str,
+        token: int,
+        result: JobResult,
+        data: Mapping[str, JsonValue],
+        messages: int | None = None,
+    ) -> bool:
+        """Commit an attempt's result; False when the attempt no longer holds the job.
+
+        `messages` is how many messages to the job the result knows of.
+
+        Raises:
+            MessagesUnread: there are more; nothing is committed.
+        """
+        known = -1 if messages is None else messages
+        arguments = (job_id, token, str(result.state), result.model_dump_json(), json.dumps(data), known)
+        told = await self._run("finish", *arguments)
+        if told == UNREAD:
+            raise MessagesUnread(f"More than {messages} messages were sent to job {job_id}.")
+        return bool(told)
 
     async def release(self, job_id: str, token: int, reason: str) -> bool:
         """Give a job back unharmed: no attempt is used up; False when the attempt no longer holds it."""
