@@ -175,6 +175,10 @@ CONTEXT_TOO_LONG = (
     "The conversation is longer than the model takes. The older part of it was replaced by a summary above; "
     "go on from there."
 )
+IMAGES_LEFT_OUT = (
+    "The request with the images was refused; one of them may be damaged, or of a kind that this model does "
+    "not take. They are left out from here on. Go on without them."
+)
 COMPACT = """\
 When a long conversation has reached a good point to look back, such as the end of one part of the work,
 compact_conversation replaces its older part by a summary. It also happens by itself before the conversation
