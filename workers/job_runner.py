@@ -45,7 +45,7 @@ CHANGES_SECONDS = 60.0
 HURRIED_CHANGES_SECONDS = 1.0
 """For that of a cancelled or late one: with it and the removal, the container is gone within two seconds."""
 FULL_HOST_SECONDS = 0.5
-"""A place on a full host is not asked for again before this."""
+"""A place on a full host, or a job that waits for its own, is not asked for again before this."""
 COMMIT_RETRY_SECONDS = 0.25
 """Between two tries to tell the ledger of an end while Redis is away."""
 RETRY_PAUSE_SECONDS = 2.0
@@ -160,7 +160,7 @@ class JobRunner:
         claim = await self._ledger.claim(job_id, self._me(), self._lease_seconds)
         if isinstance(claim, str):
             log.info("claim refused", job=job_id, reason=claim)
-            if claim == "host full":
+            if claim in {"host full", "waits for its host"}:
                 await asyncio.sleep(FULL_HOST_SECONDS)
             return None
         with structlog.contextvars.bound_contextvars(

@@ -38,6 +38,9 @@ SUBMIT_BATCH = 100
 """Jobs in one script call: longer ones would hold up everybody's heartbeats."""
 TRANSIT_SECONDS = 15.0
 """How long a dispatched message may take to a worker that has room before it counts as lost."""
+HEAD_START_SECONDS = 2.0
+"""How long a job that was begun is kept for the host that has its files, after it was queued again: a few
+turns of the queue, and short enough for a job to be at work again 4 s after its worker was stopped."""
 REAP_BATCH = 200
 FORGET_BATCH = 100
 """Jobs in one script call; a long journal takes Redis a millisecond to remove."""
@@ -255,7 +258,9 @@ class Ledger:
         """Begin an attempt; or why not, in a word: a message that comes twice or late claims nothing."""
         request = uuid4().hex  # the client asks again by itself when an answer gets lost
         answer = await self._run(
-            "claim", job_id, worker.name, worker.host, worker.host_limit, _ms(lease_seconds), request
+            "claim",
+            *(job_id, worker.name, worker.host, worker.host_limit),
+            *(_ms(lease_seconds), request, _ms(HEAD_START_SECONDS)),
         )
         if answer[0] == "refused":
             return str(answer[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from fakeredis import FakeAsyncRedis
@@ -375,3 +376,32 @@ async def test_a_job_takes_so_many_messages(ledger: Ledger, monkeypatch: pytest.
 
     with pytest.raises(InvalidJob, match="has had 2 messages"):
         await ledger.send(claim.spec.id, "c")
+
+
+async def test_a_job_that_was_begun_waits_a_little_for_the_host_with_its_files(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = await running(ledger)
+    other = make_worker("w2", host="h2")
+    await ledger.register(other, 60)
+    await ledger.release(claim.spec.id, claim.token, "its worker stops")
+    await dispatch_all(ledger)
+
+    assert await ledger.claim(claim.spec.id, other, LEASE) == "waits for its host"
+    assert (await ledger.get(claim.spec.id)).state is JobState.QUEUED
+    assert await dispatch_all(ledger) == [claim.spec.id]
+    monkeypatch.setattr("orchestrator.jobs.ledger.HEAD_START_SECONDS", 0)
+    assert isinstance(await ledger.claim(claim.spec.id, other, LEASE), Claim)
+
+
+@pytest.mark.parametrize("own", [{"draining": True}, {"concurrency": 1}], ids=["ends", "is full"])
+async def test_it_does_not_wait_for_a_host_that_takes_no_job(ledger: Ledger, own: dict[str, Any]) -> None:
+    claim, busy = await running(ledger), await running(ledger)
+    assert busy
+    other = make_worker("w2", host="h2")
+    await ledger.register(other, 60)
+    await ledger.release(claim.spec.id, claim.token, "its worker stops")
+    await dispatch_all(ledger)
+    await ledger.register(make_worker(**own), 60)
+
+    assert isinstance(await ledger.claim(claim.spec.id, other, LEASE), Claim)
