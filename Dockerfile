@@ -11,10 +11,11 @@ RUN apt-get update \
 
 WORKDIR /opt/fanout
 COPY pyproject.toml constraints.txt README.md LICENSE ./
+# Every kind of model is reached; LiteLLM with what it brings is 240 MB of this image.
 # An environment of its own: Debian's Python takes no packages beside its own. Our code comes afterwards and is
 # found by PYTHONPATH, so that a change in it does not install everything again.
 RUN python3 -m venv /opt/venv \
-    && /opt/venv/bin/pip install --no-cache-dir -c constraints.txt -e '.[anthropic,openai]'
+    && /opt/venv/bin/pip install --no-cache-dir -c constraints.txt -e '.[anthropic,openai,litellm]'
 COPY config config
 COPY orchestrator orchestrator
 COPY workers workers

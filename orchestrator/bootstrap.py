@@ -8,9 +8,10 @@ import threading
 
 from google.adk.apps import App
 
+from config.agent_definitions import COORDINATOR
 from config.settings import Settings, load_settings
 from orchestrator.client import JobClient
-from orchestrator.coordinator import create_coordinator, create_coordinator_app
+from orchestrator.coordinator import budgets_of, create_coordinator, create_coordinator_app
 from orchestrator.embedded import Embedded, attached
 from orchestrator.jobs.failures import LedgerUnavailable
 
@@ -29,7 +30,7 @@ def coordinator_app() -> App:
     coordinator = create_coordinator(
         client, workspace=settings.workspace.absolute(), default_model=settings.model
     )
-    return create_coordinator_app(coordinator)
+    return create_coordinator_app(coordinator, budgets_of(client.definitions[COORDINATOR]))
 
 
 class _EmbeddedInBackground:

@@ -27,12 +27,13 @@ from orchestrator.jobs.failures import (
 )
 from orchestrator.jobs.journal import BEGINNING, Journal, JournalEvent
 from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Ledger, WorkerInfo, waiting_reason
+from orchestrator.jobs.ledger import Ledger
 from orchestrator.jobs.outage import through_outage
 from orchestrator.jobs.queue import CeleryQueue
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import Decision, JobSpec, new_job_id
 from orchestrator.jobs.state import JobRecord, JobState
+from orchestrator.jobs.worker_info import WorkerInfo, waiting_reason
 from orchestrator.merge import MergeReport, merge
 from orchestrator.workspace import Workspace
 

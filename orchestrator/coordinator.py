@@ -22,6 +22,7 @@ from google.genai import types
 from config import own_files
 from config.agent_definitions import COORDINATOR, GENERAL_PURPOSE, AgentDefinition
 from orchestrator.client import JobClient
+from orchestrator.conflicts import Conflicts, OpenConflict
 from orchestrator.deep_agent.approval.gate import (
     Answer,
     PendingApproval,
@@ -34,7 +35,8 @@ from orchestrator.deep_agent.backends.directory import DirectoryBackend
 from orchestrator.deep_agent.backends.protocol import Backend
 from orchestrator.deep_agent.backends.read_only import ReadOnlyBackend
 from orchestrator.deep_agent.backends.state import StateBackend, state_with
-from orchestrator.deep_agent.budget import Budget, BudgetLimits
+from orchestrator.deep_agent.budget import Budget, BudgetLimits, usage_of
+from orchestrator.deep_agent.budget_plugin import BudgetMaker
 from orchestrator.deep_agent.context.summarization import SummarizationConfig
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from orchestrator.deep_agent.failures import McpServerFailed, ModelFailed
@@ -43,6 +45,7 @@ from orchestrator.deep_agent.mcp.tools import McpTools
 from orchestrator.deep_agent.models.facts import price
 from orchestrator.deep_agent.models.resolve import preload_client, resolve_model
 from orchestrator.deep_agent.tools.live_output import text_mode
+from orchestrator.dispatch import Delivery
 from orchestrator.jobs.failures import (
     AgentFailed,
     DeadlineExceeded,
@@ -87,6 +90,8 @@ class RunOutcome:
     root_id: str
     """The tree of its jobs."""
     error: JobError | None = None
+    conflicts: tuple[OpenConflict, ...] = ()
+    """Changes of jobs that are not in the workspace."""
 
 
 Decide = Callable[[PendingApproval], Awaitable[Answer]]
@@ -107,8 +112,11 @@ def create_coordinator(
     agent: str = COORDINATOR,
     model: str | None = None,
     default_model: str = "gemini-2.5-flash",
+    on_delivery: Callable[[Delivery], None] = lambda _: None,
 ) -> LlmAgent:
     """An ADK agent that delegates to jobs on `workspace`; works with any ADK Runner.
+
+    `on_delivery` is told of each job that has ended, with what became of its changes.
 
     Raises:
         UnknownAgent: there is no definition of that name.
@@ -128,6 +136,7 @@ def create_coordinator(
                     root_id_of,
                     interrupt_on=definition.interrupt_on,
                     delegation=definition.delegation,
+                    on_delivery=on_delivery,
                 ).tools(),
                 *_mcp_tools(definition),
             ],
@@ -146,8 +155,8 @@ def create_coordinator(
         raise InvalidJob(str(error)) from error
 
 
-def create_coordinator_app(coordinator: LlmAgent, budget: Budget | None = None) -> App:
-    """The ADK app of a coordinator, with the harness's plugins."""
+def create_coordinator_app(coordinator: LlmAgent, budget: Budget | BudgetMaker | None = None) -> App:
+    """The ADK app of a coordinator, with the harness's plugins; see `budgets_of` for an app of many runs."""
     return create_deep_app(coordinator, name=APP_NAME, budget=budget)
 
 
@@ -171,10 +180,16 @@ async def run_goal(
     Cancelling it cancels the jobs that it waits for.
     """
     definition = client.definitions[agent]
-    budget = _budget(definition)
+    budget = budgets_of(definition)([])
+    conflicts = Conflicts(workspace)
     await preload_client(model or definition.model or default_model)
     coordinator = create_coordinator(
-        client, workspace=workspace, agent=agent, model=model, default_model=default_model
+        client,
+        workspace=workspace,
+        agent=agent,
+        model=model,
+        default_model=default_model,
+        on_delivery=conflicts.note,
     )
     runner = InMemoryRunner(app=create_coordinator_app(coordinator, budget))
     root_id = root_id or new_job_id()
@@ -185,30 +200,27 @@ async def run_goal(
     except (ModelFailed, McpServerFailed, JobFailure) as error:
         failure = _as_failure(error)
         on_event(CoordinatorEvent("error", str(failure)))
-        return RunOutcome(success=False, text="", root_id=root_id, error=failure.as_error())
+        return RunOutcome(False, "", root_id, failure.as_error(), conflicts.left())
     finally:
         await runner.close()
     failed = _limit_failure(budget)
     if not text and failed is None:
         failed = AgentFailed("The coordinator ended without an answer.")
-    return RunOutcome(
-        success=failed is None, text=text, root_id=root_id, error=failed.as_error() if failed else None
-    )
+    reason = failed.as_error() if failed else None
+    return RunOutcome(failed is None, text, root_id, reason, conflicts.left())
 
 
-def _budget(definition: AgentDefinition) -> Budget:
-    """The account of a coordinator; the limits of a definition hold for it as for a job."""
+def budgets_of(definition: AgentDefinition) -> BudgetMaker:
+    """Opens the accounts of a coordinator's runs: a definition's limits hold for each as for a job."""
     limits = definition.job_limits()
-    return Budget(
-        BudgetLimits(
-            max_model_calls=limits.max_model_calls,
-            max_tokens=limits.max_tokens,
-            max_cost_usd=limits.max_cost_usd,
-            max_tool_calls=limits.max_tool_calls,
-            max_seconds=limits.timeout_seconds,
-        ),
-        price=price,
+    of_a_run = BudgetLimits(
+        max_model_calls=limits.max_model_calls,
+        max_tokens=limits.max_tokens,
+        max_cost_usd=limits.max_cost_usd,
+        max_tool_calls=limits.max_tool_calls,
+        max_seconds=limits.timeout_seconds,
     )
+    return lambda events: Budget(of_a_run, used=usage_of(events, price), price=price)
 
 
 def _limit_failure(budget: Budget) -> JobFailure | None:

@@ -37,6 +37,8 @@ def delivered(delivery: Delivery) -> Answer:
     }
     if result.output is not None:
         answer["output"] = result.output
+    if result.unread_messages:
+        answer["unread_messages"] = list(result.unread_messages)
     if result.error is not None:
         answer["error"] = f"{result.state}: {result.error.message}"
     return answer

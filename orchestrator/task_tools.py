@@ -21,7 +21,8 @@ from pydantic import JsonValue, ValidationError
 from orchestrator.client import JobClient
 from orchestrator.deep_agent.delegation.subagents import Delegation
 from orchestrator.deep_agent.names import agent_identifier
-from orchestrator.deep_agent.tool import MethodTool, ProgressTool, polling, tabular
+from orchestrator.deep_agent.progress_tool import ProgressTool
+from orchestrator.deep_agent.tool import MethodTool, polling, tabular
 from orchestrator.dispatch import Delivery, deliver, dispatch
 from orchestrator.jobs.failures import InvalidJob, JobFailure, UnknownJob
 from orchestrator.jobs.spec import InterruptOn, JobSpec, Limits
@@ -55,6 +56,7 @@ class TaskTools:
         root_of: names the tree of a tool call's session.
         interrupt_on: the coordinator's approval policy, which binds its jobs as well.
         delegation: `task` for all agents, or one tool for each.
+        on_delivery: told of each job that has ended, with what became of its changes.
     """
 
     def __init__(
@@ -65,7 +67,9 @@ class TaskTools:
         root_of: Callable[[ToolContext], str],
         interrupt_on: InterruptOn | None = None,
         delegation: Delegation = "task",
+        on_delivery: Callable[[Delivery], None] = lambda _: None,
     ) -> None:
+        self._on_delivery = on_delivery
         self._client = client
         self._workspace = workspace
         self._agents = dict(sorted(agents.items()))
@@ -178,9 +182,13 @@ class TaskTools:
         async with aclosing(dispatch(self._client, spec, self._workspace)) as steps:
             async for step in steps:
                 if isinstance(step, Delivery):
-                    yield delivered(step)
+                    yield self._delivered(step)
                 elif (line := progress(step, spec.agent)) is not None:
                     yield partial(line, step)
+
+    def _delivered(self, delivery: Delivery) -> Answer:
+        self._on_delivery(delivery)
+        return delivered(delivery)
 
     async def start_task(
         self,
@@ -218,7 +226,7 @@ class TaskTools:
         try:
             record = await self._own(job_id, tool_context)
             if record.state.is_terminal:
-                return delivered(await deliver(self._client, job_id, self._workspace))
+                return self._delivered(await deliver(self._client, job_id, self._workspace))
             return {"status": "success", **shown(record)}
         except JobFailure as failure:
             return refused(failure, job_id)
@@ -258,7 +266,7 @@ class TaskTools:
     async def _settle(self, job_id: str, tool_context: ToolContext) -> Answer:
         try:
             await self._own(job_id, tool_context)
-            return delivered(await deliver(self._client, job_id, self._workspace))
+            return self._delivered(await deliver(self._client, job_id, self._workspace))
         except Exception as failure:  # noqa: BLE001 - the other results would be lost with it
             return refused(failure, job_id)
 
@@ -389,5 +397,4 @@ def job_id_of_call(root_id: str, call_id: str) -> str:
 
 
 def _call_id(tool_context: ToolContext) -> str:
-    """ADK gives a generator tool its call's id as `run_id`, another one as `function_call_id`."""
-    return str(tool_context.function_call_id or tool_context.run_id)
+    return str(tool_context.function_call_id)

@@ -22,8 +22,9 @@ from orchestrator.jobs.connection import connect
 from orchestrator.jobs.failures import JobCancelled, JobFailure
 from orchestrator.jobs.journal import Journal
 from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Claim, Ledger, WorkerInfo
+from orchestrator.jobs.ledger import Claim, Ledger
 from orchestrator.jobs.queue import CeleryQueue
+from orchestrator.jobs.worker_info import WorkerInfo
 from workers.heartbeat import Heartbeats
 from workers.job_runner import JobRunner, ShuttingDown
 from workers.pool import AgentLoop
@@ -82,6 +83,7 @@ class WorkerProcess:
         self._name = f"{socket.gethostname()}-{os.getpid()}"
         self._host = socket.gethostname()
         self._sandbox = ""
+        self._why_local = ""
         self._draining = False
         self._background: list[asyncio.Task[None]] = []
         self.agents = AgentLoop()
@@ -184,11 +186,12 @@ class WorkerProcess:
                 await docker.close()
                 if wanted == "docker":
                     raise
-                log.warning("jobs run on this machine WITHOUT isolation", reason=str(error))
+                self._why_local = str(error)
+                log.warning("jobs run on this machine WITHOUT isolation", reason=self._why_local)
             else:
                 self._sandbox, self._host = "docker", engine.id
                 return docker
-        self._sandbox = "local"
+        self._sandbox, self._why_local = "local", self._why_local or "FANOUT_SANDBOX__PROVIDER is local."
         folder = self._settings.state_dir / "sandboxes"
         return LocalProvider(self._blobs.fetch, root=folder, owner=sandbox.owner)
 
@@ -202,6 +205,7 @@ class WorkerProcess:
             sandbox=self._sandbox,
             host_limit=self._settings.limits.host_jobs or 0,
             draining=self._draining,
+            why_local=self._why_local,
         )
 
     async def _start_background(self) -> None:

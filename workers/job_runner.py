@@ -26,10 +26,12 @@ from orchestrator.jobs.failures import (
     UnknownAgent,
 )
 from orchestrator.jobs.journal import EventType, Journal
-from orchestrator.jobs.ledger import Claim, Ledger, WorkerInfo
+from orchestrator.jobs.ledger import Claim, Ledger
 from orchestrator.jobs.result import JobResult, Usage
 from orchestrator.jobs.spec import Limits
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.worker_info import WorkerInfo
+from workers.commit import commit
 from workers.deadline import deadline
 from workers.heartbeat import Heartbeats, HeldLease, elapsed_clock
 from workers.sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
@@ -43,7 +45,7 @@ CHANGES_SECONDS = 60.0
 HURRIED_CHANGES_SECONDS = 1.0
 """For that of a cancelled or late one: with it and the removal, the container is gone within two seconds."""
 FULL_HOST_SECONDS = 0.5
-"""A place on a full host is not asked for again before this."""
+"""A place on a full host, or a job that waits for its own, is not asked for again before this."""
 COMMIT_RETRY_SECONDS = 0.25
 """Between two tries to tell the ledger of an end while Redis is away."""
 RETRY_PAUSE_SECONDS = 2.0
@@ -72,6 +74,7 @@ class Outcome:
     sandbox: str | None = None
     approvals: tuple[Approval, ...] = ()
     """What the agent waits for: the attempt is over, the job is not."""
+    messages_read: int = 0
     failure: JobFailure | None = None
 
 
@@ -157,7 +160,7 @@ class JobRunner:
         claim = await self._ledger.claim(job_id, self._me(), self._lease_seconds)
         if isinstance(claim, str):
             log.info("claim refused", job=job_id, reason=claim)
-            if claim == "host full":
+            if claim in {"host full", "waits for its host"}:
                 await asyncio.sleep(FULL_HOST_SECONDS)
             return None
         with structlog.contextvars.bound_contextvars(
@@ -191,6 +194,7 @@ class JobRunner:
             lease.renewed(claimed_at)
             journal = AttemptJournal(self._journal, self._blobs, lease, progress)
             await attempt.run(self._work_and_pause(attempt, lease, journal))
+            outcome.messages_read = journal.messages_read
         return outcome
 
     async def _work_and_pause(self, attempt: _Attempt, lease: HeldLease, journal: AttemptJournal) -> None:
@@ -301,7 +305,10 @@ class JobRunner:
                 return None
         result = _result(claim, outcome, ran_seconds)
         shown = {"error": failure.as_error().model_dump()} if failure else {}
-        if not await self._insist(lambda: self._ledger.finish(job_id, token, result, shown)):
+        read = outcome.messages_read
+        if not await self._insist(
+            lambda: commit(self._ledger, self._journal, claim, result, shown, messages_read=read)
+        ):
             return None
         await self._provider.discard(job_id)
         return result

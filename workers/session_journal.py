@@ -19,6 +19,7 @@ from pydantic import JsonValue
 from orchestrator.blobs import BlobStore
 from orchestrator.deep_agent.approval.requests import confirmation_answers, confirmation_calls
 from orchestrator.deep_agent.context.compaction import later_than
+from orchestrator.deep_agent.inbox import message_number
 from orchestrator.jobs.journal import EventType, Journal, JournalEvent
 from workers.heartbeat import HeldLease
 from workers.past import Past, of_conversation
@@ -43,6 +44,8 @@ class AttemptJournal:
         self._progress = progress
         """Told what a dashboard may show: names of tools, no texts."""
         self._model_requests = 0
+        self.messages_read = 0
+        """How many messages to the job stand in its conversation."""
 
     async def note(self, kind: EventType, data: dict[str, JsonValue], line: str | None = None) -> None:
         """Append an event.
@@ -70,6 +73,7 @@ class AttemptJournal:
         else:
             data["event"] = json.loads(raw)
         await self.note(_kind(event), data, _line(event))
+        self._count_message(event)
 
     async def past(self) -> Past:
         """What earlier attempts left of the conversation that goes on."""
@@ -77,7 +81,12 @@ class AttemptJournal:
         for entry in of_conversation(await self._journal.read(self._lease.claim.spec.id)):
             raw = await self._raw_event(entry)
             past.note(entry, None if raw is None else Event.model_validate_json(raw))
+        for event in past.events:
+            self._count_message(event)
         return past
+
+    def _count_message(self, event: Event) -> None:
+        self.messages_read = max(self.messages_read, message_number(event))
 
     async def messages(self, after: int) -> list[str]:
         """What was said to the job, without the first so many."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,6 +29,7 @@ from orchestrator.jobs.spec import new_job_id
 from orchestrator.jobs.state import JobRecord
 
 if TYPE_CHECKING:
+    from orchestrator.conflicts import OpenConflict
     from orchestrator.coordinator import CoordinatorEvent, RunOutcome
 
 GIT_SECONDS = 30.0
@@ -48,6 +49,8 @@ def run_(
 ) -> None:
     """Reach a goal in a folder: a coordinator, its jobs, merges.
 
+    Exit code 1 also when a conflict is left that nobody did anything about: what a
+    job changed is not in the folder then.
     Without FANOUT_REDIS_URL it starts a Redis and a worker of its own for as long as it runs.
     """
     settings = load_settings()
@@ -60,19 +63,33 @@ def run_(
     if as_json:
         error = outcome.error.model_dump() if outcome.error else None
         told = {"success": outcome.success, "text": outcome.text, "root_id": outcome.root_id, "error": error}
-        output.document(told)
+        output.document({**told, "conflicts": [vars(conflict) for conflict in outcome.conflicts]})
     elif outcome.text:
         output.payload(output.printable(outcome.text))
     if outcome.error is not None:
         output.notice(f"{outcome.error.type}: {outcome.error.message}")
+    if outcome.conflicts:
+        output.notice(_told_conflicts(outcome.conflicts))
     raise typer.Exit(_exit_code(outcome))
 
 
 def _exit_code(outcome: RunOutcome) -> ExitCode:
     if outcome.success:
-        return ExitCode.DONE
+        is_left = any(not conflict.changed_since for conflict in outcome.conflicts)
+        return ExitCode.WORK_FAILED if is_left else ExitCode.DONE
     is_late = outcome.error is not None and outcome.error.type == DeadlineExceeded.__name__
     return ExitCode.TIMED_OUT if is_late else ExitCode.WORK_FAILED
+
+
+def _told_conflicts(conflicts: Sequence[OpenConflict]) -> str:
+    """One line about what is not in the folder."""
+    several = "1 conflict" if len(conflicts) == 1 else f"{len(conflicts)} conflicts"
+    named = ", ".join(
+        f"{output.one_line(conflict.path)} (job {conflict.job_id}"
+        f"{'; changed since, perhaps settled' if conflict.changed_since else ''})"
+        for conflict in conflicts
+    )
+    return f"WARNING: {several}, changes not merged: {named}. See: fanout diff JOB"
 
 
 async def _run(

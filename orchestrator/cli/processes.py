@@ -17,7 +17,7 @@ from orchestrator.cli.options import AsJson
 from orchestrator.cli.session import run
 from orchestrator.client import JobClient
 from orchestrator.embedded import Embedded, attached, child_environment, read_record, stop_embedded
-from orchestrator.jobs.ledger import WorkerInfo
+from orchestrator.jobs.worker_info import WorkerInfo
 
 FLOWER_USER = "fanout"
 
@@ -131,9 +131,15 @@ def announce_sandbox(workers: list[WorkerInfo]) -> None:
     """Say where commands will run; loudly where nothing isolates them."""
     kinds = sorted({one.sandbox for one in workers})
     if "local" in kinds:
+        reasons = sorted({one.why_local for one in workers if one.sandbox == "local" and one.why_local})
         output.notice(
-            "WARNING: no Docker engine answers, so jobs run as plain processes of this machine. "
-            "That isolates nothing: they can read and change what you can."
+            " ".join(
+                (
+                    "WARNING: jobs run as plain processes of this machine.",
+                    *map(output.one_line, reasons),
+                    "That isolates nothing: they can read and change what you can.",
+                )
+            )
         )
     else:
         output.notice(f"Sandbox: {', '.join(kinds) or 'none'}")

@@ -121,6 +121,7 @@ def print_result(found: JobResult) -> None:
             ("usage", f"{usage.model_calls} model calls, {usage.tool_calls} tool calls, {tokens}{cost}"),
             ("files", "\n".join(f"{change.change:<8} {change.path}" for change in found.files_modified)),
             ("output", None if found.output is None else _shown(found.output)),
+            ("unread", "\n".join(found.unread_messages)),
             ("summary", found.summary),
         ]
     )

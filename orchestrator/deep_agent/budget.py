@@ -8,30 +8,16 @@ cancelled and its calls are sealed.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
-from google.adk.agents.callback_context import CallbackContext
-from google.adk.agents.invocation_context import InvocationContext
 from google.adk.events import Event
-from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
-from google.adk.plugins.base_plugin import BasePlugin
-from google.adk.tools.base_tool import BaseTool
-from google.adk.tools.tool_context import ToolContext
-from google.genai import types
 
 from orchestrator.deep_agent.context.compaction import summary_calls
 from orchestrator.deep_agent.dangling_calls import FRAMEWORK_PREFIX
-from orchestrator.deep_agent.prompts import LAST_REPLY
 from orchestrator.deep_agent.replies import STAND_INS
-from orchestrator.deep_agent.tool import mistake_result
-
-PLUGIN = "budget"
-"""The name by which ADK knows the plugin."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,95 +235,6 @@ def _is_no_tool(name: str | None) -> bool:
     return name in STAND_INS or str(name).startswith(FRAMEWORK_PREFIX)
 
 
-def budget_of(context: InvocationContext) -> Budget | None:
-    """The account of a run, for parts that cause costs of their own."""
-    plugin = context.plugin_manager.get_plugin(PLUGIN)
-    return plugin.budget if isinstance(plugin, BudgetPlugin) else None
-
-
-class BudgetPlugin(BasePlugin):
-    """Keeps a run within its budget, with the runs of its children."""
-
-    def __init__(self, budget: Budget) -> None:
-        super().__init__(name=PLUGIN)
-        self.budget = budget
-        self._last_reply_of: set[str] = set()
-        self._alarms: dict[str, asyncio.TimerHandle] = {}
-
-    async def before_run_callback(self, *, invocation_context: InvocationContext) -> None:
-        """Start the clock; when the time is over the run is aborted."""
-        run, left = invocation_context.invocation_id, self.budget.seconds_left
-        self.budget.run_begins(run)
-        if left is not None and left > 0:
-            alarm = asyncio.get_running_loop().call_later(left, self._time_is_over, invocation_context)
-            self._alarms[run] = alarm
-
-    async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
-        """Stop the clock."""
-        self._run_is_over(invocation_context.invocation_id)
-
-    async def on_run_error_callback(self, *, invocation_context: InvocationContext, error: Exception) -> None:
-        """Stop the clock."""
-        del error
-        self._run_is_over(invocation_context.invocation_id)
-
-    async def close(self) -> None:
-        """Stop the clock of runs that were cancelled: nothing else tells of their end."""
-        for run in list(self._alarms):
-            self._run_is_over(run)
-
-    async def before_model_callback(
-        self, *, callback_context: CallbackContext, llm_request: LlmRequest
-    ) -> LlmResponse | None:
-        """Let the call go, ask it to sum up, or answer in its place."""
-        room = self.budget.start_model_call()
-        if room == "stop":
-            return _text_response(f"{self.budget.reached} The work ended here, before it was finished.")
-        if room == "last":
-            llm_request.append_instructions([LAST_REPLY])
-            self._last_reply_of.add(callback_context.invocation_id)
-        return None
-
-    async def after_model_callback(
-        self, *, callback_context: CallbackContext, llm_response: LlmResponse
-    ) -> LlmResponse | None:
-        """Book what the reply cost; a reply that had to be the last loses its calls."""
-        if llm_response.partial:
-            return None
-        self.budget.add_model_reply(llm_response.model_version or "", tokens_of(llm_response))
-        if callback_context.invocation_id in self._last_reply_of and llm_response.get_function_calls():
-            return self._without_calls(llm_response)
-        return None
-
-    async def before_tool_callback(
-        self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
-    ) -> dict[str, Any] | None:
-        """Refuse a call when none is left."""
-        del tool_args
-        is_unknown = type(tool) is BaseTool  # ADK's stand-in for a name that no tool has: nothing will run
-        is_counted = tool_context.tool_confirmation is not None  # it asked for an approval before
-        if is_unknown or is_counted or self.budget.take_tool_call():
-            return None
-        return mistake_result(
-            f"Not done: the limit max_tool_calls={self.budget.limits.max_tool_calls} is reached. Sum up now."
-        )
-
-    def _time_is_over(self, invocation_context: InvocationContext) -> None:
-        self.budget.end_for_time()
-        invocation_context.abort()
-
-    def _run_is_over(self, run: str) -> None:
-        self.budget.run_ends(run)
-        alarm = self._alarms.pop(run, None)
-        if alarm is not None:
-            alarm.cancel()
-
-    def _without_calls(self, response: LlmResponse) -> LlmResponse:
-        said = "".join(part.text or "" for part in (response.content and response.content.parts) or [])
-        text = f"{said}\n\n{self.budget.reached} The work ended here, before it was finished."
-        return response.model_copy(update={"content": _content(text.strip())})
-
-
 def tokens_of(response: LlmResponse) -> ModelUsage:
     """What a reply says of its tokens; an ADK event is one too."""
     metadata = response.usage_metadata
@@ -352,11 +249,3 @@ def tokens_of(response: LlmResponse) -> ModelUsage:
         output_tokens=max(written, 0),
         cached_tokens=metadata.cached_content_token_count or 0,
     )
-
-
-def _text_response(text: str) -> LlmResponse:
-    return LlmResponse(content=_content(text), finish_reason=types.FinishReason.STOP)
-
-
-def _content(text: str) -> types.Content:
-    return types.Content(role="model", parts=[types.Part(text=text)])

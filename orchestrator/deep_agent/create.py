@@ -20,7 +20,8 @@ from orchestrator.deep_agent.approval.gate import ApprovalFlow, ApprovalGate, In
 from orchestrator.deep_agent.backends.artifacts import with_artifacts
 from orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
 from orchestrator.deep_agent.backends.state import StateBackend
-from orchestrator.deep_agent.budget import Budget, BudgetPlugin
+from orchestrator.deep_agent.budget import Budget
+from orchestrator.deep_agent.budget_plugin import BudgetMaker, BudgetPlugin
 from orchestrator.deep_agent.context.eviction import Eviction
 from orchestrator.deep_agent.context.summarization import Summarization, SummarizationConfig
 from orchestrator.deep_agent.dangling_calls import DanglingCalls
@@ -136,7 +137,7 @@ def create_deep_agent(
         _approval_gate(
             interrupt_on or {}, inherited_interrupt_on or {}, [*built_in, *delegating], tools or ()
         ),
-        Eviction(),  # it replaces results, and after it no part is told of one
+        Eviction([tool.name for tool in chosen]),  # it replaces results, and after it no part is told of one
     ]
     return DeepLlmAgent(
         name=agent_identifier(name),
@@ -162,9 +163,12 @@ def create_deep_app(
     *,
     name: str = "fanout",
     plugins: Sequence[BasePlugin] = (),
-    budget: Budget | None = None,
+    budget: Budget | BudgetMaker | None = None,
 ) -> App:
-    """The agent as a resumable ADK app; the caller's plugins go first, so a journal sees everything."""
+    """The agent as a resumable ADK app; the caller's plugins go first, so a journal sees everything.
+
+    `budget` is one account for all of its runs, or what opens one for each.
+    """
     budgets = [BudgetPlugin(budget)] if budget is not None else []
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"\[EXPERIMENTAL\]")  # known, and pinned by our tests

@@ -82,7 +82,12 @@ class _Delivery(BaseLlmRequestProcessor):
 
 
 def _delivered(events: Iterable[Event]) -> int:
-    return max((int((event.custom_metadata or {}).get(NUMBER_KEY, 0)) for event in events), default=0)
+    return max(map(message_number, events), default=0)
+
+
+def message_number(event: Event) -> int:
+    """The number of the message that an event delivers; 0 for any other event."""
+    return int((event.custom_metadata or {}).get(NUMBER_KEY, 0))
 
 
 def _event(context: InvocationContext, text: str, number: int) -> Event:

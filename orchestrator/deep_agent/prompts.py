@@ -175,6 +175,10 @@ CONTEXT_TOO_LONG = (
     "The conversation is longer than the model takes. The older part of it was replaced by a summary above; "
     "go on from there."
 )
+IMAGES_LEFT_OUT = (
+    "The request with the images was refused; one of them may be damaged, or of a kind that this model does "
+    "not take. They are left out from here on. Go on without them."
+)
 COMPACT = """\
 When a long conversation has reached a good point to look back, such as the end of one part of the work,
 compact_conversation replaces its older part by a summary. It also happens by itself before the conversation
@@ -184,8 +188,14 @@ COMPACTING = "The older part of the conversation is replaced by a summary before
 OLD_ARGUMENT = "… [{left_out} more characters; this argument of an old call is shown shortened]"
 
 RESULT_TOO_LARGE = (
-    "The result was too long for the conversation and is in this file, in full. Read the part that you need "
-    "with read_file (offset, limit) or find it with grep; your shell does not see the file."
+    "The result was too long for the conversation and is in this file, in full. To get at the part that you "
+    "need: {tools}; your shell does not see the file."
+)
+RESULT_READERS = {"read_file": "read_file (offset, limit)", "grep": "grep"}
+"""The tools that read a kept result, as an agent that has them is told."""
+RESULT_NOT_READABLE = (
+    "The result was too long for the conversation, and you have no tool that could read the rest; "
+    "ask for less of it."
 )
 RESULT_CUT = "The result was larger than a file may be; its last {left_out} characters were dropped."
 RESULT_NOT_KEPT = "The result was too long for the conversation and could not be kept; ask for less of it."

@@ -36,7 +36,8 @@ MAX_ERROR_CHARACTERS = 2_000
 """Some exceptions carry whole documents."""
 
 MALFORMED, MISFIT, TOO_LONG = "reply_not_readable", "answer_not_valid", "conversation_too_long"
-STAND_INS = {MALFORMED, MISFIT, TOO_LONG}
+IMAGES_REFUSED = "images_refused"
+STAND_INS = {MALFORMED, MISFIT, TOO_LONG, IMAGES_REFUSED}
 """Names of calls that stand for a reply that could not be used; no tool has them."""
 
 _MALFORMED_REASONS = {

@@ -8,12 +8,11 @@ built once, holding no sandbox.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
 from google.adk.tools.base_tool import BaseTool
-from google.adk.tools.function_tool import FunctionTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -21,7 +20,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from orchestrator.deep_agent.failures import ToolMistake
 
 ToolMethod = Callable[..., Awaitable[dict[str, Any]]]
-ToolGenerator = Callable[..., AsyncGenerator[Any]]
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 INJECTED = ("self", "tool_context")
@@ -35,40 +33,18 @@ class MethodTool(BaseTool):
         self._method = method
         function = getattr(method, "__func__", method)
         super().__init__(name=function.__name__, description=inspect.getdoc(function) or "")
-        self._arguments = _arguments_model(function)
+        self._arguments = arguments_model(function)
 
     def _get_declaration(self) -> types.FunctionDeclaration:
-        return _declaration(self, self._arguments)
+        return declaration_of(self, self._arguments)
 
     async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> dict[str, Any]:
         """The method's result; a mistake in the call or in what it asks for has status error."""
         try:
-            values = _checked(self.name, self._arguments, args)
+            values = checked_arguments(self.name, self._arguments, args)
             return await self._method(**values, tool_context=tool_context)
         except ToolMistake as mistake:
             return mistake_result(str(mistake))
-
-
-class ProgressTool(FunctionTool):
-    """An async generator method as a tool: its Events are shown at once, its other value is the result.
-
-    ADK runs the generator. Its own check of arguments lets unknown ones pass, and answers without a status.
-    """
-
-    def __init__(self, method: ToolGenerator) -> None:
-        super().__init__(method)
-        self._arguments = _arguments_model(getattr(method, "__func__", method))
-
-    def _get_declaration(self) -> types.FunctionDeclaration:
-        return _declaration(self, self._arguments)
-
-    async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
-        """The generator's result; a mistake in the call has status error."""
-        try:
-            values = _checked(self.name, self._arguments, args)
-        except ToolMistake as mistake:
-            return mistake_result(str(mistake))
-        return await super().run_async(args=values, tool_context=tool_context)
 
 
 def polling(method: Method) -> Method:
@@ -79,7 +55,7 @@ def polling(method: Method) -> Method:
 
 def is_polling(tool: BaseTool) -> bool:
     """Whether a tool's method is marked with `polling`."""
-    method = getattr(tool, "_method", None) or getattr(tool, "func", None)
+    method = getattr(tool, "_method", None)
     return bool(getattr(method, "is_polling", False))
 
 
@@ -91,7 +67,7 @@ def tabular(method: Method) -> Method:
 
 def is_tabular(tool: BaseTool) -> bool:
     """Whether a tool's method is marked with `tabular`."""
-    method = getattr(tool, "_method", None) or getattr(tool, "func", None)
+    method = getattr(tool, "_method", None)
     return bool(getattr(method, "is_tabular", False))
 
 
@@ -100,13 +76,14 @@ def mistake_result(message: str) -> dict[str, Any]:
     return {"status": "error", "message": message}
 
 
-def _declaration(tool: BaseTool, arguments: type[BaseModel]) -> types.FunctionDeclaration:
+def declaration_of(tool: BaseTool, arguments: type[BaseModel]) -> types.FunctionDeclaration:
+    """What the model is told of a tool."""
     return types.FunctionDeclaration(
         name=tool.name, description=tool.description, parameters_json_schema=_schema(arguments)
     )
 
 
-def _checked(name: str, arguments: type[BaseModel], args: dict[str, Any]) -> dict[str, Any]:
+def checked_arguments(name: str, arguments: type[BaseModel], args: dict[str, Any]) -> dict[str, Any]:
     """The arguments as the method takes them; ToolMistake says what is wrong with them."""
     try:
         checked = arguments.model_validate(args)
@@ -123,7 +100,8 @@ def _checked(name: str, arguments: type[BaseModel], args: dict[str, Any]) -> dic
 
 
 @cache
-def _arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
+def arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
+    """A model of the arguments that a tool's method takes from the model."""
     hints = get_type_hints(function, include_extras=True)
     fields: dict[str, Any] = {
         name: (hints[name], ... if parameter.default is parameter.empty else parameter.default)

@@ -45,6 +45,10 @@ class InvalidJob(JobFailure):
     """The job cannot run as asked."""
 
 
+class MessagesUnread(JobFailure):
+    """A job's result does not know of all messages that were sent to the job."""
+
+
 class UnknownAgent(InvalidJob):
     """No agent definition has that name."""
 

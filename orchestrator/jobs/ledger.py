@@ -8,7 +8,7 @@ the fence: only the attempt that holds the newest token can renew, release or fi
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -26,22 +26,30 @@ from orchestrator.jobs.approvals import (
     stored_approval,
     waiting_words,
 )
-from orchestrator.jobs.failures import InvalidJob, UnknownJob
+from orchestrator.jobs.failures import InvalidJob, MessagesUnread, UnknownJob
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.redis_errors import redis_failures
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobRecord, JobState
+from orchestrator.jobs.worker_info import WorkerInfo, worker_of
 
 SUBMIT_BATCH = 100
 """Jobs in one script call: longer ones would hold up everybody's heartbeats."""
 TRANSIT_SECONDS = 15.0
 """How long a dispatched message may take to a worker that has room before it counts as lost."""
+HEAD_START_SECONDS = 2.0
+"""How long a job that was begun is kept for the host that has its files, after it was queued again: a few
+turns of the queue, and short enough for a job to be at work again 4 s after its worker was stopped."""
 REAP_BATCH = 200
 FORGET_BATCH = 100
 """Jobs in one script call; a long journal takes Redis a millisecond to remove."""
 MAX_MESSAGE_CHARACTERS = 20_000
 """Of a message to a job: more belongs in a file, or is a task of its own."""
+MAX_MESSAGES = 100
+"""To one job in its life: they all stand in its agent's conversation."""
+UNREAD = 2
+"""What finish.lua says when more messages came."""
 SCRIPTS = (
     "submit", "dispatch", "reap", "cancel",
     "register", "claim", "beat", "finish", "release", "fail_attempt", "park", "answer", "forget", "send",
@@ -68,20 +76,6 @@ class Claim:
     """What earlier attempts ran."""
     submitted_at: float
     started_at: float
-
-
-@dataclass(frozen=True)
-class WorkerInfo:
-    """A living worker."""
-
-    name: str
-    host: str
-    concurrency: int
-    running: int
-    sandbox: str
-    host_limit: int = 0
-    """Jobs at once on its host; 0: no limit but the workers' concurrency."""
-    draining: bool = False
 
 
 class Ledger:
@@ -151,7 +145,7 @@ class Ledger:
 
         Raises:
             UnknownJob: there is no such job.
-            InvalidJob: it has ended, or the message is empty or too long.
+            InvalidJob: it has ended or had too many, or the message is empty or too long.
         """
         if not text.strip() or len(text) > MAX_MESSAGE_CHARACTERS:
             raise InvalidJob(f"A message has 1 to {MAX_MESSAGE_CHARACTERS} characters.")
@@ -159,9 +153,11 @@ class Ledger:
             text.encode()
         except UnicodeEncodeError as error:
             raise InvalidJob("The message holds text that is not valid Unicode.") from error
-        state = await self._run("send", job_id, text, json.dumps({"text": text}), uuid4().hex)
+        state = await self._run("send", job_id, text, json.dumps({"text": text}), uuid4().hex, MAX_MESSAGES)
         if state is None:
             raise UnknownJob(f"There is no job {job_id}.")
+        if state == "full":
+            raise InvalidJob(f"Job {job_id} has had {MAX_MESSAGES} messages: it takes no more.")
         if JobState(state).is_terminal:
             raise InvalidJob(f"Job {job_id} has ended ({state}): it takes no messages.")
 
@@ -222,7 +218,7 @@ class Ledger:
                 for name in names:
                     pipe.hgetall(self._keys.worker(name))
                 hashes = await pipe.execute()
-        return [_worker(name, fields) for name, fields in sorted(zip(names, hashes, strict=True))]
+        return [worker_of(name, fields) for name, fields in sorted(zip(names, hashes, strict=True))]
 
     # What admission does
 
@@ -255,22 +251,16 @@ class Ledger:
 
     async def register(self, worker: WorkerInfo, hold_seconds: float) -> None:
         """Tell that a worker lives, for that long; 0 says that it leaves."""
-        fields: dict[str, str | int] = {
-            "host": worker.host,
-            "concurrency": worker.concurrency,
-            "running": worker.running,
-            "sandbox": worker.sandbox,
-            "host_limit": worker.host_limit,
-            "draining": int(worker.draining),
-        }
-        flat: list[str | int] = [value for pair in fields.items() for value in pair]
+        flat = [value for pair in worker.fields().items() for value in pair]
         await self._run("register", worker.name, _ms(hold_seconds), *flat)
 
     async def claim(self, job_id: str, worker: WorkerInfo, lease_seconds: float) -> Claim | str:
         """Begin an attempt; or why not, in a word: a message that comes twice or late claims nothing."""
         request = uuid4().hex  # the client asks again by itself when an answer gets lost
         answer = await self._run(
-            "claim", job_id, worker.name, worker.host, worker.host_limit, _ms(lease_seconds), request
+            "claim",
+            *(job_id, worker.name, worker.host, worker.host_limit),
+            *(_ms(lease_seconds), request, _ms(HEAD_START_SECONDS)),
         )
         if answer[0] == "refused":
             return str(answer[1])
@@ -290,10 +280,27 @@ class Ledger:
         answers = await self._run("beat", _ms(lease_seconds), *flat)
         return dict(zip(held, answers, strict=True))
 
-    async def finish(self, job_id: str, token: int, result: JobResult, data: Mapping[str, JsonValue]) -> bool:
-        """Commit an attempt's result; False when the attempt no longer holds the job."""
-        arguments = (job_id, token, str(result.state), result.model_dump_json(), json.dumps(data))
-        return bool(await self._run("finish", *arguments))
+    async def finish(
+        self,
+        job_id: str,
+        token: int,
+        result: JobResult,
+        data: Mapping[str, JsonValue],
+        messages: int | None = None,
+    ) -> bool:
+        """Commit an attempt's result; False when the attempt no longer holds the job.
+
+        `messages` is how many messages to the job the result knows of.
+
+        Raises:
+            MessagesUnread: there are more; nothing is committed.
+        """
+        known = -1 if messages is None else messages
+        arguments = (job_id, token, str(result.state), result.model_dump_json(), json.dumps(data), known)
+        told = await self._run("finish", *arguments)
+        if told == UNREAD:
+            raise MessagesUnread(f"More than {messages} messages were sent to job {job_id}.")
+        return bool(told)
 
     async def release(self, job_id: str, token: int, reason: str) -> bool:
         """Give a job back unharmed: no attempt is used up; False when the attempt no longer holds it."""
@@ -330,17 +337,6 @@ class Ledger:
             return await self._scripts[name](keys=[], args=[self._keys.prefix, *arguments])
 
 
-def waiting_reason(record: JobRecord, workers: Collection[WorkerInfo]) -> str | None:
-    """Why a queued job does not run, in words; None for others."""
-    if record.state is not JobState.QUEUED:
-        return None
-    if not workers:
-        return "a worker: none is running"
-    if sum(worker.running for worker in workers) >= sum(worker.concurrency for worker in workers):
-        return "a free place on a worker"
-    return "its turn"
-
-
 @cache
 def _source(name: str) -> str:
     folder = resources.files("orchestrator.jobs") / "scripts"
@@ -372,18 +368,6 @@ def _record(fields: Mapping[str, str]) -> JobRecord:
             "approvals": (fields.get("approvals") or "").split(),
             "last_event": fields.get("last_event"),
         },
-    )
-
-
-def _worker(name: str, fields: Mapping[str, str]) -> WorkerInfo:
-    return WorkerInfo(
-        name=name,
-        host=fields["host"],
-        concurrency=int(fields["concurrency"]),
-        running=int(fields["running"]),
-        sandbox=fields["sandbox"],
-        host_limit=int(fields["host_limit"]),
-        draining=fields["draining"] == "1",
     )
 
 

@@ -49,5 +49,7 @@ class JobResult(WireModel):
     queued_seconds: float = 0
     execution_seconds: float = 0
     error: JobError | None = None
+    unread_messages: tuple[str, ...] = ()
+    """How each message begins that was taken for the job, and that its agent did not read before its end."""
     sandbox: str | None = None
     """What the commands ran in: `docker`, or `local`, which isolates nothing."""

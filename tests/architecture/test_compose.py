@@ -1,10 +1,13 @@
 import os
+import re
 import shutil
 import subprocess
+import tomllib
 
 import pytest
 import yaml
 
+from orchestrator.deep_agent.models.providers import anthropic, google, openai
 from tests.architecture.sources import REPOSITORY
 
 COMPOSE = REPOSITORY / "docker-compose.yml"
@@ -22,6 +25,22 @@ def test_what_is_published_is_published_on_loopback():
     ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
 
     assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
+
+
+@pytest.mark.parametrize("provider", [anthropic, google, openai])
+def test_what_a_models_client_reads_reaches_the_worker_and_no_value_stands_in_the_file(provider):
+    environment = SERVICES["worker"]["environment"]
+
+    assert {name: environment.get(name, "missing") for name in provider.VARIABLES} == dict.fromkeys(
+        provider.VARIABLES
+    )
+
+
+def test_the_workers_image_reaches_every_kind_of_model():
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (extras,) = re.findall(r"-e '\.\[(.*)\]'", (REPOSITORY / "Dockerfile").read_text(encoding="utf-8"))
+
+    assert sorted(extras.split(",")) == sorted(project["optional-dependencies"])
 
 
 def test_workers_can_be_scaled_and_end_in_order():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -21,6 +21,8 @@ from orchestrator.deep_agent.prompts import (
     RESULT_CUT,
     RESULT_DROPPED,
     RESULT_NOT_KEPT,
+    RESULT_NOT_READABLE,
+    RESULT_READERS,
     RESULT_TOO_LARGE,
 )
 from orchestrator.deep_agent.tools.files import LARGE_BYTES, MAX_FILE_BYTES, MAX_WALKED_FILES
@@ -46,7 +48,14 @@ BOUNDED = frozenset({"ls", "read_file", "write_file", "edit_file", "delete_file"
 
 
 class Eviction(Part):
-    """Keeps long results out of one agent's conversation. It replaces results, so it stands last."""
+    """Keeps long results out of one agent's conversation. It replaces results, so it stands last.
+
+    Args:
+        tools: The names of the agent's tools; without one that reads files, results are not kept.
+    """
+
+    def __init__(self, tools: Collection[str]) -> None:
+        self._readers = [words for name, words in RESULT_READERS.items() if name in tools]
 
     async def after_tool(
         self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext, tool_response: Any
@@ -63,9 +72,11 @@ class Eviction(Part):
             "status": "result_too_large",
             "saved_to": None,
             "characters": len(text),
-            "message": RESULT_TOO_LARGE,
+            "message": RESULT_TOO_LARGE.format(tools=" or ".join(self._readers)),
             "preview": preview(text),
         }
+        if not self._readers:
+            return {**result, "message": RESULT_NOT_READABLE}
         try:
             call_id = tool_context.function_call_id or tool_context.run_id
             result["saved_to"] = await _saved(StateBackend(tool_context.state), call_id, data)

@@ -25,7 +25,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 
 from orchestrator.deep_agent import prompts
-from orchestrator.deep_agent.budget import budget_of
+from orchestrator.deep_agent.budget_plugin import budget_of
 from orchestrator.deep_agent.context import history
 from orchestrator.deep_agent.context.compaction import (
     Conversation,

@@ -19,6 +19,7 @@ from google.genai import types
 from pydantic import JsonValue
 
 from orchestrator.deep_agent.approval.gate import PendingApproval, pending_approvals
+from orchestrator.deep_agent.budget_plugin import shared_budget
 
 APP_NAME = "subagent"
 USER_ID = "parent"
@@ -54,10 +55,11 @@ class ChildRun:
             new_message=message,
             run_config=RunConfig(max_llm_calls=most),
         )
-        async with contextlib.aclosing(run) as stream:
-            async for event in stream:
-                if not event.partial:
-                    emit(event)
+        with shared_budget(self._parent, session.id):
+            async with contextlib.aclosing(run) as stream:
+                async for event in stream:
+                    if not event.partial:
+                        emit(event)
         stored = await sessions.get_session(app_name=APP_NAME, user_id=USER_ID, session_id=session.id)
         self.events = stored.events if stored else []
 

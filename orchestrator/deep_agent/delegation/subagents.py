@@ -37,8 +37,8 @@ from orchestrator.deep_agent.delegation.roster import (
 )
 from orchestrator.deep_agent.failures import ModelFailed
 from orchestrator.deep_agent.part import BackendSource, Part
+from orchestrator.deep_agent.progress_tool import ProgressTool
 from orchestrator.deep_agent.prompts import delegation_prompt
-from orchestrator.deep_agent.tool import ProgressTool
 
 log = structlog.get_logger(__name__)
 
@@ -146,8 +146,7 @@ class Subagents(Part):
         if member is None or not description.strip():
             yield {"status": "error", "error": self._mistake(name, is_known=member is not None)}
             return
-        # ADK runs a generator tool in a context of its own, below that of the call.
-        call = _Call(self, member, tool_context.parent_ctx or tool_context)
+        call = _Call(self, member, tool_context)
         steps: asyncio.Queue[Event | None] = asyncio.Queue()
         work = asyncio.create_task(
             call.run(task_message(description, context), timeout_seconds, steps.put_nowait)
@@ -335,7 +334,11 @@ class _AgentTool(ProgressTool):
 
 
 class _ToolsetsBelow(BaseToolset):
-    """No tools of its own: with it a Runner closes what the sub-agents have opened."""
+    """No tools of its own: with it a Runner closes what the sub-agents have opened.
+
+    Not the end of a child's run: its siblings, the next child of the same name and, where it inherits them,
+    the parent use the same toolsets, and ADK's close is for good.
+    """
 
     def __init__(self, toolsets: Sequence[BaseToolset]) -> None:
         super().__init__()
@@ -347,9 +350,11 @@ class _ToolsetsBelow(BaseToolset):
         return []
 
     async def close(self) -> None:
-        """Close the toolsets below."""
-        for toolset in self._toolsets:
-            await toolset.close()
+        """Close the toolsets below, all of them; then tell of the first that could not be closed."""
+        ended = await asyncio.gather(*(toolset.close() for toolset in self._toolsets), return_exceptions=True)
+        for failure in ended:
+            if isinstance(failure, BaseException):
+                raise failure
 
 
 def _depth_of(agent: LlmAgent) -> int:

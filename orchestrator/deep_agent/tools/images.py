@@ -18,7 +18,10 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
+from orchestrator.deep_agent.failures import ModelRefused
 from orchestrator.deep_agent.part import Part
+from orchestrator.deep_agent.prompts import IMAGES_LEFT_OUT
+from orchestrator.deep_agent.replies import IMAGES_REFUSED, as_call
 
 MAX_IMAGES_IN_VIEW = 3
 """Images in one request, the newest: three of the largest, in base64, stay below Gemini's 20 MB."""
@@ -33,6 +36,7 @@ SIGNATURES = {
 
 OUT_OF_VIEW = "not shown any more: read the file again to look at it"
 IN_VIEW = "image {number}, shown in the next message"
+REFUSED = "left out: the request that showed it was refused"
 NOT_VIEWABLE = "this model cannot look at this kind of image"
 
 
@@ -44,11 +48,26 @@ class ImagesInView(Part):
     ) -> LlmResponse | None:
         """Put media in the place of base64; older images leave a note. The session stays as it is."""
         del callback_context
-        total = sum(image is not None for content in llm_request.contents for image in _images(content))
+        contents = llm_request.contents
+        total, refused = _count(contents), _count(contents[: _refused_up_to(contents)])
         if total:
             first = total - MAX_IMAGES_IN_VIEW + 1
-            llm_request.contents = list(_in_view(llm_request.contents, first, llm_request.model or ""))
+            llm_request.contents = list(_in_view(contents, first, refused, llm_request.model or ""))
         return None
+
+    async def on_model_error(
+        self, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception
+    ) -> LlmResponse | None:
+        """Go on without the images when a request that shows some is refused.
+
+        What a header looks like does not tell whether a provider can read an image to its end.
+        """
+        del callback_context
+        contents = llm_request.contents  # images of before the last refusal are a user's own: they stay
+        parts = (part for content in contents[_refused_up_to(contents) :] for part in content.parts or [])
+        if not isinstance(error, ModelRefused) or not any(part.inline_data for part in parts):
+            return None
+        return as_call(LlmResponse(), IMAGES_REFUSED, IMAGES_LEFT_OUT)
 
 
 def media_type_of(data: bytes) -> str | None:
@@ -72,8 +91,26 @@ def _images(content: types.Content) -> Sequence[dict[str, str] | None]:
     return [image_in(answer.response) if answer else None for answer in answers]
 
 
-def _in_view(contents: Sequence[types.Content], first: int, model: str) -> Iterator[types.Content]:
-    """The contents with notes for images, and the images from number `first` on as media after them."""
+def _count(contents: Sequence[types.Content]) -> int:
+    return sum(image is not None for content in contents for image in _images(content))
+
+
+def _refused_up_to(contents: Sequence[types.Content]) -> int:
+    """The place of the last request that was refused for its images; what is before it is not sent again."""
+    for place in range(len(contents) - 1, -1, -1):
+        calls = (part.function_call for part in contents[place].parts or [])
+        if any(call is not None and call.name == IMAGES_REFUSED for call in calls):
+            return place
+    return 0
+
+
+def _in_view(
+    contents: Sequence[types.Content], first: int, refused: int, model: str
+) -> Iterator[types.Content]:
+    """The contents with notes for images, and the images from number `first` on as media after them.
+
+    The first `refused` images are not among them.
+    """
     numbers = count(1)
     for content in contents:
         images = _images(content)
@@ -86,7 +123,9 @@ def _in_view(contents: Sequence[types.Content], first: int, model: str) -> Itera
                 parts.append(part)
                 continue
             number = next(numbers)
-            shown = _media(image, number, model) if number >= first else OUT_OF_VIEW
+            shown: list[types.Part] | str = OUT_OF_VIEW if number < first else _media(image, number, model)
+            if number <= refused:
+                shown = REFUSED
             parts.append(
                 _with_note(part, image, shown if isinstance(shown, str) else IN_VIEW.format(number=number))
             )

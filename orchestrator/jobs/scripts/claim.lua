@@ -1,10 +1,12 @@
 -- ARGV: prefix, id, worker, host, jobs at once on the host (0: no limit), lease in milliseconds, a name for this request:
--- one whose answer got lost is asked again under the same name, and has the claim that it made.
+-- one whose answer got lost is asked again under the same name, and has the claim that it made; milliseconds of head start
+-- that the host with a job's files has after the job was queued again.
 -- Returns {'claimed', token, attempt, specification, milliseconds run before, submitted at, started at} or
 -- {'refused', why}: a message that comes twice, late, or to a full host changes nothing.
 local id, worker, host, host_limit, lease, request = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+local head_start = tonumber(ARGV[8])
 local job = redis.call('HMGET', key('job', id), 'state', 'dispatched', 'root', 'spec', 'ran_ms', 'submitted_at',
-  'started_at', 'attempt', 'claim', 'token')
+  'started_at', 'attempt', 'claim', 'token', 'files_host', 'requeued_at')
 if not job[1] then return {'refused', 'unknown'} end
 if job[1] == 'running' and job[9] == request then
   return {'claimed', job[10], job[8], job[4], job[5], job[6], job[7]}
@@ -16,11 +18,18 @@ if host_limit > 0 and redis.call('SCARD', key('host', host)) >= host_limit then
   return {'refused', 'host full'}
 end
 local now = now_ms()
+if job[11] and job[11] ~= host and now - (job[12] or 0) < head_start
+    and (places_by_host(now)[job[11]] or 0) > redis.call('SCARD', key('host', job[11])) then
+  give_back(id, job[3])
+  redis.call('HSET', key('job', id), 'dispatched', 0)
+  make_ready(id, job[3])
+  return {'refused', 'waits for its host'}
+end
 local token = redis.call('INCR', key('fence'))
 local attempt = redis.call('HINCRBY', key('job', id), 'attempt', 1)
 local started = job[7] or tostring(now)
 redis.call('HSET', key('job', id), 'state', 'running', 'token', token, 'worker', worker, 'host', host,
-  'claimed_at', now, 'beat_at', now, 'started_at', started, 'claim', request)
+  'files_host', host, 'claimed_at', now, 'beat_at', now, 'started_at', started, 'claim', request)
 redis.call('ZADD', key('leases'), now + lease, id)
 redis.call('SADD', key('host', host), id)
 journal(id, attempt, {state = 'running', worker = worker, host = host})

@@ -69,7 +69,8 @@ end
 -- Returns a job to the queue; its place is where it was.
 local function requeue(id, root, attempt, reason)
   redis.call('HDEL', key('job', id), 'waiting_for', 'approvals')
-  redis.call('HSET', key('job', id), 'state', 'queued', 'dispatched', 0, 'token', 0, 'worker', '', 'host', '')
+  redis.call('HSET', key('job', id), 'state', 'queued', 'dispatched', 0, 'token', 0, 'worker', '', 'host', '',
+    'requeued_at', now_ms())
   make_ready(id, root)
   journal(id, attempt, {state = 'queued', reason = reason})
 end
@@ -86,6 +87,21 @@ local function finish(id, root, host, attempt, state, result, data)
     'dispatched', 0)
   data.state = state
   journal(id, attempt, data)
+end
+
+-- How many jobs each host with living workers may run: what its workers run together, or its own limit where that is less.
+local function places_by_host(now)
+  local slots, limits = {}, {}
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', key('workers'), now, '+inf')) do
+    local worker = redis.call('HMGET', key('worker', name), 'host', 'concurrency', 'host_limit', 'draining')
+    if worker[1] and worker[4] ~= '1' then
+      slots[worker[1]] = (slots[worker[1]] or 0) + worker[2]
+      local limit = tonumber(worker[3])
+      if limit > 0 then limits[worker[1]] = math.min(limits[worker[1]] or limit, limit) end
+    end
+  end
+  for host, count in pairs(slots) do slots[host] = math.min(count, limits[host] or count) end
+  return slots
 end
 
 -- The result of a job that no worker ended.

@@ -4,19 +4,9 @@
 local most, tree_limit, transit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local now = now_ms()
 
--- A host's room is what its workers run together, or its own limit where that is less.
 local function capacity()
-  local slots, limits = {}, {}
-  for _, name in ipairs(redis.call('ZRANGEBYSCORE', key('workers'), now, '+inf')) do
-    local worker = redis.call('HMGET', key('worker', name), 'host', 'concurrency', 'host_limit', 'draining')
-    if worker[1] and worker[4] ~= '1' then
-      slots[worker[1]] = (slots[worker[1]] or 0) + worker[2]
-      local limit = tonumber(worker[3])
-      if limit > 0 then limits[worker[1]] = math.min(limits[worker[1]] or limit, limit) end
-    end
-  end
   local total = 0
-  for host, count in pairs(slots) do total = total + math.min(count, limits[host] or count) end
+  for _, places in pairs(places_by_host(now)) do total = total + places end
   return total
 end
 

@@ -20,9 +20,10 @@ from orchestrator.blobs import BlobStore
 from orchestrator.jobs.connection import connect
 from orchestrator.jobs.journal import EventType, Journal
 from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Claim, Ledger, WorkerInfo
+from orchestrator.jobs.ledger import Claim, Ledger
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.worker_info import WorkerInfo
 from orchestrator.redis_server import answers
 
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -33,7 +33,8 @@ def test_up_leaves_a_worker_that_later_commands_find_and_down_stops_it(lonely_fa
 
     assert (started.code, again.code, stopped.code) == (0, 0, 0)
     assert started.out.startswith("Started")
-    assert "That isolates nothing" in started.err
+    assert "FANOUT_SANDBOX__PROVIDER is local. That isolates nothing" in started.err
+    assert "Docker" not in started.err
     assert again.out.startswith("Runs already")
     assert waited.code == 1
     assert "failed" in waited.out

@@ -74,6 +74,21 @@ async def test_progress_comes_before_the_result_and_names_its_job(coordination: 
     assert last_progress < answered
 
 
+async def test_a_result_stands_in_the_session_once(coordination: Coordination) -> None:
+    run = await coordination.run(
+        calls(
+            task("run: true # canary-one"), call("tasks", tasks=[{"description": "run: true # canary-two"}])
+        )
+    )
+
+    session = await coordination.session(run)
+    for canary in ("canary-one", "canary-two"):
+        holding = [event for event in session.events if f"ran true # {canary}" in event.model_dump_json()]
+        assert len(holding) == 1
+        assert holding[0].model_dump_json().count(f"ran true # {canary}") == 1
+    assert {event_text(event).split()[-1] for event in run.progress} >= {"queued", "succeeded"}
+
+
 def lines(*changed: str) -> str:
     """A text of nine numbered lines, some of them changed: `4=four` makes the fourth line `four`."""
     text = [f"line {number}" for number in range(1, 10)]

@@ -13,6 +13,7 @@ from google.adk.sessions import InMemorySessionService
 from google.genai import types
 
 from orchestrator.deep_agent.budget import Budget
+from orchestrator.deep_agent.budget_plugin import BudgetMaker
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from orchestrator.deep_agent.models.retries import ResilientModel, RetryPolicy
 from orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
@@ -33,7 +34,7 @@ class Run:
     """One run of an agent, and what came of it."""
 
     def __init__(
-        self, model: Any, *, budget: Budget | None = None, streaming: bool = False, **agent: Any
+        self, model: Any, *, budget: Budget | BudgetMaker | None = None, streaming: bool = False, **agent: Any
     ) -> None:
         self.app = create_deep_app(create_deep_agent(model, **agent), budget=budget)
         self.sessions = InMemorySessionService()

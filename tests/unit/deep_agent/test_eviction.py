@@ -92,6 +92,27 @@ async def test_a_megabyte_costs_the_model_two_thousand_tokens_at_most(tool: Any)
     assert "lines left out" in result["preview"]
 
 
+@pytest.mark.parametrize(
+    ("has", "names"),
+    [
+        (["read_file", "grep"], ["read_file (offset, limit) or grep"]),
+        (["read_file"], ["read_file (offset, limit)"]),
+        (["grep", "ls"], ["grep"]),
+    ],
+)
+async def test_only_tools_that_the_agent_has_are_named(has: list[str], names: list[str]) -> None:
+    result = await evicted(big_log, built_in_tools=has)
+    assert f"need: {names[0]}; your shell" in result["message"]
+    assert result["saved_to"]
+
+
+async def test_what_the_agent_could_not_read_is_not_kept_and_it_is_told() -> None:
+    result = await evicted(big_log, built_in_tools=["ls"])
+    assert result["saved_to"] is None
+    assert "no tool that could read the rest" in result["message"]
+    assert "line 0 of the log" in result["preview"]
+
+
 async def test_results_that_fit_are_left_alone() -> None:
     assert await evicted(small) == {"status": "success", "output": "y" * 70_000}
 

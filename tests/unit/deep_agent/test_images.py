@@ -9,8 +9,12 @@ import pytest
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
+from google.adk.runners import InMemoryRunner
+from google.genai import types
 
 from orchestrator.deep_agent.backends.directory import DirectoryBackend
+from orchestrator.deep_agent.create import create_deep_agent
+from orchestrator.deep_agent.failures import ModelRefused
 from orchestrator.deep_agent.tools.images import MAX_IMAGES_IN_VIEW
 from tests.unit.deep_agent.running import Run, call, scripted
 
@@ -115,6 +119,66 @@ async def test_gemini_is_not_sent_what_it_refuses(backend) -> None:
     await Run(model, backend=backend).to_end()
     assert media(model.requests[-1]) == []
     assert notes(model.requests[-1]) == ["this model cannot look at this kind of image"]
+
+
+class Picky(Watched):
+    """Refuses requests that show a certain image, as providers do with one that they cannot decode."""
+
+    refuses: bytes = PNG + b"\1"
+
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse, None]:
+        if any(data == self.refuses for _, data in media(llm_request)):
+            self.requests.append(llm_request.model_copy(deep=True))
+            raise ModelRefused("picky refused the request (400: could not process image).")
+        async for response in super().generate_content_async(llm_request, stream):
+            yield response
+
+
+async def test_a_run_goes_on_without_images_that_the_provider_refuses(backend) -> None:
+    turns = [["/workspace/0.png", "/workspace/1.png"], ["/workspace/2.png"]]
+    replies = [{"calls": [call("read_file", file_path=path) for path in turn]} for turn in turns]
+    # The script counts the replies in the conversation, the one that stands for the refused request too.
+    model = Picky(inner=scripted([replies[0], {"text": "skipped"}, replies[1], {"text": "done"}]))
+    run = await Run(model, backend=backend).to_end()
+
+    refused, after, last = model.requests[1:]
+    assert len(media(refused)) == 2
+    assert media(after) == []
+    assert [note.split(":")[0] for note in notes(after)] == ["left out", "left out"]
+    assert media(last) == [("Image 3, from a tool's result:", PNG + b"\2")]
+    assert any("images was refused" in str(result.get("message")) for result in run.results)
+    assert run.text == "done"
+
+
+async def test_a_users_own_image_that_is_refused_is_tried_once_more_and_then_ends_the_run(backend) -> None:
+    model = Picky(inner=scripted([{"text": "never"}]))
+    agent = create_deep_agent(model, backend=backend)
+    runner = InMemoryRunner(agent=agent, app_name="fanout")
+    session = await runner.session_service.create_session(app_name="fanout", user_id="u")
+    look = types.Part(text="look")
+    image = types.Part(
+        inline_data=types.Blob(data=Picky.model_fields["refuses"].default, mime_type="image/png")
+    )
+    message = types.Content(role="user", parts=[look, image])
+    with pytest.raises(ModelRefused):
+        async for _ in runner.run_async(user_id="u", session_id=session.id, new_message=message):
+            pass
+    assert len(model.requests) == 2
+
+
+async def test_a_request_without_images_that_is_refused_ends_the_run(backend) -> None:
+    class Refusing(Watched):
+        async def generate_content_async(
+            self, llm_request: LlmRequest, stream: bool = False
+        ) -> AsyncGenerator[LlmResponse, None]:
+            del llm_request, stream
+            raise ModelRefused("no")
+            yield LlmResponse()
+
+    with pytest.raises(ModelRefused):
+        await Run(Refusing(inner=None), backend=backend).to_end()
 
 
 async def test_a_result_that_only_looks_like_an_image_ends_nothing(backend) -> None:

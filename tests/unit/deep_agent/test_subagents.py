@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.adk.agents import LlmAgent
+from google.adk.events import Event
 from google.adk.runners import InMemoryRunner, Runner
 from google.adk.tools.base_toolset import BaseToolset
 
@@ -194,6 +195,19 @@ async def test_what_children_use_counts_in_their_parents_budget() -> None:
     assert budget.reached
 
 
+async def test_what_children_use_counts_in_the_run_that_they_belong_to() -> None:
+    opened: list[Budget] = []
+
+    def opens(events: Sequence[Event]) -> Budget:
+        opened.append(Budget(BudgetLimits(max_model_calls=5)))
+        return opened[-1]
+
+    child = worker(*[calls(call("ls", path="/"))] * 20, says("never"))
+    run = Run(parent(asks()), subagents=[child], budget=opens)
+    await run.to_end()
+    assert [budget.usage.model_calls for budget in opened] == [5]
+
+
 async def test_a_wrong_name_or_an_empty_description_is_answered_in_words() -> None:
     run = await Run(parent(asks("x", "nobody"), asks(" ")), subagents=[worker()]).to_end()
     assert (
@@ -254,6 +268,28 @@ async def test_the_parents_runner_closes_what_its_sub_agents_have_opened() -> No
     agent = create_deep_agent(recorder("p", [says("x")]), subagents=[worker(tools=[own], subagents=[inner])])
     await InMemoryRunner(agent=agent, app_name="fanout").close()
     assert (own.closed, nested.closed) == (True, True)
+
+
+class Stubborn(Connection):
+    async def close(self) -> None:
+        raise RuntimeError("the server hangs")
+
+
+async def test_one_that_cannot_be_closed_keeps_no_other_open() -> None:
+    last = Connection()
+    agent = create_deep_agent(
+        recorder("p", [says("x")]), subagents=[worker(tools=[Stubborn()]), worker(name="other", tools=[last])]
+    )
+    await InMemoryRunner(agent=agent, app_name="fanout").close()
+    assert last.closed
+
+
+async def test_a_childs_end_leaves_its_toolset_open_for_the_next_child() -> None:
+    own = Connection()
+    run = Run(parent(asks("x", "worker"), asks("y", "worker")), subagents=[worker(tools=[own])])
+    await run.to_end()
+    assert [result["status"] for result in run.results] == ["success", "success"]
+    assert not own.closed
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 TRANSIT_MS = 15_000
+HEAD_START_MS = 2_000
 TERMINAL = {"succeeded", "failed", "timed_out", "cancelled"}
 
 
@@ -23,6 +24,9 @@ class Job:
     host: str | None = None
     lease_end: int | None = None
     """Of a running attempt, or of a message on its way."""
+    files_host: str | None = None
+    """Where its last attempt ran."""
+    requeued_at: int = 0
     cancel_asked: bool = False
     open_approvals: list[str] = field(default_factory=list)
     history: list[str] = field(default_factory=lambda: ["queued"])
@@ -39,7 +43,9 @@ class Job:
 class Model:
     """Jobs and their states; every method does what the script of its name promises."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: dict[str, int]) -> None:
+        self.places = places
+        """By host; their workers live."""
         self.now = 1_700_000_000_000
         self.jobs: dict[str, Job] = {}
         self.decided: dict[str, str] = {}
@@ -71,9 +77,14 @@ class Model:
             return job.state
         if host_limit and sum(other.host == host for other in self.jobs.values()) >= host_limit:
             self._give_back(job)
+            job.requeued_at = self.now
             job.history.append("queued")
             return "host full"
+        if self._waits_for_its_host(job, host):
+            self._give_back(job)
+            return "waits for its host"
         job.state, job.host, job.lease_end = "running", host, self.now + lease_ms
+        job.files_host = host
         job.attempt += 1
         job.history.append("running")
         return "claimed"
@@ -169,6 +180,12 @@ class Model:
     def open_approvals(self) -> set[str]:
         return {approval for job in self.jobs.values() for approval in job.open_approvals}
 
+    def _waits_for_its_host(self, job: Job, host: str) -> bool:
+        own = job.files_host
+        if own is None or own == host or self.now - job.requeued_at >= HEAD_START_MS:
+            return False
+        return self.places[own] > sum(other.host == own for other in self.jobs.values())
+
     def _holds(self, job: Job, token: int) -> bool:
         return job.state == "running" and job.token == token
 
@@ -177,7 +194,7 @@ class Model:
 
     def _requeue(self, job: Job) -> None:
         self._give_back(job)
-        job.state = "queued"
+        job.state, job.requeued_at = "queued", self.now
         job.open_approvals = []
         job.history.append("queued")
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from fakeredis import FakeAsyncRedis
 
-from orchestrator.jobs.failures import UnknownJob
+from orchestrator.jobs.failures import InvalidJob, MessagesUnread, UnknownJob
 from orchestrator.jobs.journal import EventType, Journal
 from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Claim, Dispatched, Ledger, waiting_reason
+from orchestrator.jobs.ledger import Claim, Dispatched, Ledger
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.worker_info import waiting_reason
 from tests.builders import make_result, make_spec, make_worker
+from workers.commit import UNREAD_CHARACTERS, commit
 
 LEASE = 10.0
 WORKER = make_worker()
@@ -328,3 +331,77 @@ async def test_a_worker_that_leaves_is_gone(ledger: Ledger) -> None:
     await ledger.register(WORKER, 0)
 
     assert await ledger.workers() == []
+
+
+async def test_a_worker_tells_why_nothing_isolates_its_jobs(redis: FakeAsyncRedis) -> None:
+    ledger = Ledger(redis, Keys())
+    told = make_worker(draining=True, host_limit=3, why_local="No Docker engine answers.")
+    await ledger.register(told, 60)
+
+    assert await ledger.workers() == [told]
+
+
+async def test_a_result_that_does_not_know_of_all_messages_is_not_committed(ledger: Ledger) -> None:
+    claim = await running(ledger)
+    job_id, result = claim.spec.id, make_result(claim.spec.id)
+    for text in ("one", "two"):
+        await ledger.send(job_id, text)
+
+    with pytest.raises(MessagesUnread):
+        await ledger.finish(job_id, claim.token, result, {}, messages=1)
+    assert (await ledger.get(job_id)).state is JobState.RUNNING
+    assert await ledger.finish(job_id, claim.token, result, {}, messages=2)
+
+
+async def test_a_message_that_came_too_late_is_named_in_the_result(ledger: Ledger, journal: Journal) -> None:
+    claim = await running(ledger)
+    job_id = claim.spec.id
+    for text in ("read in time", "too late " + "x" * UNREAD_CHARACTERS):
+        await ledger.send(job_id, text)
+
+    assert await commit(ledger, journal, claim, make_result(job_id), {}, messages_read=1)
+
+    result = await ledger.result(job_id)
+    assert result is not None
+    (unread,) = result.unread_messages
+    assert unread.startswith("too late")
+    assert len(unread) == UNREAD_CHARACTERS
+
+
+async def test_a_job_takes_so_many_messages(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.jobs.ledger.MAX_MESSAGES", 2)
+    claim = await running(ledger)
+    for text in "ab":
+        await ledger.send(claim.spec.id, text)
+
+    with pytest.raises(InvalidJob, match="has had 2 messages"):
+        await ledger.send(claim.spec.id, "c")
+
+
+async def test_a_job_that_was_begun_waits_a_little_for_the_host_with_its_files(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = await running(ledger)
+    other = make_worker("w2", host="h2")
+    await ledger.register(other, 60)
+    await ledger.release(claim.spec.id, claim.token, "its worker stops")
+    await dispatch_all(ledger)
+
+    assert await ledger.claim(claim.spec.id, other, LEASE) == "waits for its host"
+    assert (await ledger.get(claim.spec.id)).state is JobState.QUEUED
+    assert await dispatch_all(ledger) == [claim.spec.id]
+    monkeypatch.setattr("orchestrator.jobs.ledger.HEAD_START_SECONDS", 0)
+    assert isinstance(await ledger.claim(claim.spec.id, other, LEASE), Claim)
+
+
+@pytest.mark.parametrize("own", [{"draining": True}, {"concurrency": 1}], ids=["ends", "is full"])
+async def test_it_does_not_wait_for_a_host_that_takes_no_job(ledger: Ledger, own: dict[str, Any]) -> None:
+    claim, busy = await running(ledger), await running(ledger)
+    assert busy
+    other = make_worker("w2", host="h2")
+    await ledger.register(other, 60)
+    await ledger.release(claim.spec.id, claim.token, "its worker stops")
+    await dispatch_all(ledger)
+    await ledger.register(make_worker(**own), 60)
+
+    assert isinstance(await ledger.claim(claim.spec.id, other, LEASE), Claim)

@@ -49,7 +49,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.model = Model()
+        self.model = Model({"h1": 3, "h2": 1})
         self.tree_limit = 1
         self.loop = asyncio.new_event_loop()
         clock = SimpleNamespace(time=lambda: self.model.now / 1000)
@@ -187,7 +187,7 @@ class LedgerMachine(RuleBasedStateMachine):
         with pytest.raises(UnknownJob):
             self.run(self.ledger.cancel("no-such-job"))
 
-    @rule(seconds=st.sampled_from((0.5, 3, 8, 10, 20)))
+    @rule(seconds=st.sampled_from((0.5, 1, 3, 8, 10, 20)))
     def time_passes(self, seconds: float) -> None:
         self.model.now += int(seconds * 1000)
 

@@ -17,6 +17,8 @@ from google.genai import types
 from orchestrator.deep_agent.models.providers.clients import CONNECT_TIMEOUT_SECONDS, client_of
 from orchestrator.deep_agent.models.providers.rehearsal import NO_KEY, NOBODY, rehearse
 
+VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
+
 MAX_OUTPUT_TOKENS = 16_000
 """Of a reply: a file of 60 kB. Anthropic counts it against the context window, so it is not the most."""
 MAX_OUTPUT_TOKENS_OF_CLAUDE_3 = 4_096
@@ -37,7 +39,7 @@ class Claude(AnthropicLlm):
 
     def client_for(self, loop: AbstractEventLoop | None = None) -> AsyncAnthropic:
         """The loop's client; making it blocks."""
-        return client_of(loop, _make_client, ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"))
+        return client_of(loop, _make_client, VARIABLES)
 
     def preload(self, loop: AbstractEventLoop) -> None:
         """See Preloading."""

@@ -20,7 +20,7 @@ from orchestrator.deep_agent.models.errors import ReplyFailed
 from orchestrator.deep_agent.models.providers.clients import CONNECT_TIMEOUT_SECONDS, client_of
 from orchestrator.deep_agent.models.providers.rehearsal import NO_KEY, NOBODY, rehearse
 
-_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
+VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
 
 
 def _make_client() -> AsyncOpenAI:
@@ -48,7 +48,7 @@ class ChatCompletions(OpenAILlm):
 
     def client_for(self, loop: AbstractEventLoop | None = None) -> AsyncOpenAI:
         """The loop's client; making it blocks."""
-        return client_of(loop, _make_client, _VARIABLES)
+        return client_of(loop, _make_client, VARIABLES)
 
     def preload(self, loop: AbstractEventLoop) -> None:
         """See Preloading."""
@@ -69,7 +69,7 @@ class Responses(OpenAIResponsesLlm):
 
     def client_for(self, loop: AbstractEventLoop | None = None) -> AsyncOpenAI:
         """The loop's client; making it blocks."""
-        return client_of(loop, _make_client, _VARIABLES)
+        return client_of(loop, _make_client, VARIABLES)
 
     def preload(self, loop: AbstractEventLoop) -> None:
         """See Preloading."""

@@ -1,0 +1,61 @@
+"""What a living worker tells of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from orchestrator.jobs.state import JobRecord, JobState
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """A living worker."""
+
+    name: str
+    host: str
+    concurrency: int
+    running: int
+    sandbox: str
+    host_limit: int = 0
+    """Jobs at once on its host; 0: no limit but the workers' concurrency."""
+    draining: bool = False
+    why_local: str = ""
+    """Why nothing isolates its jobs; empty where something does."""
+
+    def fields(self) -> dict[str, str | int]:
+        """As the ledger keeps it, without the name."""
+        return {
+            "host": self.host,
+            "concurrency": self.concurrency,
+            "running": self.running,
+            "sandbox": self.sandbox,
+            "host_limit": self.host_limit,
+            "draining": int(self.draining),
+            "why_local": self.why_local,
+        }
+
+
+def worker_of(name: str, fields: Mapping[str, str]) -> WorkerInfo:
+    """A worker, from what the ledger keeps of it."""
+    return WorkerInfo(
+        name=name,
+        host=fields["host"],
+        concurrency=int(fields["concurrency"]),
+        running=int(fields["running"]),
+        sandbox=fields["sandbox"],
+        host_limit=int(fields["host_limit"]),
+        draining=fields["draining"] == "1",
+        why_local=fields.get("why_local", ""),
+    )
+
+
+def waiting_reason(record: JobRecord, workers: Collection[WorkerInfo]) -> str | None:
+    """Why a queued job does not run, in words; None for others."""
+    if record.state is not JobState.QUEUED:
+        return None
+    if not workers:
+        return "a worker: none is running"
+    if sum(worker.running for worker in workers) >= sum(worker.concurrency for worker in workers):
+        return "a free place on a worker"
+    return "its turn"
