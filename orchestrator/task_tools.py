@@ -7,7 +7,6 @@ as an answer with `status: error` and a sentence for the model.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -23,10 +22,11 @@ from orchestrator.deep_agent.delegation.subagents import Delegation
 from orchestrator.deep_agent.names import agent_identifier
 from orchestrator.deep_agent.tool import MethodTool, ProgressTool, polling, tabular
 from orchestrator.dispatch import Delivery, deliver, dispatch
-from orchestrator.jobs.failures import InvalidJob, JobFailure, UnknownJob
+from orchestrator.jobs.failures import JobFailure, UnknownJob
 from orchestrator.jobs.spec import InterruptOn, JobSpec, Limits
 from orchestrator.jobs.state import JobRecord
 from orchestrator.task_answers import Answer, delivered, partial, progress, refused, shown
+from orchestrator.task_calls import TaskCall, check_agent, job_id_of_call
 
 LONGEST_WAIT_SECONDS = 600.0
 """How long one `wait_tasks` call may block the coordinator: it can ask again."""
@@ -115,7 +115,8 @@ class TaskTools:
         job_id = ""
         try:
             call_id = _call_id(tool_context)
-            spec = self._spec(tool_context, call_id, description, subagent_type, context, timeout_seconds)
+            wanted = TaskCall(description, subagent_type, context, timeout_seconds)
+            spec = self._spec(tool_context, call_id, wanted)
             job_id = spec.id
             async with aclosing(self._steps(spec)) as steps:
                 async for step in steps:
@@ -165,7 +166,8 @@ class TaskTools:
         """Put a job's progress and then its one answer in the queue."""
         job_id = ""
         try:
-            spec = self._spec_of_item(item, number, tool_context)
+            call_id = f"{_call_id(tool_context)}.{number}"
+            spec = self._spec(tool_context, call_id, TaskCall.of_item(item, number))
             job_id = spec.id
             async with aclosing(self._steps(spec)) as made:
                 async for step in made:
@@ -178,7 +180,7 @@ class TaskTools:
         async with aclosing(dispatch(self._client, spec, self._workspace)) as steps:
             async for step in steps:
                 if isinstance(step, Delivery):
-                    yield delivered(step)
+                    yield delivered(step.result, step.merge)
                 elif (line := progress(step, spec.agent)) is not None:
                     yield partial(line, step)
 
@@ -203,7 +205,8 @@ class TaskTools:
         """
         try:
             call_id = _call_id(tool_context)
-            spec = self._spec(tool_context, call_id, description, subagent_type, context, timeout_seconds)
+            wanted = TaskCall(description, subagent_type, context, timeout_seconds)
+            spec = self._spec(tool_context, call_id, wanted)
             return {"status": "success", "job_id": await self._client.submit(spec, workspace=self._workspace)}
         except (JobFailure, ValidationError) as failure:
             return refused(failure)
@@ -218,7 +221,8 @@ class TaskTools:
         try:
             record = await self._own(job_id, tool_context)
             if record.state.is_terminal:
-                return delivered(await deliver(self._client, job_id, self._workspace))
+                delivery = await deliver(self._client, job_id, self._workspace)
+                return delivered(delivery.result, delivery.merge)
             return {"status": "success", **shown(record)}
         except JobFailure as failure:
             return refused(failure, job_id)
@@ -258,7 +262,8 @@ class TaskTools:
     async def _settle(self, job_id: str, tool_context: ToolContext) -> Answer:
         try:
             await self._own(job_id, tool_context)
-            return delivered(await deliver(self._client, job_id, self._workspace))
+            delivery = await deliver(self._client, job_id, self._workspace)
+            return delivered(delivery.result, delivery.merge)
         except Exception as failure:  # noqa: BLE001 - the other results would be lost with it
             return refused(failure, job_id)
 
@@ -315,42 +320,16 @@ class TaskTools:
                 return record
         raise UnknownJob(f"There is no task {job_id} in this conversation; list_tasks shows them.")
 
-    def _spec_of_item(self, item: dict[str, Any], number: int, tool_context: ToolContext) -> JobSpec:
-        known = {"description", "subagent_type", "context", "timeout_seconds"}
-        if not isinstance(item, dict) or not isinstance(item.get("description"), str) or item.keys() - known:
-            raise InvalidJob(
-                f"tasks[{number}] takes description, and subagent_type, context, timeout_seconds."
-            )
-        return self._spec(
-            tool_context,
-            f"{_call_id(tool_context)}.{number}",
-            item["description"],
-            item.get("subagent_type", "general-purpose"),
-            item.get("context", ""),
-            item.get("timeout_seconds"),
-        )
-
-    def _spec(
-        self,
-        tool_context: ToolContext,
-        call_id: str,
-        description: str,
-        agent: str,
-        context: str,
-        timeout_seconds: float | None,
-    ) -> JobSpec:
-        if agent not in self._agents:
-            raise InvalidJob(f"There is no subagent_type {agent!r}; there are: {', '.join(self._agents)}.")
-        if not description.strip():
-            raise InvalidJob("description is empty: say completely what to do.")
+    def _spec(self, tool_context: ToolContext, call_id: str, task: TaskCall) -> JobSpec:
+        check_agent(task.subagent_type, self._agents)
         root_id = self._root_of(tool_context)
         return JobSpec(
             id=job_id_of_call(root_id, call_id),
             root_id=root_id,
-            agent=agent,
-            description=description,
-            context=context or None,
-            limits=Limits(timeout_seconds=timeout_seconds),
+            agent=task.subagent_type,
+            description=task.description,
+            context=task.context or None,
+            limits=Limits(timeout_seconds=task.timeout_seconds),
             interrupt_on=self._interrupt_on,
         )
 
@@ -378,14 +357,6 @@ class _AgentTool(ProgressTool):
         ) as steps:
             async for step in steps:
                 yield step
-
-
-def job_id_of_call(root_id: str, call_id: str) -> str:
-    """The job id of a tool call: the same call, made again after a crash, is the same job.
-
-    A hash, so that four characters of it are mostly enough to name the job among its siblings.
-    """
-    return hashlib.sha256(f"{root_id}/{call_id}".encode()).hexdigest()[:26]
 
 
 def _call_id(tool_context: ToolContext) -> str:

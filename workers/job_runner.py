@@ -28,8 +28,9 @@ from orchestrator.jobs.failures import (
 from orchestrator.jobs.journal import EventType, Journal
 from orchestrator.jobs.ledger import Claim, Ledger, WorkerInfo
 from orchestrator.jobs.result import JobResult, Usage
-from orchestrator.jobs.spec import Limits
+from orchestrator.jobs.spec import JobSpec, Limits, TreeBounds
 from orchestrator.jobs.state import JobState
+from workers.children import Delegation
 from workers.deadline import deadline
 from workers.heartbeat import Heartbeats, HeldLease, elapsed_clock
 from workers.sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
@@ -72,7 +73,14 @@ class Outcome:
     sandbox: str | None = None
     approvals: tuple[Approval, ...] = ()
     """What the agent waits for: the attempt is over, the job is not."""
+    children: tuple[JobSpec, ...] | None = None
+    """The jobs that it waits for, likewise; None when it delegated nothing."""
     failure: JobFailure | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether the job goes on when something is there."""
+        return bool(self.approvals) or self.children is not None
 
 
 class _Attempt:
@@ -135,6 +143,7 @@ class JobRunner:
         default_image: str,
         lease_seconds: float,
         me: Callable[[], WorkerInfo],
+        bounds: TreeBounds = TreeBounds(),  # noqa: B008 - it is frozen
         stream_text: bool = False,
     ) -> None:
         self._ledger = ledger
@@ -149,6 +158,7 @@ class JobRunner:
         self._default_image = default_image
         self._lease_seconds = lease_seconds
         self._me = me
+        self._bounds = bounds
         self._stream_text = stream_text
 
     async def run(self, job_id: str, progress: Progress) -> JobResult | None:
@@ -220,12 +230,17 @@ class JobRunner:
                 default_model=self._default_model,
                 sandbox=sandbox,
                 journal=journal,
+                delegation=Delegation(
+                    self._ledger, self._blobs, self._definitions, self._defaults, self._bounds
+                ),
                 stream_text=self._stream_text,
             )
             try:
                 answer = await agent.run(resume=resume)
                 outcome.summary, outcome.output = answer.summary, answer.output
                 outcome.approvals = answer.approvals
+                if answer.children is not None:
+                    outcome.children = await agent.children.on_files_of(sandbox, answer.children)
                 outcome.failure = limit_failure(answer)
             except asyncio.CancelledError:
                 attempt.heard = True
@@ -258,7 +273,7 @@ class JobRunner:
     async def _collect(self, sandbox: Sandbox, lease: HeldLease, attempt: _Attempt) -> None:
         """Put the changes in the blob store, whatever ended the attempt; a failure here is its failure."""
         outcome, stopped = attempt.outcome, attempt.stopped_by
-        if not lease.is_held or isinstance(stopped, (LeaseLost, ShuttingDown)) or outcome.approvals:
+        if not lease.is_held or isinstance(stopped, (LeaseLost, ShuttingDown)) or outcome.waits:
             return
         try:
             await self._store_changes(
@@ -290,9 +305,10 @@ class JobRunner:
         if isinstance(failure, ShuttingDown):
             await self._insist(lambda: self._ledger.release(job_id, token, str(failure)))
             return None
-        if failure is None and outcome.approvals:
-            await self._insist(lambda: self._ledger.park(job_id, token, outcome.approvals))
-            log.info("job waits", approvals=len(outcome.approvals))
+        if failure is None and outcome.waits:
+            awaited = outcome.approvals, outcome.children or ()
+            await self._insist(lambda: self._ledger.park(job_id, token, *awaited, self._bounds))
+            log.info("job waits", approvals=len(awaited[0]), children=len(awaited[1]))
             return None
         if failure is not None and failure.retryable:
             reason = type(failure).__name__
