@@ -30,6 +30,7 @@ from orchestrator.jobs.ledger import Claim, Ledger, WorkerInfo
 from orchestrator.jobs.result import JobResult, Usage
 from orchestrator.jobs.spec import JobSpec, Limits, TreeBounds
 from orchestrator.jobs.state import JobState
+from workers import checkpoint
 from workers.children import Delegation
 from workers.deadline import deadline
 from workers.heartbeat import Heartbeats, HeldLease, elapsed_clock
@@ -72,14 +73,13 @@ class Outcome:
     changes: str | None = None
     sandbox: str | None = None
     approvals: tuple[Approval, ...] = ()
-    """What the agent waits for: the attempt is over, the job is not."""
     children: tuple[JobSpec, ...] | None = None
-    """The jobs that it waits for, likewise; None when it delegated nothing."""
+    """What the agent waits for: the attempt is over, the job is not. No children is None, or all refused."""
     failure: JobFailure | None = None
 
     @property
     def waits(self) -> bool:
-        """Whether the job goes on when something is there."""
+        """Whether the job is to be parked."""
         return bool(self.approvals) or self.children is not None
 
 
@@ -221,6 +221,8 @@ class JobRunner:
         async with self._provider.open(self._sandbox_spec(attempt)) as sandbox:
             outcome.sandbox = sandbox.kind
             host = self._me().host
+            if claim.ran_seconds and not resume:
+                resume = await checkpoint.restored(sandbox, self._blobs, journal)
             place: dict[str, JsonValue] = {"sandbox": sandbox.kind, "host": host, "resumed": resume}
             await journal.note(EventType.SANDBOX_READY, place, "sandbox ready")
             agent = Subagent(
@@ -240,7 +242,7 @@ class JobRunner:
                 outcome.summary, outcome.output = answer.summary, answer.output
                 outcome.approvals = answer.approvals
                 if answer.children is not None:
-                    outcome.children = await agent.children.on_files_of(sandbox, answer.children)
+                    outcome.children = await agent.children.on_files_of(sandbox, answer.children, journal)
                 outcome.failure = limit_failure(answer)
             except asyncio.CancelledError:
                 attempt.heard = True
@@ -308,7 +310,7 @@ class JobRunner:
         if failure is None and outcome.waits:
             awaited = outcome.approvals, outcome.children or ()
             await self._insist(lambda: self._ledger.park(job_id, token, *awaited, self._bounds))
-            log.info("job waits", approvals=len(awaited[0]), children=len(awaited[1]))
+            log.info("job waits")
             return None
         if failure is not None and failure.retryable:
             reason = type(failure).__name__

@@ -1,4 +1,4 @@
-"""Agents on real workers that delegate: a job that waits for children holds nothing, and has their changes."""
+"""Agents on real workers that delegate: one that waits for children holds nothing, and gets their changes."""
 
 from __future__ import annotations
 
