@@ -74,7 +74,7 @@ class Outcome:
     sandbox: str | None = None
     approvals: tuple[Approval, ...] = ()
     children: tuple[JobSpec, ...] | None = None
-    """What the agent waits for: the attempt is over, the job is not. No children is None, or all refused."""
+    """What the agent waits for, None for no children: the attempt is over, the job is not."""
     failure: JobFailure | None = None
 
     @property
@@ -220,11 +220,10 @@ class JobRunner:
         resume = await self._files_are_here(claim, journal)
         async with self._provider.open(self._sandbox_spec(attempt)) as sandbox:
             outcome.sandbox = sandbox.kind
-            host = self._me().host
             if claim.ran_seconds and not resume:
                 resume = await checkpoint.restored(sandbox, self._blobs, journal)
-            place: dict[str, JsonValue] = {"sandbox": sandbox.kind, "host": host, "resumed": resume}
-            await journal.note(EventType.SANDBOX_READY, place, "sandbox ready")
+            place: dict[str, JsonValue] = {"sandbox": sandbox.kind, "host": self._me().host}
+            await journal.note(EventType.SANDBOX_READY, place | {"resumed": resume}, "sandbox ready")
             agent = Subagent(
                 claim.spec,
                 attempt.definition,
@@ -308,9 +307,8 @@ class JobRunner:
             await self._insist(lambda: self._ledger.release(job_id, token, str(failure)))
             return None
         if failure is None and outcome.waits:
-            awaited = outcome.approvals, outcome.children or ()
-            await self._insist(lambda: self._ledger.park(job_id, token, *awaited, self._bounds))
-            log.info("job waits")
+            awaited = outcome.approvals, outcome.children or (), self._bounds
+            await self._insist(lambda: self._ledger.park(job_id, token, *awaited))
             return None
         if failure is not None and failure.retryable:
             reason = type(failure).__name__
