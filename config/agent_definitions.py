@@ -113,6 +113,14 @@ class AgentDefinitions(Mapping[str, AgentDefinition]):
             raise UnknownAgent(f"There is no agent {name!r}. There are: {known}.")
         return self._definitions[name]
 
+    def callable_by(self, caller: AgentDefinition) -> dict[str, str]:
+        """The agents that one may call, with their descriptions: those that it names, and general-purpose.
+
+        Raises:
+            UnknownAgent: it names one that there is not.
+        """
+        return {name: self[name].description for name in sorted({GENERAL_PURPOSE, *caller.subagents})}
+
     def __contains__(self, name: object) -> bool:
         return name in self._definitions
 

@@ -18,7 +18,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from orchestrator.jobs.spec import GIB, Limits
+from orchestrator.jobs.spec import GIB, Limits, TreeBounds
 
 PREFIX = "FANOUT_"
 SECRET_WORDS = ("password", "secret", "key", "token", "redis_url", "basic_auth")
@@ -65,7 +65,7 @@ class WorkerSettings(_Section):
     CPU time, and hundreds of agents share a process; what commands print is shown anyway."""
 
 
-class LimitSettings(Limits):
+class LimitSettings(TreeBounds, Limits):
     """What a job gets when neither it nor its agent says more, and how many run at once."""
 
     timeout_seconds: float = Field(default=1800, gt=0)
@@ -87,6 +87,10 @@ class LimitSettings(Limits):
     """Jobs of one tree at once, over all hosts."""
     snapshot_bytes: int = Field(default=2 * GIB, ge=1024)
     """The largest workspace that is sent to a job."""
+
+    def tree_bounds(self) -> TreeBounds:
+        """The part that limits how jobs delegate."""
+        return TreeBounds(**self.model_dump(include=set(TreeBounds.model_fields)))
 
     def for_jobs(self) -> Limits:
         """The part that limits a single job."""

@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 from config.agent_definitions import AgentDefinitions, load_agent_definitions
 from config.settings import InvalidSetting, Settings, load_settings
 from orchestrator.blobs import BlobStore
+from orchestrator.folder_merge import MergeReport
 from orchestrator.jobs.admission import Admission
 from orchestrator.jobs.approvals import Approval, ApprovalAnswer
 from orchestrator.jobs.changes import ChangeBundle
@@ -34,7 +35,7 @@ from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import Decision, JobSpec, new_job_id
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.worker_info import WorkerInfo, waiting_reason
-from orchestrator.merge import MergeReport, merge
+from orchestrator.merge import merge
 from orchestrator.workspace import Workspace
 
 MOST_NAMED = 5

@@ -20,7 +20,7 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
 from config import own_files
-from config.agent_definitions import COORDINATOR, GENERAL_PURPOSE, AgentDefinition
+from config.agent_definitions import COORDINATOR, AgentDefinition
 from orchestrator.client import JobClient
 from orchestrator.conflicts import Conflicts, OpenConflict
 from orchestrator.deep_agent.approval.gate import (
@@ -57,6 +57,7 @@ from orchestrator.jobs.failures import (
 )
 from orchestrator.jobs.result import JobError
 from orchestrator.jobs.spec import new_job_id
+from orchestrator.task_calls import agent_list
 from orchestrator.task_tools import TaskTools
 
 APP_NAME = "orchestrator"
@@ -124,7 +125,7 @@ def create_coordinator(
     """
     definition = client.definitions[agent]
     name = model or definition.model or default_model
-    callable_agents = _callable_agents(client, definition)
+    callable_agents = client.definitions.callable_by(definition)
     try:
         return create_deep_agent(
             resolve_model(name, agent_name=definition.name),
@@ -132,7 +133,7 @@ def create_coordinator(
                 *TaskTools(
                     client,
                     workspace,
-                    {agent: client.definitions[agent].description for agent in callable_agents},
+                    callable_agents,
                     root_id_of,
                     interrupt_on=definition.interrupt_on,
                     delegation=definition.delegation,
@@ -140,7 +141,7 @@ def create_coordinator(
                 ).tools(),
                 *_mcp_tools(definition),
             ],
-            instruction=f"{definition.instruction}\n\n{_agent_list(client, callable_agents)}",
+            instruction=f"{definition.instruction}\n\n{agent_list(callable_agents)}",
             backend=_files(definition, workspace),
             built_in_tools=definition.tools,
             output_schema=definition.output_schema,
@@ -350,15 +351,3 @@ def _mcp_tools(definition: AgentDefinition) -> list[McpTools]:
             )
     servers = [remote_server(server, os.environ) for server in definition.mcp_servers]
     return [McpTools(servers)] if servers else []
-
-
-def _callable_agents(client: JobClient, definition: AgentDefinition) -> list[str]:
-    """The agents that a coordinator may call: those that it names, and general-purpose."""
-    for name in definition.subagents:
-        client.definitions[name]  # raises in words
-    return sorted({GENERAL_PURPOSE, *definition.subagents})
-
-
-def _agent_list(client: JobClient, names: list[str]) -> str:
-    lines = [f"- {name}: {client.definitions[name].description}" for name in names]
-    return "Values of subagent_type:\n" + "\n".join(lines)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.client import JobClient
+from orchestrator.folder_merge import MergeReport
 from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.journal import JournalEvent
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import JobSpec
-from orchestrator.merge import MergeReport
 
 
 @dataclass(frozen=True)

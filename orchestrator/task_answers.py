@@ -1,4 +1,4 @@
-"""What the coordinator's tools answer: jobs and their ends as the model reads them."""
+"""What tools that delegate answer, on either side: jobs and their ends as the model reads them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from google.adk.events import Event
 from google.genai import types
 from pydantic import JsonValue, ValidationError
 
-from orchestrator.dispatch import Delivery
+from orchestrator.folder_merge import Conflict, MergeReport, NotMerged
 from orchestrator.jobs.changes import SkippedFile
 from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.journal import EventType, JournalEvent
+from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobRecord, JobState
-from orchestrator.merge import Conflict, MergeReport, NotMerged
 
 log = structlog.get_logger(__name__)
 
@@ -23,15 +23,14 @@ Answer = dict[str, JsonValue]
 _Explained = Conflict | NotMerged | SkippedFile
 
 
-def delivered(delivery: Delivery) -> Answer:
-    """A job's result as the model sees it."""
-    result = delivery.result
+def delivered(result: JobResult, merged: MergeReport | None) -> Answer:
+    """A job's result as the model sees it, with what became of its changes where there were any to merge."""
     answer: Answer = {
         "status": "success" if result.success else "error",
         "job_id": result.job_id,
         "summary": result.summary,
         "files_modified": [{"path": file.path, "change": str(file.change)} for file in result.files_modified],
-        "merge": _merged(delivery.merge),
+        "merge": _merged(merged),
         "execution_seconds": result.execution_seconds,
         "usage": result.usage.model_dump(exclude_none=True),
     }

@@ -7,7 +7,6 @@ as an answer with `status: error` and a sentence for the model.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -24,10 +23,11 @@ from orchestrator.deep_agent.names import agent_identifier
 from orchestrator.deep_agent.progress_tool import ProgressTool
 from orchestrator.deep_agent.tool import MethodTool, polling, tabular
 from orchestrator.dispatch import Delivery, deliver, dispatch
-from orchestrator.jobs.failures import InvalidJob, JobFailure, UnknownJob
+from orchestrator.jobs.failures import JobFailure, UnknownJob
 from orchestrator.jobs.spec import InterruptOn, JobSpec, Limits
 from orchestrator.jobs.state import JobRecord
 from orchestrator.task_answers import Answer, delivered, partial, progress, refused, shown
+from orchestrator.task_calls import TaskCall, check_agent, job_id_of_call
 
 LONGEST_WAIT_SECONDS = 600.0
 """How long one `wait_tasks` call may block the coordinator: it can ask again."""
@@ -119,7 +119,8 @@ class TaskTools:
         job_id = ""
         try:
             call_id = _call_id(tool_context)
-            spec = self._spec(tool_context, call_id, description, subagent_type, context, timeout_seconds)
+            wanted = TaskCall(description, subagent_type, context, timeout_seconds)
+            spec = self._spec(tool_context, call_id, wanted)
             job_id = spec.id
             async with aclosing(self._steps(spec)) as steps:
                 async for step in steps:
@@ -169,7 +170,8 @@ class TaskTools:
         """Put a job's progress and then its one answer in the queue."""
         job_id = ""
         try:
-            spec = self._spec_of_item(item, number, tool_context)
+            call_id = f"{_call_id(tool_context)}.{number}"
+            spec = self._spec(tool_context, call_id, TaskCall.of_item(item, number))
             job_id = spec.id
             async with aclosing(self._steps(spec)) as made:
                 async for step in made:
@@ -188,7 +190,7 @@ class TaskTools:
 
     def _delivered(self, delivery: Delivery) -> Answer:
         self._on_delivery(delivery)
-        return delivered(delivery)
+        return delivered(delivery.result, delivery.merge)
 
     async def start_task(
         self,
@@ -211,7 +213,8 @@ class TaskTools:
         """
         try:
             call_id = _call_id(tool_context)
-            spec = self._spec(tool_context, call_id, description, subagent_type, context, timeout_seconds)
+            wanted = TaskCall(description, subagent_type, context, timeout_seconds)
+            spec = self._spec(tool_context, call_id, wanted)
             return {"status": "success", "job_id": await self._client.submit(spec, workspace=self._workspace)}
         except (JobFailure, ValidationError) as failure:
             return refused(failure)
@@ -323,42 +326,16 @@ class TaskTools:
                 return record
         raise UnknownJob(f"There is no task {job_id} in this conversation; list_tasks shows them.")
 
-    def _spec_of_item(self, item: dict[str, Any], number: int, tool_context: ToolContext) -> JobSpec:
-        known = {"description", "subagent_type", "context", "timeout_seconds"}
-        if not isinstance(item, dict) or not isinstance(item.get("description"), str) or item.keys() - known:
-            raise InvalidJob(
-                f"tasks[{number}] takes description, and subagent_type, context, timeout_seconds."
-            )
-        return self._spec(
-            tool_context,
-            f"{_call_id(tool_context)}.{number}",
-            item["description"],
-            item.get("subagent_type", "general-purpose"),
-            item.get("context", ""),
-            item.get("timeout_seconds"),
-        )
-
-    def _spec(
-        self,
-        tool_context: ToolContext,
-        call_id: str,
-        description: str,
-        agent: str,
-        context: str,
-        timeout_seconds: float | None,
-    ) -> JobSpec:
-        if agent not in self._agents:
-            raise InvalidJob(f"There is no subagent_type {agent!r}; there are: {', '.join(self._agents)}.")
-        if not description.strip():
-            raise InvalidJob("description is empty: say completely what to do.")
+    def _spec(self, tool_context: ToolContext, call_id: str, task: TaskCall) -> JobSpec:
+        check_agent(task.subagent_type, self._agents)
         root_id = self._root_of(tool_context)
         return JobSpec(
             id=job_id_of_call(root_id, call_id),
             root_id=root_id,
-            agent=agent,
-            description=description,
-            context=context or None,
-            limits=Limits(timeout_seconds=timeout_seconds),
+            agent=task.subagent_type,
+            description=task.description,
+            context=task.context or None,
+            limits=Limits(timeout_seconds=task.timeout_seconds),
             interrupt_on=self._interrupt_on,
         )
 
@@ -386,14 +363,6 @@ class _AgentTool(ProgressTool):
         ) as steps:
             async for step in steps:
                 yield step
-
-
-def job_id_of_call(root_id: str, call_id: str) -> str:
-    """The job id of a tool call: the same call, made again after a crash, is the same job.
-
-    A hash, so that four characters of it are mostly enough to name the job among its siblings.
-    """
-    return hashlib.sha256(f"{root_id}/{call_id}".encode()).hexdigest()[:26]
 
 
 def _call_id(tool_context: ToolContext) -> str:

@@ -160,6 +160,7 @@ class WorkerProcess:
             default_image=settings.sandbox.image,
             lease_seconds=settings.worker.lease_seconds,
             me=self.info,
+            bounds=settings.limits.tree_bounds(),
             stream_text=settings.worker.stream_text,
         )
         self._retention = Retention(self._ledger, self._blobs, settings.retention_seconds)

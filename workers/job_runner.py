@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from typing import IO, Any
 
 import structlog
@@ -14,7 +13,6 @@ from pydantic import JsonValue
 from config.agent_definitions import AgentDefinition, AgentDefinitions
 from orchestrator.blobs import BlobStore
 from orchestrator.jobs.admission import Admission
-from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.changes import ChangeBundle, FileChange
 from orchestrator.jobs.failures import (
     AgentFailed,
@@ -27,13 +25,16 @@ from orchestrator.jobs.failures import (
 )
 from orchestrator.jobs.journal import EventType, Journal
 from orchestrator.jobs.ledger import Claim, Ledger
-from orchestrator.jobs.result import JobResult, Usage
-from orchestrator.jobs.spec import Limits
+from orchestrator.jobs.result import JobResult
+from orchestrator.jobs.spec import Limits, TreeBounds
 from orchestrator.jobs.state import JobState
 from orchestrator.jobs.worker_info import WorkerInfo
+from workers import checkpoint
+from workers.children import Delegation
 from workers.commit import commit
 from workers.deadline import deadline
 from workers.heartbeat import Heartbeats, HeldLease, elapsed_clock
+from workers.outcome import Outcome
 from workers.sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
 from workers.session_journal import AttemptJournal
 from workers.subagent import Subagent, limit_failure
@@ -60,22 +61,6 @@ Progress = Callable[[str], None]
 
 class ShuttingDown(JobFailure):
     """The worker stops; the job goes on elsewhere and no attempt is used up."""
-
-
-@dataclass
-class Outcome:
-    """What an attempt brought, filled in as it goes on; whatever ends it, this is reported."""
-
-    summary: str = ""
-    output: object = None
-    usage: Usage = field(default_factory=Usage)
-    files: tuple[FileChange, ...] = ()
-    changes: str | None = None
-    sandbox: str | None = None
-    approvals: tuple[Approval, ...] = ()
-    """What the agent waits for: the attempt is over, the job is not."""
-    messages_read: int = 0
-    failure: JobFailure | None = None
 
 
 class _Attempt:
@@ -138,6 +123,7 @@ class JobRunner:
         default_image: str,
         lease_seconds: float,
         me: Callable[[], WorkerInfo],
+        bounds: TreeBounds = TreeBounds(),  # noqa: B008 - it is frozen
         stream_text: bool = False,
     ) -> None:
         self._ledger = ledger
@@ -152,6 +138,7 @@ class JobRunner:
         self._default_image = default_image
         self._lease_seconds = lease_seconds
         self._me = me
+        self._bounds = bounds
         self._stream_text = stream_text
 
     async def run(self, job_id: str, progress: Progress) -> JobResult | None:
@@ -214,9 +201,10 @@ class JobRunner:
         resume = await self._files_are_here(claim, journal)
         async with self._provider.open(self._sandbox_spec(attempt)) as sandbox:
             outcome.sandbox = sandbox.kind
-            host = self._me().host
-            place: dict[str, JsonValue] = {"sandbox": sandbox.kind, "host": host, "resumed": resume}
-            await journal.note(EventType.SANDBOX_READY, place, "sandbox ready")
+            if claim.ran_seconds and not resume:
+                resume = await checkpoint.restored(sandbox, self._blobs, journal)
+            place: dict[str, JsonValue] = {"sandbox": sandbox.kind, "host": self._me().host}
+            await journal.note(EventType.SANDBOX_READY, place | {"resumed": resume}, "sandbox ready")
             agent = Subagent(
                 claim.spec,
                 attempt.definition,
@@ -224,12 +212,17 @@ class JobRunner:
                 default_model=self._default_model,
                 sandbox=sandbox,
                 journal=journal,
+                delegation=Delegation(
+                    self._ledger, self._blobs, self._definitions, self._defaults, self._bounds
+                ),
                 stream_text=self._stream_text,
             )
             try:
                 answer = await agent.run(resume=resume)
                 outcome.summary, outcome.output = answer.summary, answer.output
                 outcome.approvals = answer.approvals
+                if answer.children is not None:
+                    outcome.children = await agent.children.on_files_of(sandbox, answer.children, journal)
                 outcome.failure = limit_failure(answer)
             except asyncio.CancelledError:
                 attempt.heard = True
@@ -262,7 +255,7 @@ class JobRunner:
     async def _collect(self, sandbox: Sandbox, lease: HeldLease, attempt: _Attempt) -> None:
         """Put the changes in the blob store, whatever ended the attempt; a failure here is its failure."""
         outcome, stopped = attempt.outcome, attempt.stopped_by
-        if not lease.is_held or isinstance(stopped, (LeaseLost, ShuttingDown)) or outcome.approvals:
+        if not lease.is_held or isinstance(stopped, (LeaseLost, ShuttingDown)) or outcome.waits:
             return
         try:
             await self._store_changes(
@@ -294,9 +287,9 @@ class JobRunner:
         if isinstance(failure, ShuttingDown):
             await self._insist(lambda: self._ledger.release(job_id, token, str(failure)))
             return None
-        if failure is None and outcome.approvals:
-            await self._insist(lambda: self._ledger.park(job_id, token, outcome.approvals))
-            log.info("job waits", approvals=len(outcome.approvals))
+        if failure is None and outcome.waits:
+            awaited = outcome.approvals, outcome.children or (), self._bounds
+            await self._insist(lambda: self._ledger.park(job_id, token, *awaited))
             return None
         if failure is not None and failure.retryable:
             reason = type(failure).__name__

@@ -32,6 +32,8 @@ class Past:
     """Ids of calls whose tool was started after the last that was said of them."""
     answers: dict[str, ApprovalAnswer] = field(default_factory=dict)
     """What people decided, by approval id."""
+    children: dict[str, str] = field(default_factory=dict)
+    """The children that have ended, by id: why one was refused, empty for one that ran."""
 
     def note(self, entry: JournalEvent, event: Event | None) -> None:
         """Take in the next entry of the journal, with the session event that it holds."""
@@ -40,6 +42,8 @@ class Past:
         if entry.type is EventType.APPROVAL_RESOLVED:
             given = {name: value for name, value in entry.data.items() if name != "id"}
             self.answers[str(entry.data["id"])] = ApprovalAnswer.model_validate(given)
+        if entry.type is EventType.CHILD_FINISHED:
+            self.children[str(entry.data["id"])] = str(entry.data.get("reason") or "")
         if event is not None:
             self.events.append(event)
             self.begun -= {str(response.id) for response in event.get_function_responses()}

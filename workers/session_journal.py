@@ -98,6 +98,15 @@ class AttemptJournal:
         hosts = [str(entry.data["host"]) for entry in entries if entry.type is EventType.SANDBOX_READY]
         return hosts[-1] if hosts else None
 
+    async def checkpoint(self) -> str | None:
+        """The blob of the job's files as it left them, unless an attempt has worked on them since."""
+        entries = await self._journal.read(self._lease.claim.spec.id)
+        kinds = (EventType.SANDBOX_READY, EventType.CHECKPOINT)
+        newest = next((entry for entry in reversed(entries) if entry.type in kinds), None)
+        if newest is None or newest.type is not EventType.CHECKPOINT:
+            return None
+        return str(newest.data["changes"])
+
     async def _raw_event(self, entry: JournalEvent) -> str | bytes | None:
         if "event" in entry.data:
             return json.dumps(entry.data["event"])

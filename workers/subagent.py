@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from google.adk.agents.run_config import RunConfig
@@ -20,6 +21,7 @@ from orchestrator.deep_agent.approval.gate import answers_message
 from orchestrator.deep_agent.budget import Budget, BudgetLimits, usage_of
 from orchestrator.deep_agent.context.summarization import SummarizationConfig
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
+from orchestrator.deep_agent.delegation.later import results_event
 from orchestrator.deep_agent.failures import McpServerFailed, ModelFailed
 from orchestrator.deep_agent.loop_guard import REPEATED_CALL
 from orchestrator.deep_agent.models.facts import price
@@ -43,6 +45,7 @@ from orchestrator.jobs.failures import (
 from orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage
 from orchestrator.jobs.spec import JobSpec, Limits
 from workers.agent_files import bring_own_files
+from workers.children import Children, Delegation
 from workers.live_log import LiveLog
 from workers.mcp_servers import mcp_tools
 from workers.past import Decisions, Past, approvals_of, mended
@@ -72,6 +75,8 @@ class AgentAnswer:
     """The budget that ended the run, in words."""
     approvals: tuple[Approval, ...] = ()
     """What the run waits for; it is not at its end then."""
+    children: tuple[JobSpec, ...] | None = None
+    """The jobs that it waits for, likewise; None when it delegated nothing."""
 
 
 class Subagent:
@@ -86,6 +91,7 @@ class Subagent:
         default_model: str,
         sandbox: Sandbox,
         journal: AttemptJournal,
+        delegation: Delegation,
         stream_text: bool = False,
     ) -> None:
         self._spec = spec
@@ -97,6 +103,7 @@ class Subagent:
         self._journal = journal
         self._streaming = text_mode(streamed=stream_text)
         self._budget = Budget()
+        self.children = Children(delegation, spec, definition, limits, lambda: self._budget.usage)
 
     @property
     def usage(self) -> Usage:
@@ -126,7 +133,7 @@ class Subagent:
         return self._answer(events)
 
     async def _run(self, app: App, past: Past) -> list[Event]:
-        """Run to the end, or until a person is needed; all events of the session."""
+        """Run to the end, or until a person or a child is needed; all events of the session."""
         sessions = JournaledSessions(self._journal)
         runner = Runner(app=app, session_service=sessions)
         session = await sessions.create_session(app_name=APP_NAME, user_id=USER_ID, session_id=self._spec.id)
@@ -134,8 +141,11 @@ class Subagent:
         for event in mended(past):
             await sessions.append_event(session, event)
         decisions = past.decisions(self._spec.id)
-        if decisions is None:
+        results = None if decisions is None else await self.children.results(past, self._sandbox)
+        if decisions is None or results is None:
             return past.events
+        for _, of_reply in groupby(results, lambda result: result[0].made.event.id):
+            await sessions.append_event(session, results_event(list(of_reply)))
         start = self._start(past.events, decisions)
         live = LiveLog(self._journal, agent_identifier(self._definition.name))
         run = runner.run_async(
@@ -162,8 +172,11 @@ class Subagent:
     def _app(self, own_folder: str) -> App:
         agent = create_deep_agent(
             resolve_model(self._model, agent_name=self._definition.name),
-            mcp_tools(self._definition.mcp_servers, self._sandbox, os.environ),
-            instruction=self._definition.instruction,
+            [
+                *self.children.tools(),
+                *mcp_tools(self._definition.mcp_servers, self._sandbox, os.environ),
+            ],
+            instruction=self._definition.instruction + self.children.words(),
             backend=SandboxBackend(self._sandbox),
             built_in_tools=self._definition.tools,
             output_schema=self._schema,
@@ -202,8 +215,9 @@ class Subagent:
 
     def _answer(self, events: list[Event]) -> AgentAnswer:
         approvals = approvals_of(self._spec.id, events)
-        if approvals:
-            return AgentAnswer(approvals=approvals)
+        children = self.children.specs(events)
+        if approvals or children is not None:
+            return AgentAnswer(approvals=approvals, children=children)
         last = _last_reply(events)
         text = _text(last)
         summary = summary_of(text, MAX_SUMMARY_CHARACTERS)

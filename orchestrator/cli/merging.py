@@ -14,9 +14,9 @@ from orchestrator.cli.endings import ExitCode, UsageProblem, WorkFailed
 from orchestrator.cli.options import AsJson, JobArgument
 from orchestrator.cli.session import open_client, run
 from orchestrator.client import JobClient
+from orchestrator.folder_merge import MergeReport
 from orchestrator.jobs.changes import ChangeKind, FileChange
 from orchestrator.jobs.result import JobResult
-from orchestrator.merge import MergeReport
 
 _LINE_STYLES = (
     ("+++", "bold"),

@@ -27,6 +27,7 @@ from orchestrator.deep_agent.context.summarization import Summarization, Summari
 from orchestrator.deep_agent.dangling_calls import DanglingCalls
 from orchestrator.deep_agent.deep_llm_agent import DeepLlmAgent
 from orchestrator.deep_agent.delegation.inheritance import AgentTool, Inheritance
+from orchestrator.deep_agent.delegation.later import LaterResults
 from orchestrator.deep_agent.delegation.roster import SubAgentSpec, tool_name
 from orchestrator.deep_agent.delegation.subagents import Delegation, Subagents
 from orchestrator.deep_agent.inbox import Inbox, Messages
@@ -119,6 +120,7 @@ def create_deep_agent(
         delegating = [inherited.subagents(subagents, _own_files(backend), files.lock)]
     parts: list[Part] = [
         ApprovalFlow(),
+        LaterResults(),
         Manners(instruction, is_subagent=is_subagent and schema is None),
         ReplyRepair(),
         *([Inbox(inbox)] if inbox else []),

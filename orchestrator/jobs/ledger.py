@@ -30,8 +30,9 @@ from orchestrator.jobs.failures import InvalidJob, MessagesUnread, UnknownJob
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.redis_errors import redis_failures
 from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.spec import JobSpec
+from orchestrator.jobs.spec import JobSpec, TreeBounds
 from orchestrator.jobs.state import JobRecord, JobState
+from orchestrator.jobs.stored import entry_of_child, record_of, submission
 from orchestrator.jobs.worker_info import WorkerInfo, worker_of
 
 SUBMIT_BATCH = 100
@@ -95,11 +96,11 @@ class Ledger:
             InvalidJob: one cannot be stored; nothing is.
             LedgerUnavailable: some may be stored all the same; submitting all of them again is safe.
         """
-        submissions = [_submission(spec) for spec in specs]
+        submissions = [submission(spec) for spec in specs]
         ids: list[str] = []
         for first in range(0, len(submissions), SUBMIT_BATCH):
             batch = submissions[first : first + SUBMIT_BATCH]
-            ids += await self._run("submit", *(value for submission in batch for value in submission))
+            ids += await self._run("submit", *(value for values in batch for value in values))
         return ids
 
     async def cancel(self, job_id: str) -> JobState:
@@ -179,7 +180,7 @@ class Ledger:
                 for job_id in job_ids:
                     pipe.hgetall(self._keys.job(job_id))
                 hashes = await pipe.execute()
-        return [_record(fields) for fields in hashes if fields]
+        return [record_of(fields) for fields in hashes if fields]
 
     async def result(self, job_id: str) -> JobResult | None:
         """A job's result; None until it has ended.
@@ -310,15 +311,30 @@ class Ledger:
         """Queue the job for its next attempt; False when it has none left or the attempt does not hold it."""
         return bool(await self._run("fail_attempt", job_id, token, reason))
 
-    async def park(self, job_id: str, token: int, approvals: Sequence[Approval]) -> JobState | None:
-        """Let a job wait for people without a place on a worker; no attempt is used up.
+    async def park(
+        self,
+        job_id: str,
+        token: int,
+        approvals: Sequence[Approval],
+        children: Sequence[JobSpec] = (),
+        bounds: TreeBounds = TreeBounds(),  # noqa: B008 - it is frozen
+    ) -> JobState | None:
+        """Let a job wait for people and for children without a place on a worker; no attempt is used up.
 
-        Returns the state that it has then: `queued` when everything is answered already, `cancelled` when
+        Children that are not there yet are submitted in the same step. One beyond `bounds` is not: its
+        parent's journal says so, as it says which have ended.
+
+        Returns the state that it has then: `queued` when everything is there already, `cancelled` when
         somebody did that meanwhile; None when the attempt no longer holds the job.
+
+        Raises:
+            InvalidJob: a child cannot be stored; nothing has changed.
         """
         requests = [value for approval in approvals for value in (approval.id, approval.model_dump_json())]
+        submissions = [value for child in children for value in (*submission(child), entry_of_child(child))]
         words = waiting_words([approval.tool for approval in approvals])
-        state = await self._run("park", job_id, token, KEPT_SECONDS, words, *requests)
+        limits = (bounds.max_children, bounds.max_tree_children, len(approvals))
+        state = await self._run("park", job_id, token, KEPT_SECONDS, words, *limits, *requests, *submissions)
         return None if state is None else JobState(state)
 
     async def is_live(self, job_id: str) -> bool:
@@ -343,37 +359,5 @@ def _source(name: str) -> str:
     return "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in ("common", name))
 
 
-def _submission(spec: JobSpec) -> tuple[str | int, ...]:
-    """The seven values that submit.lua takes for a job."""
-    key = json.dumps([spec.tenant, spec.idempotency_key]) if spec.idempotency_key else ""
-    try:
-        stored = spec.model_dump_json(exclude_defaults=True, exclude_none=True)
-    except ValueError as error:
-        raise InvalidJob(f"Job {spec.id} holds text that is not valid Unicode.") from error
-    return spec.id, spec.root_id, spec.parent_id or "", spec.priority, spec.max_attempts, key, stored
-
-
-def _record(fields: Mapping[str, str]) -> JobRecord:
-    spec = JobSpec.model_validate_json(fields["spec"])
-    return JobRecord.model_validate(
-        {
-            **spec.model_dump(),
-            "state": fields["state"],
-            "attempt": int(fields["attempt"]),
-            "worker": fields.get("worker") or None,
-            "submitted_at": _seconds(fields["submitted_at"]),
-            "started_at": _seconds(fields.get("started_at")),
-            "finished_at": _seconds(fields.get("finished_at")),
-            "waiting_for": fields.get("waiting_for"),
-            "approvals": (fields.get("approvals") or "").split(),
-            "last_event": fields.get("last_event"),
-        },
-    )
-
-
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
-
-
-def _seconds(milliseconds: str | None) -> float | None:
-    return None if milliseconds is None else float(milliseconds) / 1000

@@ -63,6 +63,18 @@ class Limits(WireModel):
         return fallback.model_copy(update=self.model_dump(exclude_none=True))
 
 
+class TreeBounds(WireModel):
+    """How far a tree of jobs may grow by jobs that delegate."""
+
+    max_depth: int = Field(default=3, ge=0, le=20)
+    """A job at this depth has no children; a root's is 0. Each level adds a snapshot, a merge and a
+    retelling: three take a plan, its parts and their checks."""
+    max_children: int = Field(default=32, ge=1, le=1000)
+    """Of one job, over its whole life: as many answers as its agent can still read."""
+    max_tree_children: int = Field(default=1000, ge=1)
+    """Of all jobs of a tree together, ended ones too: agents that delegate to their like grow by powers."""
+
+
 class JobSpec(WireModel):
     """One run of one agent on one task, as the parent asks for it.
 

@@ -21,7 +21,7 @@ from orchestrator.jobs.journal import EventType
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.state import JobState
 from tests.builders import make_spec, make_worker
-from tests.integration.jobs.bench import Bench, opened_bench
+from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
 from tests.integration.scripts import DONE, call, calls, conversation, shell, write_script
 from tests.integration.worker.approvals import agents_folder, file_of, journal, know_guarded_agent, parked
 from tests.services import Installation, RedisProcess, installation
@@ -140,7 +140,7 @@ async def bench(
     redis: Redis = connect(redis_server.url)
     await redis.flushall()
     script = write_script(tmp_path, *SCRIPT)
-    async with opened_bench(redis, tmp_path, script) as made:
+    async with opened_bench(redis, tmp_path, script, LONG_LEASE_SECONDS) as made:
         definitions = await asyncio.to_thread(load_agent_definitions, agents_folder(tmp_path))
         made.runner._definitions = definitions
         yield made
@@ -218,8 +218,11 @@ async def test_no_call_runs_that_was_not_approved(bench: Bench) -> None:
     pytest.fail("no attempt lived long enough")
 
 
-async def test_an_answer_does_not_count_where_the_conversation_begins_anew(bench: Bench) -> None:
+async def test_an_answer_does_not_count_where_the_conversation_begins_anew(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another host has no files of it: what was approved there says nothing about what is asked here."""
+    monkeypatch.setattr("orchestrator.jobs.ledger.HEAD_START_SECONDS", 0)
     job_id = await bench.submit(make_spec("short", agent="guarded"))
     await bench.work_off()
     (first,) = await bench.ledger.approvals()

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from orchestrator.folder_merge import MergeReport
 from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.merge import MergeReport, merge
+from orchestrator.merge import merge
 from orchestrator.workspace import Workspace, WorkspaceUnusable
 from tests.bundles import BundleBuilder, tree_of
 

@@ -6,6 +6,8 @@
 --   tree:<root>      sorted set: all jobs of a tree by submission
 --   ended            sorted set: the jobs that have ended, by when
 --   children:<job>   set: the jobs that a job submitted
+--   awaited:<job>    set: those for which a parked job waits
+--   offspring:<root> how many children the jobs of a tree have submitted, ended ones too
 --   trees            sorted set: trees with waiting jobs and room, least recently served first
 --   served           hash: tree -> when it was last served (a counter, not a time)
 --   worker:<name>    hash: what a worker told when it registered
@@ -66,6 +68,24 @@ local function give_back(id, root, host)
   offer(root)
 end
 
+-- Puts a new job in the queue.
+local function enqueue(id, root, parent, priority, max_attempts, idempotency, spec)
+  local sequence, now = redis.call('INCR', key('sequence')), now_ms()
+  redis.call('HSET', key('job', id), 'spec', spec, 'state', 'queued', 'root', root, 'parent', parent,
+    'priority', priority, 'max_attempts', max_attempts, 'sequence', sequence, 'attempt', 0, 'token', 0,
+    'dispatched', 0, 'ran_ms', 0, 'submitted_at', now)
+  if idempotency ~= '' then
+    redis.call('SET', key('idempotency', idempotency), id)
+    redis.call('HSET', key('job', id), 'idempotency', idempotency)
+  end
+  redis.call('ZADD', key('jobs'), sequence, id)
+  redis.call('ZADD', key('tree', root), sequence, id)
+  redis.call('SADD', key('live'), id)
+  if parent ~= '' then redis.call('SADD', key('children', parent), id) end
+  make_ready(id, root)
+  journal(id, 0, {state = 'queued'})
+end
+
 -- Returns a job to the queue; its place is where it was.
 local function requeue(id, root, attempt, reason)
   redis.call('HDEL', key('job', id), 'waiting_for', 'approvals')
@@ -75,6 +95,33 @@ local function requeue(id, root, attempt, reason)
   journal(id, attempt, {state = 'queued', reason = reason})
 end
 
+-- Tells a job that a child of it has ended, or was never begun and why.
+local function tell_of_child(parent, id, state, reason)
+  local attempt = redis.call('HGET', key('job', parent), 'attempt')
+  tell(parent, attempt, 'child.finished', cjson.encode({id = id, state = state, reason = reason}))
+end
+
+-- Says how far a parked job's children are; the last end sends it on, unless people are awaited too.
+local function count_children(id)
+  local job = redis.call('HMGET', key('job', id), 'state', 'root', 'attempt', 'approvals', 'awaited')
+  if job[1] ~= 'waiting' or job[4] ~= '' then return end
+  local open = redis.call('SCARD', key('awaited', id))
+  if open == 0 then
+    requeue(id, job[2], job[3], 'what it waited for is there')
+  else
+    redis.call('HSET', key('job', id), 'waiting_for', 'children: ' .. job[5] - open .. ' of ' .. job[5])
+  end
+end
+
+-- Wakes the job that waits for this one.
+local function wake_parent(id, state)
+  local parent = redis.call('HGET', key('job', id), 'parent')
+  if parent and parent ~= '' and redis.call('SREM', key('awaited', parent), id) == 1 then
+    tell_of_child(parent, id, state)
+    count_children(parent)
+  end
+end
+
 -- Ends a job. The caller has made sure that it has not ended yet.
 local function finish(id, root, host, attempt, state, result, data)
   give_back(id, root, host)
@@ -82,11 +129,12 @@ local function finish(id, root, host, attempt, state, result, data)
   redis.call('ZREM', key('ready', root), id)
   redis.call('SREM', key('live'), id)
   redis.call('ZADD', key('ended'), now_ms(), id)
-  redis.call('DEL', key('messages', id))
+  redis.call('DEL', key('messages', id), key('awaited', id))
   redis.call('HSET', key('job', id), 'state', state, 'result', result, 'finished_at', now_ms(), 'token', 0,
     'dispatched', 0)
   data.state = state
   journal(id, attempt, data)
+  wake_parent(id, state)
 end
 
 -- How many jobs each host with living workers may run: what its workers run together, or its own limit where that is less.

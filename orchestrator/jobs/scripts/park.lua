@@ -1,8 +1,10 @@
--- ARGV: prefix, id, token, seconds that an answered approval is kept, what the job waits for, then id and request of
--- each approval. A job that waits for people gives its worker's place and its tree's back; no attempt is used up. One
--- that somebody cancelled ends with that, and one whose approvals are all answered goes on. Returns the state that the
--- job has now, or false when the attempt no longer holds it.
-local id, token, kept, why = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+-- ARGV: prefix, id, token, seconds that an answered approval is kept, the approvals in words, most children of a job, most
+-- of a tree, number of approvals; id and request of each approval; then eight values a child: seven as for submit, and
+-- its entry for the journal. A job that waits for people or children gives its worker's place and its tree's back; no
+-- attempt is used up. Its children are stored in the same step, so none can end unheard; one too many is refused, which
+-- the journal tells. A job that somebody cancelled ends with that, and one that has all it waits for goes on. Returns
+-- the state that the job has now, or false when the attempt no longer holds it.
+local id, token, kept, words, most, most_of_tree = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 local job = redis.call('HMGET', key('job', id), 'token', 'state', 'root', 'host', 'attempt', 'claimed_at', 'ran_ms',
   'cancel', 'submitted_at', 'started_at')
 if job[1] ~= token or job[2] ~= 'running' then return false end
@@ -11,11 +13,11 @@ local ran = job[7] + now - job[6]
 redis.call('HSET', key('job', id), 'ran_ms', ran)
 if job[8] == '1' then
   finish(id, job[3], job[4], job[5], 'cancelled', bare_result(id, 'cancelled', job[5], ran, job[9], job[10],
-    'JobCancelled', 'The job was cancelled before a person answered.'), {})
+    'JobCancelled', 'The job was cancelled before what it waited for was there.'), {})
   return 'cancelled'
 end
-local open = {}
-for first = 6, #ARGV, 2 do
+local open, first_child = {}, 9 + 2 * ARGV[8]
+for first = 9, first_child - 1, 2 do
   local approval, request = ARGV[first], ARGV[first + 1]
   if redis.call('EXISTS', key('approval', approval)) == 0 then
     redis.call('HSET', key('approval', approval), 'job', id, 'request', request, 'requested_at', now)
@@ -26,13 +28,42 @@ for first = 6, #ARGV, 2 do
     open[#open + 1] = approval
   end
 end
-redis.call('HSET', key('job', id), 'attempt', job[5] - 1)
-give_back(id, job[3], job[4])
-if #open == 0 then
-  requeue(id, job[3], job[5] - 1, 'its approvals are answered')
+-- A child's state, once it is stored; false when it is one too many.
+local function child_state(first)
+  local child = ARGV[first]
+  local state = redis.call('HGET', key('job', child), 'state')
+  if state then return state end
+  if redis.call('SCARD', key('children', id)) >= most then
+    tell_of_child(id, child, 'refused', 'a job may have ' .. most .. ' children (FANOUT_LIMITS__MAX_CHILDREN)')
+    return false
+  end
+  if tonumber(redis.call('GET', key('offspring', job[3])) or 0) >= most_of_tree then
+    tell_of_child(id, child, 'refused', 'a tree may have ' .. most_of_tree .. ' (FANOUT_LIMITS__MAX_TREE_CHILDREN)')
+    return false
+  end
+  redis.call('INCR', key('offspring', job[3]))
+  enqueue(child, job[3], id, ARGV[first + 3], ARGV[first + 4], ARGV[first + 5], ARGV[first + 6])
+  tell(id, job[5], 'child.submitted', ARGV[first + 7])
   return 'queued'
 end
+local ended = {succeeded = true, failed = true, timed_out = true, cancelled = true}
+local awaited = 0
+for first = first_child, #ARGV, 8 do
+  local state = child_state(first)
+  if ended[state] then
+    tell_of_child(id, ARGV[first], state)
+  elseif state then
+    awaited = awaited + redis.call('SADD', key('awaited', id), ARGV[first])
+  end
+end
+redis.call('HSET', key('job', id), 'attempt', job[5] - 1)
+give_back(id, job[3], job[4])
+local why = #open > 0 and words or 'children: 0 of ' .. awaited
 redis.call('HSET', key('job', id), 'state', 'waiting', 'dispatched', 0, 'token', 0, 'worker', '', 'host', '',
-  'waiting_for', why, 'approvals', table.concat(open, ' '), 'approvals_kept', kept)
+  'waiting_for', why, 'approvals', table.concat(open, ' '), 'approvals_kept', kept, 'awaited', awaited)
+if #open == 0 and awaited == 0 then
+  requeue(id, job[3], job[5] - 1, 'what it waited for is there')
+  return 'queued'
+end
 journal(id, job[5] - 1, {state = 'waiting', reason = why})
 return 'waiting'

@@ -27,6 +27,8 @@ from workers.sandbox.local import LocalProvider
 from workers.sandbox.protocol import Command, CommandResult, OutputSink, Sandbox, SandboxSpec
 
 LEASE_SECONDS = 2.0
+LONG_LEASE_SECONDS = 30.0
+"""For tests that let leases lapse by hand: a busy machine must not do it for them."""
 
 
 class FaultySandbox:
@@ -90,7 +92,7 @@ class FaultyProvider:
 class Bench:
     """One installation in one process."""
 
-    def __init__(self, redis: Redis, folder: Path, script: Path) -> None:
+    def __init__(self, redis: Redis, folder: Path, script: Path, lease_seconds: float) -> None:
         self.ledger = Ledger(redis, Keys())
         self.journal = Journal(redis, Keys())
         self.blobs = BlobStore((folder / "blobs").as_uri())
@@ -100,7 +102,7 @@ class Bench:
         self.queue = InMemoryQueue(self.arrived.put)
         self.admission = Admission(self.ledger, self.queue, tree_limit=100)
         self.worker = make_worker()
-        self.heartbeats = Heartbeats(self.ledger, LEASE_SECONDS)
+        self.heartbeats = Heartbeats(self.ledger, lease_seconds)
         self.shown: list[str] = []
         self.runner = JobRunner(
             ledger=self.ledger,
@@ -113,7 +115,7 @@ class Bench:
             defaults=LimitSettings().for_jobs(),
             default_model=f"scripted:{script}",
             default_image="none",
-            lease_seconds=LEASE_SECONDS,
+            lease_seconds=lease_seconds,
             me=lambda: self.worker,
         )
 
@@ -146,8 +148,10 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def opened_bench(redis: Redis, folder: Path, script: Path) -> AsyncIterator[Bench]:
-    bench = await asyncio.to_thread(Bench, redis, folder, script)
+async def opened_bench(
+    redis: Redis, folder: Path, script: Path, lease_seconds: float = LEASE_SECONDS
+) -> AsyncIterator[Bench]:
+    bench = await asyncio.to_thread(Bench, redis, folder, script, lease_seconds)
     await bench.ledger.register(bench.worker, 600)
     beating = asyncio.create_task(bench.heartbeats.run())
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
+from orchestrator.jobs.spec import TreeBounds
+
 TRANSIT_MS = 15_000
 HEAD_START_MS = 2_000
 TERMINAL = {"succeeded", "failed", "timed_out", "cancelled"}
@@ -29,6 +31,8 @@ class Job:
     requeued_at: int = 0
     cancel_asked: bool = False
     open_approvals: list[str] = field(default_factory=list)
+    awaited: set[str] = field(default_factory=set)
+    """The children for which it is parked."""
     history: list[str] = field(default_factory=lambda: ["queued"])
 
     @property
@@ -52,6 +56,10 @@ class Model:
         """Approval -> decision."""
         self.asked: dict[str, str] = {}
         """Approval -> job."""
+        self.told: dict[str, list[str]] = {}
+        """Job -> how its children ended, as its journal has it."""
+        self.parked_children: dict[str, int] = {}
+        """Tree -> children that its jobs submitted when they parked."""
 
     def submit(self, job_id: str, root: str, parent: str | None, priority: int, max_attempts: int) -> None:
         if job_id not in self.jobs:
@@ -121,7 +129,14 @@ class Model:
         self._requeue(job)
         return True
 
-    def park(self, job_id: str, token: int, approvals: Collection[str]) -> str | None:
+    def park(
+        self,
+        job_id: str,
+        token: int,
+        approvals: Collection[str],
+        children: Collection[str],
+        bounds: TreeBounds,
+    ) -> str | None:
         job = self.jobs[job_id]
         if not self._holds(job, token):
             return None
@@ -132,7 +147,8 @@ class Model:
             self.asked.setdefault(approval, job_id)
         still_open = [approval for approval in approvals if approval not in self.decided]
         job.attempt -= 1
-        if not still_open:
+        job.awaited = {child for child in children if self._is_awaited(job, child, bounds)}
+        if not still_open and not job.awaited:
             self._requeue(job)
             return "queued"
         self._give_back(job)
@@ -149,8 +165,7 @@ class Model:
         self.decided[approval] = decision
         job = self.jobs[self.asked[approval]]
         job.open_approvals = [other for other in job.open_approvals if other != approval]
-        if job.state == "waiting" and not job.open_approvals:
-            self._requeue(job)
+        self._go_on(job)
         return "taken"
 
     def cancel(self, job_id: str) -> str | None:
@@ -186,6 +201,28 @@ class Model:
             return False
         return self.places[own] > sum(other.host == own for other in self.jobs.values())
 
+    def _is_awaited(self, job: Job, child: str, bounds: TreeBounds) -> bool:
+        """Submit a child where there is none; whether it has yet to end."""
+        if child not in self.jobs:
+            siblings = sum(other.parent == job.id for other in self.jobs.values())
+            of_tree = self.parked_children.setdefault(job.root, 0)
+            if siblings >= bounds.max_children or of_tree >= bounds.max_tree_children:
+                self._tell(job, "refused")
+                return False
+            self.parked_children[job.root] += 1
+            self.submit(child, job.root, job.id, 0, 3)
+        state = self.jobs[child].state
+        if state in TERMINAL:
+            self._tell(job, state)
+        return state not in TERMINAL
+
+    def _tell(self, job: Job, state: str) -> None:
+        self.told.setdefault(job.id, []).append(state)
+
+    def _go_on(self, job: Job) -> None:
+        if job.state == "waiting" and not job.open_approvals and not job.awaited:
+            self._requeue(job)
+
     def _holds(self, job: Job, token: int) -> bool:
         return job.state == "running" and job.token == token
 
@@ -203,8 +240,14 @@ class Model:
         for approval in job.open_approvals:
             self.decided[approval] = "withdrawn"
         job.open_approvals = []
+        job.awaited = set()
         job.state = state
         job.history.append(state)
+        parent = self.jobs.get(job.parent or "")
+        if parent is not None and job.id in parent.awaited:
+            parent.awaited.remove(job.id)
+            self._tell(parent, state)
+            self._go_on(parent)
 
     def _below(self, job: Job) -> Iterator[Job]:
         yield job

@@ -21,6 +21,7 @@ from orchestrator.jobs.failures import AnsweredAlready, UnknownApproval, Unknown
 from orchestrator.jobs.journal import EventType, Journal
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.ledger import Claim, Ledger
+from orchestrator.jobs.spec import TreeBounds
 from orchestrator.jobs.state import JobState
 from tests.builders import make_result, make_spec, make_worker
 from tests.unit.jobs.ledger_model import TERMINAL, Model
@@ -34,6 +35,7 @@ WORKERS = (
 )
 PLACES = 4
 """Three on the first host, one on the second, whose own limit is less than its worker's concurrency."""
+BOUNDS = TreeBounds(max_children=3, max_tree_children=5)
 LEASE_SECONDS = 9.0
 FOR_EVER_SECONDS = 1e9
 ENDS = (JobState.SUCCEEDED, JobState.FAILED, JobState.TIMED_OUT, JobState.CANCELLED)
@@ -158,13 +160,29 @@ class LedgerMachine(RuleBasedStateMachine):
         done = self.run(self.ledger.fail_attempt(claim.spec.id, claim.token, "why"))
         assert done == self.model.fail_attempt(claim.spec.id, claim.token)
 
-    @rule(target=approvals, claim=claims, numbers=st.sets(st.integers(0, 2), min_size=1))
-    def park(self, claim: Claim, numbers: set[int]) -> Any:
+    @rule(
+        target=approvals,
+        claim=claims,
+        numbers=st.sets(st.integers(0, 2)),
+        children=st.sets(st.integers(0, 3)),
+    )
+    def park(self, claim: Claim, numbers: set[int], children: set[int]) -> Any:
         job_id = claim.spec.id
         ids = [f"ap-{job_id}-{number}" for number in sorted(numbers)]
-        state = self.run(self.ledger.park(job_id, claim.token, [_approval(job_id, one) for one in ids]))
-        assert state == self.model.park(job_id, claim.token, ids)
+        specs = [
+            make_spec(id=f"{job_id}-{number}", root_id=claim.spec.root_id, parent_id=job_id)
+            for number in sorted(children)
+        ]
+        asked = [_approval(job_id, one) for one in ids]
+        state = self.run(self.ledger.park(job_id, claim.token, asked, specs, BOUNDS))
+        assert state == self.model.park(job_id, claim.token, ids, [spec.id for spec in specs], BOUNDS)
         return multiple(*ids)
+
+    @rule(target=jobs, job_id=jobs, number=st.integers(0, 3))
+    def look_at_child(self, job_id: str, number: int) -> Any:
+        """Let what was submitted by parking be claimed, cancelled and a parent, like any other."""
+        child = f"{job_id}-{number}"
+        return child if child in self.model.jobs else multiple()
 
     @rule(approval=approvals, decision=st.sampled_from(("approve", "reject")))
     def answer(self, approval: str, decision: str) -> None:
@@ -227,6 +245,16 @@ class LedgerMachine(RuleBasedStateMachine):
             states = [event.data["state"] for event in events if event.type is EventType.JOB_STATE]
             assert states == job.history
             assert sum(state in TERMINAL for state in states) == (job.state in TERMINAL)
+            told = [event.data["state"] for event in events if event.type is EventType.CHILD_FINISHED]
+            assert told == self.model.told.get(job.id, [])
+
+    @invariant()
+    def a_parked_job_waits_for_what_has_not_ended(self) -> None:
+        for job in self.model.jobs.values():
+            awaited = self.run(self.redis.smembers(f"fanout:awaited:{job.id}"))
+            assert awaited == job.awaited
+            assert not awaited or job.state == "waiting"
+            assert all(self.model.jobs[child].state not in TERMINAL for child in awaited)
 
 
 def _approval(job_id: str, approval_id: str) -> Approval:

@@ -1,0 +1,182 @@
+"""Jobs that wait for children survive whatever dies, at any moment; no child runs twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from config.agent_definitions import load_agent_definitions
+from orchestrator.jobs.connection import connect
+from orchestrator.jobs.failures import LeaseLost
+from orchestrator.jobs.journal import EventType
+from orchestrator.jobs.state import JobState
+from tests.builders import make_spec, make_worker
+from tests.faults.test_approval_faults import Mortal, lapse, out_lines
+from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
+from tests.integration.scripts import DONE, conversation, shell, write_script
+from tests.integration.worker.approvals import file_of
+from tests.integration.worker.children import (
+    answers,
+    children_of,
+    delegates,
+    delegating_agents,
+    know_agents,
+    until,
+)
+from tests.services import Installation, RedisProcess, installation
+from workers.sandbox_folder import SandboxFolder
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+
+SCRIPT = (
+    conversation(
+        "both ends",
+        shell("printf '1\\n2\\n3\\n4\\n5\\n' > out.txt"),
+        delegates("at the top", "at the bottom"),
+        shell("echo after >> out.txt"),
+        DONE,
+        DONE,  # a worker lost right after a last reply asks for it again
+    ),
+    conversation("at the top", shell("sed -i '1s/.*/top/' out.txt"), DONE),
+    conversation("at the bottom", shell("sed -i '5s/.*/bottom/' out.txt"), DONE),
+    conversation("waits", shell("echo mine > out.txt"), delegates("slow"), DONE),
+    conversation("slow", shell("echo made >> out.txt; sleep 1"), DONE),
+)
+PARKING, GOING_ON = range(9, 14), range(32, 39)
+"""The entries of the tree's journals at which its root parks, and at which it has its results."""
+WHOLE = ["top", "2", "3", "4", "bottom", "after"]
+
+
+# Real workers
+
+
+@pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.docker)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Installation]:
+    settings = {
+        "FANOUT_SANDBOX__PROVIDER": str(request.param),
+        "FANOUT_AGENTS_DIR": str(delegating_agents(tmp_path)),
+        "FANOUT_WORKER__LEASE_SECONDS": "2",
+    }
+    with installation(tmp_path, script=write_script(tmp_path, *SCRIPT), **settings) as made:
+        know_agents(made)
+        yield made
+
+
+async def test_a_worker_is_killed_while_its_jobs_child_runs(place: Installation) -> None:
+    worker = place.start_worker()
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(make_spec("waits", agent="lead", max_attempts=1))
+        await until(client, job_id, JobState.WAITING)
+        (child,) = await children_of(client, job_id)
+        async with asyncio.timeout(30):
+            async for event in client.events(child.id):
+                if event.type is EventType.TOOL_CALL:
+                    break
+        worker.kill()
+        place.start_worker()
+
+        result = await client.wait(job_id, 60)
+
+        assert result.success, result.error
+        assert (result.attempts, result.usage.model_calls) == (1, 3)
+        assert (await file_of(client, job_id, "out.txt")).splitlines()[0] == "mine"
+        assert [answer["status"] for answer in await answers(client, job_id)] == ["success"]
+        assert len(await children_of(client, job_id)) == 1
+
+
+# A worker that dies at any entry of the journal, and at any step of the merge
+
+
+@pytest.fixture
+async def bench(
+    redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Bench]:
+    monkeypatch.setattr("workers.job_runner.RETRY_PAUSE_SECONDS", 0.0)
+    redis: Redis = connect(redis_server.url)
+    await redis.flushall()
+    script = await asyncio.to_thread(write_script, tmp_path, *SCRIPT)
+    async with opened_bench(redis, tmp_path, script, LONG_LEASE_SECONDS) as made:
+        agents = await asyncio.to_thread(delegating_agents, tmp_path)
+        made.runner._definitions = await asyncio.to_thread(load_agent_definitions, agents)
+        yield made
+    await redis.aclose()
+
+
+async def to_its_end(bench: Bench, job_id: str) -> None:
+    """Let dead attempts lapse until everything has ended."""
+    async with asyncio.timeout(60):
+        while await bench.ledger.is_live(job_id):
+            for record in await bench.ledger.get_many(await bench.ledger.tree_ids(job_id)):
+                await lapse(bench, record.id)
+
+
+async def test_a_worker_may_die_at_any_entry_while_it_parks_or_goes_on(bench: Bench) -> None:
+    """The same tree again and again, each time with a death one entry later."""
+    mortal = Mortal(bench)
+    seen = set()
+    for dies_at in (*PARKING, *GOING_ON):
+        mortal.dies_at(dies_at)
+        job_id = await bench.submit(make_spec("both ends", agent="lead", max_attempts=9))
+        await bench.work_off()
+        assert mortal.died, dies_at
+        mortal.dies_at(None)
+        seen.add((await bench.journal.read(job_id))[-1].type)
+        await to_its_end(bench, job_id)
+
+        result = await bench.ended(job_id)
+        assert result.success, (dies_at, result.error)
+        assert len(await bench.ledger.tree_ids(job_id)) <= 3, dies_at
+        if EventType.CHILD_SUBMITTED in [entry.type for entry in await bench.journal.read(job_id)]:
+            lines = await out_lines(bench, job_id)
+            assert lines in (WHOLE, WHOLE[:-1]), dies_at  # the last command may have been interrupted
+    assert {EventType.TOOL_CALL, EventType.SESSION_EVENT, EventType.TOOL_RESULT} <= seen
+
+
+async def test_a_worker_may_die_at_any_step_of_the_merge(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_file = SandboxFolder.put_file
+    deaths = [(at, when) for at in (1, 2) for when in ("before", "after")]
+    for death in deaths:
+        steps = 0
+
+        def dying(folder: SandboxFolder, *arguments: object, death: tuple[int, str] = death) -> None:
+            nonlocal steps
+            steps += 1
+            if (steps, "before") == death:
+                raise LeaseLost("The worker is gone.")
+            put_file(folder, *arguments)  # type: ignore[arg-type]
+            if (steps, "after") == death:
+                raise LeaseLost("The worker is gone.")
+
+        monkeypatch.setattr(SandboxFolder, "put_file", dying)
+        job_id = await bench.submit(make_spec("both ends", agent="lead"))
+        await bench.work_off()
+        assert await bench.ledger.is_live(job_id)
+        await to_its_end(bench, job_id)
+
+        assert await out_lines(bench, job_id) == WHOLE, death
+        assert len(await bench.ledger.tree_ids(job_id)) == 3
+
+
+async def test_another_host_goes_on_from_the_checkpoint(bench: Bench) -> None:
+    job_id = await bench.submit(make_spec("both ends", agent="lead"))
+    await bench.run(bench.arrived.get_nowait())
+    assert (await bench.ledger.get(job_id)).waiting_for == "children: 0 of 2"
+    await bench.ledger.register(bench.worker, 0)
+    bench.worker = make_worker("w2", host="h2")
+    await bench.ledger.register(bench.worker, 600)
+    await bench.admission.pump()
+
+    await bench.work_off()
+
+    result = await bench.ended(job_id)
+    assert result.success, result.error
+    assert await out_lines(bench, job_id) == WHOLE
+    assert len(await bench.ledger.tree_ids(job_id)) == 3
+    assert result.usage.model_calls == 4

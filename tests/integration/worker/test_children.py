@@ -1,0 +1,268 @@
+"""Agents on real workers that delegate: one that waits for children holds nothing, and gets their changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.jobs.journal import EventType
+from orchestrator.jobs.spec import JobSpec, Limits
+from orchestrator.jobs.state import JobState
+from tests.builders import make_spec
+from tests.integration.scripts import DONE, call, calls, conversation, shell, write_script
+from tests.integration.worker.approvals import file_of, journal, parked
+from tests.integration.worker.children import (
+    answers,
+    children_of,
+    delegates,
+    delegating_agents,
+    know_agents,
+    task,
+    until,
+)
+from tests.services import Installation, installation
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(90)]
+
+QUICK = {"description": "quick"}
+LINES = "".join(f"line {number}\n" for number in range(1, 8))
+
+SCRIPT = (
+    conversation(
+        "two edits",
+        shell("printf x > old.txt"),
+        delegates("edit the first", "edit the last"),
+        shell("cat notes.txt >> seen.txt"),
+        DONE,
+    ),
+    conversation(
+        "edit the first", shell("sed -i '1s/.*/FIRST/' notes.txt; rm -f old.txt; ln -s notes.txt l"), DONE
+    ),
+    conversation("edit the last", shell("sed -i '7s/.*/LAST/' notes.txt; mkdir e; chmod +x notes.txt"), DONE),
+    conversation("edit the same", shell("sed -i '1s/.*/SAME/' notes.txt"), DONE),
+    conversation("a conflict", calls(task("edit the first"), task("edit the same")), DONE),
+    conversation("nests 0", delegates("nests 1", agent="lead"), DONE),
+    conversation("nests 1", delegates("nests 2", agent="lead"), DONE),
+    conversation("nests 2", delegates("nests 3", agent="lead"), DONE),
+    conversation("nests 3", delegates("nests 4", agent="lead"), shell("echo deep > deep.txt"), DONE),
+    conversation("with a failure", delegates("does fail", "edit the first"), DONE),
+    conversation("does fail", {"raise": "broken"}),
+    conversation("one slow", delegates("is slow"), DONE),
+    conversation("is slow", shell("sleep 30"), DONE),
+    conversation("is late", calls(task("is slow", timeout_seconds=0.5)), DONE),
+    conversation(
+        "many",
+        calls(call("tasks", tasks=[QUICK, {"description": " "}, QUICK])),
+        calls(call("tasks", tasks=[QUICK] * 4), call("tasks", tasks=[])),
+        calls(call("task", description="quick", subagent_type="nobody")),
+        delegates("quick", "quick"),
+        DONE,
+    ),
+    conversation("quick", shell("true"), DONE),
+    conversation("asked first", delegates("is to be edited"), DONE),
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    folder = tmp_path_factory.mktemp("children")
+    settings = {
+        "FANOUT_AGENTS_DIR": str(delegating_agents(folder)),
+        "FANOUT_LIMITS__MAX_CHILDREN": "3",
+    }
+    with installation(folder, script=write_script(folder, *SCRIPT), **settings) as made:
+        know_agents(made)
+        made.start_worker(concurrency=2)
+        yield made
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    (tmp_path / "notes.txt").write_text(LINES)
+    return tmp_path
+
+
+def lead(description: str, **fields: object) -> JobSpec:
+    return make_spec(description, agent="lead", **fields)
+
+
+async def test_two_children_edit_different_lines_of_one_file(place: Installation, workspace: Path) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(lead("two edits", labels={"k": "v"}, priority=3), workspace=workspace)
+        result = await client.wait(job_id, 60)
+
+        assert result.success, result.error
+        merged = LINES.replace("line 1", "FIRST").replace("line 7", "LAST")
+        assert await file_of(client, job_id, "notes.txt") == merged
+        assert await file_of(client, job_id, "seen.txt") == merged  # the agent saw it, too
+        changed = {file.path for file in result.files_modified}
+        assert changed == {"notes.txt", "seen.txt", "l", "e"}
+        assert (result.attempts, result.usage.model_calls) == (1, 4)
+        children = await children_of(client, job_id)
+        assert [(child.depth, child.root_id, child.labels, child.priority) for child in children] == [
+            (1, job_id, {"k": "v"}, 3)
+        ] * 2
+        first, last = await answers(client, job_id)
+        assert (first["status"], first["job_id"]) == ("success", children[0].id)
+        assert first["merge"] == {"applied": ["l", "notes.txt", "old.txt"], "conflicts": []}
+        assert last["merge"]["applied"] == ["e", "notes.txt"]
+        assert first["summary"] == "Done as asked."
+        submitted = await journal(client, job_id, EventType.CHILD_SUBMITTED)
+        assert [event.data["id"] for event in submitted] == [child.id for child in children]
+        assert len(await journal(client, job_id, EventType.CHILD_FINISHED)) == 2
+
+
+async def test_a_conflict_is_told_and_nothing_is_overwritten(place: Installation, workspace: Path) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(lead("a conflict"), workspace=workspace)
+        assert (await client.wait(job_id, 60)).success
+
+        first, same = await answers(client, job_id)
+        assert "notes.txt" in first["merge"]["applied"]
+        assert [conflict["path"] for conflict in same["merge"]["conflicts"]] == ["notes.txt"]
+        assert (await file_of(client, job_id, "notes.txt")).startswith("FIRST\n")
+
+
+async def test_agents_delegate_three_deep_and_no_deeper(place: Installation) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(lead("nests 0"))
+        result = await client.wait(job_id, 60)
+
+        assert result.success, result.error
+        assert await file_of(client, job_id, "deep.txt") == "deep\n"
+        tree = await client.tree(job_id)
+        assert [record.depth for record in tree] == [0, 1, 2, 3]
+        (refusal,) = await answers(client, tree[3].id)
+        assert refusal["status"] == "error"
+        assert "3 deep at the most" in refusal["error"]
+
+
+async def test_a_child_that_fails_is_an_error_answer(place: Installation, workspace: Path) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(lead("with a failure"), workspace=workspace)
+        assert (await client.wait(job_id, 60)).success
+
+        failed, done = await answers(client, job_id)
+        assert (failed["status"], done["status"]) == ("error", "success")
+        assert failed["error"].startswith("failed: ")
+
+
+async def test_a_childs_time_runs_while_its_parents_stands_still(place: Installation) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(lead("is late", limits=Limits(timeout_seconds=20)))
+        result = await client.wait(job_id, 60)
+
+        assert result.success, result.error
+        (answer,) = await answers(client, job_id)
+        assert answer["error"].startswith("timed_out: ")
+
+
+async def test_cancelling_a_waiting_job_cancels_its_children(place: Installation) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(lead("one slow"))
+        record = await until(client, job_id, JobState.WAITING)
+        assert record.waiting_for == "children: 0 of 1"
+        (child,) = await children_of(client, job_id)
+        await until(client, child.id, JobState.RUNNING)
+
+        await client.cancel(job_id)
+
+        assert (await client.wait(job_id, 2)).state is JobState.CANCELLED
+        assert (await client.wait(child.id, 5)).state is JobState.CANCELLED
+
+
+async def test_a_cancelled_child_sends_its_parent_on(place: Installation) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(lead("one slow"))
+        await until(client, job_id, JobState.WAITING)
+        (child,) = await children_of(client, job_id)
+
+        await client.cancel(child.id)
+
+        assert (await client.wait(job_id, 30)).success
+        (answer,) = await answers(client, job_id)
+        assert answer["error"].startswith("cancelled: ")
+
+
+async def test_one_task_too_many_is_refused_in_words(place: Installation) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(lead("many"))
+        result = await client.wait(job_id, 60)
+
+        assert result.success, result.error
+        three, four, none = await answers(client, job_id, "tasks")
+        assert [one["status"] for one in three["results"]] == ["success", "error", "success"]
+        assert "description is empty" in three["results"][1]["error"]
+        assert "A job may have 3 children" in four["error"]
+        assert none == {"status": "success", "results": []}
+        nobody, third, fourth = await answers(client, job_id)
+        assert "There is no subagent_type 'nobody'" in nobody["error"]
+        assert (third["status"], fourth["status"]) == ("success", "error")
+        assert "a job may have 3 children" in fourth["error"]
+        assert len(await children_of(client, job_id)) == 3
+
+
+async def test_a_childs_budgets_are_what_is_left_of_its_parents(place: Installation) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(lead("one slow", limits=Limits(max_model_calls=5, max_tool_calls=4)))
+        await until(client, job_id, JobState.WAITING)
+        (child,) = await children_of(client, job_id)
+        await client.cancel(job_id)
+
+        assert (child.limits.max_model_calls, child.limits.max_tool_calls) == (4, 3)
+
+
+async def test_a_task_runs_as_the_person_who_approved_it_edited_it(place: Installation) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(make_spec("asked first", agent="guarded-lead"))
+        (approval,) = await parked(client, job_id)
+        assert await children_of(client, job_id) == []
+
+        await client.answer(approval.id, "edit", arguments={"description": "quick"})
+
+        assert (await client.wait(job_id, 30)).success
+        (child,) = await children_of(client, job_id)
+        assert child.description == "quick"
+        assert child.interrupt_on == {"task": ("approve", "edit", "reject")}
+        (answer,) = await answers(client, job_id)
+        assert answer["status"] == "success"
+        assert "changed the arguments" in answer["approval"]
+
+
+@pytest.fixture
+def crowded(tmp_path: Path) -> Iterator[Installation]:
+    script = write_script(
+        tmp_path,
+        conversation("top", delegates("middle", agent="lead"), DONE),
+        conversation("middle", delegates("bottom"), DONE),
+        conversation("bottom", DONE),
+    )
+    agents = str(delegating_agents(tmp_path))
+    with installation(tmp_path, script=script, FANOUT_AGENTS_DIR=agents) as made:
+        know_agents(made)
+        made.start_worker(concurrency=2)
+        yield made
+
+
+@pytest.mark.timeout(120)
+async def test_fifty_jobs_in_three_levels_do_not_lock_each_other_out(crowded: Installation) -> None:
+    async with crowded.client() as client:
+        await crowded.ready(client)
+        ids = await client.submit_many([(lead("top"), None) for _ in range(17)])
+        results = await asyncio.gather(*(client.wait(job_id, 100) for job_id in ids))
+
+        assert all(result.success for result in results)
+        assert len(await client.tree(ids[0])) == 3
