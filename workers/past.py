@@ -57,6 +57,16 @@ class Past:
         asked = [call for earlier in self.events for call in confirmation_calls(earlier)]
         return {request_of(call, "").call_id for call in asked if call.id in answered}
 
+    @property
+    def answer_at(self) -> int | None:
+        """Where the agent's final answer stands, if it gave one: only the end of its run is missing then."""
+        said = [place for place, event in enumerate(self.events) if event.content or event.error_code]
+        last = self.events[said[-1]] if said else None
+        if last is None or last.error_code or last.content is None or last.content.role != "model":
+            return None
+        is_text = any(part.text and not part.thought for part in last.content.parts or [])
+        return said[-1] if is_text and not last.get_function_calls() else None
+
     def decisions(self, job_id: str) -> Decisions | None:
         """The answers to all that waits, empty when nothing does; None while one is missing."""
         found = []

@@ -118,6 +118,8 @@ class Subagent:
         """
         past = await self._journal.past() if resume else Past()
         self._budget = Budget(self._budget_limits(), used=usage_of(past.events, price), price=price)
+        if past.answer_at is not None:
+            return self._answer_again(past.events, past.answer_at)
         own_folder = await bring_own_files(self._definition, self._sandbox)
         await preload_client(self._model)
         try:
@@ -130,6 +132,13 @@ class Subagent:
             raise (ModelUnavailable if error.retryable else AgentFailed)(str(error)) from error
         except McpServerFailed as error:
             raise (McpServerUnavailable if error.retryable else InvalidJob)(str(error)) from error
+        return self._answer(events)
+
+    def _answer_again(self, events: list[Event], answer_at: int) -> AgentAnswer:
+        """The answer of an agent whose worker was lost after it was given; the model is not asked again."""
+        before = Budget(self._budget_limits(), used=usage_of(events[:answer_at], price), price=price)
+        before.start_model_call()  # whether the budget let it go on, or made it sum up
+        self._budget.reached = before.reached
         return self._answer(events)
 
     async def _run(self, app: App, past: Past) -> list[Event]:
