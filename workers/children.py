@@ -18,7 +18,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import ValidationError
 
-from config.agent_definitions import AgentDefinition, AgentDefinitions
+from config.agent_definitions import GENERAL_PURPOSE, AgentDefinition, AgentDefinitions
 from orchestrator import changed_snapshot
 from orchestrator.blobs import BlobStore
 from orchestrator.deep_agent.approval.requests import merge_policies
@@ -77,8 +77,7 @@ class Children:
         self._definition = definition
         self._limits = limits
         self._used = used
-        names = definition.subagents
-        self._agents = delegation.definitions.callable_by(definition) if names else {}
+        self._agents = _callable(definition, delegation.definitions)
 
     def tools(self) -> list[BaseTool]:
         """`task` and `tasks`, for an agent that may call others."""
@@ -299,3 +298,15 @@ def _answer_of(tool: str, answers: Sequence[Answer]) -> Answer:
 def _is_empty(bundle: IO[bytes]) -> bool:
     with ChangeBundle.open(bundle) as opened:
         return not opened.changes.files
+
+
+def _callable(definition: AgentDefinition, definitions: AgentDefinitions) -> dict[str, str]:
+    """The agents that one may call, with their descriptions; none where it names none.
+
+    One whose own tools are limited may call the general-purpose agent, which has all tools, only by name: who may
+    not run commands must not have them run.
+    """
+    agents = definitions.callable_by(definition) if definition.subagents else {}
+    if definition.tools is not None and GENERAL_PURPOSE not in definition.subagents:
+        agents.pop(GENERAL_PURPOSE, None)
+    return agents

@@ -1,0 +1,38 @@
+"""Whom an agent on a worker may call."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from config.agent_definitions import AgentDefinition, AgentDefinitions
+from orchestrator.deep_agent.budget import ModelUsage
+from orchestrator.jobs.spec import Limits
+from tests.builders import make_spec
+from workers.children import Children
+
+
+def agent(name: str, **fields: Any) -> AgentDefinition:
+    return AgentDefinition(name=name, description=f"is {name}", instruction="work", **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({}, None),
+        ({"subagents": ["helper"]}, {"helper", "general-purpose"}),
+        ({"subagents": ["helper"], "tools": ["read_file"]}, {"helper"}),
+        ({"subagents": ["helper", "general-purpose"], "tools": ["ls"]}, {"helper", "general-purpose"}),
+    ],
+)
+def test_an_agent_with_few_tools_reaches_the_general_one_only_by_name(fields, named) -> None:
+    lead = agent("lead", **fields)
+    known = {one.name: one for one in (lead, agent("helper"), agent("general-purpose"))}
+    delegation: Any = SimpleNamespace(definitions=AgentDefinitions(known))
+    children = Children(delegation, make_spec(), lead, Limits(), ModelUsage)
+    assert bool(children.tools()) == (named is not None)
+    for name in named or ():
+        assert f"- {name}:" in children.words()
+    assert ("general-purpose" in children.words()) == (named is not None and "general-purpose" in named)
