@@ -303,8 +303,8 @@ def _is_empty(bundle: IO[bytes]) -> bool:
 def _callable(definition: AgentDefinition, definitions: AgentDefinitions) -> dict[str, str]:
     """The agents that one may call, with their descriptions; none where it names none.
 
-    One whose own tools are limited may call the general-purpose agent, which has all tools, only by name: who may
-    not run commands must not have them run.
+    One whose own tools are limited may call the general-purpose agent, which has all tools, only by name:
+    who may not run commands must not have them run.
     """
     agents = definitions.callable_by(definition) if definition.subagents else {}
     if definition.tools is not None and GENERAL_PURPOSE not in definition.subagents:
