@@ -205,12 +205,11 @@ def _summarization(config: SummarizationConfig | None, model: BaseLlm, name: str
 
 
 def _backend_source(backend: Backend | BackendFactory | None) -> BackendSource:
+    """The agent's files with what the harness keeps of its conversation beside them."""
+    own = _own_files(backend)
     if backend is None:
-        return lambda context: StateBackend(context.state)
-    if callable(backend):
-        factory = backend
-        return lambda context: with_artifacts(factory(context.state), context.state)
-    return lambda context: with_artifacts(backend, context.state)
+        return own
+    return lambda context: with_artifacts(own(context), context.state)
 
 
 def _root(backend: Backend | BackendFactory | None) -> str:
