@@ -116,7 +116,8 @@ async def test_several_run_at_once_and_no_more_than_the_limit(monkeypatch: pytes
     run = await Run(parent(*(asks("go", f"w{n}") for n in range(5))), subagents=children).to_end()
     assert [result["status"] for result in run.results] == ["success"] * 5
     assert running["most"] == 2
-    assert running["order"] == [0, 1, 2, 3, 4]
+    assert sorted(running["order"]) == [0, 1, 2, 3, 4]
+    assert set(running["order"][:2]) == {0, 1}, "two that run side by side may reach their tool in any order"
 
 
 async def test_one_that_fails_ends_neither_its_siblings_nor_its_parent(tmp_path: Path) -> None:
