@@ -52,6 +52,8 @@ class AgentDefinition(WireModel):
     image: str | None = None
     """None takes the installation's image."""
     limits: Limits = Limits()
+    max_running: int | None = Field(default=None, ge=1)
+    """How many jobs of it run at once, over all workers; None: no limit."""
     network: Literal["none"] | tuple[str, ...] | None = None
     output_schema: dict[str, JsonValue] | None = None
     _own_files: tuple[OwnFile, ...] | None = PrivateAttr(default=None)

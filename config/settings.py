@@ -18,6 +18,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from orchestrator.jobs.policy import TREE_JOBS, TenantShare
 from orchestrator.jobs.spec import GIB, Limits, TreeBounds
 
 PREFIX = "FANOUT_"
@@ -83,8 +84,10 @@ class LimitSettings(TreeBounds, Limits):
     network: Literal["none"] | tuple[str, ...] = "none"
     host_jobs: int | None = Field(default=None, ge=1)
     """Jobs at once on one host, over all its workers; unset: what its workers' concurrency adds up to."""
-    tree_jobs: int = Field(default=64, ge=1)
+    tree_jobs: int = Field(default=TREE_JOBS, ge=1)
     """Jobs of one tree at once, over all hosts."""
+    tenant_jobs: int | None = Field(default=None, ge=1)
+    """Jobs of one tenant at once, over all hosts, where `FANOUT_TENANTS` gives it no number of its own."""
     snapshot_bytes: int = Field(default=2 * GIB, ge=1024)
     """The largest workspace that is sent to a job."""
 
@@ -142,6 +145,9 @@ class Settings(BaseSettings):
     worker: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()
     flower: FlowerSettings = FlowerSettings()
+    tenants: dict[str, TenantShare] = Field(default_factory=dict)
+    """JSON, or a table in TOML: `{"team-a": {"weight": 3, "jobs": 20}}`. One that is not named
+    has weight 1."""
 
     @field_validator("redis_url")
     @classmethod

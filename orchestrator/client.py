@@ -34,7 +34,8 @@ from orchestrator.jobs.queue import CeleryQueue
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import Decision, JobSpec, new_job_id
 from orchestrator.jobs.state import JobRecord, JobState
-from orchestrator.jobs.worker_info import WorkerInfo, waiting_reason
+from orchestrator.jobs.waiting import occupancy, waiting_reason
+from orchestrator.jobs.worker_info import WorkerInfo
 from orchestrator.merge import merge
 from orchestrator.workspace import Workspace
 
@@ -57,13 +58,13 @@ class JobClient:
     """
 
     def __init__(self, redis_url: str, settings: Settings, definitions: AgentDefinitions) -> None:
-        keys = Keys()
+        self._keys = keys = Keys()
         self._settings = settings
         self._redis: Redis = connect(redis_url)
         self._ledger = Ledger(self._redis, keys)
         self._journal = Journal(self._redis, keys)
         self._queue = CeleryQueue(redis_url, keys.prefix, settings.worker.queue)
-        self._admission = Admission(self._ledger, self._queue, tree_limit=settings.limits.tree_jobs)
+        self._admission = Admission(self._ledger, self._queue)
         self._blobs = BlobStore(settings.blobs)
         self._workspaces: dict[Path, Workspace] = {}
         self.definitions = definitions
@@ -359,7 +360,8 @@ class JobClient:
         if not any(record.state is JobState.QUEUED for record in records):
             return records
         workers = await self._ledger.workers()
+        occupied = await occupancy(self._redis, self._keys, records, workers)
         return [
-            record.model_copy(update={"waiting_for": waiting_reason(record, workers) or record.waiting_for})
+            record.model_copy(update={"waiting_for": waiting_reason(record, occupied) or record.waiting_for})
             for record in records
         ]

@@ -13,7 +13,7 @@ from functools import cache
 import structlog
 from redis.asyncio import Redis
 
-from config.agent_definitions import InvalidAgentDefinition, load_agent_definitions
+from config.agent_definitions import AgentDefinitions, InvalidAgentDefinition, load_agent_definitions
 from config.log_setup import set_up_logging
 from config.settings import InvalidSetting, Settings, load_settings
 from orchestrator.blobs import BlobStore
@@ -23,6 +23,7 @@ from orchestrator.jobs.failures import JobCancelled, JobFailure
 from orchestrator.jobs.journal import Journal
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.ledger import Claim, Ledger
+from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.queue import CeleryQueue
 from orchestrator.jobs.worker_info import WorkerInfo
 from workers.heartbeat import Heartbeats
@@ -85,6 +86,8 @@ class WorkerProcess:
         self._sandbox = ""
         self._why_local = ""
         self._draining = False
+        self._started_at: int | None = None
+        """By the Redis server's clock; None until it was asked."""
         self._background: list[asyncio.Task[None]] = []
         self.agents = AgentLoop()
 
@@ -139,7 +142,8 @@ class WorkerProcess:
         self._blobs = BlobStore(settings.blobs)
         self._cancellations = keys.cancellations
         self._provider = await self._open_provider()
-        admission = Admission(self._ledger, self._queue, tree_limit=settings.limits.tree_jobs)
+        admission = Admission(self._ledger, self._queue)
+        self._policy = _policy(settings, definitions)
         self._heartbeats = Heartbeats(self._ledger, settings.worker.lease_seconds)
         self._reaper = Reaper(
             self._ledger,
@@ -223,7 +227,8 @@ class WorkerProcess:
 
     async def _register(self) -> None:
         try:
-            await self._ledger.register(self.info(), REGISTRATION_SECONDS)
+            self._started_at = self._started_at or await self._ledger.now_ms()
+            await self._ledger.register(self.info(), REGISTRATION_SECONDS, self._policy, self._started_at)
         except JobFailure as error:
             log.warning("not registered", error=str(error))
 
@@ -269,6 +274,16 @@ class WorkerProcess:
     def _give_up(self) -> None:
         log.error("grace time is over: the worker ends without waiting", jobs=len(self._heartbeats))
         os._exit(1)
+
+
+def _policy(settings: Settings, definitions: AgentDefinitions) -> AdmissionPolicy:
+    """What this worker's settings and definitions say of how many jobs run at once."""
+    return AdmissionPolicy(
+        tree_jobs=settings.limits.tree_jobs,
+        tenant_jobs=settings.limits.tenant_jobs,
+        tenants=settings.tenants,
+        agents={name: agent.max_running for name, agent in definitions.items() if agent.max_running},
+    )
 
 
 async def _for_ever(work: Callable[[], Awaitable[None]]) -> None:

@@ -2,7 +2,7 @@
 
 Jobs wait in the ledger, tree by tree, and only what can run at once goes to the queue. So a tree of a
 thousand does not stand in the way of a tree of three, and limits hold without anybody waiting in line
-with a place in hand.
+with a place in hand. What the limits are, the ledger knows (`policy.py`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ BATCH = 64
 class Admission:
     """Moves jobs from the ledger to the queue. Any process may do it at any time, also several at once."""
 
-    def __init__(self, ledger: Ledger, queue: JobQueue, *, tree_limit: int) -> None:
+    def __init__(self, ledger: Ledger, queue: JobQueue) -> None:
         self._ledger = ledger
         self._queue = queue
-        self._tree_limit = tree_limit
 
     async def pump(self) -> int:
         """Send whatever there is room for; how many.
@@ -31,7 +30,7 @@ class Admission:
         """
         sent = 0
         while True:
-            jobs = await self._ledger.dispatch(BATCH, self._tree_limit)
+            jobs = await self._ledger.dispatch(BATCH)
             if jobs:
                 await self._queue.send(jobs)
                 sent += len(jobs)

@@ -65,6 +65,23 @@ class Keys:
         """Channel: ids of running jobs that somebody cancelled."""
         return f"{self.prefix}:cancel"
 
+    @property
+    def policy(self) -> str:
+        """Hash: the installation's admission policy (`json`), and when the worker that gave it started."""
+        return f"{self.prefix}:policy"
+
+    def active(self, root_id: str) -> str:
+        """Set: a tree's jobs on their way to a worker or running."""
+        return f"{self.prefix}:active:{root_id}"
+
+    def tenant_active(self, tenant: str) -> str:
+        """Set: the same of a tenant."""
+        return f"{self.prefix}:tenant_active:{tenant}"
+
+    def agent_active(self, agent: str) -> str:
+        """Set: the same of an agent."""
+        return f"{self.prefix}:agent_active:{agent}"
+
     def tree(self, root_id: str) -> str:
         """Sorted set: a tree's job ids by time of submission."""
         return f"{self.prefix}:tree:{root_id}"

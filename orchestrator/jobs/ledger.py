@@ -28,11 +28,19 @@ from orchestrator.jobs.approvals import (
 )
 from orchestrator.jobs.failures import InvalidJob, MessagesUnread, UnknownJob
 from orchestrator.jobs.keys import Keys
+from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.redis_errors import redis_failures
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import JobSpec, TreeBounds
 from orchestrator.jobs.state import JobRecord, JobState
-from orchestrator.jobs.stored import entry_of_child, record_of, submission
+from orchestrator.jobs.stored import (
+    WIRE_NEWEST,
+    WIRE_OLDEST,
+    entry_of_child,
+    record_of,
+    spec_of,
+    submission,
+)
 from orchestrator.jobs.worker_info import WorkerInfo, worker_of
 
 SUBMIT_BATCH = 100
@@ -52,7 +60,7 @@ MAX_MESSAGES = 100
 UNREAD = 2
 """What finish.lua says when more messages came."""
 SCRIPTS = (
-    "submit", "dispatch", "reap", "cancel",
+    "submit", "dispatch", "reject", "reap", "cancel",
     "register", "claim", "beat", "finish", "release", "fail_attempt", "park", "answer", "forget", "send",
 )  # fmt: skip
 
@@ -175,12 +183,14 @@ class Ledger:
 
     async def get_many(self, job_ids: Iterable[str]) -> list[JobRecord]:
         """The records of those ids that exist, in order."""
+        ids = list(job_ids)
         with redis_failures():
             async with self._redis.pipeline(transaction=False) as pipe:
-                for job_id in job_ids:
+                for job_id in ids:
                     pipe.hgetall(self._keys.job(job_id))
                 hashes = await pipe.execute()
-        return [record_of(fields) for fields in hashes if fields]
+        found = zip(ids, hashes, strict=True)
+        return [record_of(job_id, fields) for job_id, fields in found if fields]
 
     async def result(self, job_id: str) -> JobResult | None:
         """A job's result; None until it has ended.
@@ -212,7 +222,7 @@ class Ledger:
 
     async def workers(self) -> list[WorkerInfo]:
         """The workers that live, by name."""
-        now = await self._now_ms()
+        now = await self.now_ms()
         with redis_failures():
             names: Any = await self._redis.zrangebyscore(self._keys.workers, now, "+inf")
             async with self._redis.pipeline(transaction=False) as pipe:
@@ -223,10 +233,22 @@ class Ledger:
 
     # What admission does
 
-    async def dispatch(self, most: int, tree_limit: int) -> list[Dispatched]:
-        """Take waiting jobs for which there is room now, trees in turn; they are to be sent at once."""
-        taken = await self._run("dispatch", most, tree_limit, _ms(TRANSIT_SECONDS))
-        return [Dispatched(JobSpec.model_validate_json(spec), int(number)) for _, number, spec in taken]
+    async def dispatch(self, most: int) -> list[Dispatched]:
+        """Take waiting jobs for which there is room now, each in its turn; they are to be sent at once.
+
+        One whose specification cannot be read ends here: nobody could run it.
+        """
+        request = uuid4().hex  # the client asks again by itself when an answer gets lost
+        wires, fallback = (WIRE_OLDEST, WIRE_NEWEST), AdmissionPolicy().stored()
+        jobs = []
+        for job_id, number, stored in await self._run(
+            "dispatch", most, _ms(TRANSIT_SECONDS), request, *wires, fallback
+        ):
+            try:
+                jobs.append(Dispatched(spec_of(stored), int(number)))
+            except InvalidJob as error:
+                await self._run("reject", job_id, number, str(error))
+        return jobs
 
     async def reap(self) -> dict[str, str]:
         """Take back what lapsed; job id -> the state that it has now."""
@@ -234,7 +256,7 @@ class Ledger:
 
     async def forget(self, older_than_seconds: float) -> int:
         """Remove what is known of jobs that ended so long ago, with their journals; how many."""
-        before, forgotten = await self._now_ms() - _ms(older_than_seconds), 0
+        before, forgotten = await self.now_ms() - _ms(older_than_seconds), 0
         while True:
             gone, looked_at = await self._run("forget", before, FORGET_BATCH)
             forgotten += len(gone)
@@ -250,10 +272,20 @@ class Ledger:
 
     # What a worker does
 
-    async def register(self, worker: WorkerInfo, hold_seconds: float) -> None:
-        """Tell that a worker lives, for that long; 0 says that it leaves."""
+    async def register(
+        self,
+        worker: WorkerInfo,
+        hold_seconds: float,
+        policy: AdmissionPolicy | None = None,
+        started_at: int = 0,
+    ) -> None:
+        """Tell that a worker lives, for that long; 0 says that it leaves.
+
+        The installation's policy is that of the worker that started last (`started_at`, as `now_ms`).
+        """
         flat = [value for pair in worker.fields().items() for value in pair]
-        await self._run("register", worker.name, _ms(hold_seconds), *flat)
+        given = policy.stored() if policy else ""
+        await self._run("register", worker.name, _ms(hold_seconds), given, started_at, *flat)
 
     async def claim(self, job_id: str, worker: WorkerInfo, lease_seconds: float) -> Claim | str:
         """Begin an attempt; or why not, in a word: a message that comes twice or late claims nothing."""
@@ -342,7 +374,7 @@ class Ledger:
         with redis_failures():
             return bool(await self._redis.sismember(self._keys.live, job_id))
 
-    async def _now_ms(self) -> int:
+    async def now_ms(self) -> int:
         """The time by the Redis server's clock, which all of the ledger's times are of."""
         with redis_failures():
             seconds, micros = await self._redis.time()

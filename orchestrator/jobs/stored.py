@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from pydantic import ValidationError
+
 from orchestrator.jobs.failures import InvalidJob
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobRecord
 
+WIRE_OLDEST, WIRE_NEWEST = 1, 1
+"""The versions of stored specifications that this release reads."""
+
 
 def submission(spec: JobSpec) -> tuple[str | int, ...]:
-    """The seven values that submit.lua takes for a job.
+    """The values that submit.lua takes for a job, in the order that common.lua names.
 
     Raises:
         InvalidJob: its text is not Unicode.
@@ -21,7 +26,22 @@ def submission(spec: JobSpec) -> tuple[str | int, ...]:
         stored = spec.model_dump_json(exclude_defaults=True, exclude_none=True)
     except ValueError as error:
         raise InvalidJob(f"Job {spec.id} holds text that is not valid Unicode.") from error
-    return spec.id, spec.root_id, spec.parent_id or "", spec.priority, spec.max_attempts, key, stored
+    lane = (spec.tenant, spec.agent, WIRE_OLDEST)
+    return spec.id, spec.root_id, spec.parent_id or "", spec.priority, spec.max_attempts, key, *lane, stored
+
+
+def spec_of(stored: str) -> JobSpec:
+    """A stored specification of a version that this release reads.
+
+    Raises:
+        InvalidJob: it is none; the text holds nothing of it.
+    """
+    try:
+        return JobSpec.model_validate_json(stored)
+    except ValidationError as error:
+        places = sorted({".".join(map(str, detail["loc"])) for detail in error.errors()} - {""})
+        where = f" (at {', '.join(places)})" if places else ""
+        raise InvalidJob(f"Its stored specification cannot be read{where}: submit the task anew.") from None
 
 
 def entry_of_child(spec: JobSpec) -> str:
@@ -29,9 +49,12 @@ def entry_of_child(spec: JobSpec) -> str:
     return json.dumps({"id": spec.id, "agent": spec.agent})
 
 
-def record_of(fields: Mapping[str, str]) -> JobRecord:
-    """A job's record from its hash."""
-    spec = JobSpec.model_validate_json(fields["spec"])
+def record_of(job_id: str, fields: Mapping[str, str]) -> JobRecord:
+    """A job's record from its hash; of a specification that cannot be read, what is known besides."""
+    try:
+        spec = spec_of(fields["spec"])
+    except InvalidJob:
+        spec = _known_besides(job_id, fields)
     return JobRecord.model_validate(
         {
             **spec.model_dump(),
@@ -45,6 +68,14 @@ def record_of(fields: Mapping[str, str]) -> JobRecord:
             "approvals": (fields.get("approvals") or "").split(),
             "last_event": fields.get("last_event"),
         },
+    )
+
+
+def _known_besides(job_id: str, fields: Mapping[str, str]) -> JobSpec:
+    known = {name: fields[name] for name in ("tenant", "agent", "priority") if name in fields}
+    return JobSpec.model_validate(
+        {"id": job_id, "root_id": fields["root"], "parent_id": fields["parent"] or None}
+        | {"description": "(its specification cannot be read by this release)", **known}
     )
 
 

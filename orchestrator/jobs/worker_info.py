@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.jobs.state import JobRecord, JobState
+from orchestrator.jobs.stored import WIRE_NEWEST, WIRE_OLDEST
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,9 @@ class WorkerInfo:
     draining: bool = False
     why_local: str = ""
     """Why nothing isolates its jobs; empty where something does."""
+    wire_oldest: int = WIRE_OLDEST
+    wire_newest: int = WIRE_NEWEST
+    """The versions of stored specifications that it reads."""
 
     def fields(self) -> dict[str, str | int]:
         """As the ledger keeps it, without the name."""
@@ -33,6 +36,8 @@ class WorkerInfo:
             "host_limit": self.host_limit,
             "draining": int(self.draining),
             "why_local": self.why_local,
+            "wire_oldest": self.wire_oldest,
+            "wire_newest": self.wire_newest,
         }
 
 
@@ -47,15 +52,6 @@ def worker_of(name: str, fields: Mapping[str, str]) -> WorkerInfo:
         host_limit=int(fields["host_limit"]),
         draining=fields["draining"] == "1",
         why_local=fields.get("why_local", ""),
+        wire_oldest=int(fields.get("wire_oldest", 1)),
+        wire_newest=int(fields.get("wire_newest", 1)),
     )
-
-
-def waiting_reason(record: JobRecord, workers: Collection[WorkerInfo]) -> str | None:
-    """Why a queued job does not run, in words; None for others."""
-    if record.state is not JobState.QUEUED:
-        return None
-    if not workers:
-        return "a worker: none is running"
-    if sum(worker.running for worker in workers) >= sum(worker.concurrency for worker in workers):
-        return "a free place on a worker"
-    return "its turn"

@@ -15,6 +15,7 @@ from config.settings import WorkerSettings
 from orchestrator.jobs.connection import connect
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.ledger import Claim, Ledger
+from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobState
 from tests.benchmarks.measure import Benchmark, Samples, Section
@@ -68,9 +69,9 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
 
 async def _claimed(ledger: Ledger) -> list[Claim]:
     worker = make_worker(concurrency=JOBS)
-    await ledger.register(worker, 3600)
+    await ledger.register(worker, 3600, AdmissionPolicy(tree_jobs=JOBS))
     ids = await ledger.submit([make_spec(DESCRIPTION, root_id=f"tree-{n % 10}") for n in range(JOBS)])
-    while await ledger.dispatch(100, JOBS):
+    while await ledger.dispatch(100):
         pass
     claims = [await ledger.claim(job_id, worker, 3600) for job_id in ids]
     assert not [claim for claim in claims if isinstance(claim, str)]

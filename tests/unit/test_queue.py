@@ -12,6 +12,7 @@ from orchestrator.jobs.admission import BATCH, Admission
 from orchestrator.jobs.failures import LedgerUnavailable
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.ledger import Ledger
+from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.queue import LABEL_CHARACTERS, CeleryQueue, InMemoryQueue, celery_url, shown_arguments
 from tests.builders import make_spec, make_worker
 
@@ -35,7 +36,7 @@ async def test_a_message_holds_the_id_and_nothing_else(ledger: Ledger) -> None:
     await ledger.register(make_worker(), 60)
     (job_id,) = await ledger.submit([make_spec("a secret task", context="more", labels={"team": "x"})])
 
-    await Admission(ledger, queue, tree_limit=10).pump()
+    await Admission(ledger, queue).pump()
 
     assert [json.loads(message) for message in queue.sent] == [[[job_id], {}, {}]]
     assert arrived == [job_id]
@@ -44,10 +45,10 @@ async def test_a_message_holds_the_id_and_nothing_else(ledger: Ledger) -> None:
 async def test_more_than_a_batch_is_sent_as_far_as_there_is_room(ledger: Ledger) -> None:
     arrived: list[str] = []
     queue = queue_to(arrived)
-    await ledger.register(make_worker(concurrency=3 * BATCH), 60)
+    await ledger.register(make_worker(concurrency=3 * BATCH), 60, AdmissionPolicy(tree_jobs=1000))
     ids = await ledger.submit([make_spec(root_id="t") for _ in range(4 * BATCH)])
 
-    assert await Admission(ledger, queue, tree_limit=1000).pump() == 3 * BATCH
+    assert await Admission(ledger, queue).pump() == 3 * BATCH
     assert arrived == ids[: 3 * BATCH]
 
 
@@ -57,7 +58,7 @@ async def test_a_queue_that_fails_in_the_middle_sends_nothing_twice(ledger: Ledg
     await ledger.register(make_worker(), 60)
     await ledger.submit([make_spec(root_id="t") for _ in range(4)])
     queue.fail_after = 1
-    admission = Admission(ledger, queue, tree_limit=10)
+    admission = Admission(ledger, queue)
     with pytest.raises(LedgerUnavailable):
         await admission.pump()
 
@@ -82,7 +83,7 @@ async def test_a_broker_that_is_not_there_is_told_without_its_address(ledger: Le
     queue = CeleryQueue("redis://:hunter2@127.0.0.1:1/0", "fanout", "fanout")
 
     with pytest.raises(LedgerUnavailable) as told:
-        await Admission(ledger, queue, tree_limit=10).pump()
+        await Admission(ledger, queue).pump()
     await queue.close()
 
     assert "hunter2" not in str(told.value)

@@ -19,7 +19,7 @@ if host_limit > 0 and redis.call('SCARD', key('host', host)) >= host_limit then
 end
 local now = now_ms()
 if job[11] and job[11] ~= host and now - (job[12] or 0) < head_start
-    and (places_by_host(now)[job[11]] or 0) > redis.call('SCARD', key('host', job[11])) then
+    and (free_by_host(living_workers(now))[job[11]] or 0) > 0 then
   give_back(id, job[3])
   redis.call('HSET', key('job', id), 'dispatched', 0)
   make_ready(id, job[3])
@@ -31,6 +31,6 @@ local started = job[7] or tostring(now)
 redis.call('HSET', key('job', id), 'state', 'running', 'token', token, 'worker', worker, 'host', host,
   'files_host', host, 'claimed_at', now, 'beat_at', now, 'started_at', started, 'claim', request)
 redis.call('ZADD', key('leases'), now + lease, id)
-redis.call('SADD', key('host', host), id)
+occupy(id, worker, host)
 journal(id, attempt, {state = 'running', worker = worker, host = host})
 return {'claimed', token, attempt, job[4], job[5], job[6], started}

@@ -1,38 +1,119 @@
--- ARGV: prefix, most jobs to take, jobs at once in a tree, milliseconds that a message may be under way.
--- Takes waiting jobs for which the living workers have room, trees in turn. Returns id, number of the dispatch and
--- specification of each.
-local most, tree_limit, transit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+-- ARGV: prefix, most jobs to take, milliseconds that a message may be under way, a name for this request: one whose answer
+-- got lost is asked again under the same name, and has the jobs that it took; the oldest and the newest wire version that
+-- the caller reads; the policy where no worker has given one.
+-- Takes waiting jobs for which the living workers and the limits have room: tenants in turn by weight, a tenant's trees in
+-- turn, a tree's jobs by priority and age. Returns id, number of the dispatch and specification of each.
+local most, transit, request = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local oldest, newest = tonumber(ARGV[5]), tonumber(ARGV[6])
+local ADOPTED_AT_ONCE = 100
 local now = now_ms()
 
-local function capacity()
-  local total = 0
-  for _, places in pairs(places_by_host(now)) do total = total + places end
+local answered = redis.call('GET', key('dispatch', request))
+if answered then
+  local again = {}
+  for _, job in ipairs(cjson.decode(answered)) do
+    local is = redis.call('HMGET', key('job', job[1]), 'state', 'dispatched', 'dispatches', 'spec')
+    if is[1] == 'queued' and is[2] == '1' and tonumber(is[3]) == job[2] then again[#again + 1] = {job[1], job[2], is[4]} end
+  end
+  return again
+end
+
+-- A release without lanes kept a tree's waiting jobs in ready:<root>, and the trees in `trees`: they move over bit by bit.
+local old = redis.call('ZRANGE', key('trees'), 0, 0)[1]
+if old then
+  for _, id in ipairs(redis.call('ZRANGE', key('ready', old), 0, ADOPTED_AT_ONCE - 1)) do
+    redis.call('ZREM', key('ready', old), id)
+    if redis.call('HGET', key('job', id), 'state') == 'queued' then make_ready(id, old) end
+  end
+  if redis.call('EXISTS', key('ready', old)) == 0 then redis.call('ZREM', key('trees'), old) end
+end
+
+local policy = cjson.decode(redis.call('HGET', key('policy'), 'json') or ARGV[7])
+local workers, left = living_workers(now)
+
+-- How many jobs the workers can take beside those on their way; given a wire version, how many of that one.
+local function places(wire)
+  local total = -redis.call('ZCOUNT', key('transit'), wire or '-inf', wire or '+inf')
+  for _, free in pairs(free_by_host(workers, left, wire)) do total = total + free end
   return total
 end
 
-local room = math.min(most, capacity() - redis.call('ZCARD', key('leases')))
-local taken = {}
-while room > 0 do
-  local root = redis.call('ZRANGE', key('trees'), 0, 0)[1]
-  if not root then break end
-  if redis.call('SCARD', key('active', root)) >= tree_limit then
-    redis.call('ZREM', key('trees'), root)  -- comes back when one of its jobs gives its place back
-  else
-    local id = redis.call('ZPOPMIN', key('ready', root))[1]
-    if not id then
-      redis.call('ZREM', key('trees'), root)
-      redis.call('HDEL', key('served'), root)
-    else
-      local turn = redis.call('INCR', key('turns'))
-      redis.call('HSET', key('served'), root, turn)
-      redis.call('ZADD', key('trees'), turn, root)
-      redis.call('SADD', key('active', root), id)
-      redis.call('ZADD', key('leases'), now + transit, id)
-      redis.call('HSET', key('job', id), 'dispatched', 1)
-      local number = redis.call('HINCRBY', key('job', id), 'dispatches', 1)
-      taken[#taken + 1] = {id, number, redis.call('HGET', key('job', id), 'spec')}
-      room = room - 1
+local room, wire_room, agent_room, classes = math.min(most, places()), {}, {}, {}
+if room <= 0 then return {} end
+for _, name in ipairs(redis.call('SMEMBERS', key('classes'))) do
+  local agent, wire = string.match(name, '^(.*):(.*)$')
+  wire = tonumber(wire)
+  wire_room[wire] = wire_room[wire] or (oldest <= wire and wire <= newest and places(wire) or 0)
+  agent_room[agent] = agent_room[agent]
+    or (policy.agents[agent] or math.huge) - redis.call('SCARD', key('agent_active', agent))
+  classes[#classes + 1] = {name = name, agent = agent, wire = wire}
+end
+
+-- The first of all that stand first in a class with room, by its sorted set; its score and its class.
+local function first(kind, ...)
+  local best, score, of
+  for _, class in ipairs(classes) do
+    if agent_room[class.agent] > 0 and wire_room[class.wire] > 0 then
+      local head = redis.call('ZRANGE', key(kind, class.name, ...), 0, 0, 'WITHSCORES')
+      local due = tonumber(head[2])
+      if due and (not best or due < score or (due == score and head[1] < best)) then
+        best, score, of = head[1], due, class
+      end
     end
   end
+  return best, score, of
 end
+
+local function tenant_limit(tenant) return (policy.tenants[tenant] or {}).jobs or policy.tenant_jobs or math.huge end
+
+-- Puts the tree and the tenant that were served at their next places, wherever they are in turn.
+local function move_on(root, tenant, due)
+  local turn, start = redis.call('INCR', key('turns')), math.max(due, tonumber(redis.call('GET', key('virtual_time')) or 0))
+  local next_due = start + 1 / ((policy.tenants[tenant] or {}).weight or 1)
+  for _, class in ipairs(classes) do
+    redis.call('ZADD', key('trees', class.name, tenant), 'XX', turn, root)
+    redis.call('ZADD', key('tenants', class.name), 'XX', next_due, tenant)
+  end
+  redis.call('SET', key('virtual_time'), start)
+  redis.call('ZADD', key('finish_times'), next_due, tenant)
+  redis.call('ZREMRANGEBYSCORE', key('finish_times'), '-inf', start)
+end
+
+-- Sends a job on its way, and has its places held from now on.
+local function take(id, root, tenant, class)
+  redis.call('SADD', key('active', root), id)
+  redis.call('SADD', key('tenant_active', tenant), id)
+  redis.call('SADD', key('agent_active', class.agent), id)
+  redis.call('ZADD', key('transit'), class.wire, id)
+  redis.call('ZADD', key('leases'), now + transit, id)
+  redis.call('HSET', key('job', id), 'dispatched', 1)
+  agent_room[class.agent], wire_room[class.wire] = agent_room[class.agent] - 1, wire_room[class.wire] - 1
+  room = room - 1
+  return redis.call('HINCRBY', key('job', id), 'dispatches', 1)
+end
+
+-- Each turn takes a job, or finds a tree or a tenant full, which it then is until one of its running jobs ends.
+local taken, names = {}, {}
+while room > 0 do
+  local tenant, due = first('tenants')
+  if not tenant then break end
+  local root = first('trees', tenant)
+  if redis.call('SCARD', key('tenant_active', tenant)) >= tenant_limit(tenant) then
+    redis.call('SADD', key('full_tenants'), tenant)
+    for _, class in ipairs(redis.call('SMEMBERS', key('classes', tenant))) do withdraw_tenant(tenant, class) end
+  elseif redis.call('SCARD', key('active', root)) >= policy.tree_jobs then
+    redis.call('SADD', key('full_trees'), root)
+    for_each_lane(root, withdraw_tree)
+  else
+    local id, _, class = first('lane', root, tenant)
+    local job = redis.call('HMGET', key('job', id), 'state', 'spec')
+    if job[1] == 'queued' then
+      move_on(root, tenant, due)
+      local number = take(id, root, tenant, class)
+      taken[#taken + 1], names[#names + 1] = {id, number, job[2]}, {id, number}
+    end
+    leave_lane(id, root, class.name, tenant)
+  end
+end
+if #taken > 0 then redis.call('SET', key('dispatch', request), cjson.encode(names), 'PX', transit) end
 return taken

@@ -138,7 +138,7 @@ class StandIn:
 
     async def claim(self, job_id: str) -> Claim:
         await self._ledger.register(WORKER, 60)
-        await self._ledger.dispatch(1000, 1000)
+        await self._ledger.dispatch(1000)
         claim = await self._ledger.claim(job_id, WORKER, 60)
         assert isinstance(claim, Claim)
         return claim

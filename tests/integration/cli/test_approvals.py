@@ -44,7 +44,7 @@ class Waiting:
     async def park(self, job_id: str, *arguments: dict[str, Any]) -> list[str]:
         await self.ledger.register(WORKER, 60)
         await self.ledger.submit([make_spec(id=job_id, agent="builder")])
-        await self.ledger.dispatch(100, 100)
+        await self.ledger.dispatch(100)
         claim = await self.ledger.claim(job_id, WORKER, 60)
         assert not isinstance(claim, str)
         asked = [

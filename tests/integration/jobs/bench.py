@@ -100,7 +100,7 @@ class Bench:
         self.provider = FaultyProvider(LocalProvider(self.blobs.fetch, root=self.sandboxes, owner="bench"))
         self.arrived: asyncio.Queue[str] = asyncio.Queue()
         self.queue = InMemoryQueue(self.arrived.put)
-        self.admission = Admission(self.ledger, self.queue, tree_limit=100)
+        self.admission = Admission(self.ledger, self.queue)
         self.worker = make_worker()
         self.heartbeats = Heartbeats(self.ledger, lease_seconds)
         self.shown: list[str] = []

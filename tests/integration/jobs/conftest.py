@@ -34,7 +34,7 @@ class Hand:
 
     async def claim(self, job_id: str) -> Claim:
         await self.ledger.register(make_worker(), 600)
-        await self.ledger.dispatch(1000, 1000)
+        await self.ledger.dispatch(1000)
         claim = await self.ledger.claim(job_id, make_worker(), 60)
         assert isinstance(claim, Claim), claim
         return claim

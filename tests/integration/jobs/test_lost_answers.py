@@ -38,7 +38,7 @@ async def place(redis_server: RedisProcess, redis_url: str) -> AsyncIterator[Pla
 
 async def dispatched(place: Place) -> str:
     (job_id,) = await place.ledger.submit([make_spec(max_attempts=1)])
-    await place.ledger.dispatch(10, 10)
+    await place.ledger.dispatch(10)
     return job_id
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
+from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.spec import TreeBounds
+from orchestrator.jobs.worker_info import WorkerInfo
 
 TRANSIT_MS = 15_000
 HEAD_START_MS = 2_000
@@ -20,9 +23,13 @@ class Job:
     priority: int
     max_attempts: int
     sequence: int
+    tenant: str = "default"
+    agent: str = "general-purpose"
+    wire: int = 1
     state: str = "queued"
     attempt: int = 0
     token: int | None = None
+    worker: str | None = None
     host: str | None = None
     lease_end: int | None = None
     """Of a running attempt, or of a message on its way."""
@@ -43,13 +50,22 @@ class Job:
     def is_ready(self) -> bool:
         return self.state == "queued" and self.lease_end is None
 
+    @property
+    def is_on_its_way(self) -> bool:
+        return self.state == "queued" and self.lease_end is not None
+
+
+def _fits(job: Job, fields: dict[str, str]) -> bool:
+    return all(getattr(job, name) == value for name, value in fields.items())
+
 
 class Model:
     """Jobs and their states; every method does what the script of its name promises."""
 
-    def __init__(self, places: dict[str, int]) -> None:
-        self.places = places
-        """By host; their workers live."""
+    def __init__(self, workers: Collection[WorkerInfo]) -> None:
+        self.workers = workers
+        """They live, and take jobs."""
+        self.policy = AdmissionPolicy()
         self.now = 1_700_000_000_000
         self.jobs: dict[str, Job] = {}
         self.decided: dict[str, str] = {}
@@ -61,23 +77,56 @@ class Model:
         self.parked_children: dict[str, int] = {}
         """Tree -> children that its jobs submitted when they parked."""
 
-    def submit(self, job_id: str, root: str, parent: str | None, priority: int, max_attempts: int) -> None:
+    def submit(
+        self, job_id: str, root: str, parent: str | None, priority: int, max_attempts: int, **lane: Any
+    ) -> None:
         if job_id not in self.jobs:
-            self.jobs[job_id] = Job(job_id, root, parent, priority, max_attempts, len(self.jobs))
+            self.jobs[job_id] = Job(job_id, root, parent, priority, max_attempts, len(self.jobs), **lane)
 
     def ready(self, root: str) -> list[Job]:
         """A tree's waiting jobs, first to go first."""
         waiting = [job for job in self.jobs.values() if job.root == root and job.is_ready]
         return sorted(waiting, key=lambda job: job.rank)
 
-    def active(self, root: str) -> list[Job]:
-        return [job for job in self.jobs.values() if job.root == root and job.lease_end is not None]
+    def active(self, **of: str) -> set[str]:
+        """The jobs on their way or running whose fields are those."""
+        return {job.id for job in self.jobs.values() if job.lease_end is not None and _fits(job, of)}
+
+    def places(self, wire: int | None = None) -> int:
+        """How many jobs the workers can take beside those on their way; given a wire version, of that one."""
+        on_their_way = [job for job in self.jobs.values() if job.is_on_its_way and wire in (None, job.wire)]
+        return sum(self.free_places(wire).values()) - len(on_their_way)
+
+    def free_places(self, wire: int | None = None) -> dict[str, int]:
+        """By host."""
+        free: dict[str, int] = {}
+        for worker in self.workers:
+            if wire is None or worker.wire_oldest <= wire <= worker.wire_newest:
+                held = sum(job.worker == worker.name for job in self.jobs.values())
+                free[worker.host] = free.get(worker.host, 0) + max(0, worker.concurrency - held)
+        for worker in self.workers:
+            if worker.host_limit and worker.host in free:
+                left = worker.host_limit - sum(job.host == worker.host for job in self.jobs.values())
+                free[worker.host] = min(free[worker.host], max(0, left))
+        return free
+
+    def may_go(self, job: Job) -> bool:
+        """Whether no limit stands against it."""
+        if not job.is_ready or self.places(job.wire) <= 0:
+            return False
+        limits = (
+            (self.active(root=job.root), self.policy.tree_jobs),
+            (self.active(tenant=job.tenant), self.policy.tenant_limit(job.tenant)),
+            (self.active(agent=job.agent), self.policy.agents.get(job.agent)),
+        )
+        return all(limit is None or len(active) < limit for active, limit in limits)
 
     def dispatched(self, job_id: str) -> None:
         self.jobs[job_id].lease_end = self.now + TRANSIT_MS
 
-    def claim(self, job_id: str, host: str, host_limit: int, lease_ms: int) -> str:
+    def claim(self, job_id: str, worker: WorkerInfo, lease_ms: int) -> str:
         """`claimed` or why not."""
+        host, host_limit = worker.host, worker.host_limit
         job = self.jobs.get(job_id)
         if job is None:
             return "unknown"
@@ -92,7 +141,7 @@ class Model:
             self._give_back(job)
             return "waits for its host"
         job.state, job.host, job.lease_end = "running", host, self.now + lease_ms
-        job.files_host = host
+        job.worker, job.files_host = worker.name, host
         job.attempt += 1
         job.history.append("running")
         return "claimed"
@@ -199,7 +248,7 @@ class Model:
         own = job.files_host
         if own is None or own == host or self.now - job.requeued_at >= HEAD_START_MS:
             return False
-        return self.places[own] > sum(other.host == own for other in self.jobs.values())
+        return self.free_places().get(own, 0) > 0
 
     def _is_awaited(self, job: Job, child: str, bounds: TreeBounds) -> bool:
         """Submit a child where there is none; whether it has yet to end."""
@@ -210,7 +259,7 @@ class Model:
                 self._tell(job, "refused")
                 return False
             self.parked_children[job.root] += 1
-            self.submit(child, job.root, job.id, 0, 3)
+            self.submit(child, job.root, job.id, 0, 3, tenant=job.tenant)
         state = self.jobs[child].state
         if state in TERMINAL:
             self._tell(job, state)
@@ -227,7 +276,7 @@ class Model:
         return job.state == "running" and job.token == token
 
     def _give_back(self, job: Job) -> None:
-        job.token = job.host = job.lease_end = None
+        job.token = job.worker = job.host = job.lease_end = None
 
     def _requeue(self, job: Job) -> None:
         self._give_back(job)

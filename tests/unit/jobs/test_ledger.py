@@ -13,8 +13,8 @@ from orchestrator.jobs.failures import InvalidJob, MessagesUnread, UnknownJob
 from orchestrator.jobs.journal import EventType, Journal
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.ledger import Claim, Dispatched, Ledger
+from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.state import JobState
-from orchestrator.jobs.worker_info import waiting_reason
 from tests.builders import make_result, make_spec, make_worker
 from workers.commit import UNREAD_CHARACTERS, commit
 
@@ -40,8 +40,8 @@ def journal(redis: FakeAsyncRedis) -> Journal:
     return Journal(redis, Keys())
 
 
-async def dispatch_all(ledger: Ledger, tree_limit: int = 100) -> list[str]:
-    return [job.spec.id for job in await ledger.dispatch(100, tree_limit)]
+async def dispatch_all(ledger: Ledger) -> list[str]:
+    return [job.spec.id for job in await ledger.dispatch(100)]
 
 
 async def claimed(ledger: Ledger, job_id: str, lease: float = LEASE) -> Claim:
@@ -85,14 +85,13 @@ async def test_a_record_holds_the_specification_and_where_the_job_stands(ledger:
     assert (record.state, record.attempt, record.root_id) == (JobState.QUEUED, 0, spec.id)
 
 
-async def test_without_a_worker_nothing_is_dispatched_and_the_record_can_say_why(
+async def test_without_a_worker_nothing_is_dispatched(
     redis: FakeAsyncRedis,
 ) -> None:
     ledger = Ledger(redis, Keys())
-    (job_id,) = await ledger.submit([make_spec()])
+    await ledger.submit([make_spec()])
 
-    assert await ledger.dispatch(10, 10) == []
-    assert waiting_reason(await ledger.get(job_id), await ledger.workers()) == "a worker: none is running"
+    assert await ledger.dispatch(10) == []
 
 
 async def test_trees_are_served_in_turn(ledger: Ledger) -> None:
@@ -100,7 +99,7 @@ async def test_trees_are_served_in_turn(ledger: Ledger) -> None:
     small = [make_spec(f"b{number}", root_id="B") for number in range(3)]
     await ledger.submit([*big, *small])
 
-    order = [job.spec.description for job in await ledger.dispatch(100, 100)]
+    order = [job.spec.description for job in await ledger.dispatch(100)]
 
     assert order == ["a0", "b0", "a1", "b1", "a2", "b2", "a3", "a4"]
 
@@ -109,20 +108,21 @@ async def test_a_higher_priority_goes_first_within_a_tree(ledger: Ledger) -> Non
     specs = [make_spec(str(priority), root_id="A", priority=priority) for priority in (-5, 0, 100)]
     await ledger.submit(specs)
 
-    order = [job.spec.description for job in await ledger.dispatch(100, 100)]
+    order = [job.spec.description for job in await ledger.dispatch(100)]
 
     assert order == ["100", "0", "-5"]
 
 
 async def test_a_tree_at_its_limit_waits_until_one_of_its_jobs_ends(ledger: Ledger) -> None:
+    await ledger.register(WORKER, 60, AdmissionPolicy(tree_jobs=2))
     await ledger.submit([make_spec(root_id="A") for _ in range(4)])
 
-    first, second = await dispatch_all(ledger, tree_limit=2)
-    assert await dispatch_all(ledger, tree_limit=2) == []
+    first, second = await dispatch_all(ledger)
+    assert await dispatch_all(ledger) == []
     claim = await claimed(ledger, first)
     await ledger.finish(first, claim.token, make_result(first), {})
 
-    assert len(await dispatch_all(ledger, tree_limit=2)) == 1
+    assert len(await dispatch_all(ledger)) == 1
     assert second
 
 
@@ -217,7 +217,7 @@ async def test_a_message_that_got_lost_is_dispatched_again(
     await asyncio.sleep(0.1)
 
     await ledger.reap()
-    again: list[Dispatched] = await ledger.dispatch(10, 10)
+    again: list[Dispatched] = await ledger.dispatch(10)
 
     assert [(job.spec.id, job.number) for job in again] == [(job_id, 2)]
 

@@ -21,20 +21,23 @@ from orchestrator.jobs.failures import AnsweredAlready, UnknownApproval, Unknown
 from orchestrator.jobs.journal import EventType, Journal
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.ledger import Claim, Ledger
-from orchestrator.jobs.spec import TreeBounds
+from orchestrator.jobs.policy import AdmissionPolicy, TenantShare
+from orchestrator.jobs.spec import JobSpec, TreeBounds
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.stored import submission
 from tests.builders import make_result, make_spec, make_worker
-from tests.unit.jobs.ledger_model import TERMINAL, Model
+from tests.unit.jobs.ledger_model import TERMINAL, Job, Model
 
 Value = TypeVar("Value")
 
 ROOTS = ("tree-a", "tree-b", "tree-c")
 WORKERS = (
     make_worker("w1", host="h1", concurrency=3),
-    make_worker("w2", host="h2", concurrency=2, host_limit=1),
+    make_worker("w2", host="h2", concurrency=2, host_limit=1, wire_newest=2),
 )
-PLACES = 4
-"""Three on the first host, one on the second, whose own limit is less than its worker's concurrency."""
+"""Three places on the first host; one on the second, whose own limit is less than its worker can run."""
+TENANTS = {"ann": TenantShare(weight=3), "bob": TenantShare(jobs=2), "cy": TenantShare()}
+AGENTS = ("builder", "general-purpose")
 BOUNDS = TreeBounds(max_children=3, max_tree_children=5)
 LEASE_SECONDS = 9.0
 FOR_EVER_SECONDS = 1e9
@@ -51,75 +54,111 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.model = Model({"h1": 3, "h2": 1})
-        self.tree_limit = 1
+        self.model = Model(WORKERS)
+        self.started = 1
         self.loop = asyncio.new_event_loop()
         clock = SimpleNamespace(time=lambda: self.model.now / 1000)
         self.clock = mock.patch.object(server_mixin, "time", clock)
+        self.wires = mock.patch.multiple("orchestrator.jobs.ledger", WIRE_NEWEST=2, submission=_submission)
         self.clock.start()
+        self.wires.start()
         self.redis = FakeAsyncRedis(decode_responses=True)
         self.ledger = Ledger(self.redis, Keys())
         self.journal = Journal(self.redis, Keys())
 
     def teardown(self) -> None:
         self.run(self.redis.aclose())
+        self.wires.stop()
         self.clock.stop()
         self.loop.close()
 
     def run(self, work: Coroutine[Any, Any, Value]) -> Value:
         return self.loop.run_until_complete(work)
 
-    @initialize(tree_limit=st.integers(1, 3))
-    def workers_live(self, tree_limit: int) -> None:
-        self.tree_limit = tree_limit  # the same for all: what one of them passes over, another does not offer
+    @initialize()
+    def workers_live(self) -> None:
         for worker in WORKERS:
             self.run(self.ledger.register(worker, FOR_EVER_SECONDS))
+
+    @initialize(tree=st.integers(1, 3), tenant=st.none() | st.integers(1, 3), agent=st.integers(1, 3))
+    def a_policy_is_given(self, tree: int, tenant: int | None, agent: int) -> None:
+        self._give_policy(tree, tenant, agent)
+
+    @rule(tree=st.integers(1, 3), tenant=st.none() | st.integers(1, 3), agent=st.integers(1, 3))
+    def a_worker_with_other_limits_starts(self, tree: int, tenant: int | None, agent: int) -> None:
+        self._give_policy(tree, tenant, agent)
+
+    def _give_policy(self, tree: int, tenant: int | None, agent: int) -> None:
+        self.model.policy = AdmissionPolicy(
+            tree_jobs=tree, tenant_jobs=tenant, tenants=TENANTS, agents={"builder": agent}
+        )
+        self.started += 1
+        self.run(self.ledger.register(WORKERS[0], FOR_EVER_SECONDS, self.model.policy, self.started))
+        older = AdmissionPolicy(tree_jobs=1)
+        self.run(self.ledger.register(WORKERS[1], FOR_EVER_SECONDS, older, self.started - 1))
 
     @rule(
         target=jobs,
         root=st.sampled_from(ROOTS),
         priority=st.integers(-1, 1),
         max_attempts=st.integers(1, 3),
+        lane=st.fixed_dictionaries(
+            {
+                "tenant": st.sampled_from(sorted(TENANTS)),
+                "agent": st.sampled_from(AGENTS),
+                "wire": st.integers(1, 2),
+            }
+        ),
     )
-    def submit(self, root: str, priority: int, max_attempts: int) -> str:
-        return self._submit(root, None, priority, max_attempts)
+    def submit(self, root: str, priority: int, max_attempts: int, lane: dict[str, Any]) -> str:
+        return self._submit(root, None, priority, max_attempts, **lane)
 
     @rule(target=jobs, parent=jobs, priority=st.integers(-1, 1))
     def submit_child(self, parent: str, priority: int) -> str:
-        return self._submit(self.model.jobs[parent].root, parent, priority, 2)
+        above = self.model.jobs[parent]
+        return self._submit(above.root, parent, priority, 2, tenant=above.tenant)
 
-    def _submit(self, root: str, parent: str | None, priority: int, max_attempts: int) -> str:
+    def _submit(self, root: str, parent: str | None, priority: int, max_attempts: int, **lane: Any) -> str:
         job_id = f"job-{len(self.model.jobs)}"
+        fields = {name: value for name, value in lane.items() if name != "wire"}
         spec = make_spec(
-            id=job_id, root_id=root, parent_id=parent, priority=priority, max_attempts=max_attempts
-        )
+            id=job_id, root_id=root, parent_id=parent, priority=priority, max_attempts=max_attempts,
+            labels={"wire": str(lane.get("wire", 1))}, **fields,
+        )  # fmt: skip
         assert self.run(self.ledger.submit([spec, spec])) == [job_id, job_id]  # twice is one job
-        self.model.submit(job_id, root, parent, priority, max_attempts)
+        self.model.submit(job_id, root, parent, priority, max_attempts, **lane)
         return job_id
 
     @rule(most=st.integers(1, 5))
     def dispatch(self, most: int) -> None:
-        before = {root: self.model.ready(root) for root in ROOTS}
-        room = {root: self.tree_limit - len(self.model.active(root)) for root in ROOTS}
-        held = sum(job.lease_end is not None for job in self.model.jobs.values())
-        taken = [job.spec.id for job in self.run(self.ledger.dispatch(most, self.tree_limit))]
-        for job_id in taken:
-            self.model.dispatched(job_id)
-        for root in ROOTS:  # each tree's first ones go first
-            of_tree = [job_id for job_id in taken if self.model.jobs[job_id].root == root]
-            assert of_tree == [job.id for job in before[root]][: len(of_tree)]
-            assert len(of_tree) <= max(0, room[root])
-        counts = Counter(self.model.jobs[job_id].root for job_id in taken)
-        open_trees = {root for root in ROOTS if counts[root] < min(len(before[root]), room[root])}
-        assert len(taken) <= min(most, PLACES - held) or not taken
-        if open_trees:  # nothing is left standing while there is room, and trees come in turn
-            assert len(taken) >= min(most, PLACES - held)
-            assert max(counts.values(), default=0) - min(counts[root] for root in open_trees) <= 1
+        room, model = max(0, min(most, self.model.places())), self.model
+        taken = [model.jobs[job.spec.id] for job in self.run(self.ledger.dispatch(most))]
+        for job in taken:
+            assert model.may_go(job)  # no limit is exceeded
+            of_tree = [other for other in model.ready(job.root) if other.tenant == job.tenant]
+            assert next(other for other in of_tree if model.may_go(other)) is job  # its tree's first
+            model.dispatched(job.id)
+        left = [job for job in model.jobs.values() if model.may_go(job)]
+        assert len(taken) == room or not left  # nothing is left while there is room
+        assert len(taken) <= room
+        self._turns_were_fair(taken, left)
+
+    def _turns_were_fair(self, taken: list[Job], left: list[Job]) -> None:
+        """What is left could have gone all the time, so nobody may be far ahead of it."""
+        trees = Counter((job.tenant, job.root) for job in taken)
+        tenants = Counter(job.tenant for job in taken)
+        for job in left:
+            mine = trees[job.tenant, job.root]
+            assert all(count <= mine + 1 for (tenant, _), count in trees.items() if tenant == job.tenant)
+            weight = TENANTS[job.tenant].weight
+            for tenant, count in tenants.items():
+                other = TENANTS[tenant].weight
+                assert count / other <= (tenants[job.tenant] + 1) / weight + 1 / other + 1e-9
 
     @rule(target=claims, job_id=jobs, worker=st.sampled_from(WORKERS))
     def claim(self, job_id: str, worker: Any) -> Any:
         claim = self.run(self.ledger.claim(job_id, worker, LEASE_SECONDS))
-        expected = self.model.claim(job_id, worker.host, worker.host_limit, int(LEASE_SECONDS * 1000))
+        expected = self.model.claim(job_id, worker, int(LEASE_SECONDS * 1000))
         if isinstance(claim, str):
             assert claim == expected
             return multiple()
@@ -170,7 +209,12 @@ class LedgerMachine(RuleBasedStateMachine):
         job_id = claim.spec.id
         ids = [f"ap-{job_id}-{number}" for number in sorted(numbers)]
         specs = [
-            make_spec(id=f"{job_id}-{number}", root_id=claim.spec.root_id, parent_id=job_id)
+            make_spec(
+                id=f"{job_id}-{number}",
+                root_id=claim.spec.root_id,
+                parent_id=job_id,
+                tenant=claim.spec.tenant,
+            )
             for number in sorted(children)
         ]
         asked = [_approval(job_id, one) for one in ids]
@@ -226,10 +270,17 @@ class LedgerMachine(RuleBasedStateMachine):
         leases = dict(self.run(self.redis.zrange(Keys().leases, 0, -1, withscores=True)))
         assert leases == {job.id: job.lease_end for job in jobs if job.lease_end is not None}
         for root in ROOTS:
-            active = self.run(self.redis.smembers(f"fanout:active:{root}"))
-            assert active == {job.id for job in self.model.active(root)}
-            ready = self.run(self.redis.zrange(f"fanout:ready:{root}", 0, -1))
-            assert ready == [job.id for job in self.model.ready(root)]
+            active = self.run(self.redis.smembers(Keys().active(root)))
+            assert active == self.model.active(root=root)
+        for tenant in TENANTS:
+            active = self.run(self.redis.smembers(Keys().tenant_active(tenant)))
+            assert active == self.model.active(tenant=tenant)
+        for agent in AGENTS:
+            active = self.run(self.redis.smembers(Keys().agent_active(agent)))
+            assert active == self.model.active(agent=agent)
+        lanes = [lane for root in ROOTS for lane in self.run(self.redis.keys(f"fanout:lane:*:{root}:*"))]
+        ready = [job_id for lane in lanes for job_id in self.run(self.redis.zrange(lane, 0, -1))]
+        assert sorted(ready) == sorted(job.id for job in jobs if job.is_ready)
         for host in ("h1", "h2"):
             held = self.run(self.redis.smembers(f"fanout:host:{host}"))
             assert held == {job.id for job in jobs if job.host == host}
@@ -255,6 +306,12 @@ class LedgerMachine(RuleBasedStateMachine):
             assert awaited == job.awaited
             assert not awaited or job.state == "waiting"
             assert all(self.model.jobs[child].state not in TERMINAL for child in awaited)
+
+
+def _submission(spec: JobSpec) -> tuple[str | int, ...]:
+    """As ever, with the wire version that the test chose."""
+    *values, _, stored = submission(spec)
+    return (*values, int(spec.labels.get("wire", 1)), stored)
 
 
 def _approval(job_id: str, approval_id: str) -> Approval:

@@ -52,7 +52,7 @@ async def running(ledger: Ledger, **fields: Any) -> Claim:
 
 
 async def claimed(ledger: Ledger) -> Claim:
-    (job,) = await ledger.dispatch(1, 1)
+    (job,) = await ledger.dispatch(1)
     claim = await ledger.claim(job.spec.id, WORKER, 10)
     assert isinstance(claim, Claim), claim
     return claim

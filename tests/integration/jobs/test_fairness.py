@@ -1,0 +1,187 @@
+"""Limits of tenants and agents, and whose turn it is, on real workers and as the journals tell it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from config.agent_definitions import load_agent_definitions
+from orchestrator.client import JobClient
+from orchestrator.jobs.journal import EventType
+from orchestrator.jobs.spec import JobSpec
+from tests.builders import make_spec
+from tests.integration.scripts import DONE, conversation, says, shell, write_script
+from tests.services import Installation, installation
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+
+LEASE_SECONDS, REAP_SECONDS = 3.0, 1.0
+BUSY_MACHINE_SECONDS = 2.0
+"""Until a job that may run again does so, on a machine with more to do."""
+PLACES = 6
+TENANT_JOBS, PAIR_JOBS = 4, 2
+SCRIPT = (
+    conversation("a while", shell("sleep 1"), DONE),
+    conversation(".*", says("## Summary\nNothing to do.")),
+)
+
+
+class Span(NamedTuple):
+    """From when to when an attempt had its place."""
+
+    begin: float
+    end: float
+    worker: str
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    folder = tmp_path_factory.mktemp("fairness")
+    agents = folder / "agents"
+    agents.mkdir()
+    for name, most in (("pair", PAIR_JOBS), ("single", 1)):
+        definition = f"name: {name}\ndescription: d\ninstruction: work\nmax_running: {most}\n"
+        (agents / f"{name}.yaml").write_text(definition)
+    tenants = {"heavy": {"weight": 3}, "small": {"jobs": TENANT_JOBS}}
+    environment = {
+        "FANOUT_TENANTS": json.dumps(tenants),
+        "FANOUT_AGENTS_DIR": str(agents),
+        "FANOUT_WORKER__LEASE_SECONDS": str(LEASE_SECONDS),
+        "FANOUT_WORKER__REAP_INTERVAL_SECONDS": str(REAP_SECONDS),
+    }
+    with installation(folder, script=write_script(folder, *SCRIPT), **environment) as made:
+        made.definitions = load_agent_definitions(agents)
+        made.start_worker(PLACES)
+        yield made
+
+
+async def submitted(client: JobClient, specs: Iterable[JobSpec]) -> list[str]:
+    return await client.submit_many([(spec, None) for spec in specs])
+
+
+def tree(name: str, count: int, **fields: Any) -> list[JobSpec]:
+    return [make_spec(f"{name} {number}", **{"root_id": name, **fields}) for number in range(count)]
+
+
+async def spans(client: JobClient, ids: Iterable[str]) -> list[Span]:
+    """Those of all attempts, also of the one that a lost worker had until it was taken back."""
+    found = []
+    for job_id in ids:
+        begin, worker = 0.0, ""
+        async for event in client.events(job_id, follow=False):
+            if event.type is not EventType.JOB_STATE:
+                continue
+            if begin:
+                found.append(Span(begin, event.at, worker))
+            runs = event.data["state"] == "running"
+            begin, worker = (event.at, str(event.data["worker"])) if runs else (0.0, "")
+    return found
+
+
+def at_once(ran: Iterable[Span]) -> list[tuple[float, int]]:
+    """How many ran from when on; of an end and a begin in one millisecond the end goes first."""
+    edges = sorted([(span.end, -1) for span in ran] + [(span.begin, 1) for span in ran])
+    running, counts = 0, []
+    for at, step in edges:
+        running += step
+        counts.append((at, running))
+    return counts
+
+
+def most(ran: Iterable[Span]) -> int:
+    return max(count for _, count in at_once(ran))
+
+
+async def begun(client: JobClient, ids: Iterable[str], count: int) -> list[str]:
+    """The first of the jobs to begin, in that order, once so many have."""
+    wanted = list(ids)
+    async with asyncio.timeout(60):
+        while True:
+            records = await asyncio.gather(*(client.get(job_id) for job_id in wanted))
+            started = sorted((record.started_at, record.id) for record in records if record.started_at)
+            if len(started) >= count:
+                return [job_id for _, job_id in started[:count]]
+            await asyncio.sleep(0.2)
+
+
+async def runs_on(client: JobClient, ids: Iterable[str], worker: str) -> None:
+    """Wait until one of the jobs runs there."""
+    wanted = list(ids)
+    async with asyncio.timeout(30):
+        while True:
+            records = await asyncio.gather(*(client.get(job_id) for job_id in wanted))
+            if any((record.worker or "").endswith(worker) for record in records):
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_limits_hold_across_the_death_of_a_worker_and_are_full_again_after_its_leases(
+    place: Installation,
+) -> None:
+    doomed = place.start_worker(PLACES)
+    async with place.client() as client:
+        await place.ready(client, 2)
+        ids = await submitted(client, tree("a while", 16, root_id="small", tenant="small"))
+        pairs = await submitted(client, tree("a while", 6, root_id="pairs", tenant="other", agent="pair"))
+        assert doomed.process is not None
+        name = f"-{doomed.process.pid}"
+        await runs_on(client, ids, name)
+        killed_at = time.time()
+        await asyncio.to_thread(doomed.kill)
+        results = [await client.wait(job_id, 60) for job_id in [*ids, *pairs]]
+        ran, pair_ran = await spans(client, ids), await spans(client, pairs)
+    assert all(result.success for result in results)
+    assert most(ran) == TENANT_JOBS
+    assert most(pair_ran) == PAIR_JOBS
+    lost = [span for span in ran if span.worker.endswith(name) and span.end > killed_at]
+    assert lost, "the killed worker ran nothing"
+    living = [span for span in ran if span not in lost]
+    full_at = next(at for at, count in at_once(living) if at > killed_at and count == TENANT_JOBS)
+    assert full_at - killed_at < LEASE_SECONDS + REAP_SECONDS + BUSY_MACHINE_SECONDS
+
+
+async def test_tenants_are_served_by_their_weight(place: Installation) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        specs = [*tree("heavy", 50, tenant="heavy"), *tree("light", 50, tenant="light")]
+        ids = await submitted(client, specs)  # a hundred are stored in one step
+        order = await begun(client, ids, 40)
+        for job_id in ids:
+            await client.cancel(job_id)
+
+    assert 28 <= sum(job_id in ids[:50] for job_id in order) <= 32, "30 of 40 is three to one"
+
+
+async def test_a_tree_of_three_does_not_wait_behind_a_tree_of_a_thousand(place: Installation) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        (parent,) = await submitted(client, [make_spec("a while", root_id="big")])
+        below = {"parent_id": parent, "depth": 1}  # so that one call ends them all
+        big = await submitted(client, tree("big", 1000, **below))
+        await begun(client, big[:20], 10)
+        small = await submitted(client, tree("small", 3))
+        submitted_at = max([(await client.get(job_id)).submitted_at for job_id in small])
+        for job_id in small:
+            assert (await client.wait(job_id, 60)).success
+        began = max([(await client.get(job_id)).started_at or 0 for job_id in small])
+        ran = [record.started_at or 0 for record in [await client.get(job_id) for job_id in big[:200]]]
+        await client.cancel(parent)
+
+    meanwhile = sum(submitted_at < at < began for at in ran)
+    assert meanwhile <= len(small) + 2 * PLACES, "its share, and what was on its way already"
+
+
+async def test_a_higher_priority_goes_first(place: Installation) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        priorities = [0, -5, 7, 7, 100, -100]
+        specs = [make_spec(f"{rank}", root_id="ranks", agent="single", priority=rank) for rank in priorities]
+        ids = await submitted(client, specs)
+        order = await begun(client, ids, len(ids))
+
+    assert [priorities[ids.index(job_id)] for job_id in order] == sorted(priorities, reverse=True)
