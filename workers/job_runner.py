@@ -21,10 +21,11 @@ from orchestrator.jobs.failures import (
     JobFailure,
     LeaseLost,
     LedgerUnavailable,
+    NotUnderstood,
     UnknownAgent,
 )
 from orchestrator.jobs.journal import EventType, Journal
-from orchestrator.jobs.ledger import Claim, Ledger
+from orchestrator.jobs.ledger import NOT_UNDERSTOOD, Claim, Ledger
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import Limits, TreeBounds
 from orchestrator.jobs.state import JobState
@@ -147,7 +148,7 @@ class JobRunner:
         claim = await self._ledger.claim(job_id, self._me(), self._lease_seconds)
         if isinstance(claim, str):
             log.info("claim refused", job=job_id, reason=claim)
-            if claim in {"host full", "waits for its host"}:
+            if claim in {"host full", "waits for its host"} or claim.startswith(NOT_UNDERSTOOD):
                 await asyncio.sleep(FULL_HOST_SECONDS)
             return None
         with structlog.contextvars.bound_contextvars(
@@ -255,7 +256,8 @@ class JobRunner:
     async def _collect(self, sandbox: Sandbox, lease: HeldLease, attempt: _Attempt) -> None:
         """Put the changes in the blob store, whatever ended the attempt; a failure here is its failure."""
         outcome, stopped = attempt.outcome, attempt.stopped_by
-        if not lease.is_held or isinstance(stopped, (LeaseLost, ShuttingDown)) or outcome.waits:
+        goes_on = outcome.waits or isinstance(outcome.failure, NotUnderstood)
+        if not lease.is_held or isinstance(stopped, (LeaseLost, ShuttingDown)) or goes_on:
             return
         try:
             await self._store_changes(
@@ -286,6 +288,10 @@ class JobRunner:
             return None
         if isinstance(failure, ShuttingDown):
             await self._insist(lambda: self._ledger.release(job_id, token, str(failure)))
+            return None
+        if isinstance(failure, NotUnderstood):
+            why, newer = str(failure), self._me().wire_newest + 1
+            await self._insist(lambda: self._ledger.release(job_id, token, why, wire=newer))
             return None
         if failure is None and outcome.waits:
             awaited = outcome.approvals, outcome.children or (), self._bounds

@@ -14,12 +14,13 @@ from typing import Any
 from google.adk.events import Event
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.sessions import InMemorySessionService, Session
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 
 from orchestrator.blobs import BlobStore
 from orchestrator.deep_agent.approval.requests import confirmation_answers, confirmation_calls
 from orchestrator.deep_agent.context.compaction import later_than
 from orchestrator.deep_agent.inbox import message_number
+from orchestrator.jobs.failures import NotUnderstood
 from orchestrator.jobs.journal import EventType, Journal, JournalEvent
 from workers.heartbeat import HeldLease
 from workers.past import Past, of_conversation
@@ -76,11 +77,19 @@ class AttemptJournal:
         self._count_message(event)
 
     async def past(self) -> Past:
-        """What earlier attempts left of the conversation that goes on."""
+        """What earlier attempts left of the conversation that goes on.
+
+        Raises:
+            NotUnderstood: another release wrote something of it that this one cannot read.
+        """
         past = Past()
         for entry in of_conversation(await self._journal.read(self._lease.claim.spec.id)):
             raw = await self._raw_event(entry)
-            past.note(entry, None if raw is None else Event.model_validate_json(raw))
+            try:
+                past.note(entry, None if raw is None else Event.model_validate_json(raw))
+            except ValidationError:
+                why = f"The job's journal has a {entry.type} of a form that this release does not know."
+                raise NotUnderstood(why) from None
         for event in past.events:
             self._count_message(event)
         return past

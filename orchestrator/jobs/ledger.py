@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any
 from uuid import uuid4
 
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 from redis.asyncio import Redis
 
 from orchestrator.jobs.approvals import (
@@ -26,13 +26,13 @@ from orchestrator.jobs.approvals import (
     stored_approval,
     waiting_words,
 )
-from orchestrator.jobs.failures import InvalidJob, MessagesUnread, UnknownJob
+from orchestrator.jobs.failures import InvalidJob, MessagesUnread, NotUnderstood, UnknownJob
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.redis_errors import redis_failures
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import JobSpec, TreeBounds
 from orchestrator.jobs.state import JobRecord, JobState
-from orchestrator.jobs.stored import entry_of_child, record_of, submission
+from orchestrator.jobs.stored import entry_of_child, read, record_of, shown_specification, submission
 from orchestrator.jobs.worker_info import WorkerInfo, worker_of
 
 SUBMIT_BATCH = 100
@@ -43,6 +43,8 @@ HEAD_START_SECONDS = 2.0
 """How long a job that was begun is kept for the host that has its files, after it was queued again: a few
 turns of the queue, and short enough for a job to be at work again 4 s after its worker was stopped."""
 REAP_BATCH = 200
+NOT_UNDERSTOOD = "wire version"
+"""How claim.lua begins the refusal of a job that the worker's release does not know."""
 FORGET_BATCH = 100
 """Jobs in one script call; a long journal takes Redis a millisecond to remove."""
 MAX_MESSAGE_CHARACTERS = 20_000
@@ -182,6 +184,22 @@ class Ledger:
                 hashes = await pipe.execute()
         return [record_of(fields) for fields in hashes if fields]
 
+    async def specification(self, job_id: str) -> JobSpec:
+        """What a job was submitted as, whole.
+
+        Raises:
+            UnknownJob: there is none.
+            NotUnderstood: another release submitted it, with what this one does not know.
+        """
+        with redis_failures():
+            spec = await self._redis.hget(self._keys.job(job_id), "spec")
+        if spec is None:
+            raise UnknownJob(f"There is no job {job_id}.")
+        try:
+            return JobSpec.model_validate_json(spec)
+        except ValidationError:
+            raise NotUnderstood(f"Job {job_id} is of another release of fanout: use one that is as new.") from None
+
     async def result(self, job_id: str) -> JobResult | None:
         """A job's result; None until it has ended.
 
@@ -192,7 +210,7 @@ class Ledger:
             state, result = await self._redis.hmget(self._keys.job(job_id), ["state", "result"])
         if state is None:
             raise UnknownJob(f"There is no job {job_id}.")
-        return None if result is None else JobResult.model_validate_json(result)
+        return None if result is None else read(JobResult, result, f"The result of job {job_id}")
 
     async def ids(self, *, live_only: bool = False) -> list[str]:
         """All job ids, or those that have not ended, oldest first."""
@@ -226,7 +244,7 @@ class Ledger:
     async def dispatch(self, most: int, tree_limit: int) -> list[Dispatched]:
         """Take waiting jobs for which there is room now, trees in turn; they are to be sent at once."""
         taken = await self._run("dispatch", most, tree_limit, _ms(TRANSIT_SECONDS))
-        return [Dispatched(JobSpec.model_validate_json(spec), int(number)) for _, number, spec in taken]
+        return [Dispatched(shown_specification(spec, ""), int(number)) for _, number, spec in taken]
 
     async def reap(self) -> dict[str, str]:
         """Take back what lapsed; job id -> the state that it has now."""
@@ -262,12 +280,19 @@ class Ledger:
             "claim",
             *(job_id, worker.name, worker.host, worker.host_limit),
             *(_ms(lease_seconds), request, _ms(HEAD_START_SECONDS)),
+            *(worker.wire_oldest, worker.wire_newest),
         )
         if answer[0] == "refused":
             return str(answer[1])
         _, token, attempt, spec, ran, submitted, started = answer
+        try:
+            understood = JobSpec.model_validate_json(spec)
+        except ValidationError:  # its wire version says too little
+            why = f"{NOT_UNDERSTOOD} {worker.wire_newest} does not tell how this job is read"
+            await self.release(job_id, int(token), why, wire=worker.wire_newest + 1)
+            return why
         return Claim(
-            spec=JobSpec.model_validate_json(spec),
+            spec=understood,
             token=int(token),
             attempt=int(attempt),
             ran_seconds=float(ran) / 1000,
@@ -303,9 +328,12 @@ class Ledger:
             raise MessagesUnread(f"More than {messages} messages were sent to job {job_id}.")
         return bool(told)
 
-    async def release(self, job_id: str, token: int, reason: str) -> bool:
-        """Give a job back unharmed: no attempt is used up; False when the attempt no longer holds it."""
-        return bool(await self._run("release", job_id, token, reason))
+    async def release(self, job_id: str, token: int, reason: str, *, wire: int | None = None) -> bool:
+        """Give a job back unharmed: no attempt is used up; False when the attempt no longer holds it.
+
+        With `wire` it goes to workers that know that version.
+        """
+        return bool(await self._run("release", job_id, token, reason, wire or 0))
 
     async def fail_attempt(self, job_id: str, token: int, reason: str) -> bool:
         """Queue the job for its next attempt; False when it has none left or the attempt does not hold it."""

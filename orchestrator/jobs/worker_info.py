@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from orchestrator.jobs.state import JobRecord, JobState
+from orchestrator.jobs.wire import awaited_worker
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,9 @@ class WorkerInfo:
     draining: bool = False
     why_local: str = ""
     """Why nothing isolates its jobs; empty where something does."""
+    wire_oldest: int = 1
+    wire_newest: int = 1
+    """The versions of jobs that it understands (`wire.py`)."""
 
     def fields(self) -> dict[str, str | int]:
         """As the ledger keeps it, without the name."""
@@ -33,6 +37,8 @@ class WorkerInfo:
             "host_limit": self.host_limit,
             "draining": int(self.draining),
             "why_local": self.why_local,
+            "wire_oldest": self.wire_oldest,
+            "wire_newest": self.wire_newest,
         }
 
 
@@ -47,6 +53,8 @@ def worker_of(name: str, fields: Mapping[str, str]) -> WorkerInfo:
         host_limit=int(fields["host_limit"]),
         draining=fields["draining"] == "1",
         why_local=fields.get("why_local", ""),
+        wire_oldest=int(fields.get("wire_oldest", 1)),
+        wire_newest=int(fields.get("wire_newest", 1)),
     )
 
 
@@ -56,6 +64,8 @@ def waiting_reason(record: JobRecord, workers: Collection[WorkerInfo]) -> str | 
         return None
     if not workers:
         return "a worker: none is running"
+    if awaited := awaited_worker(record.wire, workers):
+        return awaited
     if sum(worker.running for worker in workers) >= sum(worker.concurrency for worker in workers):
         return "a free place on a worker"
     return "its turn"

@@ -69,11 +69,11 @@ local function give_back(id, root, host)
 end
 
 -- Puts a new job in the queue.
-local function enqueue(id, root, parent, priority, max_attempts, idempotency, spec)
+local function enqueue(id, root, parent, priority, max_attempts, idempotency, spec, wire)
   local sequence, now = redis.call('INCR', key('sequence')), now_ms()
   redis.call('HSET', key('job', id), 'spec', spec, 'state', 'queued', 'root', root, 'parent', parent,
     'priority', priority, 'max_attempts', max_attempts, 'sequence', sequence, 'attempt', 0, 'token', 0,
-    'dispatched', 0, 'ran_ms', 0, 'submitted_at', now)
+    'dispatched', 0, 'ran_ms', 0, 'submitted_at', now, 'wire', wire)
   if idempotency ~= '' then
     redis.call('SET', key('idempotency', idempotency), id)
     redis.call('HSET', key('job', id), 'idempotency', idempotency)

@@ -1,5 +1,5 @@
 -- ARGV: prefix, id, token, seconds that an answered approval is kept, the approvals in words, most children of a job, most
--- of a tree, number of approvals; id and request of each approval; then eight values a child: seven as for submit, and
+-- of a tree, number of approvals; id and request of each approval; then nine values a child: eight as for submit, and
 -- its entry for the journal. A job that waits for people or children gives its worker's place and its tree's back; no
 -- attempt is used up. Its children are stored in the same step, so none can end unheard; one too many is refused, which
 -- the journal tells. A job that somebody cancelled ends with that, and one that has all it waits for goes on. Returns
@@ -42,13 +42,13 @@ local function child_state(first)
     return false
   end
   redis.call('INCR', key('offspring', job[3]))
-  enqueue(child, job[3], id, ARGV[first + 3], ARGV[first + 4], ARGV[first + 5], ARGV[first + 6])
-  tell(id, job[5], 'child.submitted', ARGV[first + 7])
+  enqueue(child, job[3], id, ARGV[first + 3], ARGV[first + 4], ARGV[first + 5], ARGV[first + 6], ARGV[first + 7])
+  tell(id, job[5], 'child.submitted', ARGV[first + 8])
   return 'queued'
 end
 local ended = {succeeded = true, failed = true, timed_out = true, cancelled = true}
 local awaited = 0
-for first = first_child, #ARGV, 8 do
+for first = first_child, #ARGV, 9 do
   local state = child_state(first)
   if ended[state] then
     tell_of_child(id, ARGV[first], state)

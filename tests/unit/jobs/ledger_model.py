@@ -29,6 +29,12 @@ class Job:
     files_host: str | None = None
     """Where its last attempt ran."""
     requeued_at: int = 0
+    wire: int = 1
+    """The version that its worker must know."""
+    stands_behind: bool = False
+    """A worker that does not know its version had it in hand: its like go first."""
+    told_of_wire: bool = False
+    """And its journal says so."""
     cancel_asked: bool = False
     open_approvals: list[str] = field(default_factory=list)
     awaited: set[str] = field(default_factory=set)
@@ -36,8 +42,8 @@ class Job:
     history: list[str] = field(default_factory=lambda: ["queued"])
 
     @property
-    def rank(self) -> tuple[int, int]:
-        return (-self.priority, self.sequence)
+    def rank(self) -> tuple[int, bool, int]:
+        return (-self.priority, self.stands_behind, self.sequence)
 
     @property
     def is_ready(self) -> bool:
@@ -61,9 +67,12 @@ class Model:
         self.parked_children: dict[str, int] = {}
         """Tree -> children that its jobs submitted when they parked."""
 
-    def submit(self, job_id: str, root: str, parent: str | None, priority: int, max_attempts: int) -> None:
+    def submit(
+        self, job_id: str, root: str, parent: str | None, priority: int, max_attempts: int, wire: int = 1
+    ) -> None:
         if job_id not in self.jobs:
-            self.jobs[job_id] = Job(job_id, root, parent, priority, max_attempts, len(self.jobs))
+            sequence = len(self.jobs)
+            self.jobs[job_id] = Job(job_id, root, parent, priority, max_attempts, sequence, wire=wire)
 
     def ready(self, root: str) -> list[Job]:
         """A tree's waiting jobs, first to go first."""
@@ -76,23 +85,26 @@ class Model:
     def dispatched(self, job_id: str) -> None:
         self.jobs[job_id].lease_end = self.now + TRANSIT_MS
 
-    def claim(self, job_id: str, host: str, host_limit: int, lease_ms: int) -> str:
+    def claim(self, job_id: str, host: str, host_limit: int, newest_wire: int, lease_ms: int) -> str:
         """`claimed` or why not."""
         job = self.jobs.get(job_id)
         if job is None:
             return "unknown"
         if job.state != "queued" or job.lease_end is None:
             return job.state
+        if job.wire > newest_wire:
+            self._turn_away(job)
+            return f"wire version {job.wire}: this worker knows 1 to {newest_wire}"
         if host_limit and sum(other.host == host for other in self.jobs.values()) >= host_limit:
-            self._give_back(job)
-            job.requeued_at = self.now
-            job.history.append("queued")
+            self._requeue(job)
             return "host full"
         if self._waits_for_its_host(job, host):
             self._give_back(job)
+            job.stands_behind = False
             return "waits for its host"
         job.state, job.host, job.lease_end = "running", host, self.now + lease_ms
         job.files_host = host
+        job.stands_behind = job.told_of_wire = False
         job.attempt += 1
         job.history.append("running")
         return "claimed"
@@ -195,6 +207,13 @@ class Model:
     def open_approvals(self) -> set[str]:
         return {approval for job in self.jobs.values() for approval in job.open_approvals}
 
+    def _turn_away(self, job: Job) -> None:
+        if job.told_of_wire:
+            self._give_back(job)
+        else:
+            self._requeue(job)
+        job.stands_behind = job.told_of_wire = True
+
     def _waits_for_its_host(self, job: Job, host: str) -> bool:
         own = job.files_host
         if own is None or own == host or self.now - job.requeued_at >= HEAD_START_MS:
@@ -232,6 +251,7 @@ class Model:
     def _requeue(self, job: Job) -> None:
         self._give_back(job)
         job.state, job.requeued_at = "queued", self.now
+        job.stands_behind = job.told_of_wire = False
         job.open_approvals = []
         job.history.append("queued")
 

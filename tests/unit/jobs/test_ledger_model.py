@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
+from orchestrator.jobs import wire
 from orchestrator.jobs.approvals import Approval, ApprovalAnswer
 from orchestrator.jobs.failures import AnsweredAlready, UnknownApproval, UnknownJob
 from orchestrator.jobs.journal import EventType, Journal
@@ -31,7 +32,7 @@ Value = TypeVar("Value")
 ROOTS = ("tree-a", "tree-b", "tree-c")
 WORKERS = (
     make_worker("w1", host="h1", concurrency=3),
-    make_worker("w2", host="h2", concurrency=2, host_limit=1),
+    make_worker("w2", host="h2", concurrency=2, host_limit=1, wire_newest=2),
 )
 PLACES = 4
 """Three on the first host, one on the second, whose own limit is less than its worker's concurrency."""
@@ -57,6 +58,8 @@ class LedgerMachine(RuleBasedStateMachine):
         clock = SimpleNamespace(time=lambda: self.model.now / 1000)
         self.clock = mock.patch.object(server_mixin, "time", clock)
         self.clock.start()
+        self.added = mock.patch.object(wire, "ADDED", {2: {"labels"}})
+        self.added.start()
         self.redis = FakeAsyncRedis(decode_responses=True)
         self.ledger = Ledger(self.redis, Keys())
         self.journal = Journal(self.redis, Keys())
@@ -64,6 +67,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.run(self.redis.aclose())
         self.clock.stop()
+        self.added.stop()
         self.loop.close()
 
     def run(self, work: Coroutine[Any, Any, Value]) -> Value:
@@ -80,21 +84,30 @@ class LedgerMachine(RuleBasedStateMachine):
         root=st.sampled_from(ROOTS),
         priority=st.integers(-1, 1),
         max_attempts=st.integers(1, 3),
+        labels=st.sampled_from(({}, {}, {"what": "not every worker knows"})),
     )
-    def submit(self, root: str, priority: int, max_attempts: int) -> str:
-        return self._submit(root, None, priority, max_attempts)
+    def submit(self, root: str, priority: int, max_attempts: int, labels: dict[str, str]) -> str:
+        return self._submit(root, None, priority, max_attempts, labels)
 
     @rule(target=jobs, parent=jobs, priority=st.integers(-1, 1))
     def submit_child(self, parent: str, priority: int) -> str:
         return self._submit(self.model.jobs[parent].root, parent, priority, 2)
 
-    def _submit(self, root: str, parent: str | None, priority: int, max_attempts: int) -> str:
+    def _submit(
+        self,
+        root: str,
+        parent: str | None,
+        priority: int,
+        max_attempts: int,
+        labels: dict[str, str] | None = None,
+    ) -> str:
         job_id = f"job-{len(self.model.jobs)}"
         spec = make_spec(
-            id=job_id, root_id=root, parent_id=parent, priority=priority, max_attempts=max_attempts
-        )
+            id=job_id, root_id=root, parent_id=parent, priority=priority, max_attempts=max_attempts,
+            labels=labels or {},
+        )  # fmt: skip
         assert self.run(self.ledger.submit([spec, spec])) == [job_id, job_id]  # twice is one job
-        self.model.submit(job_id, root, parent, priority, max_attempts)
+        self.model.submit(job_id, root, parent, priority, max_attempts, 2 if labels else 1)
         return job_id
 
     @rule(most=st.integers(1, 5))
@@ -119,7 +132,8 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(target=claims, job_id=jobs, worker=st.sampled_from(WORKERS))
     def claim(self, job_id: str, worker: Any) -> Any:
         claim = self.run(self.ledger.claim(job_id, worker, LEASE_SECONDS))
-        expected = self.model.claim(job_id, worker.host, worker.host_limit, int(LEASE_SECONDS * 1000))
+        limits = worker.host_limit, worker.wire_newest
+        expected = self.model.claim(job_id, worker.host, *limits, int(LEASE_SECONDS * 1000))
         if isinstance(claim, str):
             assert claim == expected
             return multiple()
