@@ -192,7 +192,9 @@ class JobRunner:
         except Exception as error:  # noqa: BLE001 - whatever it is, the job ends in order
             attempt.outcome.failure = attempt.stopped_by or _as_failure(error)
         failure, claim = attempt.outcome.failure, attempt.claim
-        may_help = failure is not None and failure.retryable and claim.attempt < claim.spec.max_attempts
+        may_help = isinstance(failure, LedgerUnavailable) or (
+            failure is not None and failure.retryable and claim.attempt < claim.spec.max_attempts
+        )
         if may_help and attempt.stopped_by is None and lease.is_held:
             await asyncio.sleep(RETRY_PAUSE_SECONDS * 4 ** (claim.attempt - 1))
 
@@ -286,12 +288,9 @@ class JobRunner:
         job_id, token = claim.spec.id, claim.token
         if isinstance(failure, LeaseLost):
             return None
-        if isinstance(failure, ShuttingDown):
-            await self._insist(lambda: self._ledger.release(job_id, token, str(failure)))
-            return None
-        if isinstance(failure, NotUnderstood):
-            why, newer = str(failure), self._me().wire_newest + 1
-            await self._insist(lambda: self._ledger.release(job_id, token, why, wire=newer))
+        if isinstance(failure, (ShuttingDown, NotUnderstood, LedgerUnavailable)):
+            newer = self._me().wire_newest + 1 if isinstance(failure, NotUnderstood) else None
+            await self._insist(lambda: self._ledger.release(job_id, token, str(failure), wire=newer))
             return None
         if failure is None and outcome.waits:
             awaited = outcome.approvals, outcome.children or (), self._bounds

@@ -39,7 +39,9 @@ class Past:
     def note(self, entry: JournalEvent, event: Event | None) -> None:
         """Take in the next entry of the journal, with the session event that it holds."""
         if not isinstance(entry.type, EventType):
-            raise NotUnderstood(f"The job's journal has an event that this release does not know: {entry.type}.")
+            raise NotUnderstood(
+                f"The job's journal has an event that this release does not know: {entry.type}."
+            )
         if entry.type is EventType.TOOL_CALL:
             self.begun.add(str(entry.data["id"]))
         if entry.type is EventType.APPROVAL_RESOLVED:

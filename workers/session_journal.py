@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 from google.adk.events import Event
 from google.adk.plugins.base_plugin import BasePlugin
@@ -22,6 +23,7 @@ from orchestrator.deep_agent.context.compaction import later_than
 from orchestrator.deep_agent.inbox import message_number
 from orchestrator.jobs.failures import NotUnderstood
 from orchestrator.jobs.journal import EventType, Journal, JournalEvent
+from orchestrator.jobs.outage import through_outage
 from workers.heartbeat import HeldLease
 from workers.past import Past, of_conversation
 
@@ -49,7 +51,7 @@ class AttemptJournal:
         """How many messages to the job stand in its conversation."""
 
     async def note(self, kind: EventType, data: dict[str, JsonValue], line: str | None = None) -> None:
-        """Append an event.
+        """Append an event, also through an outage that the lease outlives.
 
         Raises:
             LeaseLost: the attempt may no longer act.
@@ -57,7 +59,13 @@ class AttemptJournal:
         self._lease.check()
         claim = self._lease.claim
         self._tell(kind, data)
-        await self._journal.append(claim.spec.id, claim.attempt, kind, data, line)
+        name = uuid4().hex
+
+        async def append() -> None:
+            self._lease.check()
+            await self._journal.append(claim.spec.id, claim.attempt, kind, data, line, name=name)
+
+        await through_outage(append)
 
     def _tell(self, kind: EventType, data: dict[str, JsonValue]) -> None:
         if kind is EventType.MODEL_REQUEST:

@@ -101,13 +101,17 @@ class Journal:
         kind: EventType,
         data: Mapping[str, JsonValue],
         line: str | None = None,
+        *,
+        name: str | None = None,
     ) -> str:
         """Add an event and ring; the event's id. `line` becomes the record's `last_event`.
+
+        Asking again under the same `name`, within `APPENDED_SECONDS`, adds nothing more.
 
         Raises:
             LedgerUnavailable: Redis does not answer.
         """
-        request = self._keys.appended(uuid4().hex)
+        request = self._keys.appended(name or uuid4().hex)
         keys = [self._keys.journal(job_id), self._keys.job(job_id), self._keys.bell(job_id), request]
         event: list[str | int] = [str(kind), attempt, json.dumps(data)]
         with redis_failures():

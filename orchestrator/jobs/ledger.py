@@ -198,7 +198,9 @@ class Ledger:
         try:
             return JobSpec.model_validate_json(spec)
         except ValidationError:
-            raise NotUnderstood(f"Job {job_id} is of another release of fanout: use one that is as new.") from None
+            raise NotUnderstood(
+                f"Job {job_id} is of another release of fanout: use one that is as new."
+            ) from None
 
     async def result(self, job_id: str) -> JobResult | None:
         """A job's result; None until it has ended.

@@ -13,7 +13,6 @@ from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobRecord
 from orchestrator.jobs.wire import version_of
 
-
 OF_ANOTHER_RELEASE = "(another release of fanout wrote this job in a form that this one does not know)"
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -42,9 +42,11 @@ class Reader(Protocol):
 
 
 def version_of(stored: Mapping[str, Any]) -> int:
-    """The lowest version whose workers know all that a specification uses; its defaults are left out in it."""
+    """The lowest version whose workers know all that a specification uses, which has no defaults in it."""
     used = set(stored)
-    used.update(f"{name}.{inner}" for name, value in stored.items() if isinstance(value, dict) for inner in value)
+    used.update(
+        f"{name}.{inner}" for name, value in stored.items() if isinstance(value, dict) for inner in value
+    )
     return max((version for version, added in ADDED.items() if added & used), default=1)
 
 

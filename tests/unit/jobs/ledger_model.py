@@ -26,6 +26,7 @@ class Job:
     host: str | None = None
     lease_end: int | None = None
     """Of a running attempt, or of a message on its way."""
+    beat_at: int = 0
     files_host: str | None = None
     """Where its last attempt ran."""
     requeued_at: int = 0
@@ -57,6 +58,7 @@ class Model:
         self.places = places
         """By host; their workers live."""
         self.now = 1_700_000_000_000
+        self.redis_began = 0
         self.jobs: dict[str, Job] = {}
         self.decided: dict[str, str] = {}
         """Approval -> decision."""
@@ -67,7 +69,7 @@ class Model:
         self.parked_children: dict[str, int] = {}
         """Tree -> children that its jobs submitted when they parked."""
 
-    def submit(
+    def submit(  # noqa: PLR0917 - as a job is described
         self, job_id: str, root: str, parent: str | None, priority: int, max_attempts: int, wire: int = 1
     ) -> None:
         if job_id not in self.jobs:
@@ -103,7 +105,7 @@ class Model:
             job.stands_behind = False
             return "waits for its host"
         job.state, job.host, job.lease_end = "running", host, self.now + lease_ms
-        job.files_host = host
+        job.files_host, job.beat_at = host, self.now
         job.stands_behind = job.told_of_wire = False
         job.attempt += 1
         job.history.append("running")
@@ -113,7 +115,7 @@ class Model:
         job = self.jobs[job_id]
         if not self._holds(job, token):
             return "lost"
-        job.lease_end = self.now + lease_ms
+        job.lease_end, job.beat_at = self.now + lease_ms, self.now
         return "cancel" if job.cancel_asked else "held"
 
     def finish(self, job_id: str, token: int, state: str) -> bool:
@@ -197,12 +199,21 @@ class Model:
         for job in self.jobs.values():
             if job.lease_end is None or job.lease_end >= self.now:
                 continue
-            if job.state == "queued" or (not job.cancel_asked and job.attempt < job.max_attempts):
+            redis_was_away = self.now - (self.uptime_seconds + 1) * 1000 > job.beat_at
+            if job.state == "running" and not job.cancel_asked and redis_was_away:
+                job.attempt -= 1
+                self._requeue(job)
+            elif job.state == "queued" or (not job.cancel_asked and job.attempt < job.max_attempts):
                 self._requeue(job)
             else:
                 self._end(job, "cancelled" if job.cancel_asked else "failed")
             reaped[job.id] = job.state
         return reaped
+
+    @property
+    def uptime_seconds(self) -> int:
+        """As Redis tells it."""
+        return (self.now - self.redis_began) // 1000
 
     def open_approvals(self) -> set[str]:
         return {approval for job in self.jobs.values() for approval in job.open_approvals}

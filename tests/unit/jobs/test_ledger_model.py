@@ -11,6 +11,7 @@ from unittest import mock
 
 import pytest
 from fakeredis import FakeAsyncRedis
+from fakeredis._commands import command
 from fakeredis.commands_mixins import server_mixin
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -58,6 +59,8 @@ class LedgerMachine(RuleBasedStateMachine):
         clock = SimpleNamespace(time=lambda: self.model.now / 1000)
         self.clock = mock.patch.object(server_mixin, "time", clock)
         self.clock.start()
+        told = self.redis_tells()
+        server_mixin.ServerCommandsMixin.info = told  # fakeredis has no INFO
         self.added = mock.patch.object(wire, "ADDED", {2: {"labels"}})
         self.added.start()
         self.redis = FakeAsyncRedis(decode_responses=True)
@@ -222,6 +225,20 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from((0.5, 1, 3, 8, 10, 20)))
     def time_passes(self, seconds: float) -> None:
         self.model.now += int(seconds * 1000)
+
+    def redis_tells(self) -> Any:
+        """The command INFO, of which the scripts read one line."""
+
+        def info(_: Any, section: bytes) -> bytes:
+            assert section == b"server"
+            return f"# Server\r\nuptime_in_seconds:{self.model.uptime_seconds}\r\n".encode()
+
+        return command(name="INFO", fixed=(bytes,))(info)
+
+    @rule(seconds=st.sampled_from((0.5, 3, 12)))
+    def redis_is_away(self, seconds: float) -> None:
+        self.model.now += int(seconds * 1000)
+        self.model.redis_began = self.model.now
 
     @rule()
     def reap(self) -> None:
