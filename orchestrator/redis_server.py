@@ -73,6 +73,9 @@ class RedisServer:
             f"dir {'/data' if in_container else _quoted(self._folder)}",
             "daemonize no",
             "appendonly yes",
+            # Redis writes before it answers, so its own end loses nothing; that of the machine may cost the last
+            # second. With `always` every heartbeat would wait for the disk, to save records of jobs whose
+            # files and blobs are not forced to disk either.
             "appendfsync everysec",
             'save ""',
             "maxmemory-policy noeviction",
