@@ -17,9 +17,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 POLL_SECONDS = 0.05
 """A stopping process is looked at so often: nobody notices less, and it costs nothing."""
+LOOK_SECONDS = 0.2
+"""A look at a lock takes microseconds, on a busy machine a scheduler's turn."""
 KILL_WAIT_SECONDS = 5.0
 """After SIGKILL a process is gone at once, unless it hangs in the kernel."""
 
@@ -58,7 +61,7 @@ class ChildProcess:
             open(self.log_path, "ab", opener=_private) as log,
             stdin.open("rb") as read_first,
         ):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(lock)
             self._popen = subprocess.Popen(  # noqa: S603 - the argv is ours
                 argv,
                 env=dict(env),
@@ -124,6 +127,24 @@ class ChildProcess:
                 return False
             await asyncio.sleep(POLL_SECONDS)
         return True
+
+
+def _lock(file: IO[bytes]) -> None:
+    """Take the lock; another command that looks whether it is taken has it for a moment.
+
+    Raises:
+        OSError: it stays taken.
+    """
+    deadline = time.monotonic() + LOOK_SECONDS
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_SECONDS / 10)
+        else:
+            return
 
 
 def _private(path: str, flags: int) -> int:

@@ -250,11 +250,10 @@ class JobClient:
 
     async def retry(self, job_id: str) -> str:
         """Submit the same job again under a new id, as a tree of its own."""
-        record = await self._ledger.get(job_id)
+        spec = await self._ledger.specification(job_id)
         fresh = new_job_id()
         update = {"id": fresh, "root_id": fresh, "parent_id": None, "depth": 0, "idempotency_key": None}
-        kept = record.model_dump(include=set(JobSpec.model_fields))
-        return await self.submit(JobSpec.model_validate({**kept, **update}))
+        return await self.submit(JobSpec.model_validate({**spec.model_dump(), **update}))
 
     async def list(
         self,

@@ -17,8 +17,8 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -64,7 +64,8 @@ class Embedded:
     """The Redis and the worker of a state folder, as an async context manager.
 
     Attaches to those that already run there; otherwise it starts them and stops them at the end, also
-    when this process is killed. With `keep` they stay until `stop_embedded`.
+    when this process is killed. With `keep` they stay until `stop_embedded`. With `revive` they are started
+    only where they were killed; what another command has started or stopped by then is left as it is.
 
     Raises on entry:
         NotStarted: the folder cannot be used, or one of the two did not start.
@@ -75,10 +76,12 @@ class Embedded:
         settings: Settings,
         *,
         keep: bool = False,
+        revive: bool = False,
         notice: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self._folder = settings.state_dir.expanduser().resolve()
         self._keep = keep
+        self._revive = revive
         self._notice = notice
         self._users: IO[bytes] | None = None
         self._owns_redis = False
@@ -92,14 +95,18 @@ class Embedded:
     async def __aenter__(self) -> Self:
         _prepare(self._folder)
         try:
-            self._users = (self._folder / "embedded.users").open("ab")
-            await _take(self._users, fcntl.LOCK_SH)
-            async with _locked(self._folder):
-                await self._attach_or_start()
+            with _words_of_the_disk(self._folder):
+                await self._enter()
         except BaseException:
             await self._leave()
             raise
         return self
+
+    async def _enter(self) -> None:
+        self._users = (self._folder / "embedded.users").open("ab")
+        await _take(self._users, fcntl.LOCK_SH)
+        async with _locked(self._folder):
+            await self._attach_or_start()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -107,6 +114,8 @@ class Embedded:
         await self._leave()
 
     async def _attach_or_start(self) -> None:
+        if self._revive and not await asyncio.to_thread(was_killed, self._folder):
+            return
         record = read_record(self._folder)
         alive = record is not None and self._redis.process.is_alive
         if record is not None and alive and await asyncio.to_thread(answers, record.redis_url):
@@ -152,7 +161,7 @@ class Embedded:
     async def _worker_registered(self) -> None:
         deadline = time.monotonic() + WORKER_START_SECONDS
         async with JobClient.from_settings(self.settings) as client:
-            while not await client.workers():
+            while not any(worker.name.endswith(f"-{self._worker.pid}") for worker in await client.workers()):
                 if not self._worker.is_alive or time.monotonic() > deadline:
                     why = self._worker.last_log_line() or "it said nothing"
                     raise NotStarted(f"The worker did not start ({self._worker.log_path}): {why}")
@@ -200,6 +209,30 @@ def read_record(folder: Path) -> EmbeddedRecord | None:
         return EmbeddedRecord.model_validate_json((folder / "embedded.json").read_bytes())
     except (OSError, ValidationError):
         return None
+
+
+def was_killed(folder: Path) -> bool:
+    """Whether what ran in a state folder is gone without having been stopped: what was in it must go on."""
+    if not ((folder / "embedded.json").exists() and (folder / "redis" / "appendonlydir").is_dir()):
+        return False
+    record = read_record(folder)
+    if record is None or not answers(record.redis_url):
+        return True
+    return record.kept and not _worker_process(folder).is_alive
+
+
+async def reachable(settings: Settings, notice: Callable[[str], None]) -> Settings:
+    """As `attached`; what was killed in the state folder is started again first, and stays.
+
+    Raises:
+        LedgerUnavailable: there is no Redis, or it cannot be started again.
+    """
+    folder = settings.state_dir.expanduser().resolve()
+    if settings.redis_url is None and await asyncio.to_thread(was_killed, folder):
+        notice(f"What ran in {folder} was killed; it is started again. Stop it: fanout down")
+        async with Embedded(settings, keep=True, revive=True, notice=notice):
+            pass
+    return await asyncio.to_thread(attached, settings)
 
 
 def attached(settings: Settings) -> Settings:
@@ -262,6 +295,17 @@ def _prepare(folder: Path) -> None:
         raise NotStarted(
             f"The state folder {folder} cannot be used ({error.strerror}): "
             "set FANOUT_STATE_DIR to another one."
+        ) from error
+
+
+@contextmanager
+def _words_of_the_disk(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise NotStarted(
+            f"The state folder {folder} cannot be written to ({error.strerror}): make room there, or set "
+            "FANOUT_STATE_DIR to another one."
         ) from error
 
 

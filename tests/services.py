@@ -69,12 +69,13 @@ class WorkerProcess:
     environment: dict[str, str]
     log: Path
     concurrency: int = 4
+    module: str = "workers"
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def start(self) -> None:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "workers", "--concurrency", str(self.concurrency)],
+                [sys.executable, "-m", self.module, "--concurrency", str(self.concurrency)],
                 env=self.environment,
                 cwd=REPOSITORY,
                 stdout=log,
@@ -129,9 +130,11 @@ class Installation:
     def client(self) -> JobClient:
         return JobClient(self.redis.url, self.settings, self.definitions)
 
-    def start_worker(self, concurrency: int = 4, **environment: str) -> WorkerProcess:
+    def start_worker(
+        self, concurrency: int = 4, module: str = "workers", **environment: str
+    ) -> WorkerProcess:
         log = self.folder / f"worker-{len(self.workers)}.log"
-        worker = WorkerProcess({**self.environment, **environment}, log, concurrency)
+        worker = WorkerProcess({**self.environment, **environment}, log, concurrency, module)
         worker.start()
         self.workers.append(worker)
         return worker

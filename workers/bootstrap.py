@@ -17,6 +17,7 @@ from config.agent_definitions import AgentDefinitions, InvalidAgentDefinition, l
 from config.log_setup import set_up_logging
 from config.settings import InvalidSetting, Settings, load_settings
 from orchestrator.blobs import BlobStore
+from orchestrator.jobs import wire
 from orchestrator.jobs.admission import Admission
 from orchestrator.jobs.connection import connect
 from orchestrator.jobs.failures import JobCancelled, JobFailure
@@ -211,6 +212,8 @@ class WorkerProcess:
             host_limit=self._settings.limits.host_jobs or 0,
             draining=self._draining,
             why_local=self._why_local,
+            wire_oldest=wire.WIRE_OLDEST,
+            wire_newest=wire.WIRE_NEWEST,
         )
 
     async def _start_background(self) -> None:

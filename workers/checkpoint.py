@@ -11,7 +11,8 @@ import asyncio
 from typing import IO
 
 from orchestrator.blobs import BlobStore
-from orchestrator.jobs.changes import ChangeBundle
+from orchestrator.jobs.changes import ChangeBundle, NewerBundle
+from orchestrator.jobs.failures import NotUnderstood
 from orchestrator.jobs.journal import EventType
 from workers.sandbox.errors import SandboxStartFailed
 from workers.sandbox.protocol import Sandbox
@@ -31,11 +32,15 @@ async def restored(sandbox: Sandbox, blobs: BlobStore, journal: AttemptJournal) 
 
     Raises:
         SandboxStartFailed: not all of it could be written.
+        NotUnderstood: a newer release wrote it.
     """
     checkpoint = await journal.checkpoint()
     if checkpoint is None:
         return False
-    report = await merge_into(sandbox, await blobs.fetch(checkpoint))
+    try:
+        report = await merge_into(sandbox, await blobs.fetch(checkpoint))
+    except NewerBundle as error:
+        raise NotUnderstood(str(error)) from error
     if not report.complete:
         raise SandboxStartFailed("The job's checkpoint could not be restored.")
     return True

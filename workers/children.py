@@ -25,8 +25,8 @@ from orchestrator.deep_agent.approval.requests import merge_policies
 from orchestrator.deep_agent.budget import ModelUsage
 from orchestrator.deep_agent.delegation.later import LaterCall, calls_for_later, later
 from orchestrator.deep_agent.tool import MethodTool, tabular
-from orchestrator.jobs.changes import ChangeBundle, MalformedBundle
-from orchestrator.jobs.failures import BlobMissing, InvalidJob, LimitReached, UnknownJob
+from orchestrator.jobs.changes import ChangeBundle, MalformedBundle, NewerBundle
+from orchestrator.jobs.failures import BlobMissing, InvalidJob, LimitReached, NotUnderstood, UnknownJob
 from orchestrator.jobs.ledger import Ledger
 from orchestrator.jobs.spec import JobSpec, Limits, TreeBounds
 from orchestrator.jobs.stored import submission
@@ -191,6 +191,8 @@ class Children:
                 merged = await merge_into(sandbox, await self._with.blobs.fetch(result.changes))
         except (UnknownJob, BlobMissing) as failure:
             return refused(failure, child.id)
+        except NewerBundle as newer:
+            raise NotUnderstood(str(newer)) from newer
         except MalformedBundle:
             return refused(InvalidJob("What the task changed cannot be read."), child.id)
         return delivered(result, merged)

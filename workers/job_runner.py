@@ -21,10 +21,11 @@ from orchestrator.jobs.failures import (
     JobFailure,
     LeaseLost,
     LedgerUnavailable,
+    NotUnderstood,
     UnknownAgent,
 )
 from orchestrator.jobs.journal import EventType, Journal
-from orchestrator.jobs.ledger import Claim, Ledger
+from orchestrator.jobs.ledger import NOT_UNDERSTOOD, Claim, Ledger
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import Limits, TreeBounds
 from orchestrator.jobs.state import JobState
@@ -147,7 +148,7 @@ class JobRunner:
         claim = await self._ledger.claim(job_id, self._me(), self._lease_seconds)
         if isinstance(claim, str):
             log.info("claim refused", job=job_id, reason=claim)
-            if claim in {"host full", "waits for its host"}:
+            if claim in {"host full", "waits for its host"} or claim.startswith(NOT_UNDERSTOOD):
                 await asyncio.sleep(FULL_HOST_SECONDS)
             return None
         with structlog.contextvars.bound_contextvars(
@@ -191,7 +192,9 @@ class JobRunner:
         except Exception as error:  # noqa: BLE001 - whatever it is, the job ends in order
             attempt.outcome.failure = attempt.stopped_by or _as_failure(error)
         failure, claim = attempt.outcome.failure, attempt.claim
-        may_help = failure is not None and failure.retryable and claim.attempt < claim.spec.max_attempts
+        may_help = isinstance(failure, LedgerUnavailable) or (
+            failure is not None and failure.retryable and claim.attempt < claim.spec.max_attempts
+        )
         if may_help and attempt.stopped_by is None and lease.is_held:
             await asyncio.sleep(RETRY_PAUSE_SECONDS * 4 ** (claim.attempt - 1))
 
@@ -255,7 +258,8 @@ class JobRunner:
     async def _collect(self, sandbox: Sandbox, lease: HeldLease, attempt: _Attempt) -> None:
         """Put the changes in the blob store, whatever ended the attempt; a failure here is its failure."""
         outcome, stopped = attempt.outcome, attempt.stopped_by
-        if not lease.is_held or isinstance(stopped, (LeaseLost, ShuttingDown)) or outcome.waits:
+        goes_on = outcome.waits or isinstance(outcome.failure, NotUnderstood)
+        if not lease.is_held or isinstance(stopped, (LeaseLost, ShuttingDown)) or goes_on:
             return
         try:
             await self._store_changes(
@@ -284,8 +288,9 @@ class JobRunner:
         job_id, token = claim.spec.id, claim.token
         if isinstance(failure, LeaseLost):
             return None
-        if isinstance(failure, ShuttingDown):
-            await self._insist(lambda: self._ledger.release(job_id, token, str(failure)))
+        if isinstance(failure, (ShuttingDown, NotUnderstood, LedgerUnavailable)):
+            newer = self._me().wire_newest + 1 if isinstance(failure, NotUnderstood) else None
+            await self._insist(lambda: self._ledger.release(job_id, token, str(failure), wire=newer))
             return None
         if failure is None and outcome.waits:
             awaited = outcome.approvals, outcome.children or (), self._bounds

@@ -17,6 +17,7 @@ from orchestrator.deep_agent.approval.gate import AWAITING, Answer, PendingAppro
 from orchestrator.deep_agent.approval.requests import confirmation_answers, confirmation_calls, request_of
 from orchestrator.deep_agent.dangling_calls import DanglingCall, answered, unanswered_calls
 from orchestrator.jobs.approvals import Approval, ApprovalAnswer, approval_id, shown_arguments
+from orchestrator.jobs.failures import NotUnderstood
 from orchestrator.jobs.journal import EventType, JournalEvent
 
 Decisions = list[tuple[PendingApproval, Answer]]
@@ -37,6 +38,10 @@ class Past:
 
     def note(self, entry: JournalEvent, event: Event | None) -> None:
         """Take in the next entry of the journal, with the session event that it holds."""
+        if not isinstance(entry.type, EventType):
+            raise NotUnderstood(
+                f"The job's journal has an event that this release does not know: {entry.type}."
+            )
         if entry.type is EventType.TOOL_CALL:
             self.begun.add(str(entry.data["id"]))
         if entry.type is EventType.APPROVAL_RESOLVED:

@@ -10,17 +10,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 from google.adk.events import Event
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.sessions import InMemorySessionService, Session
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 
 from orchestrator.blobs import BlobStore
 from orchestrator.deep_agent.approval.requests import confirmation_answers, confirmation_calls
 from orchestrator.deep_agent.context.compaction import later_than
 from orchestrator.deep_agent.inbox import message_number
+from orchestrator.jobs.failures import NotUnderstood
 from orchestrator.jobs.journal import EventType, Journal, JournalEvent
+from orchestrator.jobs.outage import through_outage
 from workers.heartbeat import HeldLease
 from workers.past import Past, of_conversation
 
@@ -48,7 +51,7 @@ class AttemptJournal:
         """How many messages to the job stand in its conversation."""
 
     async def note(self, kind: EventType, data: dict[str, JsonValue], line: str | None = None) -> None:
-        """Append an event.
+        """Append an event, also through an outage that the lease outlives.
 
         Raises:
             LeaseLost: the attempt may no longer act.
@@ -56,7 +59,13 @@ class AttemptJournal:
         self._lease.check()
         claim = self._lease.claim
         self._tell(kind, data)
-        await self._journal.append(claim.spec.id, claim.attempt, kind, data, line)
+        name = uuid4().hex
+
+        async def append() -> None:
+            self._lease.check()
+            await self._journal.append(claim.spec.id, claim.attempt, kind, data, line, name=name)
+
+        await through_outage(append)
 
     def _tell(self, kind: EventType, data: dict[str, JsonValue]) -> None:
         if kind is EventType.MODEL_REQUEST:
@@ -76,11 +85,19 @@ class AttemptJournal:
         self._count_message(event)
 
     async def past(self) -> Past:
-        """What earlier attempts left of the conversation that goes on."""
+        """What earlier attempts left of the conversation that goes on.
+
+        Raises:
+            NotUnderstood: another release wrote something of it that this one cannot read.
+        """
         past = Past()
         for entry in of_conversation(await self._journal.read(self._lease.claim.spec.id)):
             raw = await self._raw_event(entry)
-            past.note(entry, None if raw is None else Event.model_validate_json(raw))
+            try:
+                past.note(entry, None if raw is None else Event.model_validate_json(raw))
+            except ValidationError:
+                why = f"The job's journal has a {entry.type} of a form that this release does not know."
+                raise NotUnderstood(why) from None
         for event in past.events:
             self._count_message(event)
         return past

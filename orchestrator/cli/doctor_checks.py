@@ -7,7 +7,7 @@ import json
 import platform
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -21,6 +21,7 @@ from orchestrator.embedded import attached, child_environment
 from orchestrator.jobs.connection import connect
 from orchestrator.jobs.failures import JobFailure, LedgerUnavailable
 from orchestrator.jobs.redis_errors import redis_failures
+from orchestrator.jobs.worker_info import WorkerInfo
 from orchestrator.redis_server import find_redis_server
 
 Status = Literal["ok", "warn", "fail"]
@@ -191,7 +192,7 @@ async def _redis_and_workers(settings: Settings) -> list[Check]:
     except JobFailure as error:
         advice = "Start Redis or mend FANOUT_REDIS_URL."
         return [Check(status="fail", name="redis", found=str(error), advice=advice)]
-    return [*redis_checks(reachable, info), _workers(len(workers))]
+    return [*redis_checks(reachable, info), _workers(workers)]
 
 
 async def redis_info(settings: Settings) -> dict[str, Any]:
@@ -227,7 +228,13 @@ def redis_checks(settings: Settings, info: dict[str, Any]) -> Iterable[Check]:
         yield Check(status="fail", name="redis eviction", found=policy, advice=advice)
 
 
-def _workers(count: int) -> Check:
-    if count:
-        return Check(status="ok", name="workers", found=f"{count} alive")
+def _workers(workers: Sequence[WorkerInfo]) -> Check:
+    releases = sorted({(worker.wire_oldest, worker.wire_newest) for worker in workers})
+    if len(releases) > 1:
+        known = " and ".join(f"{oldest} to {newest}" for oldest, newest in releases)
+        found = f"{len(workers)} alive, of releases that know wire versions {known}"
+        advice = "Upgrade the older ones: jobs that use what is new wait for the newer."
+        return Check(status="warn", name="workers", found=found, advice=advice)
+    if workers:
+        return Check(status="ok", name="workers", found=f"{len(workers)} alive")
     return Check(status="warn", name="workers", found="none is alive", advice="Start one: fanout worker")

@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from config.settings import Settings, load_settings
+from orchestrator.cli import output
 from orchestrator.client import JobClient
-from orchestrator.embedded import attached
+from orchestrator.embedded import reachable
 from orchestrator.jobs.failures import UnknownJob
 
 T = TypeVar("T")
@@ -25,13 +26,13 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 @asynccontextmanager
 async def open_client(settings: Settings | None = None) -> AsyncIterator[JobClient]:
-    """A client of the configured Redis, or of the one that `fanout up` left running.
+    """A client of the configured Redis, or of the one that `fanout up` left running, or that was killed.
 
     Raises:
         LedgerUnavailable: there is neither, or it does not answer.
     """
-    reachable = attached(settings or load_settings())
-    async with JobClient.from_settings(reachable) as client:
+    found = await reachable(settings or load_settings(), output.notice)
+    async with JobClient.from_settings(found) as client:
         yield client
 
 

@@ -175,7 +175,7 @@ def dicts(data: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     return [item for item in data.get(name) or () if isinstance(item, dict)]
 
 
-_TELLERS: dict[EventType, Callable[[dict[str, Any]], str]] = {
+_TELLERS: dict[str, Callable[[dict[str, Any]], str]] = {
     EventType.JOB_STATE: _told_state,
     EventType.SANDBOX_READY: lambda data: f"{data.get('sandbox')} on {data.get('host')}",
     EventType.MODEL_REQUEST: lambda data: f"{data.get('model')}, {data.get('contents')} contents",

@@ -21,6 +21,7 @@ from orchestrator.jobs.failures import (
     UnknownApproval,
 )
 from orchestrator.jobs.spec import Decision, JobId, WireModel
+from orchestrator.jobs.stored import read
 
 APPROVAL_ID_CHARACTERS = 20
 """Hexadecimal ones of a hash: 80 bits, so that no two approvals of an installation meet."""
@@ -114,7 +115,7 @@ def _cut(value: Any) -> JsonValue:
 
 def stored_approval(request: str, requested_at: str) -> Approval:
     """An approval from what the ledger holds: the request as JSON, and when it came, in milliseconds."""
-    approval = Approval.model_validate_json(request)
+    approval = read(Approval, request, "An approval that waits")
     return approval.model_copy(update={"requested_at": float(requested_at) / 1000})
 
 

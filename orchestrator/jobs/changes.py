@@ -18,10 +18,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from orchestrator.jobs.spec import BlobId, WireModel
 
+BUNDLE_VERSION: Literal[1] = 1
+"""Raised with every change of the format; what is merged must be understood whole."""
 FileKind = Literal["file", "symlink", "directory"]
 
 
@@ -76,7 +78,7 @@ class SkippedFile(WireModel):
 class Changes(WireModel):
     """The document `changes.json` of a bundle."""
 
-    version: Literal[1] = 1
+    version: Literal[1] = BUNDLE_VERSION
     files: tuple[ChangedFile, ...] = ()
     """Sorted by path."""
     ignored: tuple[str, ...] = ()
@@ -93,15 +95,24 @@ class MalformedBundle(ValueError):
     """The archive is not a change bundle."""
 
 
+class NewerBundle(MalformedBundle):
+    """A newer release of fanout wrote the bundle."""
+
+
 class ChangeBundle:
     """A change bundle opened for reading."""
 
     def __init__(self, archive: tarfile.TarFile) -> None:
         self._archive = archive
         self._members = {member.name: member for member in archive.getmembers()}
+        document = self._read("changes.json")
         try:
-            self.changes = Changes.model_validate_json(self._read("changes.json"))
+            self.changes = Changes.model_validate_json(document)
         except ValidationError as error:
+            version = _version(document)
+            if version > BUNDLE_VERSION:
+                known = f"version {version}; this one reads {BUNDLE_VERSION}"
+                raise NewerBundle(f"A newer release of fanout wrote the changes ({known}).") from error
             raise MalformedBundle(f"changes.json is not understood: {error.error_count()} errors") from error
 
     @classmethod
@@ -136,3 +147,15 @@ class ChangeBundle:
         if stream is None:
             raise MalformedBundle(f"the bundle has no {name}")
         return stream.read()
+
+
+class _Versioned(BaseModel):
+    version: int = 0
+
+
+def _version(document: bytes) -> int:
+    """The version that a document says it has; 0 when it says none."""
+    try:
+        return _Versioned.model_validate_json(document).version
+    except ValidationError:
+        return 0

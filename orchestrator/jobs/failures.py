@@ -9,6 +9,7 @@
     │       ├── InvalidAnswer       it is not whole, or too long
     │       ├── DecisionNotAllowed  the agent's policy does not offer that decision
     │       └── AnsweredAlready     somebody was faster, or the job has ended
+    ├── NotUnderstood         another release wrote it: one that knows it is needed
     ├── LedgerUnavailable     Redis does not answer                                   retryable
     ├── LeaseLost             another attempt may run: this one stops at once         retryable
     ├── JobCancelled          someone asked for the end
@@ -75,6 +76,10 @@ class DecisionNotAllowed(ApprovalRefused):
 
 class AnsweredAlready(ApprovalRefused):
     """The approval waits no longer."""
+
+
+class NotUnderstood(JobFailure):
+    """Another release of fanout wrote it, in a form that this one does not know."""
 
 
 class LedgerUnavailable(JobFailure):

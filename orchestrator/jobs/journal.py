@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 from redis.asyncio import Redis
 
 from orchestrator.jobs.failures import UnknownJob
@@ -23,7 +23,7 @@ from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.outage import through_outage
 from orchestrator.jobs.redis_errors import redis_failures
 from orchestrator.jobs.spec import JobId, WireModel
-from orchestrator.jobs.state import JobState
+from orchestrator.jobs.state import TERMINAL_STATES
 
 BEGINNING = "0-0"
 POLL_SECONDS = 2.0
@@ -75,13 +75,14 @@ class JournalEvent(WireModel):
     """Seconds since the epoch by the Redis server's clock."""
     job_id: JobId
     attempt: int
-    type: EventType
+    type: EventType | str = Field(union_mode="left_to_right")
+    """A plain text where another release wrote an event that this one does not know: to be passed over."""
     data: dict[str, JsonValue]
 
     @property
     def ends_job(self) -> bool:
         """Whether this is the job's last state."""
-        return self.type is EventType.JOB_STATE and JobState(str(self.data["state"])).is_terminal
+        return self.type is EventType.JOB_STATE and str(self.data["state"]) in TERMINAL_STATES
 
 
 class Journal:
@@ -100,13 +101,17 @@ class Journal:
         kind: EventType,
         data: Mapping[str, JsonValue],
         line: str | None = None,
+        *,
+        name: str | None = None,
     ) -> str:
         """Add an event and ring; the event's id. `line` becomes the record's `last_event`.
+
+        Asking again under the same `name`, within `APPENDED_SECONDS`, adds nothing more.
 
         Raises:
             LedgerUnavailable: Redis does not answer.
         """
-        request = self._keys.appended(uuid4().hex)
+        request = self._keys.appended(name or uuid4().hex)
         keys = [self._keys.journal(job_id), self._keys.job(job_id), self._keys.bell(job_id), request]
         event: list[str | int] = [str(kind), attempt, json.dumps(data)]
         with redis_failures():
@@ -231,6 +236,6 @@ def _event(job_id: str, entry_id: str, fields: Mapping[Any, Any]) -> JournalEven
         at=milliseconds / 1000,
         job_id=job_id,
         attempt=int(fields["attempt"]),
-        type=EventType(fields["type"]),
+        type=fields["type"],
         data=json.loads(fields["data"]),
     )

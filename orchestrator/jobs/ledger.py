@@ -15,9 +15,10 @@ from importlib import resources
 from typing import Any
 from uuid import uuid4
 
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 from redis.asyncio import Redis
 
+from orchestrator.jobs import wire
 from orchestrator.jobs.approvals import (
     KEPT_SECONDS,
     Approval,
@@ -26,21 +27,14 @@ from orchestrator.jobs.approvals import (
     stored_approval,
     waiting_words,
 )
-from orchestrator.jobs.failures import InvalidJob, MessagesUnread, UnknownJob
+from orchestrator.jobs.failures import InvalidJob, MessagesUnread, NotUnderstood, UnknownJob
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.redis_errors import redis_failures
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import JobSpec, TreeBounds
 from orchestrator.jobs.state import JobRecord, JobState
-from orchestrator.jobs.stored import (
-    WIRE_NEWEST,
-    WIRE_OLDEST,
-    entry_of_child,
-    record_of,
-    spec_of,
-    submission,
-)
+from orchestrator.jobs.stored import entry_of_child, read, record_of, spec_of, submission
 from orchestrator.jobs.worker_info import WorkerInfo, worker_of
 
 SUBMIT_BATCH = 100
@@ -51,6 +45,8 @@ HEAD_START_SECONDS = 2.0
 """How long a job that was begun is kept for the host that has its files, after it was queued again: a few
 turns of the queue, and short enough for a job to be at work again 4 s after its worker was stopped."""
 REAP_BATCH = 200
+NOT_UNDERSTOOD = "wire version"
+"""How claim.lua begins the refusal of a job that the worker's release does not know."""
 FORGET_BATCH = 100
 """Jobs in one script call; a long journal takes Redis a millisecond to remove."""
 MAX_MESSAGE_CHARACTERS = 20_000
@@ -192,6 +188,24 @@ class Ledger:
         found = zip(ids, hashes, strict=True)
         return [record_of(job_id, fields) for job_id, fields in found if fields]
 
+    async def specification(self, job_id: str) -> JobSpec:
+        """What a job was submitted as, whole.
+
+        Raises:
+            UnknownJob: there is none.
+            NotUnderstood: another release submitted it, with what this one does not know.
+        """
+        with redis_failures():
+            spec = await self._redis.hget(self._keys.job(job_id), "spec")
+        if spec is None:
+            raise UnknownJob(f"There is no job {job_id}.")
+        try:
+            return JobSpec.model_validate_json(spec)
+        except ValidationError:
+            raise NotUnderstood(
+                f"Job {job_id} is of another release of fanout: use one that is as new."
+            ) from None
+
     async def result(self, job_id: str) -> JobResult | None:
         """A job's result; None until it has ended.
 
@@ -202,7 +216,7 @@ class Ledger:
             state, result = await self._redis.hmget(self._keys.job(job_id), ["state", "result"])
         if state is None:
             raise UnknownJob(f"There is no job {job_id}.")
-        return None if result is None else JobResult.model_validate_json(result)
+        return None if result is None else read(JobResult, result, f"The result of job {job_id}")
 
     async def ids(self, *, live_only: bool = False) -> list[str]:
         """All job ids, or those that have not ended, oldest first."""
@@ -239,7 +253,7 @@ class Ledger:
         One whose specification cannot be read ends here: nobody could run it.
         """
         request = uuid4().hex  # the client asks again by itself when an answer gets lost
-        wires, fallback = (WIRE_OLDEST, WIRE_NEWEST), AdmissionPolicy().stored()
+        wires, fallback = (wire.WIRE_OLDEST, wire.WIRE_NEWEST), AdmissionPolicy().stored()
         jobs = []
         for job_id, number, stored in await self._run(
             "dispatch", most, _ms(TRANSIT_SECONDS), request, *wires, fallback
@@ -294,12 +308,19 @@ class Ledger:
             "claim",
             *(job_id, worker.name, worker.host, worker.host_limit),
             *(_ms(lease_seconds), request, _ms(HEAD_START_SECONDS)),
+            *(worker.wire_oldest, worker.wire_newest),
         )
         if answer[0] == "refused":
             return str(answer[1])
         _, token, attempt, spec, ran, submitted, started = answer
+        try:
+            understood = JobSpec.model_validate_json(spec)
+        except ValidationError:  # its wire version says too little
+            why = f"{NOT_UNDERSTOOD} {worker.wire_newest} does not tell how this job is read"
+            await self.release(job_id, int(token), why, wire=worker.wire_newest + 1)
+            return why
         return Claim(
-            spec=JobSpec.model_validate_json(spec),
+            spec=understood,
             token=int(token),
             attempt=int(attempt),
             ran_seconds=float(ran) / 1000,
@@ -335,9 +356,12 @@ class Ledger:
             raise MessagesUnread(f"More than {messages} messages were sent to job {job_id}.")
         return bool(told)
 
-    async def release(self, job_id: str, token: int, reason: str) -> bool:
-        """Give a job back unharmed: no attempt is used up; False when the attempt no longer holds it."""
-        return bool(await self._run("release", job_id, token, reason))
+    async def release(self, job_id: str, token: int, reason: str, *, wire: int | None = None) -> bool:
+        """Give a job back unharmed: no attempt is used up; False when the attempt no longer holds it.
+
+        With `wire` it goes to workers that know that version.
+        """
+        return bool(await self._run("release", job_id, token, reason, wire or 0))
 
     async def fail_attempt(self, job_id: str, token: int, reason: str) -> bool:
         """Queue the job for its next attempt; False when it has none left or the attempt does not hold it."""

@@ -18,7 +18,7 @@ Answer = TypeVar("Answer")
 
 
 async def through_outage(ask: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Ask a question that changes nothing, again and again while Redis is away.
+    """Ask what may be asked twice, again and again while Redis is away.
 
     Raises:
         LedgerUnavailable: Redis has not answered for `OUTAGE_SECONDS`.

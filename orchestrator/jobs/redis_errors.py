@@ -9,6 +9,9 @@ from redis.exceptions import RedisError
 
 from orchestrator.jobs.failures import LedgerUnavailable
 
+DISK_FULL = "MISCONF"
+"""What Redis begins with when it refuses a change because it could not write the last one."""
+
 
 @contextmanager
 def redis_failures() -> Iterator[None]:
@@ -16,6 +19,8 @@ def redis_failures() -> Iterator[None]:
     try:
         yield
     except (RedisError, OSError) as error:
+        if DISK_FULL in str(error):
+            raise LedgerUnavailable("Redis cannot write to its disk: make room there.") from error
         raise LedgerUnavailable(
             f"Redis does not answer ({type(error).__name__}): check that it runs and FANOUT_REDIS_URL.",
         ) from error

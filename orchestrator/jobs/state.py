@@ -48,3 +48,5 @@ class JobRecord(JobSpec):
     """The ids of the approvals for which the job waits."""
     last_event: str | None = None
     """The newest journal event, in one line."""
+    wire: int = 1
+    """The version that a worker must know to run the job (`wire.py`)."""

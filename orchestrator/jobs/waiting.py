@@ -12,6 +12,7 @@ from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.redis_errors import redis_failures
 from orchestrator.jobs.state import JobRecord, JobState
+from orchestrator.jobs.wire import awaited_worker
 from orchestrator.jobs.worker_info import WorkerInfo
 
 
@@ -24,8 +25,6 @@ class Occupancy:
     """Those that take jobs."""
     active: Mapping[str, int]
     """By key: the jobs on their way or running in a tree, of a tenant or an agent."""
-    wires: Mapping[str, int]
-    """Job -> the version of its specification."""
     sent: Collection[str]
     """Jobs that are on their way to a worker."""
     keys: Keys
@@ -52,16 +51,14 @@ async def occupancy(
             for key in sets:
                 pipe.scard(key)
             for record in queued:
-                pipe.hmget(keys.job(record.id), ["wire", "dispatched"])
+                pipe.hget(keys.job(record.id), "dispatched")
             policy, *counted = await pipe.execute()
-    fields: list[Any] = counted[len(sets) :]
-    pairs = list(zip(queued, fields, strict=True))
+    dispatched: list[Any] = counted[len(sets) :]
     return Occupancy(
         policy=AdmissionPolicy.read(policy) if policy else AdmissionPolicy(),
         workers=[worker for worker in workers if not worker.draining],
         active=dict(zip(sets, counted, strict=False)),
-        wires={record.id: int(wire or 1) for record, (wire, _) in pairs},
-        sent={record.id for record, (_, dispatched) in pairs if dispatched == "1"},
+        sent={record.id for record, sent in zip(queued, dispatched, strict=True) if sent == "1"},
         keys=keys,
     )
 
@@ -82,11 +79,7 @@ def _sets(keys: Keys, record: JobRecord) -> tuple[str, str, str]:
 def _no_worker(record: JobRecord, occupied: Occupancy) -> str | None:
     if not occupied.workers:
         return "a worker: none is running"
-    wire, workers = occupied.wires[record.id], occupied.workers
-    if any(worker.wire_oldest <= wire <= worker.wire_newest for worker in workers):
-        return None
-    are = "older" if all(worker.wire_newest < wire for worker in workers) else "of other releases"
-    return f"a worker that understands it (wire {wire}): those that run are {are}"
+    return awaited_worker(record.wire, occupied.workers)
 
 
 def _limit_reached(record: JobRecord, occupied: Occupancy) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.jobs.stored import WIRE_NEWEST, WIRE_OLDEST
+from orchestrator.jobs.wire import WIRE_NEWEST, WIRE_OLDEST
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class WorkerInfo:
     """Why nothing isolates its jobs; empty where something does."""
     wire_oldest: int = WIRE_OLDEST
     wire_newest: int = WIRE_NEWEST
-    """The versions of stored specifications that it reads."""
+    """The versions of jobs that it understands (`wire.py`)."""
 
     def fields(self) -> dict[str, str | int]:
         """As the ledger keeps it, without the name."""

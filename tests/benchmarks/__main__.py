@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.benchmarks import harness, latency, ledger_load, memory, sandboxes, workspaces
+from tests.benchmarks import harness, latency, ledger_load, memory, recovery, sandboxes, workspaces
 from tests.benchmarks.measure import Row, Section, missing_row, row_of
 from tests.benchmarks.report import document, print_table
 
@@ -26,6 +26,7 @@ SECTIONS = (
     memory.SECTION,
     harness.SECTION,
     ledger_load.SECTION,
+    recovery.SECTION,
 )
 REASON_CHARACTERS = 300
 WIDTH = 132

@@ -26,6 +26,8 @@ class Benchmark:
     """The most that the median may be, as a multiple of the floor's."""
     target: float | None = None
     """The most that the median may be, in the unit."""
+    target_p95: float | None = None
+    """The most that the p95 may be, in the unit."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Row:
     unit: str
     median: float | None = None
     p95: float | None = None
+    most: float | None = None
     samples: int = 0
     floor: str
     floor_median: float | None = None
@@ -62,6 +65,7 @@ class Row:
     """Of the medians."""
     target_ratio: float | None
     target: float | None
+    target_p95: float | None
     ok: bool | None = None
     """None: not measured, or there is no target."""
     not_measured: str | None = None
@@ -77,10 +81,13 @@ def row_of(benchmark: Benchmark, samples: Samples) -> Row:
         met.append(ratio <= benchmark.target_ratio)
     if benchmark.target is not None:
         met.append(median <= benchmark.target)
+    if benchmark.target_p95 is not None:
+        met.append(p95(samples.ours) <= benchmark.target_p95)
     return Row(
         **vars(benchmark),
         median=round(median, 3),
         p95=round(p95(samples.ours), 3),
+        most=round(max(samples.ours), 3),
         samples=len(samples.ours),
         floor_median=round(floor_median, 3),
         floor_p95=round(p95(samples.floor), 3),

@@ -33,7 +33,7 @@ def document(rows: Sequence[Row], seconds: float) -> str:
 def print_table(rows: Sequence[Row], console: Console) -> None:
     """A line a row; below it why some have no numbers."""
     table = Table()
-    for heading in ("", "median", "p95", "unit", "floor", "median", "ratio", "target", "ok"):
+    for heading in ("", "median", "p95", "max", "unit", "floor", "median", "ratio", "target", "ok"):
         table.add_column(heading, justify="left" if heading in {"", "unit", "floor"} else "right")
     for row in rows:
         table.add_row(*_cells(row))
@@ -48,6 +48,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.title,
         _number(row.median),
         _number(row.p95),
+        _number(row.most),
         row.unit,
         row.floor,
         _number(row.floor_median),
@@ -75,4 +76,6 @@ def _target(row: Row) -> str:
         parts.append(f"≤ {_ratio(row.target_ratio)}")
     if row.target is not None:
         parts.append(f"≤ {row.target:g} {row.unit}")
+    if row.target_p95 is not None:
+        parts.append(f"p95 ≤ {row.target_p95:g} {row.unit}")
     return ", ".join(parts) or "-"

@@ -33,9 +33,12 @@ class Job:
     host: str | None = None
     lease_end: int | None = None
     """Of a running attempt, or of a message on its way."""
+    beat_at: int = 0
     files_host: str | None = None
     """Where its last attempt ran."""
     requeued_at: int = 0
+    told_of_wire: bool = False
+    """A worker that does not know its version had it in hand, and its journal says so."""
     cancel_asked: bool = False
     open_approvals: list[str] = field(default_factory=list)
     awaited: set[str] = field(default_factory=set)
@@ -43,7 +46,7 @@ class Job:
     history: list[str] = field(default_factory=lambda: ["queued"])
 
     @property
-    def rank(self) -> tuple[int, int]:
+    def rank(self) -> tuple[int, bool, int]:
         return (-self.priority, self.sequence)
 
     @property
@@ -67,6 +70,7 @@ class Model:
         """They live, and take jobs."""
         self.policy = AdmissionPolicy()
         self.now = 1_700_000_000_000
+        self.redis_began = 0
         self.jobs: dict[str, Job] = {}
         self.decided: dict[str, str] = {}
         """Approval -> decision."""
@@ -132,16 +136,18 @@ class Model:
             return "unknown"
         if job.state != "queued" or job.lease_end is None:
             return job.state
+        if job.wire > worker.wire_newest:
+            self._turn_away(job)
+            return f"wire version {job.wire}: this worker knows 1 to {worker.wire_newest}"
         if host_limit and sum(other.host == host for other in self.jobs.values()) >= host_limit:
-            self._give_back(job)
-            job.requeued_at = self.now
-            job.history.append("queued")
+            self._requeue(job)
             return "host full"
         if self._waits_for_its_host(job, host):
             self._give_back(job)
             return "waits for its host"
         job.state, job.host, job.lease_end = "running", host, self.now + lease_ms
-        job.worker, job.files_host = worker.name, host
+        job.worker, job.files_host, job.beat_at = worker.name, host, self.now
+        job.told_of_wire = False
         job.attempt += 1
         job.history.append("running")
         return "claimed"
@@ -150,7 +156,7 @@ class Model:
         job = self.jobs[job_id]
         if not self._holds(job, token):
             return "lost"
-        job.lease_end = self.now + lease_ms
+        job.lease_end, job.beat_at = self.now + lease_ms, self.now
         return "cancel" if job.cancel_asked else "held"
 
     def finish(self, job_id: str, token: int, state: str) -> bool:
@@ -234,15 +240,31 @@ class Model:
         for job in self.jobs.values():
             if job.lease_end is None or job.lease_end >= self.now:
                 continue
-            if job.state == "queued" or (not job.cancel_asked and job.attempt < job.max_attempts):
+            redis_was_away = self.now - (self.uptime_seconds + 1) * 1000 > job.beat_at
+            if job.state == "running" and not job.cancel_asked and redis_was_away:
+                job.attempt -= 1
+                self._requeue(job)
+            elif job.state == "queued" or (not job.cancel_asked and job.attempt < job.max_attempts):
                 self._requeue(job)
             else:
                 self._end(job, "cancelled" if job.cancel_asked else "failed")
             reaped[job.id] = job.state
         return reaped
 
+    @property
+    def uptime_seconds(self) -> int:
+        """As Redis tells it."""
+        return (self.now - self.redis_began) // 1000
+
     def open_approvals(self) -> set[str]:
         return {approval for job in self.jobs.values() for approval in job.open_approvals}
+
+    def _turn_away(self, job: Job) -> None:
+        if job.told_of_wire:
+            self._give_back(job)
+        else:
+            self._requeue(job)
+        job.told_of_wire = True
 
     def _waits_for_its_host(self, job: Job, host: str) -> bool:
         own = job.files_host
@@ -281,6 +303,7 @@ class Model:
     def _requeue(self, job: Job) -> None:
         self._give_back(job)
         job.state, job.requeued_at = "queued", self.now
+        job.told_of_wire = False
         job.open_approvals = []
         job.history.append("queued")
 

@@ -62,7 +62,7 @@ def speaks(monkeypatch: pytest.MonkeyPatch, wire: int, *, of: str) -> None:
         return (*values, wire if spec.root_id == of else 1, stored)
 
     monkeypatch.setattr("orchestrator.jobs.ledger.submission", made)
-    monkeypatch.setattr("orchestrator.jobs.ledger.WIRE_NEWEST", wire)
+    monkeypatch.setattr("orchestrator.jobs.wire.WIRE_NEWEST", wire)
 
 
 async def test_tenants_come_in_turn_by_their_weight(ledger: Ledger) -> None:
@@ -194,7 +194,7 @@ async def test_a_job_waits_for_a_worker_that_understands_it_and_holds_up_nobody(
     await submitted(ledger, "old", 1)
 
     assert await dispatched(ledger) == ["old0"]
-    why = "a worker that understands it (wire 3): those that run are older"
+    why = "a newer worker: it needs wire version 3, those that live know 1 to 1"
     assert await reason(ledger, redis, waits) == why
     await ledger.register(make_worker("newer", concurrency=2, wire_newest=3, draining=True), 60)
     assert await dispatched(ledger) == []
@@ -212,7 +212,7 @@ async def test_a_process_leaves_alone_what_it_does_not_read(
     await submitted(ledger, "old", 1)
 
     assert await dispatched(ledger) == ["old0"]
-    monkeypatch.setattr("orchestrator.jobs.ledger.WIRE_NEWEST", 2)
+    monkeypatch.setattr("orchestrator.jobs.wire.WIRE_NEWEST", 2)
     assert await dispatched(ledger) == ["new0"]
 
 

@@ -11,20 +11,21 @@ from unittest import mock
 
 import pytest
 from fakeredis import FakeAsyncRedis
+from fakeredis._commands import command
 from fakeredis.commands_mixins import server_mixin
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
+from orchestrator.jobs import wire
 from orchestrator.jobs.approvals import Approval, ApprovalAnswer
 from orchestrator.jobs.failures import AnsweredAlready, UnknownApproval, UnknownJob
 from orchestrator.jobs.journal import EventType, Journal
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.ledger import Claim, Ledger
 from orchestrator.jobs.policy import AdmissionPolicy, TenantShare
-from orchestrator.jobs.spec import JobSpec, TreeBounds
+from orchestrator.jobs.spec import TreeBounds
 from orchestrator.jobs.state import JobState
-from orchestrator.jobs.stored import submission
 from tests.builders import make_result, make_spec, make_worker
 from tests.unit.jobs.ledger_model import TERMINAL, Job, Model
 
@@ -59,17 +60,19 @@ class LedgerMachine(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         clock = SimpleNamespace(time=lambda: self.model.now / 1000)
         self.clock = mock.patch.object(server_mixin, "time", clock)
-        self.wires = mock.patch.multiple("orchestrator.jobs.ledger", WIRE_NEWEST=2, submission=_submission)
         self.clock.start()
-        self.wires.start()
+        told = self.redis_tells()
+        server_mixin.ServerCommandsMixin.info = told  # fakeredis has no INFO
+        self.added = mock.patch.multiple(wire, ADDED={2: {"labels"}}, WIRE_NEWEST=2)
+        self.added.start()
         self.redis = FakeAsyncRedis(decode_responses=True)
         self.ledger = Ledger(self.redis, Keys())
         self.journal = Journal(self.redis, Keys())
 
     def teardown(self) -> None:
         self.run(self.redis.aclose())
-        self.wires.stop()
         self.clock.stop()
+        self.added.stop()
         self.loop.close()
 
     def run(self, work: Coroutine[Any, Any, Value]) -> Value:
@@ -103,30 +106,36 @@ class LedgerMachine(RuleBasedStateMachine):
         priority=st.integers(-1, 1),
         max_attempts=st.integers(1, 3),
         lane=st.fixed_dictionaries(
-            {
-                "tenant": st.sampled_from(sorted(TENANTS)),
-                "agent": st.sampled_from(AGENTS),
-                "wire": st.integers(1, 2),
-            }
+            {"tenant": st.sampled_from(sorted(TENANTS)), "agent": st.sampled_from(AGENTS)}
         ),
+        labels=st.sampled_from(({}, {}, {"what": "not every worker knows"})),
     )
-    def submit(self, root: str, priority: int, max_attempts: int, lane: dict[str, Any]) -> str:
-        return self._submit(root, None, priority, max_attempts, **lane)
+    def submit(
+        self, root: str, priority: int, max_attempts: int, lane: dict[str, str], labels: dict[str, str]
+    ) -> str:
+        return self._submit(root, None, priority, max_attempts, labels, **lane)
 
     @rule(target=jobs, parent=jobs, priority=st.integers(-1, 1))
     def submit_child(self, parent: str, priority: int) -> str:
         above = self.model.jobs[parent]
         return self._submit(above.root, parent, priority, 2, tenant=above.tenant)
 
-    def _submit(self, root: str, parent: str | None, priority: int, max_attempts: int, **lane: Any) -> str:
+    def _submit(
+        self,
+        root: str,
+        parent: str | None,
+        priority: int,
+        max_attempts: int,
+        labels: dict[str, str] | None = None,
+        **lane: str,
+    ) -> str:
         job_id = f"job-{len(self.model.jobs)}"
-        fields = {name: value for name, value in lane.items() if name != "wire"}
         spec = make_spec(
             id=job_id, root_id=root, parent_id=parent, priority=priority, max_attempts=max_attempts,
-            labels={"wire": str(lane.get("wire", 1))}, **fields,
+            labels=labels or {}, **lane,
         )  # fmt: skip
         assert self.run(self.ledger.submit([spec, spec])) == [job_id, job_id]  # twice is one job
-        self.model.submit(job_id, root, parent, priority, max_attempts, **lane)
+        self.model.submit(job_id, root, parent, priority, max_attempts, wire=2 if labels else 1, **lane)
         return job_id
 
     @rule(most=st.integers(1, 5))
@@ -253,6 +262,20 @@ class LedgerMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.model.now += int(seconds * 1000)
 
+    def redis_tells(self) -> Any:
+        """The command INFO, of which the scripts read one line."""
+
+        def info(_: Any, section: bytes) -> bytes:
+            assert section == b"server"
+            return f"# Server\r\nuptime_in_seconds:{self.model.uptime_seconds}\r\n".encode()
+
+        return command(name="INFO", fixed=(bytes,))(info)
+
+    @rule(seconds=st.sampled_from((0.5, 3, 12)))
+    def redis_is_away(self, seconds: float) -> None:
+        self.model.now += int(seconds * 1000)
+        self.model.redis_began = self.model.now
+
     @rule()
     def reap(self) -> None:
         assert self.run(self.ledger.reap()) == self.model.reap()
@@ -306,12 +329,6 @@ class LedgerMachine(RuleBasedStateMachine):
             assert awaited == job.awaited
             assert not awaited or job.state == "waiting"
             assert all(self.model.jobs[child].state not in TERMINAL for child in awaited)
-
-
-def _submission(spec: JobSpec) -> tuple[str | int, ...]:
-    """As ever, with the wire version that the test chose."""
-    *values, _, stored = submission(spec)
-    return (*values, int(spec.labels.get("wire", 1)), stored)
 
 
 def _approval(job_id: str, approval_id: str) -> Approval:

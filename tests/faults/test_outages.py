@@ -1,0 +1,75 @@
+"""Outages of Redis, short and long: they cost time and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.client import JobClient
+from orchestrator.jobs.journal import EventType
+from tests.builders import make_spec
+from tests.integration.scripts import DONE, conversation, shell, write_script
+from tests.services import Installation, installation
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+
+STEPS = 8
+SCRIPT = conversation("steps", *(shell(f"echo {n} >> steps.txt; sleep 0.5") for n in range(STEPS)), DONE)
+LEASE_SECONDS, LONGER_SECONDS, SHORTER_SECONDS = 2, 3, 0.5
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Installation]:
+    script = write_script(tmp_path, SCRIPT)
+    with installation(tmp_path, script=script, FANOUT_WORKER__LEASE_SECONDS=str(LEASE_SECONDS)) as made:
+        made.start_worker()
+        yield made
+
+
+async def until_calls(client: JobClient, job_id: str, count: int) -> None:
+    seen = 0
+    async with asyncio.timeout(60):
+        async for event in client.events(job_id):
+            seen += event.type is EventType.TOOL_CALL
+            if seen >= count:
+                return
+
+
+async def test_a_job_with_one_attempt_outlives_outages_that_are_longer_than_its_lease(
+    place: Installation,
+) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(make_spec("steps", max_attempts=1))
+        for calls, seconds in ((1, SHORTER_SECONDS), (2, LONGER_SECONDS), (4, LONGER_SECONDS)):
+            await until_calls(client, job_id, calls)
+            await asyncio.to_thread(place.redis.kill)
+            await asyncio.sleep(seconds)
+            await asyncio.to_thread(place.redis.start)
+
+        result = await client.wait(job_id, 60)
+
+        events = [event async for event in client.events(job_id, follow=False)]
+    assert (result.success, result.attempts) == (True, 1), result.error
+    states = [event.data for event in events if event.type is EventType.JOB_STATE]
+    assert [data["state"] for data in states].count("running") <= 3  # the short one was waited through
+    reasons = {data.get("reason") for data in states if data["state"] == "queued"} - {None}
+    assert "Redis was away for longer than its lease" in reasons
+    assert "its worker fell silent" not in reasons
+
+
+async def test_a_lost_worker_costs_its_job_an_attempt_all_the_same(place: Installation) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(make_spec("steps", max_attempts=1))
+        await until_calls(client, job_id, 1)
+        place.workers[0].kill()
+        place.start_worker()
+
+        result = await client.wait(job_id, 40)
+
+    assert result.error is not None
+    assert result.error.type == "AttemptsUsedUp"

@@ -1,0 +1,157 @@
+"""Workers of an older, of this and of a newer release beside each other, on a real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import signal
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from redis.asyncio import Redis
+
+from orchestrator.client import JobClient
+from orchestrator.jobs import wire
+from orchestrator.jobs.connection import connect
+from orchestrator.jobs.journal import EventType
+from orchestrator.jobs.keys import Keys
+from orchestrator.jobs.ledger import Ledger
+from orchestrator.jobs.state import JobRecord, JobState
+from tests.builders import make_spec
+from tests.integration.scripts import DONE, conversation, shell, write_script
+from tests.services import Installation, WorkerProcess, installation
+from tests.unit.wire.record import FULL, RECORDED
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(150)]
+
+OLDER, NEWER = "tests.integration.worker.older_release", "tests.integration.worker.newer_release"
+SCRIPT = (
+    conversation(
+        "two steps", shell("echo one >> steps.txt"), shell("sleep 30"), shell("echo two >> steps.txt"), DONE
+    ),
+    conversation(".*", DONE),
+)
+WATCHED_SECONDS = 3
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """An older worker and two of this release."""
+    folder = tmp_path_factory.mktemp("versions")
+    with installation(folder, script=write_script(folder, *SCRIPT)) as made:
+        made.start_worker(module=OLDER)
+        made.start_worker()
+        made.start_worker()
+        yield made
+
+
+@pytest.fixture
+async def client(place: Installation) -> AsyncIterator[JobClient]:
+    async with place.client() as client:
+        await place.ready(client, 2)
+        yield client
+
+
+@pytest.fixture
+async def redis(place: Installation) -> AsyncIterator[Redis]:
+    async with connect(place.redis.url) as redis:
+        yield redis
+
+
+def name_of(worker: WorkerProcess) -> str:
+    assert worker.process is not None
+    return f"-{worker.process.pid}"
+
+
+async def workers_of(client: JobClient, job_id: str) -> list[str]:
+    events = [event async for event in client.events(job_id, follow=False)]
+    return [str(event.data["worker"]) for event in events if "worker" in event.data]
+
+
+async def until_waiting_for(client: JobClient, job_id: str, words: str) -> JobRecord:
+    async with asyncio.timeout(30):
+        while words not in ((record := await client.get(job_id)).waiting_for or ""):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    return record
+
+
+async def test_jobs_run_where_they_are_understood_and_wait_for_that_unharmed(
+    place: Installation, client: JobClient, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await place.ready(client, 3)
+    older = place.workers[0]
+    ids = await client.submit_many([(make_spec(root_id="tree"), None) for _ in range(6)])
+    results = [await client.wait(job_id, 30) for job_id in ids]
+    assert [(result.success, result.attempts) for result in results] == [(True, 1)] * 6
+    for job_id in ids:
+        (ran_on,) = await workers_of(client, job_id)
+        assert not ran_on.endswith(name_of(older))
+
+    monkeypatch.setattr(wire, "ADDED", {2: frozenset({"labels"})})
+    new = await client.submit(make_spec(labels={"only": "newer ones know"}))
+    record = await until_waiting_for(client, new, "a newer worker: it needs wire version 2")
+    await asyncio.sleep(WATCHED_SECONDS)
+    dispatches = int(await redis.hget(Keys().job(new), "dispatches") or 0)
+    assert dispatches <= 4 * WATCHED_SECONDS
+    refusals = [event async for event in client.events(new, follow=False) if "reason" in event.data]
+    assert len(refusals) <= 2
+    assert (record.state, record.attempt) == (JobState.QUEUED, 0)
+
+    newer = await asyncio.to_thread(place.start_worker, module=NEWER)
+    try:
+        result = await client.wait(new, 40)
+    finally:
+        await asyncio.to_thread(newer.stop)
+    assert (result.success, result.attempts) == (True, 1)
+    (ran_on,) = await workers_of(client, new)
+    assert ran_on.endswith(name_of(newer))
+
+
+async def test_a_conversation_of_a_newer_release_waits_for_one_that_can_go_on_with_it(
+    place: Installation, client: JobClient, redis: Redis
+) -> None:
+    job_id = await client.submit(make_spec("two steps"))
+    async for event in client.events(job_id):
+        if event.type is EventType.TOOL_CALL and "sleep" in str(event.data):
+            break
+    thought = await redis.xadd(
+        Keys().journal(job_id), {"type": "thought", "attempt": "1", "data": '{"text": "hm"}'}
+    )
+    (ran_on,) = await workers_of(client, job_id)
+    (holder,) = [worker for worker in place.workers if ran_on.endswith(name_of(worker))]
+    await asyncio.to_thread(holder.send, signal.SIGTERM)
+
+    record = await until_waiting_for(client, job_id, "a newer worker: it needs wire version 2")
+
+    assert (record.state, record.attempt) == (JobState.QUEUED, 0)
+    told = [str(event.data.get("reason")) async for event in client.events(job_id, follow=False)]
+    assert "The job's journal has an event that this release does not know: thought." in told
+    await redis.xdel(Keys().journal(job_id), thought)  # as if the newer one knew it
+    newer = await asyncio.to_thread(place.start_worker, module=NEWER)
+    result = await client.wait(job_id, 40)
+    assert (result.success, result.attempts) == (True, 1)
+    async with client.changes(job_id) as bundle:
+        (file,) = bundle.changes.files
+        assert file.after is not None
+        steps = await asyncio.to_thread(bundle.content, file.after)
+    assert steps.decode().split() == ["one", "two"]
+    assert (await workers_of(client, job_id))[-1].endswith(name_of(newer))
+
+
+@pytest.mark.parametrize("version", sorted(path.name for path in RECORDED.iterdir()))
+async def test_a_recorded_message_starts_its_job(
+    place: Installation, client: JobClient, redis: Redis, version: str
+) -> None:
+    message = json.loads(await asyncio.to_thread((RECORDED / version / "celery-message.json").read_text))
+    ledger = Ledger(redis, Keys())
+    spec = make_spec()
+    await ledger.submit([spec])
+    await ledger.dispatch(1, 10)  # and the message is lost
+    body = base64.b64decode(message["body"]).decode().replace(FULL.id, spec.id)
+    message["body"] = base64.b64encode(body.encode()).decode()
+    await redis.lpush("fanout:queue:fanout", json.dumps(message))
+
+    result = await client.wait(spec.id, 10)  # before it would be dispatched again
+
+    assert result.success

@@ -1,0 +1,234 @@
+"""No field is added, changed or taken away unseen; what is not known is refused in words, or passed over."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakeredis import FakeAsyncRedis
+
+from orchestrator.blobs import BlobStore
+from orchestrator.cli.words import event_line
+from orchestrator.jobs import wire
+from orchestrator.jobs.changes import ChangeBundle, NewerBundle
+from orchestrator.jobs.failures import NotUnderstood
+from orchestrator.jobs.journal import Journal
+from orchestrator.jobs.keys import Keys
+from orchestrator.jobs.ledger import Claim, Ledger
+from orchestrator.jobs.spec import JobSpec
+from orchestrator.jobs.state import JobState
+from orchestrator.jobs.stored import OF_ANOTHER_RELEASE, submission
+from orchestrator.jobs.worker_info import waiting_reason
+from tests.builders import make_result, make_spec, make_worker
+from tests.unit.wire.forms import forms
+from tests.unit.wire.record import FULL, RECORDED
+from workers.heartbeat import HeldLease
+from workers.session_journal import AttemptJournal
+
+STRICT = ("ApprovalAnswer", "Changes", "JobState", "AdkEvent")
+"""Work goes on from these: another form needs a new version. The others are read leniently, and may grow."""
+RECORD_AGAIN = "raise WIRE_NEWEST in orchestrator/jobs/wire.py, then run python -m tests.unit.wire.record"
+
+
+def recorded_forms(version: int) -> Any:
+    return json.loads((RECORDED / str(version) / "forms.json").read_text())
+
+
+def test_every_field_of_a_specification_is_in_the_table_of_versions() -> None:
+    now, first = forms()["JobSpec"], recorded_forms(1)["JobSpec"]
+    new = {name for name, form in now.items() if first.get(name) != form}
+    entered = set().union(*wire.ADDED.values())
+    assert new <= entered, f"enter {sorted(new - entered)} in ADDED of orchestrator/jobs/wire.py"
+    assert set(first) <= set(now), "older jobs have these fields: a worker must know them"
+    assert max(wire.ADDED, default=1) <= wire.WIRE_NEWEST
+
+
+@pytest.mark.parametrize("model", sorted(recorded_forms(wire.WIRE_NEWEST)))
+def test_what_the_newest_version_has_is_still_there_in_the_same_form(model: str) -> None:
+    now, then = json.loads(json.dumps(forms()[model])), recorded_forms(wire.WIRE_NEWEST)[model]
+    changed = {name for name, form in then.items() if now.get(name) != form}
+    assert not changed, f"{model}: {sorted(changed)}: {RECORD_AGAIN}"
+    if model in STRICT:
+        assert now == then, f"{model}: {RECORD_AGAIN}"
+
+
+def test_a_specification_with_every_field_was_recorded() -> None:
+    unused = {name for name in JobSpec.model_fields if name not in json.loads(str(submission(FULL)[-2]))} | {
+        name for name, value in FULL.limits if value is None
+    }
+    assert not unused, f"{sorted(unused)}: add it to FULL in tests/unit/wire/record.py"
+
+
+@pytest.fixture
+async def redis() -> AsyncIterator[FakeAsyncRedis]:
+    async with FakeAsyncRedis(decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture
+def ledger(redis: FakeAsyncRedis) -> Ledger:
+    return Ledger(redis, Keys())
+
+
+@pytest.fixture
+def labels_and_pids_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "ADDED", {2: frozenset({"labels"}), 3: frozenset({"limits.pids"})})
+
+
+@pytest.mark.usefixtures("labels_and_pids_are_new")
+@pytest.mark.parametrize(
+    ("fields", "version"),
+    [
+        ({}, 1),
+        ({"labels": {}}, 1),
+        ({"labels": {"pids": "x"}}, 2),
+        ({"limits": {"cpus": 1}}, 1),
+        ({"limits": {"pids": 99}, "labels": {"a": "b"}}, 3),
+    ],
+)
+def test_a_job_needs_the_version_of_the_newest_field_that_it_uses(
+    fields: dict[str, Any], version: int
+) -> None:
+    assert submission(make_spec(**fields))[-1] == version
+
+
+@pytest.mark.usefixtures("labels_and_pids_are_new")
+async def test_a_worker_that_is_too_old_turns_a_job_away_unharmed_and_its_like_go_first(
+    ledger: Ledger, redis: FakeAsyncRedis
+) -> None:
+    old, new = make_worker("old"), make_worker("new", wire_newest=2)
+    await ledger.register(old, 60)
+    await ledger.register(new, 60)
+    await ledger.submit(
+        [make_spec(id="new-job", root_id="t", labels={"a": "b"}), make_spec(id="job", root_id="t")]
+    )
+
+    taken = []
+    for _ in range(3):
+        taken += [job.spec.id for job in await ledger.dispatch(1, 10)]
+        refusal = await ledger.claim("new-job", old, 60)
+    record = await ledger.get("new-job")
+
+    assert refusal == "wire version 2: this worker knows 1 to 1"
+    assert (record.state, record.attempt) == (JobState.QUEUED, 0)
+    assert record.waiting_for == "a newer worker, for wire version 2"
+    told = [event.data.get("reason") for event in await Journal(redis, Keys()).read("new-job")]
+    assert told == [None, f"{refusal}; it waits for a newer worker, for wire version 2"]
+    assert taken == ["new-job", "job", "new-job"]
+    await ledger.dispatch(1, 10)
+    claim = await ledger.claim("new-job", new, 60)
+    assert isinstance(claim, Claim)
+    assert (await ledger.get("new-job")).waiting_for is None
+
+
+async def test_a_worker_that_is_too_new_says_so(ledger: Ledger) -> None:
+    new = make_worker(wire_oldest=2, wire_newest=3)
+    await ledger.register(make_worker("old"), 60)
+    await ledger.submit([make_spec(id="job")])
+    await ledger.dispatch(1, 1)
+
+    assert await ledger.claim("job", new, 60) == "wire version 1: this worker knows 2 to 3"
+    assert (await ledger.get("job")).waiting_for == "an older worker, for wire version 1"
+
+
+async def test_a_claim_that_cannot_be_read_is_given_back_to_wait_for_a_newer_worker(
+    ledger: Ledger, redis: FakeAsyncRedis
+) -> None:
+    worker = make_worker()
+    await ledger.register(worker, 60)
+    await ledger.submit([make_spec(id="job")])
+    await redis.hset(Keys().job("job"), "spec", '{"id":"job","root_id":"job","description":"x","gpus":2}')
+    await ledger.dispatch(1, 1)
+
+    assert await ledger.claim("job", worker, 60) == "wire version 1 does not tell how this job is read"
+    record = await ledger.get("job")
+    assert (record.state, record.attempt, record.wire) == (JobState.QUEUED, 0, 2)
+    assert waiting_reason(record, [worker]) == (
+        "a newer worker: it needs wire version 2, those that live know 1 to 1"
+    )
+
+
+async def test_readers_pass_over_what_they_do_not_know(ledger: Ledger, redis: FakeAsyncRedis) -> None:
+    spec = '{"id":"job","root_id":"job","description":"x","gpus":2,"limits":{"pids":99,"gpus":2}}'
+    await ledger.submit([make_spec(id="job")])
+    result = json.loads(make_result("job").model_dump_json()) | {"mood": "good"}
+    result["usage"] |= {"gpu_seconds": 3}
+    await redis.hset(Keys().job("job"), mapping={"spec": spec, "result": json.dumps(result), "colour": "red"})
+    await redis.xadd(Keys().journal("job"), {"type": "gpu", "attempt": "1", "data": '{"n": 2}', "more": "x"})
+
+    record = await ledger.get("job")
+    known = await ledger.result("job")
+    *_, event = await Journal(redis, Keys()).read("job")
+
+    assert (record.description, record.limits.pids) == ("x", 99)
+    assert known is not None
+    assert known.success
+    assert (event.type, event.ends_job) == ("gpu", False)
+    assert event_line(event).endswith('gpu            {"n": 2}')
+
+
+async def test_a_form_that_is_not_known_is_told_in_words_and_does_not_hide_other_jobs(
+    ledger: Ledger, redis: FakeAsyncRedis
+) -> None:
+    await ledger.submit([make_spec(id="job"), make_spec("other", id="other")])
+    spec = '{"id":"job","root_id":"job","description":"x","limits":{"network":{"allow":[]}}}'
+    await redis.hset(Keys().job("job"), mapping={"spec": spec, "result": '{"files_modified": 3}'})
+
+    records = await ledger.get_many(["job", "other"])
+
+    assert [record.description for record in records] == [OF_ANOTHER_RELEASE, "other"]
+    with pytest.raises(NotUnderstood, match="Job job is of another release"):
+        await ledger.specification("job")
+    with pytest.raises(NotUnderstood, match="The result of job job is of another release"):
+        await ledger.result("job")
+
+
+def _of_a_newer_tool(entry: dict[str, Any]) -> dict[str, Any]:
+    data = json.loads(entry["data"])
+    data["event"] = {"author": "a", "content": {"role": "model", "parts": [{"hologram": {"x": 1}}]}}
+    return {**entry, "data": json.dumps(data)}
+
+
+@pytest.mark.parametrize(
+    ("make_newer", "why"),
+    [
+        (lambda entry: {**entry, "type": "thought"}, "has an event that this release does not know: thought"),
+        (_of_a_newer_tool, "has a model.reply of a form that this release does not know"),
+    ],
+)
+async def test_a_conversation_that_cannot_be_read_is_refused_in_words(
+    redis: FakeAsyncRedis, tmp_path: Path, make_newer: Callable[[dict[str, Any]], dict[str, Any]], why: str
+) -> None:
+    entries = json.loads((RECORDED / "1" / "journal-conversation.json").read_text())
+    place = [entry["type"] for entry in entries].index("model.reply")
+    entries[place] = make_newer(entries[place])
+    for entry in entries:
+        await redis.xadd(Keys().journal(FULL.id), entry)
+    claim = Claim(spec=FULL, token=1, attempt=2, ran_seconds=1, submitted_at=0, started_at=0)
+    lease = HeldLease(claim, 60, lambda _: None)
+
+    with pytest.raises(NotUnderstood, match=why):
+        await AttemptJournal(
+            Journal(redis, Keys()), BlobStore(tmp_path.as_uri()), lease, lambda _line: None
+        ).past()
+
+
+def test_a_bundle_of_a_newer_release_is_refused_in_words() -> None:
+    document = json.dumps({"version": 2, "trees": []}).encode()
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        member = tarfile.TarInfo("changes.json")
+        member.size = len(document)
+        archive.addfile(member, io.BytesIO(document))
+    file.seek(0)
+
+    with (
+        pytest.raises(NewerBundle, match=r"newer release of fanout .*version 2; this one reads 1"),
+        ChangeBundle.open(file),
+    ):
+        pass
