@@ -30,6 +30,11 @@ class Occupancy:
     """Jobs that are on their way to a worker."""
     keys: Keys
 
+    def who_reads(self, record: JobRecord) -> list[WorkerInfo]:
+        """The workers that understand a queued job's specification."""
+        wire = self.wires[record.id]
+        return [worker for worker in self.workers if worker.wire_oldest <= wire <= worker.wire_newest]
+
     def full(self, key: str, limit: int | None) -> str | None:
         """How a limit is reached, in words; None when it is not."""
         running = self.active[key]
@@ -72,7 +77,7 @@ def waiting_reason(record: JobRecord, occupied: Occupancy) -> str | None:
         return None
     if record.id in occupied.sent:
         return "the worker that it was sent to"
-    return _no_worker(record, occupied) or _limit_reached(record, occupied) or _its_turn(occupied)
+    return _no_worker(record, occupied) or _limit_reached(record, occupied) or _its_turn(record, occupied)
 
 
 def _sets(keys: Keys, record: JobRecord) -> tuple[str, str, str]:
@@ -82,10 +87,10 @@ def _sets(keys: Keys, record: JobRecord) -> tuple[str, str, str]:
 def _no_worker(record: JobRecord, occupied: Occupancy) -> str | None:
     if not occupied.workers:
         return "a worker: none is running"
-    wire, workers = occupied.wires[record.id], occupied.workers
-    if any(worker.wire_oldest <= wire <= worker.wire_newest for worker in workers):
+    if occupied.who_reads(record):
         return None
-    are = "older" if all(worker.wire_newest < wire for worker in workers) else "of other releases"
+    wire = occupied.wires[record.id]
+    are = "older" if all(worker.wire_newest < wire for worker in occupied.workers) else "of other releases"
     return f"a worker that understands it (wire {wire}): those that run are {are}"
 
 
@@ -99,8 +104,8 @@ def _limit_reached(record: JobRecord, occupied: Occupancy) -> str | None:
     return None
 
 
-def _its_turn(occupied: Occupancy) -> str:
-    workers = occupied.workers
+def _its_turn(record: JobRecord, occupied: Occupancy) -> str:
+    workers = occupied.who_reads(record)
     if sum(worker.running for worker in workers) >= sum(worker.concurrency for worker in workers):
         return "a free place on a worker"
     return "its turn"
