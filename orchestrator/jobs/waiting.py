@@ -29,6 +29,12 @@ class Occupancy:
     """Jobs that are on their way to a worker."""
     keys: Keys
 
+    def who_reads(self, record: JobRecord) -> list[WorkerInfo]:
+        """The workers that understand a queued job's specification."""
+        return [
+            worker for worker in self.workers if worker.wire_oldest <= record.wire <= worker.wire_newest
+        ]
+
     def full(self, key: str, limit: int | None) -> str | None:
         """How a limit is reached, in words; None when it is not."""
         running = self.active[key]
@@ -69,7 +75,7 @@ def waiting_reason(record: JobRecord, occupied: Occupancy) -> str | None:
         return None
     if record.id in occupied.sent:
         return "the worker that it was sent to"
-    return _no_worker(record, occupied) or _limit_reached(record, occupied) or _its_turn(occupied)
+    return _no_worker(record, occupied) or _limit_reached(record, occupied) or _its_turn(record, occupied)
 
 
 def _sets(keys: Keys, record: JobRecord) -> tuple[str, str, str]:
@@ -92,8 +98,8 @@ def _limit_reached(record: JobRecord, occupied: Occupancy) -> str | None:
     return None
 
 
-def _its_turn(occupied: Occupancy) -> str:
-    workers = occupied.workers
+def _its_turn(record: JobRecord, occupied: Occupancy) -> str:
+    workers = occupied.who_reads(record)
     if sum(worker.running for worker in workers) >= sum(worker.concurrency for worker in workers):
         return "a free place on a worker"
     return "its turn"

@@ -64,7 +64,9 @@ local function line_of(id)
   if not known[2] then
     local read, spec = pcall(cjson.decode, redis.call('HGET', key('job', id), 'spec'))
     if not read or type(spec) ~= 'table' then spec = {} end
-    known[1], known[2], known[3] = spec.tenant or 'default', spec.agent or 'general-purpose', '1'
+    known[1] = type(spec.tenant) == 'string' and spec.tenant or 'default'
+    known[2] = type(spec.agent) == 'string' and string.match(spec.agent, '^[%w_-]+$') or 'general-purpose'
+    known[3] = '1'
     redis.call('HSET', key('job', id), 'tenant', known[1], 'agent', known[2], 'wire', known[3])
   end
   return {tenant = known[1], agent = known[2], wire = known[3], class = known[2] .. ':' .. known[3],

@@ -11,6 +11,7 @@ from orchestrator.jobs.connection import connect
 from orchestrator.jobs.journal import EventType, Journal
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.ledger import Claim, Ledger
+from orchestrator.jobs.policy import AdmissionPolicy
 from tests.builders import make_result, make_spec, make_worker
 from tests.integration.jobs.proxy import LossyRedis, lossy
 from tests.services import RedisProcess
@@ -57,6 +58,17 @@ async def test_a_submission_is_one_job(place: Place) -> None:
     assert place.proxy.lost == 1
     assert await place.ledger.ids() == [spec.id]
     assert len(await place.journal.read(spec.id)) == 1
+
+
+async def test_a_dispatch_is_had_by_the_process_that_asked_for_it(place: Place) -> None:
+    (job_id,) = await place.ledger.submit([make_spec()])
+    place.proxy.lose_answer_to = AdmissionPolicy().stored().encode()
+
+    jobs = await place.ledger.dispatch(10)
+
+    assert place.proxy.lost == 1
+    assert [(job.spec.id, job.number) for job in jobs] == [(job_id, 1)]
+    assert isinstance(await place.ledger.claim(job_id, WORKER, 10), Claim)
 
 
 async def test_a_claim_is_had_by_the_worker_that_made_it(place: Place) -> None:
