@@ -27,7 +27,6 @@ if wire < oldest or wire > newest then
     requeue(id, job[3], job[8], known .. '; it waits for ' .. awaited)
     redis.call('HSET', key('job', id), 'waiting_for', awaited)
   end
-  redis.call('ZADD', key('ready', job[3]), 'XX', 'INCR', 5e11, id)  -- behind its like, not in their way
   return {'refused', known}
 end
 if host_limit > 0 and redis.call('SCARD', key('host', host)) >= host_limit then

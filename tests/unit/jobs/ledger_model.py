@@ -32,10 +32,8 @@ class Job:
     requeued_at: int = 0
     wire: int = 1
     """The version that its worker must know."""
-    stands_behind: bool = False
-    """A worker that does not know its version had it in hand: its like go first."""
     told_of_wire: bool = False
-    """And its journal says so."""
+    """A worker that does not know its version had it in hand, and its journal says so."""
     cancel_asked: bool = False
     open_approvals: list[str] = field(default_factory=list)
     awaited: set[str] = field(default_factory=set)
@@ -43,8 +41,8 @@ class Job:
     history: list[str] = field(default_factory=lambda: ["queued"])
 
     @property
-    def rank(self) -> tuple[int, bool, int]:
-        return (-self.priority, self.stands_behind, self.sequence)
+    def rank(self) -> tuple[int, int]:
+        return (-self.priority, self.sequence)
 
     @property
     def is_ready(self) -> bool:
@@ -102,11 +100,10 @@ class Model:
             return "host full"
         if self._waits_for_its_host(job, host):
             self._give_back(job)
-            job.stands_behind = False
             return "waits for its host"
         job.state, job.host, job.lease_end = "running", host, self.now + lease_ms
         job.files_host, job.beat_at = host, self.now
-        job.stands_behind = job.told_of_wire = False
+        job.told_of_wire = False
         job.attempt += 1
         job.history.append("running")
         return "claimed"
@@ -223,7 +220,7 @@ class Model:
             self._give_back(job)
         else:
             self._requeue(job)
-        job.stands_behind = job.told_of_wire = True
+        job.told_of_wire = True
 
     def _waits_for_its_host(self, job: Job, host: str) -> bool:
         own = job.files_host
@@ -262,7 +259,7 @@ class Model:
     def _requeue(self, job: Job) -> None:
         self._give_back(job)
         job.state, job.requeued_at = "queued", self.now
-        job.stands_behind = job.told_of_wire = False
+        job.told_of_wire = False
         job.open_approvals = []
         job.history.append("queued")
 
