@@ -46,7 +46,7 @@ class Job:
     history: list[str] = field(default_factory=lambda: ["queued"])
 
     @property
-    def rank(self) -> tuple[int, bool, int]:
+    def rank(self) -> tuple[int, int]:
         return (-self.priority, self.sequence)
 
     @property
