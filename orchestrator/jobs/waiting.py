@@ -31,9 +31,7 @@ class Occupancy:
 
     def who_reads(self, record: JobRecord) -> list[WorkerInfo]:
         """The workers that understand a queued job's specification."""
-        return [
-            worker for worker in self.workers if worker.wire_oldest <= record.wire <= worker.wire_newest
-        ]
+        return [worker for worker in self.workers if worker.wire_oldest <= record.wire <= worker.wire_newest]
 
     def full(self, key: str, limit: int | None) -> str | None:
         """How a limit is reached, in words; None when it is not."""

@@ -147,7 +147,7 @@ async def test_a_recorded_message_starts_its_job(
     ledger = Ledger(redis, Keys())
     spec = make_spec()
     await ledger.submit([spec])
-    await ledger.dispatch(1, 10)  # and the message is lost
+    await ledger.dispatch(1)  # and the message is lost
     body = base64.b64decode(message["body"]).decode().replace(FULL.id, spec.id)
     message["body"] = base64.b64encode(body.encode()).decode()
     await redis.lpush("fanout:queue:fanout", json.dumps(message))

@@ -120,7 +120,7 @@ async def _other_events(ledger: Ledger, redis: FakeAsyncRedis) -> list[dict[str,
     worker = make_worker(concurrency=50)
     await ledger.register(worker, 600)
     await ledger.submit([make_spec(id="job-2")])
-    await ledger.dispatch(10, 10)
+    await ledger.dispatch(10)
     claim = await ledger.claim("job-2", worker, 60)
     assert not isinstance(claim, str), claim
     child = make_spec(id="job-3", root_id="job-2", parent_id="job-2", depth=1)

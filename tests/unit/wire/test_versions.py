@@ -23,7 +23,7 @@ from orchestrator.jobs.ledger import Claim, Ledger
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobState
 from orchestrator.jobs.stored import OF_ANOTHER_RELEASE, submission
-from orchestrator.jobs.worker_info import waiting_reason
+from orchestrator.jobs.waiting import occupancy, waiting_reason
 from tests.builders import make_result, make_spec, make_worker
 from tests.unit.wire.forms import forms
 from tests.unit.wire.record import FULL, RECORDED
@@ -58,7 +58,7 @@ def test_what_the_newest_version_has_is_still_there_in_the_same_form(model: str)
 
 
 def test_a_specification_with_every_field_was_recorded() -> None:
-    unused = {name for name in JobSpec.model_fields if name not in json.loads(str(submission(FULL)[-2]))} | {
+    unused = {name for name in JobSpec.model_fields if name not in json.loads(str(submission(FULL)[-1]))} | {
         name for name, value in FULL.limits if value is None
     }
     assert not unused, f"{sorted(unused)}: add it to FULL in tests/unit/wire/record.py"
@@ -78,6 +78,7 @@ def ledger(redis: FakeAsyncRedis) -> Ledger:
 @pytest.fixture
 def labels_and_pids_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "ADDED", {2: frozenset({"labels"}), 3: frozenset({"limits.pids"})})
+    monkeypatch.setattr(wire, "WIRE_NEWEST", 3)
 
 
 @pytest.mark.usefixtures("labels_and_pids_are_new")
@@ -94,7 +95,7 @@ def labels_and_pids_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_job_needs_the_version_of_the_newest_field_that_it_uses(
     fields: dict[str, Any], version: int
 ) -> None:
-    assert submission(make_spec(**fields))[-1] == version
+    assert submission(make_spec(**fields))[-2] == version
 
 
 @pytest.mark.usefixtures("labels_and_pids_are_new")
@@ -107,7 +108,7 @@ async def test_a_worker_that_is_too_old_turns_a_job_away_unharmed(
     await ledger.submit([make_spec(id="new-job", labels={"a": "b"})])
 
     for _ in range(3):
-        await ledger.dispatch(1, 10)
+        await ledger.dispatch(1)
         refusal = await ledger.claim("new-job", old, 60)
     record = await ledger.get("new-job")
 
@@ -116,7 +117,7 @@ async def test_a_worker_that_is_too_old_turns_a_job_away_unharmed(
     assert record.waiting_for == "a newer worker, for wire version 2"
     told = [event.data.get("reason") for event in await Journal(redis, Keys()).read("new-job")]
     assert told == [None, f"{refusal}; it waits for a newer worker, for wire version 2"]
-    await ledger.dispatch(1, 10)
+    await ledger.dispatch(1)
     claim = await ledger.claim("new-job", new, 60)
     assert isinstance(claim, Claim)
     assert (await ledger.get("new-job")).waiting_for is None
@@ -126,7 +127,7 @@ async def test_a_worker_that_is_too_new_says_so(ledger: Ledger) -> None:
     new = make_worker(wire_oldest=2, wire_newest=3)
     await ledger.register(make_worker("old"), 60)
     await ledger.submit([make_spec(id="job")])
-    await ledger.dispatch(1, 1)
+    await ledger.dispatch(1)
 
     assert await ledger.claim("job", new, 60) == "wire version 1: this worker knows 2 to 3"
     assert (await ledger.get("job")).waiting_for == "an older worker, for wire version 1"
@@ -138,13 +139,13 @@ async def test_a_claim_that_cannot_be_read_is_given_back_to_wait_for_a_newer_wor
     worker = make_worker()
     await ledger.register(worker, 60)
     await ledger.submit([make_spec(id="job")])
+    await ledger.dispatch(1)
     await redis.hset(Keys().job("job"), "spec", '{"id":"job","root_id":"job","description":"x","gpus":2}')
-    await ledger.dispatch(1, 1)
 
     assert await ledger.claim("job", worker, 60) == "wire version 1 does not tell how this job is read"
     record = await ledger.get("job")
     assert (record.state, record.attempt, record.wire) == (JobState.QUEUED, 0, 2)
-    assert waiting_reason(record, [worker]) == (
+    assert waiting_reason(record, await occupancy(redis, Keys(), [record], [worker])) == (
         "a newer worker: it needs wire version 2, those that live know 1 to 1"
     )
 
