@@ -45,6 +45,8 @@ REGISTRATION_SECONDS = 6.0
 """How long a worker counts as living without a word; renewed every third of it."""
 RESTART_SECONDS = 1.0
 """Before background work that failed starts again, so that it does not fail in a circle."""
+SUBSCRIBE_AGAIN_SECONDS = 0.2
+"""After Redis went away: a cancel that comes when it is back is to be heard at once."""
 CANCEL_AGAIN_SECONDS = 0.5
 """Before Python 3.12 `wait_for` may lose a cancel, so it is repeated."""
 
@@ -238,13 +240,14 @@ class WorkerProcess:
             while True:
                 try:
                     await channel.subscribe(self._cancellations)
+                    self._heartbeats.beat_soon()  # what was told meanwhile stands in the ledger
                     while True:
                         message = await channel.get_message(timeout=1.0)
                         if message is not None:
                             self._heartbeats.stop(message["data"], JobCancelled("The job was cancelled."))
                 except Exception as error:  # noqa: BLE001 - whatever broke the connection: subscribe again
                     log.warning("cancellations not heard", error=type(error).__name__)
-                    await asyncio.sleep(1)
+                    await asyncio.sleep(SUBSCRIBE_AGAIN_SECONDS)
 
     async def _close(self) -> None:
         pending = set(self._background)

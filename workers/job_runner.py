@@ -66,8 +66,12 @@ class ShuttingDown(JobFailure):
 class _Attempt:
     """One attempt while it runs, and the handle by which it is stopped from outside."""
 
-    def __init__(self, claim: Claim, definition: AgentDefinition, limits: Limits, outcome: Outcome) -> None:
+    def __init__(
+        self, claim: Claim, definition: AgentDefinition, limits: Limits, outcome: Outcome, ends_at: float
+    ) -> None:
         self.claim = claim
+        self.ends_at = ends_at
+        """When the job's time is over, on `elapsed_clock`."""
         self.definition = definition
         self.limits = limits
         """Every field that a sandbox needs is set."""
@@ -173,10 +177,12 @@ class JobRunner:
             outcome.failure = failure
             return outcome
         limits = claim.spec.limits.over(definition.job_limits()).over(self._defaults)
-        attempt = _Attempt(claim, definition, limits, outcome)
+        timeout_seconds = outcome.timeout_seconds = _set(limits.timeout_seconds)
+        ends_at = claimed_at + timeout_seconds - claim.ran_seconds
+        attempt = _Attempt(claim, definition, limits, outcome, ends_at)
         with (
             self._heartbeats.holding(claim, attempt.stop) as lease,
-            deadline(_set(limits.timeout_seconds), claim.ran_seconds, attempt.stop),
+            deadline(timeout_seconds, claim.ran_seconds, attempt.stop),
         ):
             lease.renewed(claimed_at)
             journal = AttemptJournal(self._journal, self._blobs, lease, progress)
@@ -213,7 +219,12 @@ class JobRunner:
                 sandbox=sandbox,
                 journal=journal,
                 delegation=Delegation(
-                    self._ledger, self._blobs, self._definitions, self._defaults, self._bounds
+                    self._ledger,
+                    self._blobs,
+                    self._definitions,
+                    self._defaults,
+                    self._bounds,
+                    attempt.ends_at,
                 ),
                 stream_text=self._stream_text,
             )
@@ -288,8 +299,11 @@ class JobRunner:
             await self._insist(lambda: self._ledger.release(job_id, token, str(failure)))
             return None
         if failure is None and outcome.waits:
-            awaited = outcome.approvals, outcome.children or (), self._bounds
-            await self._insist(lambda: self._ledger.park(job_id, token, *awaited))
+            awaited, limit = (
+                (outcome.approvals, outcome.children or (), self._bounds),
+                outcome.timeout_seconds,
+            )
+            await self._insist(lambda: self._ledger.park(job_id, token, *awaited, timeout_seconds=limit))
             return None
         if failure is not None and failure.retryable:
             reason = type(failure).__name__

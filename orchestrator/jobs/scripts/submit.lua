@@ -8,6 +8,7 @@ for first = 2, #ARGV, 7 do
   if known then id = known end
   if redis.call('EXISTS', key('job', id)) == 0 then
     enqueue(id, root, parent, ARGV[first + 3], ARGV[first + 4], idempotency, ARGV[first + 6])
+    end_if_orphaned(id, parent)
   end
   ids[#ids + 1] = id
 end
