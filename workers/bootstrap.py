@@ -181,7 +181,11 @@ class WorkerProcess:
         wanted = sandbox.provider or "docker"
         if wanted != "local":
             docker = DockerProvider(
-                self._blobs.fetch, owner=sandbox.owner, worker=self._name, runtime=sandbox.runtime
+                self._blobs.fetch,
+                owner=sandbox.owner,
+                worker=self._name,
+                runtime=sandbox.runtime,
+                living_workers=self._living_workers,
             )
             try:
                 engine = await docker.probe(sandbox.image)
@@ -197,6 +201,9 @@ class WorkerProcess:
         self._sandbox, self._why_local = "local", self._why_local or "FANOUT_SANDBOX__PROVIDER is local."
         folder = self._settings.state_dir / "sandboxes"
         return LocalProvider(self._blobs.fetch, root=folder, owner=sandbox.owner)
+
+    async def _living_workers(self) -> list[str]:
+        return [worker.name for worker in await self._ledger.workers()]
 
     def info(self) -> WorkerInfo:
         """What this worker tells of itself."""

@@ -21,6 +21,7 @@ from orchestrator.jobs.failures import (
     JobFailure,
     LeaseLost,
     LedgerUnavailable,
+    SandboxFailure,
     UnknownAgent,
 )
 from orchestrator.jobs.journal import EventType, Journal
@@ -317,7 +318,10 @@ class JobRunner:
             lambda: commit(self._ledger, self._journal, claim, result, shown, messages_read=read)
         ):
             return None
-        await self._provider.discard(job_id)
+        try:
+            await self._provider.discard(job_id)
+        except SandboxFailure as error:
+            log.warning("the job's files were not removed, the reaper tries again", error=str(error))
         return result
 
     async def _insist(self, ask: Callable[[], object]) -> bool:

@@ -46,8 +46,8 @@ REAP_BATCH = 200
 CANCEL_BATCH = 50
 """Jobs in one script call: ending one takes Redis half a millisecond, and heartbeats come between two."""
 CANCEL_HEARD_SECONDS = 0.7
-"""How long a worker has to hear that a job of its is cancelled. One that is frozen or lost hears nothing: with
-the second between two looks of the reaper, its job still ends within two."""
+"""How long a worker has to hear that a job of its is cancelled. One that is frozen or lost hears nothing;
+with the second between two looks of the reaper, its job still ends within two."""
 FORGET_BATCH = 100
 """Jobs in one script call; a long journal takes Redis a millisecond to remove."""
 MAX_MESSAGE_CHARACTERS = 20_000

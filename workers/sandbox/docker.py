@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, Literal
 
+import structlog
+
 from orchestrator.jobs.failures import SandboxFailure
 from workers.sandbox import limits
 from workers.sandbox.attach import AttachStream
@@ -24,7 +26,7 @@ from workers.sandbox.egress_hosts import AllowedHosts
 from workers.sandbox.egress_uplink import Uplink
 from workers.sandbox.engine import Engine, image_missing, uninterrupted
 from workers.sandbox.errors import DiskLimitExceeded, SandboxDied, SandboxStartFailed
-from workers.sandbox.leftovers import remove_leftovers
+from workers.sandbox.leftovers import Leftovers, LivingWorkers
 from workers.sandbox.live_process import resident_process
 from workers.sandbox.naming import JOB, Names
 from workers.sandbox.networks import EmptyNetworks, networks_are_slow
@@ -37,6 +39,8 @@ from workers.sandbox.protocol import (
     SnapshotSource,
 )
 from workers.sandbox.steward_client import Steward
+
+log = structlog.get_logger(__name__)
 
 STEWARD_IMAGE = "fanout/base"
 DEFAULT_IMAGE = "fanout/python"
@@ -52,6 +56,9 @@ DISK_WATCH_SECONDS = 2.0
 STORE_TRIES = 4
 STORE_TRY_SECONDS = 0.4
 """Between two tries: an engine that lets go of a volume needs a moment."""
+LEAVE_SECONDS = 1.5
+"""How long an attempt's end waits for its container's removal, which takes a tenth of a second. An engine
+that hangs does not keep a job from being cancelled: the end of the stream ends the container, too."""
 _READY_SECONDS = 30.0
 """What a container takes to start on a busy engine."""
 _MOUNT_FAILED = "failed to mount local volume"
@@ -144,7 +151,7 @@ class DockerProvider:
     def __init__(
         self, snapshots: SnapshotSource, *, owner: str, worker: str, runtime: str | None = None,
         start_gate: int | None = None, docker_host: str | None = None, steward_image: str = STEWARD_IMAGE,
-        snapshot_cache_bytes: int = SNAPSHOT_CACHE_BYTES,
+        snapshot_cache_bytes: int = SNAPSHOT_CACHE_BYTES, living_workers: LivingWorkers | None = None,
     ) -> None:  # fmt: skip
         """Args:
         snapshots: fetches a snapshot's archive.
@@ -156,6 +163,7 @@ class DockerProvider:
         docker_host: None takes what the environment says, as the docker command does.
         steward_image: what the steward runs in.
         snapshot_cache_bytes: how much unpacked snapshots that no job uses may take on the engine's disk.
+        living_workers: tells the names of the workers that live, so that what others left can go.
         """  # noqa: D205 - the class says what it is
         self._engine = Engine(docker_host)
         self._names = Names(owner, worker)
@@ -166,6 +174,7 @@ class DockerProvider:
         self._cache_bytes = snapshot_cache_bytes
         self._seccomp = ""
         self._uplink = Uplink()
+        self._leftovers = Leftovers(self._engine, self._names, living_workers)
         self._networks = EmptyNetworks(self._engine, self._names, steward_image)
         self._overlay = True
         self._starting = asyncio.Lock()
@@ -173,6 +182,7 @@ class DockerProvider:
         self._gate: asyncio.Semaphore | None = None
         self._open: dict[str, DockerSandbox] = {}
         self._watcher: asyncio.Task[None] | None = None
+        self._removals: set[asyncio.Task[None]] = set()
 
     async def probe(self, image: str = DEFAULT_IMAGE) -> EngineStatus:
         """The engine, when it answers and has the images that are needed.
@@ -224,7 +234,7 @@ class DockerProvider:
         async def may_stay(job_id: str) -> bool:
             return job_id in ours or await is_live(job_id)
 
-        return await remove_leftovers(self._engine, self._names, await self._steward(), may_stay)
+        return await self._leftovers.remove(self._steward, may_stay)
 
     async def close(self) -> None:
         """End the steward; the volume goes too when no job has files on it and no other worker uses it."""
@@ -297,17 +307,25 @@ class DockerProvider:
     async def _leave(self, place: _Place, job_id: str) -> None:
         """Remove a container and its workspace volume; the job's files stay on the steward's volume."""
         self._open.pop(place.container, None)
-        place.is_left, gone = True, False
+        place.is_left = True
         if place.egress is not None:
             await place.egress.close()
-        with contextlib.suppress(
-            SandboxFailure
-        ):  # the stream's end ends the container; a reaper finds the rest
+        removal = asyncio.create_task(self._remove_place(place, job_id))
+        self._removals.add(removal)
+        removal.add_done_callback(self._removals.discard)
+        await asyncio.wait({removal}, timeout=LEAVE_SECONDS)
+        if place.client is not None:
+            await place.client.close()
+
+    async def _remove_place(self, place: _Place, job_id: str) -> None:
+        """Remove what a sandbox occupies; what the engine does not let go of is left to a reaper."""
+        gone = False
+        try:
             await self._engine.remove_container(place.container)
             gone = True
             await self._engine.remove_volume(self._names.workspace(job_id))
-        if place.client is not None:
-            await place.client.close()
+        except SandboxFailure as error:
+            log.warning("a sandbox was not removed, the reaper tries again", job=job_id, error=str(error))
         await self._networks.give_back(place.network, reusable=gone)
 
     async def _remove_containers(self, job_id: str) -> None:
@@ -365,6 +383,7 @@ class DockerProvider:
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
+        await asyncio.gather(*self._removals)
         await self._networks.close()
         self._uplink.close()
         steward, self._current = self._current, None
