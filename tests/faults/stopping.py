@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from redis.asyncio import Redis
@@ -28,10 +31,11 @@ COMMANDS = {
     "forks": "i=0; while [ $i -lt 60 ]; do setsid {sleep} & i=$((i+1)); done; trap '' TERM; wait",
     "holds its output": "sh -c '{sleep} & exit 0'; {sleep}",
     "nohup": "nohup {sleep} >/dev/null 2>&1 & disown 2>/dev/null; {sleep}",
-    "writes": "trap '' TERM; ({sleep} &); while :; do date +%N >> grows.txt; done",
+    "writes": "trap '' TERM; ({sleep} &); while :; do date +%N >> grows.txt; sleep 0.02; done",
 }
 """Each after it has changed something; `{sleep}` is one that no other job has."""
-FIRST_SLEEP = 31_536_001
+FIRST_SLEEP = 1_000_000_000 + 100 * os.getpid()
+"""Of this process: other tests run at the same time, and all processes of the machine are looked at."""
 WORDS = {name: f"sleep {FIRST_SLEEP + at}" for at, name in enumerate(COMMANDS)}
 BEGUN = "echo before > before.txt; "
 
@@ -77,15 +81,12 @@ def running(word: str) -> list[str]:
 
 async def gone(word: str, within_seconds: float = 0.5) -> list[str]:
     """What still runs of it after so long."""
-    ends = asyncio.get_running_loop().time() + within_seconds
-    while (left := await asyncio.to_thread(running, word)) and asyncio.get_running_loop().time() < ends:
-        await asyncio.sleep(0.05)
-    return left
+    return await _emptied(partial(asyncio.to_thread, running, word), within_seconds)
 
 
 async def until_running(word: str) -> None:
     async with asyncio.timeout(30):
-        while not await asyncio.to_thread(running, word):
+        while not await asyncio.to_thread(running, word):  # noqa: ASYNC110 - no event tells of it
             await asyncio.sleep(0.05)
 
 
@@ -131,10 +132,15 @@ def containers_of_job(job_id: str) -> list[str]:
 
 
 async def let_go(place: Installation, within_seconds: float) -> list[str]:
-    """What is left in Redis, in folders and on the engine, beside what a living worker needs, after so long."""
-    ends = asyncio.get_running_loop().time() + within_seconds
-    while (left := await _left(place)) and asyncio.get_running_loop().time() < ends:
-        await asyncio.sleep(0.3)
+    """What is left in Redis, folders and on the engine after so long, beside what a living worker needs."""
+    return await _emptied(partial(_left, place), within_seconds)
+
+
+async def _emptied(look: Callable[[], Awaitable[list[str]]], within_seconds: float) -> list[str]:
+    clock = asyncio.get_running_loop().time
+    ends = clock() + within_seconds
+    while (left := await look()) and clock() < ends:  # noqa: ASYNC110 - no event tells of it
+        await asyncio.sleep(0.05)
     return left
 
 

@@ -1,4 +1,4 @@
-"""A cancel ends a job within two seconds, whatever it and its worker do, with all below it; nothing is left."""
+"""A cancel ends a job and all below it within two seconds, whatever it and its worker do."""
 
 from __future__ import annotations
 

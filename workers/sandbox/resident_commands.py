@@ -26,8 +26,8 @@ MAX_OUTPUT_BYTES = 6 << 20
 GRACE_SECONDS = 1.0
 """Between SIGTERM and SIGKILL: a program may remove its temporary files."""
 ABANDONED_GRACE_SECONDS = 0.3
-"""The same where nobody waits for the command any more: its job is cancelled, or late, and its end is promised
-within two seconds."""
+"""The same where nobody waits for the command any more: its job is cancelled, or late, and its end is
+promised within two seconds."""
 DRAIN_SECONDS = 0.075
 """How long an ended command's output is still awaited when a process that it left behind holds the pipe."""
 GIVE_UP_SECONDS = 5.0
