@@ -205,6 +205,7 @@ class JobRunner:
     async def _work(self, attempt: _Attempt, lease: HeldLease, journal: AttemptJournal) -> None:
         """Sandbox, agent, changes. What it finds out goes into the outcome at once: it may be cancelled."""
         claim, outcome = attempt.claim, attempt.outcome
+        means = self._ledger, self._blobs, self._definitions, self._defaults, self._bounds
         resume = await self._files_are_here(claim, journal)
         async with self._provider.open(self._sandbox_spec(attempt)) as sandbox:
             outcome.sandbox = sandbox.kind
@@ -219,14 +220,7 @@ class JobRunner:
                 default_model=self._default_model,
                 sandbox=sandbox,
                 journal=journal,
-                delegation=Delegation(
-                    self._ledger,
-                    self._blobs,
-                    self._definitions,
-                    self._defaults,
-                    self._bounds,
-                    attempt.ends_at,
-                ),
+                delegation=Delegation(*means, attempt.ends_at),
                 stream_text=self._stream_text,
             )
             try:

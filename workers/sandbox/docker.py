@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, Literal
 
-import structlog
-
 from orchestrator.jobs.failures import SandboxFailure
 from workers.sandbox import limits
 from workers.sandbox.attach import AttachStream
@@ -38,9 +36,8 @@ from workers.sandbox.protocol import (
     SandboxSpec,
     SnapshotSource,
 )
+from workers.sandbox.removals import Removals
 from workers.sandbox.steward_client import Steward
-
-log = structlog.get_logger(__name__)
 
 STEWARD_IMAGE = "fanout/base"
 DEFAULT_IMAGE = "fanout/python"
@@ -56,9 +53,6 @@ DISK_WATCH_SECONDS = 2.0
 STORE_TRIES = 4
 STORE_TRY_SECONDS = 0.4
 """Between two tries: an engine that lets go of a volume needs a moment."""
-LEAVE_SECONDS = 1.5
-"""How long an attempt's end waits for its container's removal, which takes a tenth of a second. An engine
-that hangs does not keep a job from being cancelled: the end of the stream ends the container, too."""
 _READY_SECONDS = 30.0
 """What a container takes to start on a busy engine."""
 _MOUNT_FAILED = "failed to mount local volume"
@@ -176,13 +170,13 @@ class DockerProvider:
         self._uplink = Uplink()
         self._leftovers = Leftovers(self._engine, self._names, living_workers)
         self._networks = EmptyNetworks(self._engine, self._names, steward_image)
+        self._removals = Removals(self._engine, self._networks)
         self._overlay = True
         self._starting = asyncio.Lock()
         self._current: Steward | None = None
         self._gate: asyncio.Semaphore | None = None
         self._open: dict[str, DockerSandbox] = {}
         self._watcher: asyncio.Task[None] | None = None
-        self._removals: set[asyncio.Task[None]] = set()
 
     async def probe(self, image: str = DEFAULT_IMAGE) -> EngineStatus:
         """The engine, when it answers and has the images that are needed.
@@ -310,23 +304,9 @@ class DockerProvider:
         place.is_left = True
         if place.egress is not None:
             await place.egress.close()
-        removal = asyncio.create_task(self._remove_place(place, job_id))
-        self._removals.add(removal)
-        removal.add_done_callback(self._removals.discard)
-        await asyncio.wait({removal}, timeout=LEAVE_SECONDS)
+        await self._removals.remove(place.container, self._names.workspace(job_id), place.network)
         if place.client is not None:
             await place.client.close()
-
-    async def _remove_place(self, place: _Place, job_id: str) -> None:
-        """Remove what a sandbox occupies; what the engine does not let go of is left to a reaper."""
-        gone = False
-        try:
-            await self._engine.remove_container(place.container)
-            gone = True
-            await self._engine.remove_volume(self._names.workspace(job_id))
-        except SandboxFailure as error:
-            log.warning("a sandbox was not removed, the reaper tries again", job=job_id, error=str(error))
-        await self._networks.give_back(place.network, reusable=gone)
 
     async def _remove_containers(self, job_id: str) -> None:
         """Make sure that no container of an earlier attempt has the job's files mounted."""
@@ -383,7 +363,7 @@ class DockerProvider:
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
-        await asyncio.gather(*self._removals)
+        await self._removals.finish()
         await self._networks.close()
         self._uplink.close()
         steward, self._current = self._current, None
