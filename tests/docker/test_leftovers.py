@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.jobs.failures import SandboxFailure
-from tests.docker.conftest import nobody
+from tests.docker.conftest import make_sandbox_spec, nobody
 from workers.sandbox import leftovers, limits
 from workers.sandbox.docker import DockerProvider
 from workers.sandbox.engine import Engine
@@ -115,3 +115,22 @@ async def test_one_that_is_not_removed_holds_up_none_of_the_others_and_is_tried_
     monkeypatch.setattr(provider._engine, "remove_container", remove)
     await provider.reap(nobody)
     assert stuck not in await names_on(engine, dead.owner)
+
+
+async def test_an_engine_that_hangs_does_not_keep_an_attempt_from_ending(
+    make_provider: Callable[..., DockerProvider], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = make_provider()
+    remove, may_go_on = provider._engine.remove_container, asyncio.Event()
+
+    async def hanging(container: str) -> bool:
+        await may_go_on.wait()
+        return await remove(container)
+
+    clock = asyncio.get_running_loop().time
+    async with provider.open(make_sandbox_spec()) as sandbox:
+        await sandbox.write("/workspace/file", b"content")
+        monkeypatch.setattr(provider._engine, "remove_container", hanging)
+        began = clock()
+    assert clock() - began < 2
+    may_go_on.set()

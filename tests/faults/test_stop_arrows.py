@@ -32,6 +32,8 @@ SCRIPT = (
     conversation("^delegate$", shell("echo made > made.txt"), delegates("write", "write"), DONE),
 )
 TIMEOUT_SECONDS = 4.0
+LEASE_SECONDS = 8.0
+"""A busy machine must not let leases lapse; a cancel that comes with the claim is heard with the next beat."""
 APART_SECONDS = 0.3
 ENTRIES = 10
 """What the job `write` writes into its journal, and what `delegate` does before it parks, are fewer."""
@@ -56,7 +58,7 @@ async def bench(
     redis: Redis = connect(redis_server.url)
     await redis.flushall()
     script = await asyncio.to_thread(write_script, tmp_path, *SCRIPT)
-    async with opened_bench(redis, tmp_path, script) as made:
+    async with opened_bench(redis, tmp_path, script, LEASE_SECONDS) as made:
         folder = await asyncio.to_thread(agents, tmp_path)
         made.runner._definitions = await asyncio.to_thread(load_agent_definitions, folder)
         yield made
