@@ -33,8 +33,8 @@ SCRIPT = (
 )
 TIMEOUT_SECONDS = 4.0
 LEASE_SECONDS = 8.0
-"""A busy machine must not let leases lapse; a cancel that comes with the claim is heard with the next beat."""
-APART_SECONDS = 0.3
+"""A busy machine must not let leases lapse; a cancel that comes with the claim waits for the next beat."""
+APART_SECONDS = 0.5
 ENTRIES = 10
 """What the job `write` writes into its journal, and what `delegate` does before it parks, are fewer."""
 EFFECTS: list[tuple[type | str, str]] = [
