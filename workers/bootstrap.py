@@ -47,6 +47,8 @@ REGISTRATION_SECONDS = 6.0
 """How long a worker counts as living without a word; renewed every third of it."""
 RESTART_SECONDS = 1.0
 """Before background work that failed starts again, so that it does not fail in a circle."""
+SUBSCRIBE_AGAIN_SECONDS = 0.2
+"""After Redis went away: a cancel that comes when it is back is to be heard at once."""
 CANCEL_AGAIN_SECONDS = 0.5
 """Before Python 3.12 `wait_for` may lose a cancel, so it is repeated."""
 
@@ -184,7 +186,11 @@ class WorkerProcess:
         wanted = sandbox.provider or "docker"
         if wanted != "local":
             docker = DockerProvider(
-                self._blobs.fetch, owner=sandbox.owner, worker=self._name, runtime=sandbox.runtime
+                self._blobs.fetch,
+                owner=sandbox.owner,
+                worker=self._name,
+                runtime=sandbox.runtime,
+                living_workers=self._living_workers,
             )
             try:
                 engine = await docker.probe(sandbox.image)
@@ -200,6 +206,9 @@ class WorkerProcess:
         self._sandbox, self._why_local = "local", self._why_local or "FANOUT_SANDBOX__PROVIDER is local."
         folder = self._settings.state_dir / "sandboxes"
         return LocalProvider(self._blobs.fetch, root=folder, owner=sandbox.owner)
+
+    async def _living_workers(self) -> list[str]:
+        return [worker.name for worker in await self._ledger.workers()]
 
     def info(self) -> WorkerInfo:
         """What this worker tells of itself."""
@@ -246,13 +255,14 @@ class WorkerProcess:
             while True:
                 try:
                     await channel.subscribe(self._cancellations)
+                    self._heartbeats.beat_soon()  # what was told meanwhile stands in the ledger
                     while True:
                         message = await channel.get_message(timeout=1.0)
                         if message is not None:
                             self._heartbeats.stop(message["data"], JobCancelled("The job was cancelled."))
                 except Exception as error:  # noqa: BLE001 - whatever broke the connection: subscribe again
                     log.warning("cancellations not heard", error=type(error).__name__)
-                    await asyncio.sleep(1)
+                    await asyncio.sleep(SUBSCRIBE_AGAIN_SECONDS)
 
     async def _close(self) -> None:
         pending = set(self._background)

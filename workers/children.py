@@ -9,6 +9,7 @@ again after a crash: a child's id is that of the call, and merging again changes
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
@@ -33,24 +34,29 @@ from orchestrator.jobs.stored import submission
 from orchestrator.task_answers import Answer, delivered, refused
 from orchestrator.task_calls import DEFAULT_SUBAGENT, TaskCall, agent_list, check_agent, job_id_of_call
 from workers import checkpoint
+from workers.heartbeat import elapsed_clock
 from workers.past import Past
 from workers.sandbox.protocol import Sandbox
 from workers.sandbox_folder import merge_into
 from workers.session_journal import AttemptJournal
 
+SHORTEST_CHILD_SECONDS = 0.001
+"""Of a child whose parent's time is just over: a limit has to be above nothing."""
 Child = JobSpec | Exception
 """What a task becomes, or why it cannot become a job."""
 
 
 @dataclass(frozen=True)
 class Delegation:
-    """What a worker's jobs delegate with."""
+    """What a job on a worker delegates with."""
 
     ledger: Ledger
     blobs: BlobStore
     definitions: AgentDefinitions
     defaults: Limits
     bounds: TreeBounds
+    ends_at: float = math.inf
+    """When the job's time is over, on `elapsed_clock`."""
 
 
 class Children:
@@ -252,7 +258,7 @@ class Children:
         return child
 
     def _limits_of(self, task: TaskCall) -> Limits:
-        """The time that was given, and of each budget what its agent may have, or what is left if less."""
+        """Of time and of each budget what was given or its agent may have, or what is left if less."""
         theirs = self._with.definitions[task.subagent_type].job_limits().over(self._with.defaults)
         budgets = {}
         for name, left in self._left().items():
@@ -260,7 +266,13 @@ class Children:
             budgets[name] = max(left, 1e-6 if name == "max_cost_usd" else 1)
             if own is not None:
                 budgets[name] = min(own, budgets[name])
-        return Limits(timeout_seconds=task.timeout_seconds, **budgets)
+        wanted = task.timeout_seconds or theirs.timeout_seconds
+        return Limits(timeout_seconds=self._in_time(wanted), **budgets)
+
+    def _in_time(self, wanted_seconds: float | None) -> float | None:
+        """A child's time: what was wanted for it, or what is left of the job's own if that is less."""
+        left_seconds = max(self._with.ends_at - elapsed_clock(), SHORTEST_CHILD_SECONDS)
+        return wanted_seconds if left_seconds == math.inf else min(wanted_seconds or math.inf, left_seconds)
 
     def _left(self) -> dict[str, Any]:
         """What is left of each of the job's budgets."""

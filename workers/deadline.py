@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 
-from orchestrator.jobs.failures import DeadlineExceeded, JobFailure
+from orchestrator.jobs.failures import JobFailure, out_of_time
 
 
 @contextlib.contextmanager
@@ -20,9 +20,7 @@ def deadline(
         ran_seconds: what earlier attempts ran.
         stop: ends the attempt, for the reason given.
     """
-    late = DeadlineExceeded(
-        f"The job's {timeout_seconds:g} seconds are used up; limits.timeout_seconds gives more.",
-    )
+    late = out_of_time(timeout_seconds)
     remaining = max(timeout_seconds - ran_seconds, 0)
     alarm = asyncio.get_running_loop().call_later(remaining, stop, late)
     try:

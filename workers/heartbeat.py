@@ -68,6 +68,7 @@ class Heartbeats:
         self._ledger = ledger
         self._lease_seconds = lease_seconds
         self._held: dict[str, HeldLease] = {}
+        self._soon = asyncio.Event()
 
     def __len__(self) -> int:
         """How many jobs this worker runs."""
@@ -94,6 +95,11 @@ class Heartbeats:
         lease = self._held.get(job_id)
         if lease is not None:
             lease.stop(reason)
+            self.beat_soon()
+
+    def beat_soon(self) -> None:
+        """Beat now rather than at the next turn: somebody may wait to hear that we know of a cancel."""
+        self._soon.set()
 
     def stop_all(self, reason: JobFailure) -> None:
         """End every attempt."""
@@ -108,8 +114,11 @@ class Heartbeats:
 
     async def _renew(self) -> None:
         while True:
+            self._soon.clear()
             await self._beat()
-            await asyncio.sleep(self._lease_seconds / BEATS_PER_LEASE)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._lease_seconds / BEATS_PER_LEASE):
+                    await self._soon.wait()
 
     async def _fence(self) -> None:
         while True:

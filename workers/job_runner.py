@@ -22,6 +22,7 @@ from orchestrator.jobs.failures import (
     LeaseLost,
     LedgerUnavailable,
     NotUnderstood,
+    SandboxFailure,
     UnknownAgent,
 )
 from orchestrator.jobs.journal import EventType, Journal
@@ -67,8 +68,12 @@ class ShuttingDown(JobFailure):
 class _Attempt:
     """One attempt while it runs, and the handle by which it is stopped from outside."""
 
-    def __init__(self, claim: Claim, definition: AgentDefinition, limits: Limits, outcome: Outcome) -> None:
+    def __init__(
+        self, claim: Claim, definition: AgentDefinition, limits: Limits, outcome: Outcome, ends_at: float
+    ) -> None:
         self.claim = claim
+        self.ends_at = ends_at
+        """When the job's time is over, on `elapsed_clock`."""
         self.definition = definition
         self.limits = limits
         """Every field that a sandbox needs is set."""
@@ -174,10 +179,12 @@ class JobRunner:
             outcome.failure = failure
             return outcome
         limits = claim.spec.limits.over(definition.job_limits()).over(self._defaults)
-        attempt = _Attempt(claim, definition, limits, outcome)
+        timeout_seconds = outcome.timeout_seconds = _set(limits.timeout_seconds)
+        ends_at = claimed_at + timeout_seconds - claim.ran_seconds
+        attempt = _Attempt(claim, definition, limits, outcome, ends_at)
         with (
             self._heartbeats.holding(claim, attempt.stop) as lease,
-            deadline(_set(limits.timeout_seconds), claim.ran_seconds, attempt.stop),
+            deadline(timeout_seconds, claim.ran_seconds, attempt.stop),
         ):
             lease.renewed(claimed_at)
             journal = AttemptJournal(self._journal, self._blobs, lease, progress)
@@ -201,6 +208,7 @@ class JobRunner:
     async def _work(self, attempt: _Attempt, lease: HeldLease, journal: AttemptJournal) -> None:
         """Sandbox, agent, changes. What it finds out goes into the outcome at once: it may be cancelled."""
         claim, outcome = attempt.claim, attempt.outcome
+        means = self._ledger, self._blobs, self._definitions, self._defaults, self._bounds
         resume = await self._files_are_here(claim, journal)
         async with self._provider.open(self._sandbox_spec(attempt)) as sandbox:
             outcome.sandbox = sandbox.kind
@@ -215,9 +223,7 @@ class JobRunner:
                 default_model=self._default_model,
                 sandbox=sandbox,
                 journal=journal,
-                delegation=Delegation(
-                    self._ledger, self._blobs, self._definitions, self._defaults, self._bounds
-                ),
+                delegation=Delegation(*means, attempt.ends_at),
                 stream_text=self._stream_text,
             )
             try:
@@ -293,8 +299,11 @@ class JobRunner:
             await self._insist(lambda: self._ledger.release(job_id, token, str(failure), wire=newer))
             return None
         if failure is None and outcome.waits:
-            awaited = outcome.approvals, outcome.children or (), self._bounds
-            await self._insist(lambda: self._ledger.park(job_id, token, *awaited))
+            awaited, limit = (
+                (outcome.approvals, outcome.children or (), self._bounds),
+                outcome.timeout_seconds,
+            )
+            await self._insist(lambda: self._ledger.park(job_id, token, *awaited, timeout_seconds=limit))
             return None
         if failure is not None and failure.retryable:
             reason = type(failure).__name__
@@ -308,7 +317,10 @@ class JobRunner:
             lambda: commit(self._ledger, self._journal, claim, result, shown, messages_read=read)
         ):
             return None
-        await self._provider.discard(job_id)
+        try:
+            await self._provider.discard(job_id)
+        except SandboxFailure as error:
+            log.warning("the job's files were not removed, the reaper tries again", error=str(error))
         return result
 
     async def _insist(self, ask: Callable[[], object]) -> bool:

@@ -24,6 +24,8 @@ class Outcome:
     approvals: tuple[Approval, ...] = ()
     children: tuple[JobSpec, ...] | None = None
     """What the agent waits for, None for no children: the attempt is over, the job is not."""
+    timeout_seconds: float | None = None
+    """The job's limit: its time runs on while it waits for children."""
     messages_read: int = 0
     failure: JobFailure | None = None
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import structlog
 
 from orchestrator.jobs.admission import Admission
 from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.ledger import Ledger
-from workers.heartbeat import elapsed_clock
+from orchestrator.jobs.state import JobState
 from workers.sandbox.protocol import SandboxProvider
 
 log = structlog.get_logger(__name__)
 
-LEFTOVERS_SECONDS = 10.0
+LEFTOVERS_SECONDS = 5.0
 """How often containers and folders are looked through: all are gone 30 s after their job's end."""
+LEFTOVERS_PAUSE_SECONDS = 1.0
+"""At the least between two rounds, also when jobs end without their worker."""
 
 
 class Reaper:
@@ -28,6 +31,8 @@ class Reaper:
         self._admission = admission
         self._provider = provider
         self._interval_seconds = interval_seconds
+        self._ended = asyncio.Event()
+        """A job ended without its worker: its sandbox may still be there, and at work."""
 
     async def run(self) -> None:
         """Reap for ever."""
@@ -40,6 +45,8 @@ class Reaper:
             try:
                 for job_id, state in (await self._ledger.reap()).items():
                     log.warning("job reaped", job=job_id, state=state)
+                    if JobState(state).is_terminal:
+                        self._ended.set()
                 await self._admission.pump()
             except JobFailure as error:
                 log.warning("reaping jobs failed", error=str(error))
@@ -47,11 +54,14 @@ class Reaper:
 
     async def _reap_leftovers(self) -> None:
         while True:
-            started = elapsed_clock()
+            self._ended.clear()
             try:
                 removed = await self._provider.reap(self._ledger.is_live)
                 if removed:
                     log.info("leftovers removed", count=removed)
             except JobFailure as error:
                 log.warning("reaping leftovers failed", error=str(error))
-            await asyncio.sleep(max(1.0, LEFTOVERS_SECONDS - (elapsed_clock() - started)))
+            await asyncio.sleep(LEFTOVERS_PAUSE_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LEFTOVERS_SECONDS - LEFTOVERS_PAUSE_SECONDS):
+                    await self._ended.wait()

@@ -102,6 +102,13 @@ class DeadlineExceeded(JobFailure):
     """The job's wall-clock limit is used up."""
 
 
+def out_of_time(timeout_seconds: float) -> DeadlineExceeded:
+    """The failure of a job whose time is over, wherever it is noticed."""
+    return DeadlineExceeded(
+        f"The job's {timeout_seconds:g} seconds are used up; limits.timeout_seconds gives more."
+    )
+
+
 class LimitReached(JobFailure):
     """A budget or resource limit ended the job; the message names the limit and how much it was."""
 

@@ -27,7 +27,13 @@ from orchestrator.jobs.approvals import (
     stored_approval,
     waiting_words,
 )
-from orchestrator.jobs.failures import InvalidJob, MessagesUnread, NotUnderstood, UnknownJob
+from orchestrator.jobs.failures import (
+    InvalidJob,
+    MessagesUnread,
+    NotUnderstood,
+    UnknownJob,
+    out_of_time,
+)
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.redis_errors import redis_failures
@@ -47,6 +53,11 @@ turns of the queue, and short enough for a job to be at work again 4 s after its
 REAP_BATCH = 200
 NOT_UNDERSTOOD = "wire version"
 """How claim.lua begins the refusal of a job that the worker's release does not know."""
+CANCEL_BATCH = 50
+"""Jobs in one script call: ending one takes Redis half a millisecond, and heartbeats come between two."""
+CANCEL_HEARD_SECONDS = 0.7
+"""How long a worker has to hear that a job of its is cancelled. One that is frozen or lost hears nothing;
+with the second between two looks of the reaper, its job still ends within two."""
 FORGET_BATCH = 100
 """Jobs in one script call; a long journal takes Redis a millisecond to remove."""
 MAX_MESSAGE_CHARACTERS = 20_000
@@ -113,10 +124,22 @@ class Ledger:
         Raises:
             UnknownJob: there is none.
         """
-        before = await self._run("cancel", job_id)
+        before, left = await self._cancel_some(job_id)
         if before is None:
             raise UnknownJob(f"There is no job {job_id}.")
+        if left:
+            await self._cancel_rest()
         return JobState(before)
+
+    async def _cancel_rest(self) -> None:
+        """Go on with what a cancel, or the end of a parent, has listed."""
+        while (await self._cancel_some(""))[1]:
+            pass
+
+    async def _cancel_some(self, job_id: str) -> tuple[str | None, int]:
+        """A page of a cancel: the state that the job was in, and how many jobs are still listed."""
+        before, left = await self._run("cancel", job_id, CANCEL_BATCH, _ms(CANCEL_HEARD_SECONDS))
+        return before, int(left)
 
     async def approvals(self) -> list[Approval]:
         """The calls that wait for a person, oldest first."""
@@ -265,8 +288,10 @@ class Ledger:
         return jobs
 
     async def reap(self) -> dict[str, str]:
-        """Take back what lapsed; job id -> the state that it has now."""
-        return dict(await self._run("reap", REAP_BATCH))
+        """Take back what lapsed and end what is over; job id -> the state that it has now."""
+        reaped = dict(await self._run("reap", REAP_BATCH))
+        await self._cancel_rest()
+        return reaped
 
     async def forget(self, older_than_seconds: float) -> int:
         """Remove what is known of jobs that ended so long ago, with their journals; how many."""
@@ -374,11 +399,16 @@ class Ledger:
         approvals: Sequence[Approval],
         children: Sequence[JobSpec] = (),
         bounds: TreeBounds = TreeBounds(),  # noqa: B008 - it is frozen
+        *,
+        timeout_seconds: float | None = None,
     ) -> JobState | None:
         """Let a job wait for people and for children without a place on a worker; no attempt is used up.
 
         Children that are not there yet are submitted in the same step. One beyond `bounds` is not: its
         parent's journal says so, as it says which have ended.
+
+        While it waits for children alone its time runs on; when `timeout_seconds` of all its attempts are
+        over it is ended, and its children are cancelled. While a person is awaited too its time stands still.
 
         Returns the state that it has then: `queued` when everything is there already, `cancelled` when
         somebody did that meanwhile; None when the attempt no longer holds the job.
@@ -389,7 +419,10 @@ class Ledger:
         requests = [value for approval in approvals for value in (approval.id, approval.model_dump_json())]
         submissions = [value for child in children for value in (*submission(child), entry_of_child(child))]
         words = waiting_words([approval.tool for approval in approvals])
-        limits = (bounds.max_children, bounds.max_tree_children, len(approvals))
+        time = (
+            ("", "") if timeout_seconds is None else (_ms(timeout_seconds), str(out_of_time(timeout_seconds)))
+        )
+        limits = (bounds.max_children, bounds.max_tree_children, *time, len(approvals))
         state = await self._run("park", job_id, token, KEPT_SECONDS, words, *limits, *requests, *submissions)
         return None if state is None else JobState(state)
 
@@ -412,7 +445,7 @@ class Ledger:
 @cache
 def _source(name: str) -> str:
     folder = resources.files("orchestrator.jobs") / "scripts"
-    return "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in ("common", name))
+    return "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in ("common", "endings", name))
 
 
 def _ms(seconds: float) -> int:

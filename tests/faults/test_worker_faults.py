@@ -14,6 +14,7 @@ from orchestrator.jobs.journal import EventType, JournalEvent
 from orchestrator.jobs.spec import Limits
 from orchestrator.jobs.state import JobRecord, JobState
 from tests.builders import make_spec
+from tests.faults.stopping import let_go
 from tests.services import Installation, WorkerProcess, containers_of, volumes_of
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(150)]
@@ -217,6 +218,6 @@ async def test_killing_every_worker_leaves_nothing_once_one_is_back(
         assert result.state is JobState.FAILED
         assert result.error is not None
         assert result.error.type == "AttemptsUsedUp"
-        await asyncio.sleep(22)  # two rounds of the reaper, and a busy engine's time to remove what it finds
+        assert not await let_go(place, 30)  # of any job, or of the dead worker
     place.stop()
     await nothing_left(place, provider)

@@ -24,7 +24,7 @@ from workers.sandbox.egress_hosts import AllowedHosts
 from workers.sandbox.egress_uplink import Uplink
 from workers.sandbox.engine import Engine, image_missing, uninterrupted
 from workers.sandbox.errors import DiskLimitExceeded, SandboxDied, SandboxStartFailed
-from workers.sandbox.leftovers import remove_leftovers
+from workers.sandbox.leftovers import Leftovers, LivingWorkers
 from workers.sandbox.live_process import resident_process
 from workers.sandbox.naming import JOB, Names
 from workers.sandbox.networks import EmptyNetworks, networks_are_slow
@@ -36,6 +36,7 @@ from workers.sandbox.protocol import (
     SandboxSpec,
     SnapshotSource,
 )
+from workers.sandbox.removals import Removals
 from workers.sandbox.steward_client import Steward
 
 STEWARD_IMAGE = "fanout/base"
@@ -144,7 +145,7 @@ class DockerProvider:
     def __init__(
         self, snapshots: SnapshotSource, *, owner: str, worker: str, runtime: str | None = None,
         start_gate: int | None = None, docker_host: str | None = None, steward_image: str = STEWARD_IMAGE,
-        snapshot_cache_bytes: int = SNAPSHOT_CACHE_BYTES,
+        snapshot_cache_bytes: int = SNAPSHOT_CACHE_BYTES, living_workers: LivingWorkers | None = None,
     ) -> None:  # fmt: skip
         """Args:
         snapshots: fetches a snapshot's archive.
@@ -156,6 +157,7 @@ class DockerProvider:
         docker_host: None takes what the environment says, as the docker command does.
         steward_image: what the steward runs in.
         snapshot_cache_bytes: how much unpacked snapshots that no job uses may take on the engine's disk.
+        living_workers: tells the names of the workers that live, so that what others left can go.
         """  # noqa: D205 - the class says what it is
         self._engine = Engine(docker_host)
         self._names = Names(owner, worker)
@@ -166,7 +168,9 @@ class DockerProvider:
         self._cache_bytes = snapshot_cache_bytes
         self._seccomp = ""
         self._uplink = Uplink()
+        self._leftovers = Leftovers(self._engine, self._names, living_workers)
         self._networks = EmptyNetworks(self._engine, self._names, steward_image)
+        self._removals = Removals(self._engine, self._networks)
         self._overlay = True
         self._starting = asyncio.Lock()
         self._current: Steward | None = None
@@ -224,7 +228,7 @@ class DockerProvider:
         async def may_stay(job_id: str) -> bool:
             return job_id in ours or await is_live(job_id)
 
-        return await remove_leftovers(self._engine, self._names, await self._steward(), may_stay)
+        return await self._leftovers.remove(self._steward, may_stay)
 
     async def close(self) -> None:
         """End the steward; the volume goes too when no job has files on it and no other worker uses it."""
@@ -297,18 +301,12 @@ class DockerProvider:
     async def _leave(self, place: _Place, job_id: str) -> None:
         """Remove a container and its workspace volume; the job's files stay on the steward's volume."""
         self._open.pop(place.container, None)
-        place.is_left, gone = True, False
+        place.is_left = True
         if place.egress is not None:
             await place.egress.close()
-        with contextlib.suppress(
-            SandboxFailure
-        ):  # the stream's end ends the container; a reaper finds the rest
-            await self._engine.remove_container(place.container)
-            gone = True
-            await self._engine.remove_volume(self._names.workspace(job_id))
+        await self._removals.remove(place.container, self._names.workspace(job_id), place.network)
         if place.client is not None:
             await place.client.close()
-        await self._networks.give_back(place.network, reusable=gone)
 
     async def _remove_containers(self, job_id: str) -> None:
         """Make sure that no container of an earlier attempt has the job's files mounted."""
@@ -365,6 +363,7 @@ class DockerProvider:
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
+        await self._removals.finish()
         await self._networks.close()
         self._uplink.close()
         steward, self._current = self._current, None

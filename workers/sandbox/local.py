@@ -126,7 +126,8 @@ class LocalProvider:
                 await asyncio.to_thread(_remove_job, folder)
                 removed += 1
             elif not await asyncio.to_thread(label.worker_is_alive):
-                await asyncio.to_thread(local_processes.kill_job, label.token, folder / "tree")
+                # Not by the folder: the next attempt may just have begun in it.
+                await asyncio.to_thread(local_processes.kill_job, label.token, None)
         return removed + await asyncio.to_thread(self._remove_unused_snapshots)
 
     async def close(self) -> None:

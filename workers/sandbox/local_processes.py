@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import signal
@@ -21,9 +22,11 @@ from workers.sandbox.protocol import WORKSPACE, Command, CommandResult, OutputSi
 
 JOB_MARKER = "FANOUT_SANDBOX"
 _LIMITED = """
-for limit in "-c 0" "-d $1" "-f $2"; do ulimit $limit 2>/dev/null || :; done
-cd "$3" && shift 3 && exec "$@" || exit 127
+for limit in "-c 0" "-d $1" "-f $2" "-w $3" "-x $3"; do ulimit $limit 2>/dev/null || :; done
+cd "$4" && shift 4 && exec "$@" || exit 127
 """
+"""The number of file locks is `-w` in one shell and `-x` in another; Linux has long ceased to enforce it."""
+_MARKED_LIMIT = b"Max file locks"
 _BOUND = f'mount --bind "$1" {WORKSPACE} && mount --bind "$2" /tmp && shift 2 && exec "$@" || exit 127'
 
 
@@ -54,7 +57,7 @@ class Place:
         own = ["/bin/sh", "-c", command.argv] if isinstance(command.argv, str) else list(command.argv)
         if not own:
             raise ValueError("an empty command")
-        limits = (str(self.memory_bytes // 1024), str(self.file_bytes // 512))
+        limits = (str(self.memory_bytes // 1024), str(self.file_bytes // 512), str(_mark(self.token)))
         limited = ["/bin/sh", "-c", _LIMITED, "sh", *limits, cwd, *own]
         if not self.bound:
             return limited
@@ -73,21 +76,42 @@ class Place:
         }
 
 
-def processes_of_job(token: str, tree: Path) -> list[int]:
-    """Every live process of a sandbox: by its marker; by its mounts; by its working directory."""
-    wanted, found = f"{JOB_MARKER}={token}".encode(), []
+def processes_of_job(token: str, tree: Path | None) -> list[int]:
+    """Every live process of a sandbox: by its marks, by its mounts, by its working directory.
+
+    Without a tree only by the marks, which are one attempt's own: the next one works in the same folder.
+    """
+    return [
+        pid
+        for pid, _session in other_processes()
+        if _is_marked(pid, token) or (tree is not None and _is_at_home(pid, tree))
+    ]
+
+
+def _mark(token: str) -> int:
+    """A sandbox's token as the value of a resource limit.
+
+    Processes inherit limits whatever becomes of their session, parent, folder and environment.
+    """
+    return int.from_bytes(hashlib.sha256(token.encode()).digest()[:7])
+
+
+def _is_marked(pid: int, token: str) -> bool:
+    if f"{JOB_MARKER}={token}".encode() in _content(f"/proc/{pid}/environ").split(b"\0"):
+        return True
+    limits = _content(f"/proc/{pid}/limits").split(b"\n")
+    wanted = str(_mark(token)).encode()
+    return any(line.startswith(_MARKED_LIMIT) and wanted in line.split() for line in limits)
+
+
+def _is_at_home(pid: int, tree: Path) -> bool:
+    """Whether a process is in the tree, or sees it as its workspace."""
+    folder = _link(f"/proc/{pid}/cwd")
+    if folder == str(tree) or folder.startswith(f"{tree}/"):
+        return True
+    mounts = _link(f"/proc/{pid}/ns/mnt")
     own_mounts = _link(f"/proc/{os.getpid()}/ns/mnt")
-    for pid, _session in other_processes():
-        folder = _link(f"/proc/{pid}/cwd")
-        mounts = _link(f"/proc/{pid}/ns/mnt")
-        if (
-            folder == str(tree)
-            or folder.startswith(f"{tree}/")
-            or wanted in _content(f"/proc/{pid}/environ").split(b"\0")
-            or (mounts not in ("", own_mounts) and os.fsencode(f" {WORKSPACE} ") in _mounts_of(pid, tree))
-        ):
-            found.append(pid)
-    return found
+    return mounts not in ("", own_mounts) and os.fsencode(f" {WORKSPACE} ") in _mounts_of(pid, tree)
 
 
 def _mounts_of(pid: int, tree: Path) -> bytes:
@@ -111,8 +135,8 @@ def _content(path: str) -> bytes:
         return b""
 
 
-def kill_job(token: str, tree: Path) -> bool:
-    """Kill every process of a sandbox; False when some are still there after some seconds."""
+def kill_job(token: str, tree: Path | None) -> bool:
+    """Kill every process of a sandbox (see `processes_of_job`); False when some stay for some seconds."""
     deadline = time.monotonic() + GIVE_UP_SECONDS
     while found := processes_of_job(token, tree):
         signal_all(found, signal.SIGKILL)

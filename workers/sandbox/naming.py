@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Role = Literal["sandbox", "steward", "network", "store", "code", "workspace"]
 
 OWNER, WORKER, ROLE = "fanout.owner", "fanout.worker", "fanout.role"
 JOB, ATTEMPT, EXPIRES = "fanout.job", "fanout.attempt", "fanout.expires"
+PROCESS = "fanout.process"
 
 START_SECONDS = 120.0
 """A container that was created and not started within this time never will be: its worker died between."""
@@ -25,6 +26,8 @@ class Names:
 
     owner: str
     worker: str
+    process: str = field(default_factory=lambda: secrets.token_hex(4))
+    """Unlike a former process's of the same worker name."""
 
     def __post_init__(self) -> None:
         """Raises ValueError: the owner becomes part of names on the engine."""
@@ -54,6 +57,7 @@ class Names:
         labels = {
             OWNER: self.owner,
             WORKER: self.worker,
+            PROCESS: self.process,
             ROLE: role,
             EXPIRES: str(int(time.time() + START_SECONDS)),
         }

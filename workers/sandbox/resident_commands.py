@@ -25,6 +25,9 @@ MAX_OUTPUT_BYTES = 6 << 20
 """The most that is kept of a command's output; both outputs together fit into a payload."""
 GRACE_SECONDS = 1.0
 """Between SIGTERM and SIGKILL: a program may remove its temporary files."""
+ABANDONED_GRACE_SECONDS = 0.3
+"""The same where nobody waits for the command any more: its job is cancelled, or late, and its end is
+promised within two seconds."""
 DRAIN_SECONDS = 0.075
 """How long an ended command's output is still awaited when a process that it left behind holds the pipe."""
 GIVE_UP_SECONDS = 5.0
@@ -207,7 +210,7 @@ class Commands:
     def stop(self, number: int) -> None:
         """Stop the command of a request, if it still runs."""
         if number in self._runs:
-            self._stop(self._runs[number])
+            self._stop(self._runs[number], ABANDONED_GRACE_SECONDS)
 
     def watch_outputs(self, events: int) -> None:
         """Say which events of all outputs count: none while the peer is behind."""
@@ -281,11 +284,11 @@ class Commands:
             run.timed_out = True
             self._stop(run)
 
-    def _stop(self, run: Run) -> None:
+    def _stop(self, run: Run, grace_seconds: float = GRACE_SECONDS) -> None:
         """Ask a command's processes to end; `_advance_stop` sees to it that they do."""
         if not run.stopping:
             now = time.monotonic()
-            run.stopping, run.deadline, run.next_step = True, now + GRACE_SECONDS, now + 0.02
+            run.stopping, run.deadline, run.next_step = True, now + grace_seconds, now + 0.02
             signal_all(processes_of(self._marker(run), run.pid), signal.SIGTERM)
 
     def _advance_stop(self, run: Run, now: float) -> None:

@@ -25,6 +25,9 @@ COMMAND_MARKER = "FANOUT_COMMAND"
 GRACE_SECONDS = 1.0
 """Between the request to end and the kill: enough to remove a lock file."""
 
+ABANDONED_GRACE_SECONDS = 0.3
+"""The same where nobody waits for the command any more: its caller is in a hurry."""
+
 DRAIN_SECONDS = 0.075
 """How long an ended command's output is still awaited when a process that it left behind holds the pipe."""
 
@@ -159,9 +162,9 @@ class RunningCommand:
             if session == self.process.pid or wanted in _environment_of(pid).split(b"\0")
         ]
 
-    async def stop(self) -> None:
+    async def stop(self, grace_seconds: float = GRACE_SECONDS) -> None:
         """Ask its processes to end, then kill them."""
-        ends = time.monotonic() + GRACE_SECONDS
+        ends = time.monotonic() + grace_seconds
         signal_all(await asyncio.to_thread(self.processes), signal.SIGTERM)
         while found := await asyncio.to_thread(self.processes):
             now = time.monotonic()
@@ -246,7 +249,7 @@ async def run(launch: Launch, on_output: OutputSink | None = None) -> Ended:
         stream.end()
         await pumping
     except BaseException:
-        await asyncio.shield(current.stop())
+        await asyncio.shield(current.stop(ABANDONED_GRACE_SECONDS))
         raise
     finally:
         pumping.cancel()
@@ -283,7 +286,7 @@ async def _started(launch: Launch) -> RunningCommand:
     except asyncio.CancelledError:
         with contextlib.suppress(OSError, ValueError):
             current = await starting
-            await current.stop()
+            await current.stop(ABANDONED_GRACE_SECONDS)
             current.release()
         raise
 

@@ -9,6 +9,7 @@ for first = 3, #ARGV, 2 do
   else
     redis.call('ZADD', key('leases'), 'XX', now + lease, id)
     redis.call('HSET', key('job', id), 'beat_at', now)
+    if job[3] == '1' then redis.call('ZREM', key('deadlines'), id) end  -- its worker hears it now
     answers[#answers + 1] = job[3] == '1' and 'cancel' or 'held'
   end
 end

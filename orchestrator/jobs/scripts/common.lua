@@ -10,6 +10,9 @@
 --   children:<job>   set: the jobs that a job submitted
 --   awaited:<job>    set: those for which a parked job waits
 --   offspring:<root> how many children the jobs of a tree have submitted, ended ones too
+--   deadlines        sorted set: jobs that the reaper ends, by when: those whose time runs while they wait for children
+--                    alone, and those whose worker has not heard yet that they are cancelled
+--   cancelling       list: jobs that are to be cancelled with all below them, and were not looked at yet
 --   worker:<name>    hash: what a worker told when it registered
 --   policy           hash: the admission policy (json), and when the worker that gave it started
 -- Jobs wait in lanes. What is full is in no turn, so nobody has to pass over it. A class is <agent>:<wire version>.
@@ -201,14 +204,31 @@ local function tell_of_child(parent, id, state, reason)
   tell(parent, attempt, 'child.finished', cjson.encode({id = id, state = state, reason = reason}))
 end
 
+-- A parked job's time runs while it waits for its children alone, not while a person thinks.
+local function start_clock(id)
+  if redis.call('HSETNX', key('job', id), 'clock_from', now_ms()) == 0 then return end
+  local job = redis.call('HMGET', key('job', id), 'timeout_ms', 'ran_ms')
+  if job[1] then redis.call('ZADD', key('deadlines'), now_ms() + job[1] - job[2], id) end
+end
+
+-- What it has waited so counts as run.
+local function stop_clock(id)
+  redis.call('ZREM', key('deadlines'), id)
+  local since = redis.call('HGET', key('job', id), 'clock_from')
+  if since then redis.call('HINCRBY', key('job', id), 'ran_ms', now_ms() - since) end
+  redis.call('HDEL', key('job', id), 'clock_from', 'timeout_ms', 'late')
+end
+
 -- Says how far a parked job's children are; the last end sends it on, unless people are awaited too.
 local function count_children(id)
   local job = redis.call('HMGET', key('job', id), 'state', 'root', 'attempt', 'approvals', 'awaited')
   if job[1] ~= 'waiting' or job[4] ~= '' then return end
   local open = redis.call('SCARD', key('awaited', id))
   if open == 0 then
+    stop_clock(id)
     requeue(id, job[2], job[3], 'what it waited for is there')
   else
+    start_clock(id)
     redis.call('HSET', key('job', id), 'waiting_for', 'children: ' .. job[5] - open .. ' of ' .. job[5])
   end
 end
@@ -229,6 +249,7 @@ local function finish(id, root, host, attempt, state, result, data)
   local job = line_of(id)
   leave_lane(id, root, job.class, job.tenant)
   redis.call('SREM', key('live'), id)
+  redis.call('ZREM', key('deadlines'), id)
   redis.call('ZADD', key('ended'), now_ms(), id)
   redis.call('DEL', key('messages', id), key('awaited', id))
   redis.call('HSET', key('job', id), 'state', state, 'result', result, 'finished_at', now_ms(), 'token', 0,

@@ -1,6 +1,7 @@
 -- ARGV: prefix, id, token, seconds that an answered approval is kept, the approvals in words, most children of a job, most
--- of a tree, number of approvals; id and request of each approval; then of each child the values as for submit, and its
--- entry for the journal. A job that waits for people or children gives its worker's place and its tree's back; no
+-- of a tree, milliseconds that the job may run in all ('': no limit), its error when they are over, number of approvals;
+-- id and request of each approval; then of each child the values as for submit, and its entry for the journal. A job
+-- that waits for people or children gives its worker's place and its tree's back; no
 -- attempt is used up. Its children are stored in the same step, so none can end unheard; one too many is refused, which
 -- the journal tells. A job that somebody cancelled ends with that, and one that has all it waits for goes on. Returns
 -- the state that the job has now, or false when the attempt no longer holds it.
@@ -16,8 +17,8 @@ if job[8] == '1' then
     'JobCancelled', 'The job was cancelled before what it waited for was there.'), {})
   return 'cancelled'
 end
-local open, first_child = {}, 9 + 2 * ARGV[8]
-for first = 9, first_child - 1, 2 do
+local open, first_child = {}, 11 + 2 * ARGV[10]
+for first = 11, first_child - 1, 2 do
   local approval, request = ARGV[first], ARGV[first + 1]
   if redis.call('EXISTS', key('approval', approval)) == 0 then
     redis.call('HSET', key('approval', approval), 'job', id, 'request', request, 'requested_at', now)
@@ -65,5 +66,7 @@ if #open == 0 and awaited == 0 then
   requeue(id, job[3], job[5] - 1, 'what it waited for is there')
   return 'queued'
 end
+if ARGV[8] ~= '' then redis.call('HSET', key('job', id), 'timeout_ms', ARGV[8], 'late', ARGV[9]) end
+if #open == 0 then start_clock(id) end
 journal(id, job[5] - 1, {state = 'waiting', reason = why})
 return 'waiting'

@@ -1,6 +1,7 @@
 -- ARGV: prefix, most jobs to look at. Takes back what lapsed: a message that never arrived, an attempt whose worker fell
--- silent. A lease that lapsed while Redis itself was away tells nothing of its worker: no attempt is used up by that.
--- Returns id and what became of it.
+-- silent; and ends what is over: a job whose time ran out while it waited for children, one whose worker does not hear
+-- that it is cancelled. A lease that lapsed while Redis itself was away tells nothing of its worker: no attempt is used
+-- up by that. Returns id and what became of it.
 local now, reaped = now_ms(), {}
 
 -- Since when Redis answers, up to two seconds too early; 0 where it does not tell, as a managed one may not.
@@ -40,6 +41,19 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', key('leases'), '-inf', '(' .. no
     end
   else
     redis.call('ZREM', key('leases'), id)
+  end
+end
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', key('deadlines'), '-inf', '(' .. now, 'LIMIT', 0, ARGV[2])) do
+  local job = redis.call('HMGET', key('job', id), 'state', 'cancel', 'late')
+  if job[1] == 'waiting' then
+    end_here(id, 'timed_out', 'DeadlineExceeded', job[3])
+    cancel_children(id)
+    reaped[#reaped + 1] = {id, 'timed_out'}
+  elseif job[1] == 'running' and job[2] == '1' then
+    end_here(id, 'cancelled', 'JobCancelled', 'The job was cancelled, and its worker did not answer.')
+    reaped[#reaped + 1] = {id, 'cancelled'}
+  else
+    redis.call('ZREM', key('deadlines'), id)
   end
 end
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', key('workers'), '-inf', '(' .. now)) do

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from orchestrator.jobs.worker_info import WorkerInfo
 
 TRANSIT_MS = 15_000
 HEAD_START_MS = 2_000
+HEARD_MS = 700
 TERMINAL = {"succeeded", "failed", "timed_out", "cancelled"}
 
 
@@ -33,7 +34,6 @@ class Job:
     host: str | None = None
     lease_end: int | None = None
     """Of a running attempt, or of a message on its way."""
-    beat_at: int = 0
     files_host: str | None = None
     """Where its last attempt ran."""
     requeued_at: int = 0
@@ -43,6 +43,14 @@ class Job:
     open_approvals: list[str] = field(default_factory=list)
     awaited: set[str] = field(default_factory=set)
     """The children for which it is parked."""
+    timeout_ms: int | None = None
+    ran_ms: int = 0
+    claimed_at: int = 0
+    beat_at: int = 0
+    clock_from: int | None = None
+    """Since when it waits for children alone: its time runs."""
+    deadline: int | None = None
+    """When the reaper ends it."""
     history: list[str] = field(default_factory=lambda: ["queued"])
 
     @property
@@ -80,12 +88,18 @@ class Model:
         """Job -> how its children ended, as its journal has it."""
         self.parked_children: dict[str, int] = {}
         """Tree -> children that its jobs submitted when they parked."""
+        self.cancelling: list[str] = []
+        """What a caller that died left of its cancel."""
 
     def submit(
         self, job_id: str, root: str, parent: str | None, priority: int, max_attempts: int, **lane: Any
     ) -> None:
         if job_id not in self.jobs:
-            self.jobs[job_id] = Job(job_id, root, parent, priority, max_attempts, len(self.jobs), **lane)
+            sequence = len(self.jobs)
+            job = self.jobs[job_id] = Job(job_id, root, parent, priority, max_attempts, sequence, **lane)
+            above = self.jobs.get(parent or "")
+            if above is not None and (above.state in TERMINAL or above.cancel_asked):
+                self._end(job, "cancelled")
 
     def ready(self, root: str) -> list[Job]:
         """A tree's waiting jobs, first to go first."""
@@ -146,7 +160,8 @@ class Model:
             self._give_back(job)
             return "waits for its host"
         job.state, job.host, job.lease_end = "running", host, self.now + lease_ms
-        job.worker, job.files_host, job.beat_at = worker.name, host, self.now
+        job.worker, job.files_host = worker.name, host
+        job.claimed_at = job.beat_at = self.now
         job.told_of_wire = False
         job.attempt += 1
         job.history.append("running")
@@ -157,6 +172,8 @@ class Model:
         if not self._holds(job, token):
             return "lost"
         job.lease_end, job.beat_at = self.now + lease_ms, self.now
+        if job.cancel_asked:
+            job.deadline = None
         return "cancel" if job.cancel_asked else "held"
 
     def finish(self, job_id: str, token: int, state: str) -> bool:
@@ -170,6 +187,7 @@ class Model:
         job = self.jobs[job_id]
         if not self._holds(job, token):
             return False
+        job.ran_ms += self.now - job.claimed_at
         if job.cancel_asked:
             self._end(job, "cancelled")
         else:
@@ -181,6 +199,7 @@ class Model:
         job = self.jobs[job_id]
         if not self._holds(job, token) or job.cancel_asked or job.attempt >= job.max_attempts:
             return False
+        job.ran_ms += self.now - job.claimed_at
         self._requeue(job)
         return True
 
@@ -190,11 +209,14 @@ class Model:
         token: int,
         approvals: Collection[str],
         children: Collection[str],
+        *,
         bounds: TreeBounds,
+        timeout_ms: int | None = None,
     ) -> str | None:
         job = self.jobs[job_id]
         if not self._holds(job, token):
             return None
+        job.ran_ms += self.now - job.claimed_at
         if job.cancel_asked:
             self._end(job, "cancelled")
             return "cancelled"
@@ -207,8 +229,9 @@ class Model:
             self._requeue(job)
             return "queued"
         self._give_back(job)
-        job.state, job.open_approvals = "waiting", still_open
+        job.state, job.open_approvals, job.timeout_ms = "waiting", still_open, timeout_ms
         job.history.append("waiting")
+        self._start_clock(job)
         return "waiting"
 
     def answer(self, approval: str, decision: str) -> str:
@@ -228,18 +251,39 @@ class Model:
         if job is None:
             return None
         before = job.state
-        for member in self._below(job):
-            if member.state in {"queued", "waiting"}:
-                self._end(member, "cancelled")
-            elif member.state == "running":
-                member.cancel_asked = True
+        self._cancel(job)
+        self.cancel_rest()
         return before
+
+    def begin_cancel(self, job_id: str) -> None:
+        """The first step of a cancel whose caller dies after it."""
+        self.cancelling += self._cancel_one(self.jobs[job_id])
+
+    def cancel_rest(self) -> None:
+        for job_id in self.cancelling:
+            self._cancel(self.jobs[job_id])
+        self.cancelling = []
+
+    def _cancel(self, job: Job) -> None:
+        for child in self._cancel_one(job):
+            self._cancel(self.jobs[child])
+
+    def _cancel_one(self, job: Job) -> list[str]:
+        if job.state in {"queued", "waiting"}:
+            self._end(job, "cancelled")
+        elif job.state == "running":
+            if not job.cancel_asked:
+                job.deadline = self.now + HEARD_MS
+            job.cancel_asked = True
+        return [child.id for child in self.jobs.values() if child.parent == job.id]
 
     def reap(self) -> dict[str, str]:
         reaped = {}
         for job in self.jobs.values():
             if job.lease_end is None or job.lease_end >= self.now:
                 continue
+            if job.state == "running":
+                job.ran_ms += job.beat_at - job.claimed_at
             redis_was_away = self.now - (self.uptime_seconds + 1) * 1000 > job.beat_at
             if job.state == "running" and not job.cancel_asked and redis_was_away:
                 job.attempt -= 1
@@ -249,12 +293,26 @@ class Model:
             else:
                 self._end(job, "cancelled" if job.cancel_asked else "failed")
             reaped[job.id] = job.state
+        for job in self._over():
+            if job.deadline is None:
+                continue  # another's end sent it on
+            if job.state == "waiting":
+                self._end(job, "timed_out")
+                self.cancelling += [child.id for child in self.jobs.values() if child.parent == job.id]
+            else:
+                self._end(job, "cancelled")
+            reaped[job.id] = job.state
+        self.cancel_rest()
         return reaped
 
     @property
     def uptime_seconds(self) -> int:
         """As Redis tells it."""
         return (self.now - self.redis_began) // 1000
+
+    def _over(self) -> list[Job]:
+        over = [job for job in self.jobs.values() if job.deadline is not None and job.deadline < self.now]
+        return sorted(over, key=lambda job: (job.deadline, job.id))
 
     def open_approvals(self) -> set[str]:
         return {approval for job in self.jobs.values() for approval in job.open_approvals}
@@ -291,8 +349,25 @@ class Model:
         self.told.setdefault(job.id, []).append(state)
 
     def _go_on(self, job: Job) -> None:
-        if job.state == "waiting" and not job.open_approvals and not job.awaited:
+        if job.state != "waiting" or job.open_approvals:
+            return
+        if job.awaited:
+            self._start_clock(job)
+        else:
+            self._stop_clock(job)
             self._requeue(job)
+
+    def _start_clock(self, job: Job) -> None:
+        if job.open_approvals or job.clock_from is not None:
+            return
+        job.clock_from = self.now
+        if job.timeout_ms is not None:
+            job.deadline = self.now + job.timeout_ms - job.ran_ms
+
+    def _stop_clock(self, job: Job) -> None:
+        if job.clock_from is not None:
+            job.ran_ms += self.now - job.clock_from
+        job.clock_from = job.deadline = None
 
     def _holds(self, job: Job, token: int) -> bool:
         return job.state == "running" and job.token == token
@@ -309,6 +384,7 @@ class Model:
 
     def _end(self, job: Job, state: str) -> None:
         self._give_back(job)
+        self._stop_clock(job)
         for approval in job.open_approvals:
             self.decided[approval] = "withdrawn"
         job.open_approvals = []
@@ -320,9 +396,3 @@ class Model:
             parent.awaited.remove(job.id)
             self._tell(parent, state)
             self._go_on(parent)
-
-    def _below(self, job: Job) -> Iterator[Job]:
-        yield job
-        for child in self.jobs.values():
-            if child.parent == job.id:
-                yield from self._below(child)

@@ -174,6 +174,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert expected == "claimed"
         job = self.model.jobs[job_id]
         assert claim.attempt == job.attempt
+        assert claim.ran_seconds * 1000 == pytest.approx(job.ran_ms)
         assert all(claim.token > other.token for other in self._tokens(job_id))
         job.token = claim.token
         self._claimed.setdefault(job_id, []).append(claim)
@@ -213,8 +214,9 @@ class LedgerMachine(RuleBasedStateMachine):
         claim=claims,
         numbers=st.sets(st.integers(0, 2)),
         children=st.sets(st.integers(0, 3)),
+        timeout=st.sampled_from((None, 2.0, 15.0)),
     )
-    def park(self, claim: Claim, numbers: set[int], children: set[int]) -> Any:
+    def park(self, claim: Claim, numbers: set[int], children: set[int], timeout: float | None) -> Any:
         job_id = claim.spec.id
         ids = [f"ap-{job_id}-{number}" for number in sorted(numbers)]
         specs = [
@@ -227,8 +229,10 @@ class LedgerMachine(RuleBasedStateMachine):
             for number in sorted(children)
         ]
         asked = [_approval(job_id, one) for one in ids]
-        state = self.run(self.ledger.park(job_id, claim.token, asked, specs, BOUNDS))
-        assert state == self.model.park(job_id, claim.token, ids, [spec.id for spec in specs], BOUNDS)
+        state = self.run(self.ledger.park(job_id, claim.token, asked, specs, BOUNDS, timeout_seconds=timeout))
+        limit = None if timeout is None else int(timeout * 1000)
+        named = [spec.id for spec in specs]
+        assert state == self.model.park(job_id, claim.token, ids, named, bounds=BOUNDS, timeout_ms=limit)
         return multiple(*ids)
 
     @rule(target=jobs, job_id=jobs, number=st.integers(0, 3))
@@ -252,11 +256,20 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(job_id=jobs)
     def cancel(self, job_id: str) -> None:
         assert self.run(self.ledger.cancel(job_id)) == self.model.cancel(job_id)
+        assert not self.run(self.redis.llen("fanout:cancelling"))
+
+    @rule(job_id=jobs)
+    def die_in_a_cancel(self, job_id: str) -> None:
+        """After the first step; the next reaper, or the next cancel, goes on."""
+        with mock.patch("orchestrator.jobs.ledger.CANCEL_BATCH", 1):
+            self.run(self.ledger._cancel_some(job_id))
+        self.model.begin_cancel(job_id)
 
     @rule()
     def cancel_what_is_not_there(self) -> None:
         with pytest.raises(UnknownJob):
             self.run(self.ledger.cancel("no-such-job"))
+        self.model.cancel_rest()  # any call goes on with what is listed
 
     @rule(seconds=st.sampled_from((0.5, 1, 3, 8, 10, 20)))
     def time_passes(self, seconds: float) -> None:
@@ -292,6 +305,8 @@ class LedgerMachine(RuleBasedStateMachine):
         jobs = self.model.jobs.values()
         leases = dict(self.run(self.redis.zrange(Keys().leases, 0, -1, withscores=True)))
         assert leases == {job.id: job.lease_end for job in jobs if job.lease_end is not None}
+        over = dict(self.run(self.redis.zrange("fanout:deadlines", 0, -1, withscores=True)))
+        assert over == {job.id: job.deadline for job in jobs if job.deadline is not None}
         for root in ROOTS:
             active = self.run(self.redis.smembers(Keys().active(root)))
             assert active == self.model.active(root=root)

@@ -1,0 +1,136 @@
+"""What dead workers left on an engine goes, whatever state it is in; nothing holds up the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from orchestrator.jobs.failures import SandboxFailure
+from tests.docker.conftest import make_sandbox_spec, nobody
+from workers.sandbox import leftovers, limits
+from workers.sandbox.docker import DockerProvider
+from workers.sandbox.engine import Engine
+from workers.sandbox.errors import EngineUnavailable, SandboxStartFailed
+from workers.sandbox.naming import Names
+
+pytestmark = pytest.mark.docker
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(leftovers, "STEP_SECONDS", 1.0)
+
+
+async def hold(engine: Engine, names: Names, state: str) -> str:
+    """A container of that worker in that state; its name."""
+    config = limits.holder_config(image="fanout/base", seccomp="unconfined", labels=names.labels("network"))
+    config["Entrypoint"] = ["sleep", "600"]  # deaf to the end of its stream, as one that hangs
+    config["HostConfig"]["AutoRemove"] = False
+    name = names.container("network", state)
+    await engine.create_container(name, config)
+    if state != "created":
+        await engine.start(name)
+    if state == "paused":
+        await engine.call("pause", lambda api: api.pause(name))
+    if state == "exited":
+        await engine.call("kill", lambda api: api.kill(name))
+    return name
+
+
+async def names_on(engine: Engine, owner: str) -> list[str]:
+    listed = await engine.containers([f"fanout.owner={owner}"])
+    return [container["Names"][0].removeprefix("/") for container in listed]
+
+
+def of_workers(alive: list[str]) -> Callable[[], Awaitable[list[str]]]:
+    async def living() -> list[str]:
+        return alive
+
+    return living
+
+
+async def test_whatever_a_dead_worker_left_goes_and_a_living_ones_stays(
+    make_provider: Callable[..., DockerProvider], engine: Engine
+) -> None:
+    alive = ["other"]
+    provider = make_provider(worker="me", living_workers=of_workers(alive))
+    owner = provider._names.owner
+    dead, other = Names(owner, "dead"), Names(owner, "other")
+    await asyncio.gather(*(hold(engine, dead, state) for state in ("created", "running", "paused", "exited")))
+    kept = [await hold(engine, other, state) for state in ("created", "running")]
+    former = await hold(engine, Names(owner, "me"), "running")
+
+    await provider.reap(nobody)
+    first = await names_on(engine, owner)
+    assert former not in first  # of a process that had this worker's name
+    assert len([name for name in first if ".network." in name]) >= 3 + len(kept)  # the exited one has gone
+    await asyncio.sleep(0.3)
+    await provider.reap(nobody)
+
+    left = await names_on(engine, owner)
+    assert set(kept) <= set(left)
+    assert not [name for name in left if name.rpartition(".")[0].endswith(("paused", "exited"))]
+    assert sum(".running." in name or ".created." in name for name in left) == len(kept)
+    alive.clear()
+    await asyncio.sleep(0.3)
+    await provider.reap(nobody)  # is missed for the first time
+    await asyncio.sleep(0.3)
+    await provider.reap(nobody)
+    assert not set(kept) & set(await names_on(engine, owner))
+
+
+@pytest.mark.parametrize("how", ["busy", "fails", "hangs"])
+async def test_one_that_is_not_removed_holds_up_none_of_the_others_and_is_tried_again(
+    make_provider: Callable[..., DockerProvider], engine: Engine, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    provider = make_provider(worker="me", living_workers=of_workers([]))
+    dead = Names(provider._names.owner, "dead")
+    stuck = await hold(engine, dead, "exited")
+    others = [await hold(engine, dead, "exited") for _ in range(3)]
+    stuck_id = (await engine.call("look", lambda api: api.inspect_container(stuck)))["Id"]
+    remove = provider._engine.remove_container
+    failures: dict[str, SandboxFailure] = {
+        "busy": EngineUnavailable("The Docker engine does not remove a container."),
+        "fails": SandboxStartFailed("driver failed to remove root filesystem: device busy"),
+    }
+
+    async def unwilling(container: str, **more: Any) -> bool:
+        if container == stuck_id and how == "hangs":
+            await asyncio.sleep(4)
+        elif container == stuck_id:
+            raise failures[how]
+        return await remove(container, **more)
+
+    monkeypatch.setattr(provider._engine, "remove_container", unwilling)
+    async with asyncio.timeout(20):
+        await provider.reap(nobody)
+    left = await names_on(engine, dead.owner)
+    assert stuck in left
+    assert not set(others) & set(left)
+
+    monkeypatch.setattr(provider._engine, "remove_container", remove)
+    await provider.reap(nobody)
+    assert stuck not in await names_on(engine, dead.owner)
+
+
+async def test_an_engine_that_hangs_does_not_keep_an_attempt_from_ending(
+    make_provider: Callable[..., DockerProvider], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = make_provider()
+    remove, may_go_on = provider._engine.remove_container, asyncio.Event()
+
+    async def hanging(container: str) -> bool:
+        await may_go_on.wait()
+        return await remove(container)
+
+    clock = asyncio.get_running_loop().time
+    async with provider.open(make_sandbox_spec()) as sandbox:
+        await sandbox.write("/workspace/file", b"content")
+        monkeypatch.setattr(provider._engine, "remove_container", hanging)
+        began = clock()
+    assert clock() - began < 2
+    may_go_on.set()

@@ -1,0 +1,95 @@
+"""A job's time counts whatever it waits for but people and the queue; it ends within two seconds of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from orchestrator.client import JobClient
+from orchestrator.jobs.result import JobResult
+from orchestrator.jobs.spec import Limits
+from orchestrator.jobs.state import JobState
+from tests.builders import make_spec
+from tests.faults import stopping
+from tests.faults.stopping import PROMISED_SECONDS, WORDS, changed
+from tests.integration.models.model_server import environment, model_server
+from tests.integration.scripts import write_script
+from tests.integration.worker.approvals import parked
+from tests.services import Installation, installation
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(150)]
+
+FIRST_SECONDS, APART_SECONDS = 5.0, 0.6
+"""The shortest limit, and between two: each job's end is looked at for itself."""
+
+
+@pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.docker)])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    folder = tmp_path_factory.mktemp("deadline")
+    settings = {
+        "FANOUT_SANDBOX__PROVIDER": str(request.param),
+        "FANOUT_AGENTS_DIR": str(stopping.agents(folder)),
+    }
+    script = write_script(folder, *stopping.SCRIPT)
+    with (
+        model_server() as service,
+        installation(folder, script=script, **settings, **environment(service, "key")) as made,
+    ):
+        service.answers[:] = [stopping.HANGS] * 50
+        stopping.know_agents(made)
+        made.start_worker(concurrency=20)
+        yield made
+
+
+async def timed_out(client: JobClient, job_id: str, seconds: float) -> JobResult:
+    """Its result, which came in time."""
+    result = await client.wait(job_id, 30)
+    assert result.state is JobState.TIMED_OUT, result
+    assert result.error is not None
+    assert (result.error.type, f"{seconds:g} seconds" in result.error.message) == ("DeadlineExceeded", True)
+    took = await stopping.ended_at(client, job_id) - await stopping.ran_at(client, job_id)
+    assert seconds <= took + 0.1, (job_id, took)
+    assert took < seconds + PROMISED_SECONDS, (job_id, took)
+    assert result.execution_seconds >= seconds - 0.1
+    return result
+
+
+async def test_jobs_end_at_their_time_whatever_they_do_or_wait_for(place: Installation) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        top = await client.submit(make_spec("top", agent="lead", limits=Limits(timeout_seconds=7)))
+        asks = await client.submit(make_spec("ask", agent="guarded", limits=Limits(timeout_seconds=3)))
+        await stopping.until_running(WORDS["daemon"])  # a grandchild is at work
+        below = [record for record in await client.tree(top) if record.id != top]
+        assert len(below) == 5
+        assert all(0 < (record.limits.timeout_seconds or 99) < 7 for record in below)
+        await parked(client, asks)
+        await timed_out(client, top, 7)
+        ended = await stopping.ended_at(client, top)
+        for record in below:
+            await client.wait(record.id, 10)
+            assert await stopping.ended_at(client, record.id) - ended < PROMISED_SECONDS
+        for name in ("writes", "deaf", "daemon"):
+            assert not await stopping.gone(WORDS[name], PROMISED_SECONDS), name
+
+        names = [*(f"run {name}" for name in WORDS), "thinks", "model backs off", "hangs"]
+        limits = {name: FIRST_SECONDS + at * APART_SECONDS for at, name in enumerate(names)}
+        jobs = {
+            name: await client.submit(
+                make_spec(
+                    name,
+                    limits=Limits(timeout_seconds=seconds),
+                    model="gpt-5" if name == "hangs" else None,
+                )
+            )
+            for name, seconds in limits.items()
+        }
+        for name, seconds in limits.items():
+            result = await timed_out(client, jobs[name], seconds)
+            assert name in {"hangs", "model backs off"} or "before.txt" in changed(result), name
+            if word := WORDS.get(name.removeprefix("run ")):
+                assert not await stopping.gone(word), name
+        assert (await client.get(asks)).state is JobState.WAITING  # a person has all the time
+        await client.cancel(asks)
+    assert not await stopping.let_go(place, 20)

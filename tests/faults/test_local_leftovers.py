@@ -1,0 +1,88 @@
+"""Processes that hid from everything: a local sandbox finds them at its end, and when its worker has died."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.jobs.spec import Limits
+from tests.faults.stopping import gone, running
+from workers.sandbox.local import LocalProvider
+from workers.sandbox.protocol import Command, SandboxSpec
+
+HIDING = "(cd / && env -i setsid /bin/sh -c 'cd /; exec >/dev/null 2>&1 </dev/null; /bin/{sleep} & exit 0' &)"
+
+
+async def no_snapshot(_blob: str) -> Path:
+    raise AssertionError("there is none")
+
+
+async def everybody(_job_id: str) -> bool:
+    return True
+
+
+def spec(attempt: int = 1) -> SandboxSpec:
+    return SandboxSpec(job_id="j1", attempt=attempt, image="none", limits=Limits(), snapshot=None)
+
+
+@pytest.fixture(params=["in a mount namespace", "without one"])
+def provider(request: pytest.FixtureRequest, tmp_path: Path) -> LocalProvider:
+    made = LocalProvider(no_snapshot, root=tmp_path, owner="test")
+    if request.param == "without one":
+        made._bound = False
+    return made
+
+
+async def hide(provider: LocalProvider, sleep: str) -> None:
+    """Start one that leaves its session, parent, folder and environment; close the sandbox."""
+    async with provider.open(spec()) as sandbox:
+        ended = await sandbox.run(Command(argv=HIDING.replace("{sleep}", sleep)))
+        assert ended.exit_code == 0
+        async with asyncio.timeout(5):
+            while not await asyncio.to_thread(running, sleep):  # noqa: ASYNC110 - no event tells of it
+                await asyncio.sleep(0.02)
+
+
+async def test_the_end_of_the_sandbox_finds_it(provider: LocalProvider, tmp_path: Path) -> None:
+    sleep = f"sleep 31537{id(tmp_path) % 100_000}"
+    await hide(provider, sleep)
+    assert not await gone(sleep)
+
+
+async def test_the_next_workers_reaper_finds_it_and_spares_the_next_attempt(
+    provider: LocalProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = (f"sleep 3153{first}{id(tmp_path) % 100_000}" for first in (8, 9))
+    label = tmp_path / "jobs" / "j1" / "label.json"
+    with monkeypatch.context() as dying:
+        dying.setattr("workers.sandbox.local_processes.kill_job", lambda *_: True)  # it is killed before
+        await hide(provider, old)
+    of_dead = json.loads(label.read_text()) | {"started": "0"}
+    async with provider.open(spec(2)) as sandbox:
+        current = label.read_text()
+        await sandbox.run(Command(argv=f"({new} >/dev/null 2>&1 &)"))
+        assert not await gone(old), "the next attempt starts with a clean place"
+        label.write_text(json.dumps(of_dead))  # as a reaper read it just before
+        await provider.reap(everybody)
+        assert await asyncio.to_thread(running, new)
+        label.write_text(current)
+    assert not await gone(new)
+
+
+async def test_a_dead_workers_process_is_killed_while_its_job_waits_for_another_attempt(
+    provider: LocalProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleep = f"sleep 31540{id(tmp_path) % 100_000}"
+    label = tmp_path / "jobs" / "j1" / "label.json"
+    with monkeypatch.context() as dying:
+        dying.setattr("workers.sandbox.local_processes.kill_job", lambda *_: True)
+        await hide(provider, sleep)
+    label.write_text(json.dumps(json.loads(label.read_text()) | {"started": "0"}))
+
+    await provider.reap(everybody)
+
+    assert not await gone(sleep)
+    assert (tmp_path / "jobs" / "j1" / "tree").is_dir()
