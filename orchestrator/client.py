@@ -29,6 +29,7 @@ from orchestrator.jobs.failures import (
 from orchestrator.jobs.journal import BEGINNING, Journal, JournalEvent
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.ledger import Ledger
+from orchestrator.jobs.model_limits import ModelLimits
 from orchestrator.jobs.outage import through_outage
 from orchestrator.jobs.queue import CeleryQueue
 from orchestrator.jobs.result import JobResult
@@ -67,6 +68,8 @@ class JobClient:
         self._blobs = BlobStore(settings.blobs)
         self._workspaces: dict[Path, Workspace] = {}
         self.definitions = definitions
+        self.model_limits = ModelLimits(self._redis, keys, settings.models)
+        """Where a coordinator's requests to models wait for their turn."""
 
     @classmethod
     def from_settings(cls, settings: Settings | None = None) -> Self:

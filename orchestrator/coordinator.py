@@ -43,7 +43,7 @@ from orchestrator.deep_agent.failures import McpServerFailed, ModelFailed
 from orchestrator.deep_agent.mcp.server import remote_server
 from orchestrator.deep_agent.mcp.tools import McpTools
 from orchestrator.deep_agent.models.facts import price
-from orchestrator.deep_agent.models.resolve import preload_client, resolve_model
+from orchestrator.deep_agent.models.resolve import preload_client
 from orchestrator.deep_agent.tools.live_output import text_mode
 from orchestrator.dispatch import Delivery
 from orchestrator.jobs.failures import (
@@ -128,7 +128,7 @@ def create_coordinator(
     callable_agents = client.definitions.callable_by(definition)
     try:
         return create_deep_agent(
-            resolve_model(name, agent_name=definition.name),
+            name,
             [
                 *TaskTools(
                     client,
@@ -151,6 +151,7 @@ def create_coordinator(
             memory=own_files.placed(definition.memory, OWN_FOLDER),
             summarization=SummarizationConfig(**definition.summarization.settings()),
             interrupt_on=definition.interrupt_on,
+            admission=client.model_limits,
         )
     except ValueError as error:  # a model's name or key, a tool's name, the schema
         raise InvalidJob(str(error)) from error

@@ -25,6 +25,7 @@ from orchestrator.jobs.failures import (
 )
 from orchestrator.jobs.journal import EventType, Journal
 from orchestrator.jobs.ledger import Claim, Ledger
+from orchestrator.jobs.model_limits import ModelLimits
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import Limits, TreeBounds
 from orchestrator.jobs.state import JobState
@@ -123,6 +124,7 @@ class JobRunner:
         default_image: str,
         lease_seconds: float,
         me: Callable[[], WorkerInfo],
+        model_limits: ModelLimits,
         bounds: TreeBounds = TreeBounds(),  # noqa: B008 - it is frozen
         stream_text: bool = False,
     ) -> None:
@@ -138,6 +140,7 @@ class JobRunner:
         self._default_image = default_image
         self._lease_seconds = lease_seconds
         self._me = me
+        self._model_limits = model_limits
         self._bounds = bounds
         self._stream_text = stream_text
 
@@ -215,6 +218,7 @@ class JobRunner:
                 delegation=Delegation(
                     self._ledger, self._blobs, self._definitions, self._defaults, self._bounds
                 ),
+                model_limits=self._model_limits,
                 stream_text=self._stream_text,
             )
             try:

@@ -43,7 +43,7 @@ class AttemptJournal:
         self._lease = lease
         self._progress = progress
         """Told what a dashboard may show: names of tools, no texts."""
-        self._model_requests = 0
+        self._replies = 0
         self.messages_read = 0
         """How many messages to the job stand in its conversation."""
 
@@ -59,10 +59,10 @@ class AttemptJournal:
         await self._journal.append(claim.spec.id, claim.attempt, kind, data, line)
 
     def _tell(self, kind: EventType, data: dict[str, JsonValue]) -> None:
-        if kind is EventType.MODEL_REQUEST:
-            self._model_requests += 1
+        if kind is EventType.MODEL_REPLY:
+            self._replies += 1
         elif kind is EventType.TOOL_CALL:
-            self._progress(f"turn {self._model_requests} · {data['tool']}")
+            self._progress(f"turn {self._replies} · {data['tool']}")
 
     async def note_session_event(self, event: Event) -> None:
         """Append a complete ADK event."""
@@ -142,17 +142,11 @@ class JournaledSessions(InMemorySessionService):
 
 
 class JournalPlugin(BasePlugin):
-    """Writes what is about to happen: model requests and tool calls. Its appends are the fence as well."""
+    """Writes what tools are about to do. Its appends are the fence as well; models' requests have a gate."""
 
     def __init__(self, journal: AttemptJournal) -> None:
         super().__init__(name="journal")
         self._journal = journal
-
-    async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
-        """Note that the model is asked; its reply is a session event."""
-        del callback_context
-        data: dict[str, JsonValue] = {"model": llm_request.model, "contents": len(llm_request.contents)}
-        await self._journal.note(EventType.MODEL_REQUEST, data)
 
     async def before_tool_callback(self, *, tool: Any, tool_args: dict[str, Any], tool_context: Any) -> None:
         """Note that a tool begins; its result is a session event."""

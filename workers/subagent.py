@@ -25,7 +25,7 @@ from orchestrator.deep_agent.delegation.later import results_event
 from orchestrator.deep_agent.failures import McpServerFailed, ModelFailed
 from orchestrator.deep_agent.loop_guard import REPEATED_CALL
 from orchestrator.deep_agent.models.facts import price
-from orchestrator.deep_agent.models.resolve import preload_client, resolve_model
+from orchestrator.deep_agent.models.resolve import preload_client
 from orchestrator.deep_agent.names import agent_identifier
 from orchestrator.deep_agent.structured_output import OutputMismatch, OutputSchema
 from orchestrator.deep_agent.summary import summary_of
@@ -42,12 +42,14 @@ from orchestrator.jobs.failures import (
     ModelUnavailable,
     SandboxFailure,
 )
+from orchestrator.jobs.model_limits import ModelLimits
 from orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage
 from orchestrator.jobs.spec import JobSpec, Limits
 from workers.agent_files import bring_own_files
 from workers.children import Children, Delegation
 from workers.live_log import LiveLog
 from workers.mcp_servers import mcp_tools
+from workers.model_gate import JournaledRequests
 from workers.past import Decisions, Past, approvals_of, mended
 from workers.sandbox.backend import SandboxBackend
 from workers.sandbox.protocol import Sandbox
@@ -92,6 +94,7 @@ class Subagent:
         sandbox: Sandbox,
         journal: AttemptJournal,
         delegation: Delegation,
+        model_limits: ModelLimits,
         stream_text: bool = False,
     ) -> None:
         self._spec = spec
@@ -101,6 +104,7 @@ class Subagent:
         self._schema = spec.output_schema or definition.output_schema
         self._sandbox = sandbox
         self._journal = journal
+        self._admission = JournaledRequests(model_limits, journal)
         self._streaming = text_mode(streamed=stream_text)
         self._budget = Budget()
         self.children = Children(delegation, spec, definition, limits, lambda: self._budget.usage)
@@ -180,7 +184,7 @@ class Subagent:
 
     def _app(self, own_folder: str) -> App:
         agent = create_deep_agent(
-            resolve_model(self._model, agent_name=self._definition.name),
+            self._model,
             [
                 *self.children.tools(),
                 *mcp_tools(self._definition.mcp_servers, self._sandbox, os.environ),
@@ -199,6 +203,7 @@ class Subagent:
             inherited_interrupt_on=self._spec.interrupt_on,
             inbox=self._journal.messages,
             fatal_errors=FATAL_ERRORS,
+            admission=self._admission,
         )
         return create_deep_app(
             agent,

@@ -178,7 +178,7 @@ def dicts(data: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 _TELLERS: dict[EventType, Callable[[dict[str, Any]], str]] = {
     EventType.JOB_STATE: _told_state,
     EventType.SANDBOX_READY: lambda data: f"{data.get('sandbox')} on {data.get('host')}",
-    EventType.MODEL_REQUEST: lambda data: f"{data.get('model')}, {data.get('contents')} contents",
+    EventType.MODEL_REQUEST: lambda data: f"{data.get('model')}, up to {data.get('tokens')} tokens",
     EventType.MODEL_REPLY: _told_reply,
     EventType.SESSION_EVENT: _told_reply,
     EventType.TOOL_CALL: lambda data: f"{data.get('tool')} {_text(data.get('arguments'))}",

@@ -85,7 +85,7 @@ class Ledger:
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
         self._keys = keys
-        self._scripts: dict[str, Any] = {name: redis.register_script(_source(name)) for name in SCRIPTS}
+        self._scripts: dict[str, Any] = {name: redis.register_script(script_source(name)) for name in SCRIPTS}
 
     # What a parent does
 
@@ -354,7 +354,8 @@ class Ledger:
 
 
 @cache
-def _source(name: str) -> str:
+def script_source(name: str) -> str:
+    """A script with what every script begins with."""
     folder = resources.files("orchestrator.jobs") / "scripts"
     return "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in ("common", name))
 

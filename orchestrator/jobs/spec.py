@@ -63,6 +63,20 @@ class Limits(WireModel):
         return fallback.model_copy(update=self.model_dump(exclude_none=True))
 
 
+class ModelRate(WireModel):
+    """What one model may be asked per minute, over all workers and coordinators; None is no limit."""
+
+    requests_per_minute: int | None = Field(default=None, gt=0)
+    """Requests that reach the service, repeated ones too."""
+    tokens_per_minute: int | None = Field(default=None, gt=0)
+    """Input and output tokens together; a request larger than that goes alone."""
+
+    def named(self) -> dict[str, int]:
+        """What is limited, in a person's words."""
+        found = {"requests": self.requests_per_minute, "tokens": self.tokens_per_minute}
+        return {name: most for name, most in found.items() if most is not None}
+
+
 class TreeBounds(WireModel):
     """How far a tree of jobs may grow by jobs that delegate."""
 
