@@ -18,8 +18,10 @@ from pydantic import JsonValue
 
 from orchestrator.blobs import BlobStore
 from orchestrator.deep_agent.approval.requests import confirmation_answers, confirmation_calls
+from orchestrator.deep_agent.budget import usage_of
 from orchestrator.deep_agent.context.compaction import later_than
 from orchestrator.deep_agent.inbox import message_number
+from orchestrator.deep_agent.models.facts import price
 from orchestrator.jobs.journal import EventType, Journal, JournalEvent
 from workers.heartbeat import HeldLease
 from workers.past import Past, of_conversation
@@ -47,8 +49,14 @@ class AttemptJournal:
         self.messages_read = 0
         """How many messages to the job stand in its conversation."""
 
-    async def note(self, kind: EventType, data: dict[str, JsonValue], line: str | None = None) -> None:
-        """Append an event.
+    async def note(
+        self,
+        kind: EventType,
+        data: dict[str, JsonValue],
+        line: str | None = None,
+        used: dict[str, float] | None = None,
+    ) -> None:
+        """Append an event, and charge what it tells was used.
 
         Raises:
             LeaseLost: the attempt may no longer act.
@@ -56,7 +64,7 @@ class AttemptJournal:
         self._lease.check()
         claim = self._lease.claim
         self._tell(kind, data)
-        await self._journal.append(claim.spec.id, claim.attempt, kind, data, line)
+        await self._journal.append(claim.spec.id, claim.attempt, kind, data, line, used=used)
 
     def _tell(self, kind: EventType, data: dict[str, JsonValue]) -> None:
         if kind is EventType.MODEL_REPLY:
@@ -72,7 +80,7 @@ class AttemptJournal:
             data["event_blob"] = await self._blobs.put(raw.encode())
         else:
             data["event"] = json.loads(raw)
-        await self.note(_kind(event), data, _line(event))
+        await self.note(_kind(event), data, _line(event), _used(event))
         self._count_message(event)
 
     async def past(self) -> Past:
@@ -160,6 +168,14 @@ class JournalPlugin(BasePlugin):
         del tool_context
         if tool.name == "write_todos" and isinstance(result, dict) and result.get("status") == "success":
             await self._journal.note(EventType.TODOS, {"todos": tool_args.get("todos")})
+
+
+def _used(event: Event) -> dict[str, float]:
+    """What an event tells was consumed; a reply that the harness gave in a model's place was no call."""
+    used = {name: value for name, value in vars(usage_of([event], price)).items() if value}
+    if event.usage_metadata is None and event.model_version is None:
+        used.pop("model_calls", None)
+    return used
 
 
 def _kind(event: Event) -> EventType:

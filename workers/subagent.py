@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -18,7 +19,7 @@ from pydantic import JsonValue
 from config.agent_definitions import AgentDefinition
 from config.own_files import placed
 from orchestrator.deep_agent.approval.gate import answers_message
-from orchestrator.deep_agent.budget import Budget, BudgetLimits, usage_of
+from orchestrator.deep_agent.budget import Account, Budget, BudgetLimits, ModelUsage, usage_of
 from orchestrator.deep_agent.context.summarization import SummarizationConfig
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from orchestrator.deep_agent.delegation.later import results_event
@@ -58,6 +59,7 @@ from workers.session_journal import (
     JournaledSessions,
     JournalPlugin,
 )
+from workers.shared_budget import SharedBudget, beyond
 
 APP_NAME = "fanout_job"
 USER_ID = "job"
@@ -107,7 +109,9 @@ class Subagent:
         self._admission = JournaledRequests(model_limits, journal)
         self._streaming = text_mode(streamed=stream_text)
         self._budget = Budget()
-        self.children = Children(delegation, spec, definition, limits, lambda: self._budget.usage)
+        self._shared = SharedBudget(delegation.ledger, delegation.definitions, delegation.bounds, spec)
+        self._of_children = ModelUsage()
+        self.children = Children(delegation, spec, definition, self._charged)
 
     @property
     def usage(self) -> Usage:
@@ -121,7 +125,8 @@ class Subagent:
             JobFailure: the run ended without an answer.
         """
         past = await self._journal.past() if resume else Past()
-        self._budget = Budget(self._budget_limits(), used=usage_of(past.events, price), price=price)
+        used = usage_of(past.events, price)
+        self._budget = Budget(self._budget_limits(), used=used, price=price, shared=self._read_accounts)
         if past.answer_at is not None:
             return self._answer_again(past.events, past.answer_at)
         own_folder = await bring_own_files(self._definition, self._sandbox)
@@ -211,6 +216,15 @@ class Subagent:
             plugins=[JournalPlugin(self._journal)],
             budget=self._budget,
         )
+
+    async def _read_accounts(self) -> Sequence[Account]:
+        accounts = await self._shared.read()
+        self._of_children = beyond(self._shared.used, self._budget.usage)
+        return accounts
+
+    def _charged(self) -> ModelUsage:
+        """What counts against the budgets that were set for the job: its children's use too."""
+        return self._budget.usage.plus(self._of_children)
 
     def _budget_limits(self) -> BudgetLimits:
         return BudgetLimits(

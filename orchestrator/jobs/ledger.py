@@ -29,7 +29,7 @@ from orchestrator.jobs.approvals import (
 from orchestrator.jobs.failures import InvalidJob, MessagesUnread, UnknownJob
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.redis_errors import redis_failures
-from orchestrator.jobs.result import JobResult
+from orchestrator.jobs.result import JobResult, Usage
 from orchestrator.jobs.spec import JobSpec, TreeBounds
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.stored import entry_of_child, record_of, submission
@@ -209,6 +209,15 @@ class Ledger:
         with redis_failures():
             ids: Any = await self._redis.zrange(self._keys.tree(root_id), 0, -1)
         return list(ids)
+
+    async def usage(self, ids: Sequence[str]) -> list[Usage]:
+        """What each of these jobs has consumed with all below it; of a tree's root id, the whole tree."""
+        with redis_failures():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for job_id in ids:
+                    pipe.hgetall(self._keys.usage(job_id))
+                found = await pipe.execute()
+        return [Usage.model_validate(fields) for fields in found]
 
     async def workers(self) -> list[WorkerInfo]:
         """The workers that live, by name."""

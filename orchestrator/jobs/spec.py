@@ -87,6 +87,12 @@ class TreeBounds(WireModel):
     """Of one job, over its whole life: as many answers as its agent can still read."""
     max_tree_children: int = Field(default=1000, ge=1)
     """Of all jobs of a tree together, ended ones too: agents that delegate to their like grow by powers."""
+    max_tree_model_calls: int | None = Field(default=None, gt=0)
+    """Of all jobs of a tree together; each may be in the middle of one more when it is reached."""
+    max_tree_tokens: int | None = Field(default=None, gt=0)
+    """Input and output tokens of all jobs of a tree together; as above."""
+    max_tree_cost_usd: float | None = Field(default=None, gt=0)
+    """Of all jobs of a tree together, at list prices; as above."""
 
 
 class JobSpec(WireModel):

@@ -8,6 +8,7 @@
 --   children:<job>   set: the jobs that a job submitted
 --   awaited:<job>    set: those for which a parked job waits
 --   offspring:<root> how many children the jobs of a tree have submitted, ended ones too
+--   usage:<job>      hash: what a job and all below it have consumed; of a tree's root id, the whole tree (journal.py)
 --   trees            sorted set: trees with waiting jobs and room, least recently served first
 --   served           hash: tree -> when it was last served (a counter, not a time)
 --   worker:<name>    hash: what a worker told when it registered
