@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.cli.output import one_line
 from orchestrator.jobs.journal import EventType, JournalEvent
-from orchestrator.jobs.result import JobResult
+from orchestrator.jobs.result import JobResult, Usage
 from orchestrator.jobs.state import JobRecord, JobState
 
 SYMBOLS = {
@@ -155,6 +155,13 @@ def ended_line(result: JobResult) -> str:
     if result.error is not None:
         words.append(one_line(f"{result.error.type}: {result.error.message}"))
     return "  ".join(words)
+
+
+def used(usage: Usage) -> str:
+    """What was consumed, in one line."""
+    cost = "" if usage.cost_usd is None else f", ${usage.cost_usd:.4f}"
+    tokens = f"{usage.input_tokens:,} in, {usage.output_tokens:,} out"
+    return f"{usage.model_calls} model calls, {usage.tool_calls} tool calls, {tokens}{cost}"
 
 
 def count_states(records: Sequence[JobRecord]) -> str:
