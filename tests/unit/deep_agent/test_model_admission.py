@@ -70,7 +70,7 @@ def model(gate: Gate, *of_each: list[dict[str, Any]]) -> ResilientModel:
 
 async def test_each_repetition_is_a_request_of_its_own_and_only_a_429_is_a_cut() -> None:
     gate = Gate()
-    replies = [
+    replies: list[dict[str, Any]] = [
         {"calls": [call("read_todos")], "error": {"status": 429, "retry_after_seconds": 0}},
         {"text": "done", "error": {"status": 503, "times": 2}, "usage": {"input_tokens": 7}},
     ]

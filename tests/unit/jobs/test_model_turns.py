@@ -11,7 +11,7 @@ from unittest import mock
 
 from fakeredis import FakeAsyncRedis
 from fakeredis.commands_mixins import server_mixin
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.jobs.keys import Keys
@@ -91,6 +91,10 @@ STEPS = st.lists(
 )
 
 
+AFTER_A_CUT = [("ask", 0, 0), ("cut", 0, 0), ("ask", 0, 0), ("ask", 0, 0), ("ask", 0, 0)]
+
+
+@example(requests=0, tokens=0, steps=AFTER_A_CUT)
 @given(requests=st.sampled_from([0, 1, 3]), tokens=st.sampled_from([0, 100]), steps=STEPS)
 @settings(max_examples=60, deadline=None)
 def test_turns_are_given_as_plain_python_gives_them(
