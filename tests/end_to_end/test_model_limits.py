@@ -87,7 +87,7 @@ async def test_workers_keep_to_a_limit_together_and_what_waits_can_be_ended(
     for job_id in ids:
         await until_it_waits(client, job_id)
     told = await waits_of(client, ids[0])
-    place.workers[0].kill()
+    place.workers.pop(0).kill()
     await client.cancel(ids[0])
     cancelled = await client.wait(ids[0], 20)
     late_result = await client.wait(late.id, 30)

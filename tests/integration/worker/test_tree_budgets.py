@@ -136,7 +136,7 @@ async def test_what_a_killed_worker_had_consumed_counts_once(place: Installation
                 replies += event.type is EventType.MODEL_REPLY
                 if replies == 3:
                     break
-        place.workers[-1].kill()
+        place.workers.pop().kill()
         place.start_worker(concurrency=6)
         result = await client.wait(job_id, 60)
         events = [event async for event in client.events(job_id, follow=False)]
