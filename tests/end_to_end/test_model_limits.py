@@ -43,7 +43,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, service: ModelServer) -> Ite
     folder = tmp_path_factory.mktemp("limits")
     with installation(folder, script=None, **environment(service, "a-key-of-tests"), **settings) as made:
         for _ in range(2):
-            made.start_worker()
+            made.start_worker(concurrency=8)  # one can take all jobs of the other
         yield made
 
 
@@ -91,7 +91,7 @@ async def test_workers_keep_to_a_limit_together_and_what_waits_can_be_ended(
     await client.cancel(ids[0])
     cancelled = await client.wait(ids[0], 20)
     late_result = await client.wait(late.id, 30)
-    place.start_worker()
+    place.start_worker(concurrency=8)
     await asyncio.sleep(5)  # lost jobs are at work again, and wait again
 
     assert len(told) == 1
