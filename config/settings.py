@@ -19,7 +19,7 @@ from pydantic_settings import (
 )
 
 from orchestrator.jobs.policy import TREE_JOBS, TenantShare
-from orchestrator.jobs.spec import GIB, Limits, TreeBounds
+from orchestrator.jobs.spec import GIB, Limits, ModelRate, TreeBounds
 
 PREFIX = "FANOUT_"
 SECRET_WORDS = ("password", "secret", "key", "token", "redis_url", "basic_auth")
@@ -140,6 +140,9 @@ class Settings(BaseSettings):
     """The folder that `adk web` and `adk run` work on; the command line has `--workspace`."""
     model: str = "gemini-2.5-flash"
     """For agents whose definition names none."""
+    models: dict[str, ModelRate] = Field(default_factory=dict)
+    """By model, as it is written where it is used: `requests_per_minute` and `tokens_per_minute`, over all
+    workers and coordinators, which need the same; a model that is not named has no limit."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     sandbox: SandboxSettings = SandboxSettings()
     worker: WorkerSettings = WorkerSettings()

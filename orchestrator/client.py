@@ -29,10 +29,11 @@ from orchestrator.jobs.failures import (
 from orchestrator.jobs.journal import BEGINNING, Journal, JournalEvent
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.ledger import Ledger
+from orchestrator.jobs.model_limits import ModelLimits
 from orchestrator.jobs.outage import through_outage
 from orchestrator.jobs.queue import CeleryQueue
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.spec import Decision, JobSpec, new_job_id
+from orchestrator.jobs.result import JobResult, Usage
+from orchestrator.jobs.spec import Decision, JobSpec, TreeBounds, new_job_id
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.waiting import occupancy, waiting_reason
 from orchestrator.jobs.worker_info import WorkerInfo
@@ -68,6 +69,8 @@ class JobClient:
         self._blobs = BlobStore(settings.blobs)
         self._workspaces: dict[Path, Workspace] = {}
         self.definitions = definitions
+        self.model_limits = ModelLimits(self._redis, keys, settings.models)
+        """Where a coordinator's requests to models wait for their turn."""
 
     @classmethod
     def from_settings(cls, settings: Settings | None = None) -> Self:
@@ -288,6 +291,15 @@ class JobClient:
         if not ids:
             ids = await self._ledger.tree_ids((await self._ledger.get(job_id)).root_id)
         return await self._explained(await self._ledger.get_many(ids))
+
+    async def tree_usage(self, root_id: str) -> Usage:
+        """What all jobs of a tree have consumed together, those that run included."""
+        return (await self._ledger.usage([root_id]))[0]
+
+    @property
+    def tree_bounds(self) -> TreeBounds:
+        """What a tree may consume, and how far it may grow."""
+        return self._settings.limits.tree_bounds()
 
     async def resolve(self, prefix: str) -> str:
         """The id that a shortened one stands for.

@@ -6,8 +6,9 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -35,7 +36,7 @@ from orchestrator.deep_agent.backends.directory import DirectoryBackend
 from orchestrator.deep_agent.backends.protocol import Backend
 from orchestrator.deep_agent.backends.read_only import ReadOnlyBackend
 from orchestrator.deep_agent.backends.state import StateBackend, state_with
-from orchestrator.deep_agent.budget import Budget, BudgetLimits, usage_of
+from orchestrator.deep_agent.budget import Account, Accounts, Budget, BudgetLimits, ModelUsage, usage_of
 from orchestrator.deep_agent.budget_plugin import BudgetMaker
 from orchestrator.deep_agent.context.summarization import SummarizationConfig
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
@@ -43,7 +44,7 @@ from orchestrator.deep_agent.failures import McpServerFailed, ModelFailed
 from orchestrator.deep_agent.mcp.server import remote_server
 from orchestrator.deep_agent.mcp.tools import McpTools
 from orchestrator.deep_agent.models.facts import price
-from orchestrator.deep_agent.models.resolve import preload_client, resolve_model
+from orchestrator.deep_agent.models.resolve import preload_client
 from orchestrator.deep_agent.tools.live_output import text_mode
 from orchestrator.dispatch import Delivery
 from orchestrator.jobs.failures import (
@@ -55,6 +56,7 @@ from orchestrator.jobs.failures import (
     McpServerUnavailable,
     ModelUnavailable,
 )
+from orchestrator.jobs.outage import through_outage
 from orchestrator.jobs.result import JobError
 from orchestrator.jobs.spec import new_job_id
 from orchestrator.task_calls import agent_list
@@ -128,7 +130,7 @@ def create_coordinator(
     callable_agents = client.definitions.callable_by(definition)
     try:
         return create_deep_agent(
-            resolve_model(name, agent_name=definition.name),
+            name,
             [
                 *TaskTools(
                     client,
@@ -151,6 +153,7 @@ def create_coordinator(
             memory=own_files.placed(definition.memory, OWN_FOLDER),
             summarization=SummarizationConfig(**definition.summarization.settings()),
             interrupt_on=definition.interrupt_on,
+            admission=client.model_limits,
         )
     except ValueError as error:  # a model's name or key, a tool's name, the schema
         raise InvalidJob(str(error)) from error
@@ -181,7 +184,8 @@ async def run_goal(
     Cancelling it cancels the jobs that it waits for.
     """
     definition = client.definitions[agent]
-    budget = budgets_of(definition)([])
+    root_id = root_id or new_job_id()
+    budget = budgets_of(definition, _TreeAccount(client, root_id).read)([])
     conflicts = Conflicts(workspace)
     await preload_client(model or definition.model or default_model)
     coordinator = create_coordinator(
@@ -193,7 +197,6 @@ async def run_goal(
         on_delivery=conflicts.note,
     )
     runner = InMemoryRunner(app=create_coordinator_app(coordinator, budget))
-    root_id = root_id or new_job_id()
     await runner.session_service.create_session(app_name=APP_NAME, user_id=USER_ID, session_id=root_id)
     config = RunConfig(streaming_mode=text_mode(streamed=stream_text))
     try:
@@ -211,7 +214,28 @@ async def run_goal(
     return RunOutcome(failed is None, text, root_id, reason, conflicts.left())
 
 
-def budgets_of(definition: AgentDefinition) -> BudgetMaker:
+class _TreeAccount:
+    """What a coordinator's jobs may consume together: with it used up, the coordinator ends too."""
+
+    def __init__(self, client: JobClient, root_id: str) -> None:
+        self._client = client
+        self._root_id = root_id
+        bounds = client.tree_bounds
+        self._limits = BudgetLimits(
+            max_model_calls=bounds.max_tree_model_calls,
+            max_tokens=bounds.max_tree_tokens,
+            max_cost_usd=bounds.max_tree_cost_usd,
+        )
+
+    async def read(self) -> Sequence[Account]:
+        """As it is now."""
+        if self._limits == BudgetLimits():
+            return []
+        usage = await through_outage(partial(self._client.tree_usage, self._root_id))
+        return [Account(self._limits, ModelUsage(**usage.model_dump()), "tree_")]
+
+
+def budgets_of(definition: AgentDefinition, shared: Accounts | None = None) -> BudgetMaker:
     """Opens the accounts of a coordinator's runs: a definition's limits hold for each as for a job."""
     limits = definition.job_limits()
     of_a_run = BudgetLimits(
@@ -221,7 +245,7 @@ def budgets_of(definition: AgentDefinition) -> BudgetMaker:
         max_tool_calls=limits.max_tool_calls,
         max_seconds=limits.timeout_seconds,
     )
-    return lambda events: Budget(of_a_run, used=usage_of(events, price), price=price)
+    return lambda events: Budget(of_a_run, used=usage_of(events, price), price=price, shared=shared)
 
 
 def _limit_failure(budget: Budget) -> JobFailure | None:

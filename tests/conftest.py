@@ -91,7 +91,7 @@ MAY_BLOCK = {
         "fakeredis/model/_command_info.py",
         "_load_command_info",
     ): "the stand-in for Redis reads its tables once",
-    ("orchestrator/jobs/ledger.py", "_source"): "reads its own scripts once, when a process starts",
+    ("orchestrator/jobs/ledger.py", "script_source"): "reads its own scripts once, when a process starts",
     (
         "orchestrator/deep_agent/backends/jail.py",
         "__init__",

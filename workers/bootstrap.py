@@ -24,6 +24,7 @@ from orchestrator.jobs.failures import JobCancelled, JobFailure
 from orchestrator.jobs.journal import Journal
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.ledger import Claim, Ledger
+from orchestrator.jobs.model_limits import ModelLimits
 from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.queue import CeleryQueue
 from orchestrator.jobs.worker_info import WorkerInfo
@@ -167,6 +168,7 @@ class WorkerProcess:
             default_image=settings.sandbox.image,
             lease_seconds=settings.worker.lease_seconds,
             me=self.info,
+            model_limits=ModelLimits(self._redis, keys, settings.models),
             bounds=settings.limits.tree_bounds(),
             stream_text=settings.worker.stream_text,
         )

@@ -39,6 +39,7 @@ from workers.past import Past
 from workers.sandbox.protocol import Sandbox
 from workers.sandbox_folder import merge_into
 from workers.session_journal import AttemptJournal
+from workers.shared_budget import given_limits
 
 SHORTEST_CHILD_SECONDS = 0.001
 """Of a child whose parent's time is just over: a limit has to be above nothing."""
@@ -66,8 +67,7 @@ class Children:
         delegation: the worker's.
         spec: the job.
         definition: who its agent is.
-        limits: its own, which its children's stay within.
-        used: what it has used up to now.
+        used: what it has used up to now, with its children.
     """
 
     def __init__(
@@ -75,13 +75,11 @@ class Children:
         delegation: Delegation,
         spec: JobSpec,
         definition: AgentDefinition,
-        limits: Limits,
         used: Callable[[], ModelUsage],
     ) -> None:
         self._with = delegation
         self._spec = spec
         self._definition = definition
-        self._limits = limits
         self._used = used
         self._agents = _callable(definition, delegation.definitions)
 
@@ -275,7 +273,7 @@ class Children:
         return wanted_seconds if left_seconds == math.inf else min(wanted_seconds or math.inf, left_seconds)
 
     def _left(self) -> dict[str, Any]:
-        """What is left of each of the job's budgets."""
+        """What is left of each budget that was set for the job."""
         used = self._used()
         spent = {
             "max_model_calls": used.model_calls,
@@ -283,7 +281,8 @@ class Children:
             "max_cost_usd": used.cost_usd or 0.0,
             "max_tool_calls": used.tool_calls,
         }
-        limits = {name: getattr(self._limits, name) for name in spent}
+        given = given_limits(self._spec, self._with.definitions)
+        limits = {name: getattr(given, name) for name in spent}
         return {name: limit - spent[name] for name, limit in limits.items() if limit is not None}
 
     async def _snapshot(self, bundle: IO[bytes]) -> str | None:

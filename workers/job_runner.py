@@ -27,6 +27,7 @@ from orchestrator.jobs.failures import (
 )
 from orchestrator.jobs.journal import EventType, Journal
 from orchestrator.jobs.ledger import NOT_UNDERSTOOD, Claim, Ledger
+from orchestrator.jobs.model_limits import ModelLimits
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import Limits, TreeBounds
 from orchestrator.jobs.state import JobState
@@ -129,6 +130,7 @@ class JobRunner:
         default_image: str,
         lease_seconds: float,
         me: Callable[[], WorkerInfo],
+        model_limits: ModelLimits,
         bounds: TreeBounds = TreeBounds(),  # noqa: B008 - it is frozen
         stream_text: bool = False,
     ) -> None:
@@ -144,6 +146,7 @@ class JobRunner:
         self._default_image = default_image
         self._lease_seconds = lease_seconds
         self._me = me
+        self._model_limits = model_limits
         self._bounds = bounds
         self._stream_text = stream_text
 
@@ -224,6 +227,7 @@ class JobRunner:
                 sandbox=sandbox,
                 journal=journal,
                 delegation=Delegation(*means, attempt.ends_at),
+                model_limits=self._model_limits,
                 stream_text=self._stream_text,
             )
             try:

@@ -19,8 +19,10 @@ from pydantic import JsonValue, ValidationError
 
 from orchestrator.blobs import BlobStore
 from orchestrator.deep_agent.approval.requests import confirmation_answers, confirmation_calls
+from orchestrator.deep_agent.budget import usage_of
 from orchestrator.deep_agent.context.compaction import later_than
 from orchestrator.deep_agent.inbox import message_number
+from orchestrator.deep_agent.models.facts import price
 from orchestrator.jobs.failures import NotUnderstood
 from orchestrator.jobs.journal import EventType, Journal, JournalEvent
 from orchestrator.jobs.outage import through_outage
@@ -46,12 +48,18 @@ class AttemptJournal:
         self._lease = lease
         self._progress = progress
         """Told what a dashboard may show: names of tools, no texts."""
-        self._model_requests = 0
+        self._replies = 0
         self.messages_read = 0
         """How many messages to the job stand in its conversation."""
 
-    async def note(self, kind: EventType, data: dict[str, JsonValue], line: str | None = None) -> None:
-        """Append an event, also through an outage that the lease outlives.
+    async def note(
+        self,
+        kind: EventType,
+        data: dict[str, JsonValue],
+        line: str | None = None,
+        used: dict[str, float] | None = None,
+    ) -> None:
+        """Append an event, also through an outage that the lease outlives, and charge what it tells was used.
 
         Raises:
             LeaseLost: the attempt may no longer act.
@@ -63,15 +71,15 @@ class AttemptJournal:
 
         async def append() -> None:
             self._lease.check()
-            await self._journal.append(claim.spec.id, claim.attempt, kind, data, line, name=name)
+            await self._journal.append(claim.spec.id, claim.attempt, kind, data, line, name=name, used=used)
 
         await through_outage(append)
 
     def _tell(self, kind: EventType, data: dict[str, JsonValue]) -> None:
-        if kind is EventType.MODEL_REQUEST:
-            self._model_requests += 1
+        if kind is EventType.MODEL_REPLY:
+            self._replies += 1
         elif kind is EventType.TOOL_CALL:
-            self._progress(f"turn {self._model_requests} · {data['tool']}")
+            self._progress(f"turn {self._replies} · {data['tool']}")
 
     async def note_session_event(self, event: Event) -> None:
         """Append a complete ADK event."""
@@ -81,7 +89,7 @@ class AttemptJournal:
             data["event_blob"] = await self._blobs.put(raw.encode())
         else:
             data["event"] = json.loads(raw)
-        await self.note(_kind(event), data, _line(event))
+        await self.note(_kind(event), data, _line(event), _used(event))
         self._count_message(event)
 
     async def past(self) -> Past:
@@ -159,17 +167,11 @@ class JournaledSessions(InMemorySessionService):
 
 
 class JournalPlugin(BasePlugin):
-    """Writes what is about to happen: model requests and tool calls. Its appends are the fence as well."""
+    """Writes what tools are about to do. Its appends are the fence as well; models' requests have a gate."""
 
     def __init__(self, journal: AttemptJournal) -> None:
         super().__init__(name="journal")
         self._journal = journal
-
-    async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
-        """Note that the model is asked; its reply is a session event."""
-        del callback_context
-        data: dict[str, JsonValue] = {"model": llm_request.model, "contents": len(llm_request.contents)}
-        await self._journal.note(EventType.MODEL_REQUEST, data)
 
     async def before_tool_callback(self, *, tool: Any, tool_args: dict[str, Any], tool_context: Any) -> None:
         """Note that a tool begins; its result is a session event."""
@@ -183,6 +185,14 @@ class JournalPlugin(BasePlugin):
         del tool_context
         if tool.name == "write_todos" and isinstance(result, dict) and result.get("status") == "success":
             await self._journal.note(EventType.TODOS, {"todos": tool_args.get("todos")})
+
+
+def _used(event: Event) -> dict[str, float]:
+    """What an event tells was consumed; a reply that the harness gave in a model's place was no call."""
+    used = {name: value for name, value in vars(usage_of([event], price)).items() if value}
+    if event.usage_metadata is None and event.model_version is None:
+        used.pop("model_calls", None)
+    return used
 
 
 def _kind(event: Event) -> EventType:

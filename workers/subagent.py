@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -18,14 +19,14 @@ from pydantic import JsonValue
 from config.agent_definitions import AgentDefinition
 from config.own_files import placed
 from orchestrator.deep_agent.approval.gate import answers_message
-from orchestrator.deep_agent.budget import Budget, BudgetLimits, usage_of
+from orchestrator.deep_agent.budget import Account, Budget, BudgetLimits, ModelUsage, usage_of
 from orchestrator.deep_agent.context.summarization import SummarizationConfig
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from orchestrator.deep_agent.delegation.later import results_event
 from orchestrator.deep_agent.failures import McpServerFailed, ModelFailed
 from orchestrator.deep_agent.loop_guard import REPEATED_CALL
 from orchestrator.deep_agent.models.facts import price
-from orchestrator.deep_agent.models.resolve import preload_client, resolve_model
+from orchestrator.deep_agent.models.resolve import preload_client
 from orchestrator.deep_agent.names import agent_identifier
 from orchestrator.deep_agent.structured_output import OutputMismatch, OutputSchema
 from orchestrator.deep_agent.summary import summary_of
@@ -42,12 +43,14 @@ from orchestrator.jobs.failures import (
     ModelUnavailable,
     SandboxFailure,
 )
+from orchestrator.jobs.model_limits import ModelLimits
 from orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage
 from orchestrator.jobs.spec import JobSpec, Limits
 from workers.agent_files import bring_own_files
 from workers.children import Children, Delegation
 from workers.live_log import LiveLog
 from workers.mcp_servers import mcp_tools
+from workers.model_gate import JournaledRequests
 from workers.past import Decisions, Past, approvals_of, mended
 from workers.sandbox.backend import SandboxBackend
 from workers.sandbox.protocol import Sandbox
@@ -56,6 +59,7 @@ from workers.session_journal import (
     JournaledSessions,
     JournalPlugin,
 )
+from workers.shared_budget import SharedBudget, beyond
 
 APP_NAME = "fanout_job"
 USER_ID = "job"
@@ -92,6 +96,7 @@ class Subagent:
         sandbox: Sandbox,
         journal: AttemptJournal,
         delegation: Delegation,
+        model_limits: ModelLimits,
         stream_text: bool = False,
     ) -> None:
         self._spec = spec
@@ -101,9 +106,12 @@ class Subagent:
         self._schema = spec.output_schema or definition.output_schema
         self._sandbox = sandbox
         self._journal = journal
+        self._admission = JournaledRequests(model_limits, journal)
         self._streaming = text_mode(streamed=stream_text)
         self._budget = Budget()
-        self.children = Children(delegation, spec, definition, limits, lambda: self._budget.usage)
+        self._shared = SharedBudget(delegation.ledger, delegation.definitions, delegation.bounds, spec)
+        self._of_children = ModelUsage()
+        self.children = Children(delegation, spec, definition, self._charged)
 
     @property
     def usage(self) -> Usage:
@@ -117,7 +125,8 @@ class Subagent:
             JobFailure: the run ended without an answer.
         """
         past = await self._journal.past() if resume else Past()
-        self._budget = Budget(self._budget_limits(), used=usage_of(past.events, price), price=price)
+        used = usage_of(past.events, price)
+        self._budget = Budget(self._budget_limits(), used=used, price=price, shared=self._read_accounts)
         if past.answer_at is not None:
             return self._answer_again(past.events, past.answer_at)
         own_folder = await bring_own_files(self._definition, self._sandbox)
@@ -180,7 +189,7 @@ class Subagent:
 
     def _app(self, own_folder: str) -> App:
         agent = create_deep_agent(
-            resolve_model(self._model, agent_name=self._definition.name),
+            self._model,
             [
                 *self.children.tools(),
                 *mcp_tools(self._definition.mcp_servers, self._sandbox, os.environ),
@@ -199,6 +208,7 @@ class Subagent:
             inherited_interrupt_on=self._spec.interrupt_on,
             inbox=self._journal.messages,
             fatal_errors=FATAL_ERRORS,
+            admission=self._admission,
         )
         return create_deep_app(
             agent,
@@ -206,6 +216,15 @@ class Subagent:
             plugins=[JournalPlugin(self._journal)],
             budget=self._budget,
         )
+
+    async def _read_accounts(self) -> Sequence[Account]:
+        accounts = await self._shared.read()
+        self._of_children = beyond(self._shared.used, self._budget.usage)
+        return accounts
+
+    def _charged(self) -> ModelUsage:
+        """What counts against the budgets that were set for the job: its children's use too."""
+        return self._budget.usage.plus(self._of_children)
 
     def _budget_limits(self) -> BudgetLimits:
         return BudgetLimits(

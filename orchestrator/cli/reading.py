@@ -61,10 +61,13 @@ def tree(job: JobArgument, as_json: AsJson = False) -> None:
 async def _tree(prefix: str, *, as_json: bool) -> None:
     async with open_client() as client:
         records = await client.tree(await resolve_tree(client, prefix))
+        usage = await client.tree_usage(records[0].root_id)
     if as_json:
-        output.document({"jobs": [record.model_dump(mode="json") for record in records]})
+        jobs = [record.model_dump(mode="json") for record in records]
+        output.document({"jobs": jobs, "usage": usage.model_dump(mode="json")})
     else:
         _print_records(records, indented=True)
+        output.notice(f"Used by all together: {words.used(usage)}")
 
 
 def show(job: JobArgument, as_json: AsJson = False) -> None:
@@ -106,9 +109,6 @@ async def _result(prefix: str, *, as_json: bool) -> None:
 
 def print_result(found: JobResult) -> None:
     """A result for a person: how it ended, what was changed, what it said."""
-    usage = found.usage
-    cost = "" if usage.cost_usd is None else f", ${usage.cost_usd:.4f}"
-    tokens = f"{usage.input_tokens:,} in, {usage.output_tokens:,} out"
     error = f"{found.error.type}: {found.error.message}" if found.error else None
     output.pairs(
         [
@@ -118,7 +118,7 @@ def print_result(found: JobResult) -> None:
             ("sandbox", found.sandbox),
             ("attempts", found.attempts),
             ("time", f"{words.span(found.execution_seconds)} (queued {words.span(found.queued_seconds)})"),
-            ("usage", f"{usage.model_calls} model calls, {usage.tool_calls} tool calls, {tokens}{cost}"),
+            ("usage", words.used(found.usage)),
             ("files", "\n".join(f"{change.change:<8} {change.path}" for change in found.files_modified)),
             ("output", None if found.output is None else _shown(found.output)),
             ("unread", "\n".join(found.unread_messages)),

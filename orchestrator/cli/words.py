@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.cli.output import one_line
 from orchestrator.jobs.journal import EventType, JournalEvent
-from orchestrator.jobs.result import JobResult
+from orchestrator.jobs.result import JobResult, Usage
 from orchestrator.jobs.state import JobRecord, JobState
 
 SYMBOLS = {
@@ -157,6 +157,13 @@ def ended_line(result: JobResult) -> str:
     return "  ".join(words)
 
 
+def used(usage: Usage) -> str:
+    """What was consumed, in one line."""
+    cost = "" if usage.cost_usd is None else f", ${usage.cost_usd:.4f}"
+    tokens = f"{usage.input_tokens:,} in, {usage.output_tokens:,} out"
+    return f"{usage.model_calls} model calls, {usage.tool_calls} tool calls, {tokens}{cost}"
+
+
 def count_states(records: Sequence[JobRecord]) -> str:
     """`12 jobs: 3 running, 9 succeeded`."""
     counts = [(state, sum(record.state is state for record in records)) for state in JobState]
@@ -178,7 +185,7 @@ def dicts(data: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 _TELLERS: dict[str, Callable[[dict[str, Any]], str]] = {
     EventType.JOB_STATE: _told_state,
     EventType.SANDBOX_READY: lambda data: f"{data.get('sandbox')} on {data.get('host')}",
-    EventType.MODEL_REQUEST: lambda data: f"{data.get('model')}, {data.get('contents')} contents",
+    EventType.MODEL_REQUEST: lambda data: f"{data.get('model')}, up to {data.get('tokens')} tokens",
     EventType.MODEL_REPLY: _told_reply,
     EventType.SESSION_EVENT: _told_reply,
     EventType.TOOL_CALL: lambda data: f"{data.get('tool')} {_text(data.get('arguments'))}",

@@ -9,7 +9,7 @@ cancelled and its calls are sealed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from google.adk.events import Event
@@ -64,6 +64,21 @@ class BudgetLimits:
     """Wall clock while a run is under way: what a person takes between two runs does not count."""
 
 
+@dataclass(frozen=True)
+class Account:
+    """What several runs may consume together, of model calls, tokens and money, and have consumed."""
+
+    limits: BudgetLimits
+    used: ModelUsage
+    scope: str = ""
+    """Stands in the limits' names: `max_tokens` is `max_tree_tokens` where it is `tree_`."""
+    whose: str = ""
+    """Whose limits they are, in words that follow their value."""
+
+
+Accounts = Callable[[], Awaitable[Sequence[Account]]]
+"""Reads the accounts that a run shares with others, as they are now."""
+
 Price = Callable[[str, ModelUsage], float | None]
 """What a model's call cost in US dollars; None when its price is not known."""
 
@@ -77,6 +92,7 @@ class Budget:
         *,
         used: ModelUsage | None = None,
         price: Price | None = None,
+        shared: Accounts | None = None,
     ) -> None:
         self.limits = limits or BudgetLimits()
         self.usage = used or ModelUsage()
@@ -84,6 +100,8 @@ class Budget:
         self.reached: str | None = None
         """The sentence that names the limit which ended the run, or made it sum up."""
         self._price = price
+        self._shared = shared
+        self._accounts: Sequence[Account] = ()
         self._last_call = ModelUsage()
         self._runs: set[str] = set()
         self._seconds_before = 0.0
@@ -121,6 +139,11 @@ class Budget:
     def end_for_time(self) -> None:
         """The time is over."""
         self.reached = _sentence("max_seconds", self.limits.max_seconds or 0, self.seconds)
+
+    async def look_around(self) -> None:
+        """Read what others have consumed of what is shared; to be done before each model call."""
+        if self._shared is not None:
+            self._accounts = await self._shared()
 
     def start_model_call(self) -> str:
         """Ask for one more call: `go`, `last` (it has to sum up) or `stop` (it does not fit)."""
@@ -163,16 +186,8 @@ class Budget:
         return True
 
     def _tightest(self) -> tuple[str | None, str]:
-        rooms = [
-            _room("max_model_calls", self.limits.max_model_calls, self.usage.model_calls, 1),
-            _room("max_tokens", self.limits.max_tokens, self.usage.tokens, self._last_call.tokens),
-            _room(
-                "max_cost_usd",
-                self.limits.max_cost_usd,
-                self.usage.cost_usd or 0,
-                self._last_call.cost_usd or 0,
-            ),
-        ]
+        accounts = [Account(self.limits, self.usage), *self._accounts]
+        rooms = [room for account in accounts for room in _rooms(account, self._last_call)]
         most = self.limits.max_tool_calls
         if most is not None and self.usage.tool_calls >= most:
             rooms.append((_sentence("max_tool_calls", most, self.usage.tool_calls), "last"))
@@ -193,16 +208,32 @@ class Budget:
         return _sentence("max_seconds", most, now), "stop" if now >= most else "last"
 
 
-def _room(name: str, most: float | None, used: float, next_call: float) -> tuple[str | None, str]:
+def _rooms(account: Account, last: ModelUsage) -> list[tuple[str | None, str]]:
+    """Whether an account has room for the next call, by each of its limits."""
+    limits, used = account.limits, account.used
+    measures = (
+        ("model_calls", limits.max_model_calls, used.model_calls, 1),
+        ("tokens", limits.max_tokens, used.tokens, last.tokens),
+        ("cost_usd", limits.max_cost_usd, used.cost_usd or 0, last.cost_usd or 0),
+    )
+    return [
+        _room(f"max_{account.scope}{name}", most, spent, next_call, account.whose)
+        for name, most, spent, next_call in measures
+    ]
+
+
+def _room(
+    name: str, most: float | None, used: float, next_call: float, whose: str = ""
+) -> tuple[str | None, str]:
     """Whether there is room for the next call, taken to be like the one before, and for one more after it."""
     if most is None or used + 2 * next_call <= most:
-        return (None, "go") if most is None or used < most else (_sentence(name, most, used), "stop")
+        return (None, "go") if most is None or used < most else (_sentence(name, most, used, whose), "stop")
     room = "last" if used + next_call <= most else "stop"
-    return _sentence(name, most, used), room
+    return _sentence(name, most, used, whose), room
 
 
-def _sentence(name: str, most: float, used: float) -> str:
-    return f"{_head(name)}={most:g} is reached ({used:.6g} used)."
+def _sentence(name: str, most: float, used: float, whose: str = "") -> str:
+    return f"{_head(name)}={most:g}{whose} is reached ({used:.6g} used)."
 
 
 def _head(name: str) -> str:

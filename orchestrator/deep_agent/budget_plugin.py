@@ -115,6 +115,7 @@ class BudgetPlugin(BasePlugin):
     ) -> LlmResponse | None:
         """Let the call go, ask it to sum up, or answer in its place."""
         budget = self.account(callback_context.get_invocation_context())
+        await budget.look_around()
         room = budget.start_model_call()
         if room == "stop":
             return _text_response(f"{budget.reached} The work ended here, before it was finished.")

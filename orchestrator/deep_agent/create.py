@@ -35,6 +35,7 @@ from orchestrator.deep_agent.knowledge.memory import MemoryFiles
 from orchestrator.deep_agent.knowledge.skills import Skills
 from orchestrator.deep_agent.loop_guard import LoopGuard
 from orchestrator.deep_agent.manners import Manners
+from orchestrator.deep_agent.models.admission import ModelAdmission
 from orchestrator.deep_agent.models.resolve import resolve_model
 from orchestrator.deep_agent.names import agent_identifier
 from orchestrator.deep_agent.part import BackendSource, Part, hooks
@@ -69,6 +70,7 @@ def create_deep_agent(
     is_subagent: bool = False,
     inbox: Messages | None = None,
     fatal_errors: tuple[type[Exception], ...] = (),
+    admission: ModelAdmission | None = None,
 ) -> LlmAgent:
     """An ADK agent with the built-in tools, for any ADK Runner.
 
@@ -93,6 +95,7 @@ def create_deep_agent(
         is_subagent: Another agent, not a person, reads the result.
         inbox: Where messages to the agent come from while it works.
         fatal_errors: Exceptions of tools that end the run; all others become text for the model.
+        admission: Where requests to models that are given by name wait for their turn, summaries' too.
 
     Raises:
         ValueError: An argument cannot be used; ModelNotConfigured is one.
@@ -100,8 +103,8 @@ def create_deep_agent(
     schema = OutputSchema(output_schema) if output_schema is not None else None
     backend_of = _backend_source(backend)
     files = FilesystemTools(backend_of, root=_root(backend))
-    llm = resolve_model(model, agent_name=name) if isinstance(model, str) else model
-    built_in: list[Part] = [TodoTools(), files, _summarization(summarization, llm, name)]
+    llm = _resolved(model, name, admission)
+    built_in: list[Part] = [TodoTools(), files, _summarization(summarization, llm, name, admission)]
     if isinstance(backend, Shell):
         built_in.append(ExecuteTool(backend))
     chosen = _chosen(built_in, built_in_tools)
@@ -116,6 +119,7 @@ def create_deep_agent(
             delegation=delegation,
             summarization=summarization,
             fatal_errors=fatal_errors,
+            admission=admission,
         )
         delegating = [inherited.subagents(subagents, _own_files(backend), files.lock)]
     parts: list[Part] = [
@@ -196,12 +200,18 @@ def _own_files(backend: Backend | BackendFactory | None) -> BackendSource:
     return lambda _: backend
 
 
-def _summarization(config: SummarizationConfig | None, model: BaseLlm, name: str) -> Summarization:
+def _summarization(
+    config: SummarizationConfig | None, model: BaseLlm, name: str, admission: ModelAdmission | None
+) -> Summarization:
     config = config or SummarizationConfig()
     other = config.model
-    return Summarization(
-        config, model, resolve_model(other, agent_name=name) if isinstance(other, str) else other
-    )
+    return Summarization(config, model, None if other is None else _resolved(other, name, admission))
+
+
+def _resolved(model: str | BaseLlm, agent_name: str, admission: ModelAdmission | None) -> BaseLlm:
+    if isinstance(model, BaseLlm):
+        return model
+    return resolve_model(model, agent_name=agent_name, admission=admission)
 
 
 def _backend_source(backend: Backend | BackendFactory | None) -> BackendSource:

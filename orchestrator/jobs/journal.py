@@ -34,7 +34,9 @@ APPENDED_SECONDS = 60
 """How long an append is remembered: the Redis client asks again by itself, within seconds."""
 
 _APPEND = """
--- KEYS: journal, job, bell, request. ARGV: id, type, attempt, data, line or '', seconds to remember it.
+-- KEYS: journal, job, bell, request. ARGV: id, type, attempt, data, line or '', seconds to remember it, the
+-- keys' prefix, then name and amount of what the event tells was consumed: it is charged to the job, to all
+-- above it and to its tree, as far as they are still known.
 -- A request whose answer got lost comes again under the same name and finds the event that it made.
 local known = redis.call('GET', KEYS[4])
 if known then return known end
@@ -42,6 +44,20 @@ local event = redis.call('XADD', KEYS[1], '*', 'type', ARGV[2], 'attempt', ARGV[
 redis.call('SET', KEYS[4], event, 'EX', ARGV[6])
 if ARGV[5] ~= '' then redis.call('HSET', KEYS[2], 'last_event', ARGV[5]) end
 redis.call('PUBLISH', KEYS[3], ARGV[1])
+if not ARGV[8] then return event end
+local function charge(id)
+  for at = 8, #ARGV, 2 do redis.call('HINCRBYFLOAT', ARGV[7] .. ':usage:' .. id, ARGV[at], ARGV[at + 1]) end
+end
+local id, root = ARGV[1], redis.call('HGET', KEYS[2], 'root')
+local is_charged = false
+while id and id ~= '' do
+  local job = redis.call('HMGET', ARGV[7] .. ':job:' .. id, 'root', 'parent')
+  if not job[1] then break end
+  charge(id)
+  is_charged = is_charged or id == root
+  id = job[2]
+end
+if root and not is_charged then charge(root) end
 return event
 """
 
@@ -103,10 +119,13 @@ class Journal:
         line: str | None = None,
         *,
         name: str | None = None,
+        used: Mapping[str, float] | None = None,
     ) -> str:
         """Add an event and ring; the event's id. `line` becomes the record's `last_event`.
 
-        Asking again under the same `name`, within `APPENDED_SECONDS`, adds nothing more.
+        Asking again under the same `name`, within `APPENDED_SECONDS`, adds nothing more. What it tells was
+        `used`, by the names of `Usage`, is charged in the same step, and once, to the job, to all jobs above
+        it and to its tree.
 
         Raises:
             LedgerUnavailable: Redis does not answer.
@@ -114,8 +133,10 @@ class Journal:
         request = self._keys.appended(name or uuid4().hex)
         keys = [self._keys.journal(job_id), self._keys.job(job_id), self._keys.bell(job_id), request]
         event: list[str | int] = [str(kind), attempt, json.dumps(data)]
+        charged = [value for pair in (used or {}).items() for value in pair]
+        more = [line or "", APPENDED_SECONDS, self._keys.prefix, *charged]
         with redis_failures():
-            return str(await self._append(keys=keys, args=[job_id, *event, line or "", APPENDED_SECONDS]))
+            return str(await self._append(keys=keys, args=[job_id, *event, *more]))
 
     async def read(self, job_id: str, after: str = BEGINNING, count: int | None = None) -> list[JournalEvent]:
         """The events that stand in the journal after the id `after`, oldest first."""

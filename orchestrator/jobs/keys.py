@@ -31,6 +31,10 @@ class Keys:
         """Hash: a call that waits for a person, or what became of it."""
         return f"{self.prefix}:approval:{approval_id}"
 
+    def usage(self, job_id: str) -> str:
+        """Hash: what a job and all below it have consumed; under a tree's root id, the whole tree."""
+        return f"{self.prefix}:usage:{job_id}"
+
     def messages(self, job_id: str) -> str:
         """List: what was said to a job that has not ended."""
         return f"{self.prefix}:messages:{job_id}"

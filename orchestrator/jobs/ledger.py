@@ -37,7 +37,7 @@ from orchestrator.jobs.failures import (
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.redis_errors import redis_failures
-from orchestrator.jobs.result import JobResult
+from orchestrator.jobs.result import JobResult, Usage
 from orchestrator.jobs.spec import JobSpec, TreeBounds
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.stored import entry_of_child, read, record_of, spec_of, submission
@@ -100,7 +100,7 @@ class Ledger:
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
         self._keys = keys
-        self._scripts: dict[str, Any] = {name: redis.register_script(_source(name)) for name in SCRIPTS}
+        self._scripts: dict[str, Any] = {name: redis.register_script(script_source(name)) for name in SCRIPTS}
 
     # What a parent does
 
@@ -256,6 +256,15 @@ class Ledger:
         with redis_failures():
             ids: Any = await self._redis.zrange(self._keys.tree(root_id), 0, -1)
         return list(ids)
+
+    async def usage(self, ids: Sequence[str]) -> list[Usage]:
+        """What each of these jobs has consumed with all below it; of a tree's root id, the whole tree."""
+        with redis_failures():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for job_id in ids:
+                    pipe.hgetall(self._keys.usage(job_id))
+                found = await pipe.execute()
+        return [Usage.model_validate(fields) for fields in found]
 
     async def workers(self) -> list[WorkerInfo]:
         """The workers that live, by name."""
@@ -443,7 +452,8 @@ class Ledger:
 
 
 @cache
-def _source(name: str) -> str:
+def script_source(name: str) -> str:
+    """A script with what every script begins with."""
     folder = resources.files("orchestrator.jobs") / "scripts"
     return "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in ("common", "endings", name))
 

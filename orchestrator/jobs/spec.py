@@ -63,6 +63,20 @@ class Limits(WireModel):
         return fallback.model_copy(update=self.model_dump(exclude_none=True))
 
 
+class ModelRate(WireModel):
+    """What one model may be asked per minute, over all workers and coordinators; None is no limit."""
+
+    requests_per_minute: int | None = Field(default=None, gt=0)
+    """Requests that reach the service, repeated ones too."""
+    tokens_per_minute: int | None = Field(default=None, gt=0)
+    """Input and output tokens together; a request larger than that goes alone."""
+
+    def named(self) -> dict[str, int]:
+        """What is limited, in a person's words."""
+        found = {"requests": self.requests_per_minute, "tokens": self.tokens_per_minute}
+        return {name: most for name, most in found.items() if most is not None}
+
+
 class TreeBounds(WireModel):
     """How far a tree of jobs may grow by jobs that delegate."""
 
@@ -73,6 +87,12 @@ class TreeBounds(WireModel):
     """Of one job, over its whole life: as many answers as its agent can still read."""
     max_tree_children: int = Field(default=1000, ge=1)
     """Of all jobs of a tree together, ended ones too: agents that delegate to their like grow by powers."""
+    max_tree_model_calls: int | None = Field(default=None, gt=0)
+    """Of all jobs of a tree together; each may be in the middle of one more when it is reached."""
+    max_tree_tokens: int | None = Field(default=None, gt=0)
+    """Input and output tokens of all jobs of a tree together; as above."""
+    max_tree_cost_usd: float | None = Field(default=None, gt=0)
+    """Of all jobs of a tree together, at list prices; as above."""
 
 
 class JobSpec(WireModel):

@@ -124,12 +124,12 @@ class Mortal:
     def died(self) -> bool:
         return self._left is not None and self._left <= 0
 
-    async def __call__(self, *arguments: object) -> str:
+    async def __call__(self, *arguments: object, **more: object) -> str:
         if self._left is not None:
             self._left -= 1
             if self._left <= 0:
                 raise LeaseLost("The worker is gone.")
-        return await self._append(*arguments)  # type: ignore[arg-type]
+        return await self._append(*arguments, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import pytest
 
 from config.agent_definitions import AgentDefinition, AgentDefinitions
 from orchestrator.deep_agent.budget import ModelUsage
-from orchestrator.jobs.spec import Limits
 from tests.builders import make_spec
 from workers.children import Children
 
@@ -31,7 +30,7 @@ def test_an_agent_with_few_tools_reaches_the_general_one_only_by_name(fields, na
     lead = agent("lead", **fields)
     known = {one.name: one for one in (lead, agent("helper"), agent("general-purpose"))}
     delegation: Any = SimpleNamespace(definitions=AgentDefinitions(known))
-    children = Children(delegation, make_spec(), lead, Limits(), ModelUsage)
+    children = Children(delegation, make_spec(), lead, ModelUsage)
     assert bool(children.tools()) == (named is not None)
     for name in named or ():
         assert f"- {name}:" in children.words()

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
+from fakeredis import FakeAsyncRedis
 from google.adk.apps import App
 from google.adk.events import Event
 from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
 from google.genai import types
 
-from config.settings import Settings
+from config.settings import LimitSettings, Settings
 from orchestrator.client import JobClient
 from orchestrator.coordinator import (
     APP_NAME,
@@ -25,10 +27,13 @@ from orchestrator.coordinator import (
 )
 from orchestrator.deep_agent import budget as budget_module
 from orchestrator.deep_agent.approval.gate import Answer, answers_message, pending_approvals
+from orchestrator.jobs.keys import Keys
+from orchestrator.jobs.ledger import Ledger
+from orchestrator.jobs.model_limits import ModelLimits
 from tests.integration.scripts import call, calls, conversation, says, write_script
 
 NOBODY = "redis://127.0.0.1:9/0"
-"""No job is started here, so nothing is asked of it."""
+"""No job is started here: only the turns at models are asked for, elsewhere."""
 LOOK = calls(call("ls", path="/workspace"))
 LIMITS = {"max_model_calls": 3, "max_tool_calls": 5, "timeout_seconds": 60}
 
@@ -38,16 +43,22 @@ def definition(folder: Path, **more: Any) -> None:
     (folder / "bound.yaml").write_text(yaml.safe_dump(given))
 
 
+def connected(tmp_path: Path) -> JobClient:
+    made = JobClient.from_settings(Settings(redis_url=NOBODY, agents_dir=tmp_path))
+    made.model_limits = ModelLimits(FakeAsyncRedis(decode_responses=True), Keys(), {})
+    return made
+
+
 @pytest.fixture
 def client(tmp_path: Path) -> JobClient:
     definition(tmp_path)
-    return JobClient.from_settings(Settings(redis_url=NOBODY, agents_dir=tmp_path))
+    return connected(tmp_path)
 
 
 @pytest.fixture
 def asking(tmp_path: Path) -> JobClient:
     definition(tmp_path, interrupt_on={"write_file": True})
-    return JobClient.from_settings(Settings(redis_url=NOBODY, agents_dir=tmp_path))
+    return connected(tmp_path)
 
 
 def scripted(folder: Path, *replies: dict[str, Any]) -> str:
@@ -146,3 +157,29 @@ async def test_the_clock_stands_still_while_a_person_thinks(
 
     assert (outcome.success, outcome.text, outcome.error) == (True, "done", None)
     assert (tmp_path / "a.txt").read_text() == "one"
+
+
+@pytest.fixture
+def bounded(tmp_path: Path) -> JobClient:
+    definition(tmp_path)
+    limits = LimitSettings(max_tree_tokens=1000)
+    made = JobClient.from_settings(Settings(redis_url=NOBODY, agents_dir=tmp_path, limits=limits))
+    redis = FakeAsyncRedis(decode_responses=True)
+    made.model_limits, made._ledger = ModelLimits(redis, Keys(), {}), Ledger(redis, Keys())
+    return made
+
+
+async def test_a_coordinator_ends_when_its_jobs_have_used_up_its_trees_budget(
+    bounded: JobClient, tmp_path: Path
+) -> None:
+    await bounded._ledger._redis.hset(
+        Keys().usage("a-tree"), mapping={"input_tokens": 900, "output_tokens": 200}
+    )
+    model = await asyncio.to_thread(scripted, tmp_path, says("never"))
+
+    outcome = await run_goal(
+        bounded, goal="go", workspace=tmp_path, agent="bound", model=model, root_id="a-tree"
+    )
+
+    assert outcome.error is not None
+    assert outcome.error.message == "The limit max_tree_tokens=1000 is reached (1100 used)."

@@ -17,6 +17,7 @@ from orchestrator.deep_agent.context.summarization import SummarizationConfig
 from orchestrator.deep_agent.delegation.commit import PathLock
 from orchestrator.deep_agent.delegation.roster import GENERAL_PURPOSE, SubAgentSpec, tool_name
 from orchestrator.deep_agent.delegation.subagents import Delegation, Subagents
+from orchestrator.deep_agent.models.admission import ModelAdmission
 from orchestrator.deep_agent.names import agent_identifier
 from orchestrator.deep_agent.part import BackendSource
 
@@ -40,6 +41,7 @@ class Inheritance:
     summarization: SummarizationConfig | None
     """For those with the same model: it may tell that model's window."""
     fatal_errors: tuple[type[Exception], ...]
+    admission: ModelAdmission | None
 
     def subagents(
         self, subagents: Sequence[SubAgentSpec | LlmAgent], files: BackendSource, lock: PathLock
@@ -79,6 +81,7 @@ class Inheritance:
             description=spec["description"],
             is_subagent=True,
             fatal_errors=self.fatal_errors,
+            admission=self.admission,
         )
 
     def _guarded(self, agent: LlmAgent) -> LlmAgent:

@@ -22,20 +22,21 @@ from orchestrator.deep_agent.failures import (
 RETRYABLE_STATUS = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 """Time-outs, conflicts, rate limits, server errors; 529 is Anthropic's `overloaded`."""
 
+RATE_LIMITED_STATUS = 429
+"""Too many requests or tokens in a time; the service itself is well."""
+
 TOO_LARGE_STATUS = 413
 """A request that is too large for the service, whatever it says besides."""
 
-_RETRYABLE_CODES = frozenset(
-    {
-        "api_error",  # anthropic
-        "overloaded_error",
-        "rate_limit_error",
-        "timeout_error",
-        "server_error",  # openai
-        "rate_limit_exceeded",
-        "server_overloaded",
-    }
-)
+_RATE_LIMITED_CODES = frozenset({"rate_limit_error", "rate_limit_exceeded"})
+
+_RETRYABLE_CODES = _RATE_LIMITED_CODES | {
+    "api_error",  # anthropic
+    "overloaded_error",
+    "timeout_error",
+    "server_error",  # openai
+    "server_overloaded",
+}
 """What a service says in a stream that it began with status 200."""
 
 _TOO_LONG_CODES = frozenset({"context_length_exceeded", "request_too_large"})
@@ -97,6 +98,14 @@ def translated(error: Exception, model: str) -> ModelFailed:
     if is_ours_to_wait:
         return ModelUnavailable(f"{model} does not answer, after all retries ({said}).")
     return ModelRefused(f"{model} refused the request ({said}).")
+
+
+def is_rate_limited(error: Exception) -> bool:
+    """Whether the service refused because it was asked too much in a time; it is well otherwise."""
+    status = _status(error)
+    return status == RATE_LIMITED_STATUS or (
+        status in {None, 200} and bool(_codes(error) & _RATE_LIMITED_CODES)
+    )
 
 
 def asked_for_seconds(error: Exception) -> float | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from google.adk.models.base_llm import BaseLlm
 
 from orchestrator.deep_agent.failures import ModelNotConfigured
+from orchestrator.deep_agent.models.admission import ModelAdmission
 from orchestrator.deep_agent.models.facts import context_window
 from orchestrator.deep_agent.models.providers.clients import Preloading
 from orchestrator.deep_agent.models.retries import DEFAULT_RETRIES, ResilientModel, RetryPolicy
@@ -22,17 +23,29 @@ __all__ = ["ModelNotConfigured", "preload_client", "resolve_model"]
 KNOWN_NAMES = "gemini-…, claude-…, gpt-…, responses/gpt-…, provider/model (through LiteLLM), scripted:PATH"
 
 
-def resolve_model(name: str, *, agent_name: str, retries: RetryPolicy = DEFAULT_RETRIES) -> BaseLlm:
+def resolve_model(
+    name: str,
+    *,
+    agent_name: str,
+    retries: RetryPolicy = DEFAULT_RETRIES,
+    admission: ModelAdmission | None = None,
+) -> BaseLlm:
     """The model of that name, or the first that answers of a list such as `gemini-2.5-flash,gpt-5`.
 
-    `agent_name` is for scripted models, whose file is read at the first call. ModelNotConfigured says in one
-    sentence what is missing.
+    `agent_name` is for scripted models, whose file is read at the first call. Each request waits for its turn
+    at `admission`. ModelNotConfigured says in one sentence what is missing.
     """
     names = [part.strip() for part in name.split(",") if part.strip()]
     if not names:
         raise ModelNotConfigured(f"No model is named. A model is one of {KNOWN_NAMES}.")
     candidates = [_single(part, agent_name) for part in names]
-    return ResilientModel(model=candidates[0].model, candidates=candidates, retries=retries)
+    return ResilientModel(
+        model=candidates[0].model,
+        candidates=candidates,
+        retries=retries,
+        names=tuple(names),
+        admission=admission,
+    )
 
 
 async def preload_client(name: str) -> None:

@@ -20,6 +20,7 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
 from orchestrator.deep_agent.failures import ModelContextExceeded, ModelFailed, ModelUnavailable
+from orchestrator.deep_agent.models.admission import ModelAdmission, Turn
 from orchestrator.deep_agent.models.errors import asked_for_seconds, translated
 from orchestrator.deep_agent.models.facts import context_window
 from orchestrator.deep_agent.models.prompt_caching import caching_of
@@ -59,6 +60,10 @@ class ResilientModel(BaseLlm):
 
     candidates: list[BaseLlm]
     retries: RetryPolicy = DEFAULT_RETRIES
+    names: tuple[str, ...] = ()
+    """The candidates' as they were asked for; their own where it is empty."""
+    admission: ModelAdmission | None = None
+    """What every request passes before it is sent; None lets all go."""
 
     @property
     def capabilities(self) -> LlmCapabilities:
@@ -75,31 +80,55 @@ class ResilientModel(BaseLlm):
         """
         failure: ModelFailed = ModelUnavailable("No model was asked.")
         too_small: str | None = None
-        for candidate in self.candidates:
+        names = self.names or tuple(candidate.model for candidate in self.candidates)
+        for candidate, name in zip(self.candidates, names, strict=True):
             if too_small is not None and not _is_larger(candidate.model, too_small):
                 continue
             for attempt in range(self.retries.attempts):
                 replied = False
                 # An attempt may leave a cache behind and fail because of one: the next goes without.
                 request = _copy(llm_request, candidate.model, may_cache=attempt == 0)
+                turn = Turn(self.admission, name, request)
+                if not await self._has_turn(turn, is_last=candidate is self.candidates[-1]):
+                    failure = ModelUnavailable(f"{name} has no turn to give for now, by its limits.")
+                    break
                 try:
                     async with contextlib.aclosing(self._responses(candidate, request, stream)) as responses:
                         async for response in responses:
                             replied = replied or not response.partial
+                            turn.note(response)
                             yield response
                 except Exception as error:  # noqa: BLE001 - whatever it is, it leaves as ours
                     failure = translated(error, candidate.model)
+                    await turn.failed(error)
                     if isinstance(failure, ModelContextExceeded) and not replied:
                         too_small = candidate.model
                         break
                     is_cached = request.config.cached_content is not None
                     if replied or not (failure.retryable or is_cached):
                         raise failure from None  # the original's text may quote the key
-                    if failure.retryable and attempt + 1 < self.retries.attempts:
-                        await asyncio.sleep(self.retries.delay(attempt, asked_for_seconds(error)))
+                    await self._pause(failure, attempt, asked_for_seconds(error))
                 else:
+                    await turn.answered()
                     return
         raise failure
+
+    async def _pause(self, failure: ModelFailed, attempt: int, asked_for: float | None) -> None:
+        """Wait before the model is asked again; the last attempt has nothing to wait for."""
+        if failure.retryable and attempt + 1 < self.retries.attempts:
+            await asyncio.sleep(self.retries.delay(attempt, asked_for))
+
+    async def _has_turn(self, turn: Turn, *, is_last: bool) -> bool:
+        """Wait for a request's turn; where another model can be asked, not for ever."""
+        patience = None if is_last else self.retries.max_delay_seconds
+        try:
+            async with asyncio.timeout(patience) as limit:
+                await turn.comes()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return False
+        return True
 
     async def _responses(
         self, candidate: BaseLlm, request: LlmRequest, stream: bool

@@ -13,6 +13,7 @@
 --   deadlines        sorted set: jobs that the reaper ends, by when: those whose time runs while they wait for children
 --                    alone, and those whose worker has not heard yet that they are cancelled
 --   cancelling       list: jobs that are to be cancelled with all below them, and were not looked at yet
+--   usage:<job>      hash: what a job and all below it have consumed; of a tree's root id, the whole tree (journal.py)
 --   worker:<name>    hash: what a worker told when it registered
 --   policy           hash: the admission policy (json), and when the worker that gave it started
 -- Jobs wait in lanes. What is full is in no turn, so nobody has to pass over it. A class is <agent>:<wire version>.

@@ -12,11 +12,14 @@ for _, id in ipairs(old) do
     redis.call('ZREM', key('jobs'), id)
     if job[1] then
       redis.call('ZREM', key('tree', job[1]), id)
-      if redis.call('EXISTS', key('tree', job[1])) == 0 then redis.call('DEL', key('offspring', job[1])) end
+      if redis.call('EXISTS', key('tree', job[1])) == 0 then
+        redis.call('DEL', key('offspring', job[1]), key('usage', job[1]))
+      end
     end
     if job[2] and job[2] ~= '' then redis.call('SREM', key('children', job[2]), id) end
     if job[3] and job[3] ~= '' then redis.call('DEL', key('idempotency', job[3])) end
     redis.call('DEL', key('job', id), key('journal', id), key('children', id))
+    if id ~= job[1] then redis.call('DEL', key('usage', id)) end
     gone[#gone + 1] = id
   end
 end

@@ -17,6 +17,7 @@ from orchestrator.jobs.admission import Admission
 from orchestrator.jobs.journal import EventType, Journal
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.ledger import Ledger
+from orchestrator.jobs.model_limits import ModelLimits
 from orchestrator.jobs.queue import InMemoryQueue
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import JobSpec
@@ -117,6 +118,7 @@ class Bench:
             default_image="none",
             lease_seconds=lease_seconds,
             me=lambda: self.worker,
+            model_limits=ModelLimits(redis, Keys(), {}),
         )
 
     async def submit(self, spec: JobSpec) -> str:

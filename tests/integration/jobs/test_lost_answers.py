@@ -104,8 +104,11 @@ async def test_an_event_stands_in_the_journal_once(place: Place) -> None:
     job_id = claim.spec.id
     place.proxy.lose_answer_to = b"unique text"
 
-    await place.journal.append(job_id, 1, EventType.LOG, {"text": "unique text"}, "a line")
+    used = {"model_calls": 1, "cost_usd": 0.5}
+    await place.journal.append(job_id, 1, EventType.LOG, {"text": "unique text"}, "a line", used=used)
 
     assert place.proxy.lost == 1
     texts = [event.data.get("text") for event in await place.journal.read(job_id)]
     assert texts.count("unique text") == 1
+    (charged,) = await place.ledger.usage([job_id])
+    assert (charged.model_calls, charged.cost_usd) == (1, 0.5)

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ class ModelServer:
     requests: list[dict[str, Any]] = field(default_factory=list)
     """The bodies of what models were asked."""
     paths: list[str] = field(default_factory=list)
+    arrived: list[float] = field(default_factory=list)
+    """When, in seconds since the epoch."""
     caches: list[dict[str, Any]] = field(default_factory=list)
     """What Gemini was asked to keep."""
     cache_status: int = 200
@@ -71,6 +74,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path.startswith(CACHES):
             self._keep(request)
             return
+        self.state.arrived.append(time.time())
         self.state.requests.append(request)
         self.state.paths.append(self.path)
         answers = self.state.answers

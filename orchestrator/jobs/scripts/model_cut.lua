@@ -1,0 +1,22 @@
+-- ARGV: prefix, model, request, the tokens that were set aside for it, milliseconds that the service asks all to wait (-1:
+-- it does not say), first and longest pause where it does not say, how long the cut is remembered after its end; all in
+-- milliseconds. The service has refused a request because there were too many: nobody sends another before the cut is over.
+-- Requests that were under way when it began tell of the same trouble: they lengthen it, but the pause does not grow.
+-- Returns how long it lasts. Asked again it changes nothing.
+local sent, state = key('model-sent', ARGV[2]), key('model', ARGV[2])
+local asked, now = tonumber(ARGV[5]), now_ms()
+local member = ARGV[3] .. ' ' .. ARGV[4]
+local given = redis.call('ZSCORE', sent, member)
+local cut = redis.call('HMGET', state, 'cut_until', 'cut_at', 'pause')
+local cut_until, pause = tonumber(cut[1] or 0), tonumber(cut[3] or 0)
+if not given then return math.max(cut_until - now, 0) end
+if pause == 0 or tonumber(given) > tonumber(cut[2] or 0) then
+  pause = math.min(math.max(2 * pause, tonumber(ARGV[6])), tonumber(ARGV[7]))
+  redis.call('HSET', state, 'cut_at', now, 'pause', pause)
+end
+cut_until = math.max(cut_until, now + (asked >= 0 and asked or pause))
+redis.call('ZADD', sent, given, ARGV[3] .. ' 0')  -- it was refused, not answered; first, as in model_settle.lua
+redis.call('ZREM', sent, member)
+redis.call('HSET', state, 'cut_until', cut_until)
+redis.call('PEXPIREAT', state, cut_until + ARGV[8])
+return cut_until - now

@@ -1,0 +1,128 @@
+"""Limits of a model over real workers: what arrives at its service, and what the journals say of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from orchestrator.client import JobClient
+from orchestrator.jobs.journal import EventType, JournalEvent
+from orchestrator.jobs.spec import Limits
+from orchestrator.jobs.state import JobState
+from tests.builders import make_spec
+from tests.integration.models.model_server import Answer, ModelServer, call, environment, model_server, text
+from tests.services import Installation, installation
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+
+LIMITED, FREE = "gemini-2.5-flash", "gpt-5"
+MOST = 5
+STEP = Answer([call("execute", command="echo x >> steps.txt")])
+DONE = Answer([text("Finished.\n\n## Summary\ndone")])
+CANCEL_SECONDS = 2.0
+"""What jobs.md promises."""
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[ModelServer]:
+    with model_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, service: ModelServer) -> Iterator[Installation]:
+    settings = {
+        "FANOUT_MODEL": LIMITED,
+        "FANOUT_MODELS": json.dumps({LIMITED: {"requests_per_minute": MOST}}),
+        "FANOUT_WORKER__LEASE_SECONDS": "3",
+    }
+    folder = tmp_path_factory.mktemp("limits")
+    with installation(folder, script=None, **environment(service, "a-key-of-tests"), **settings) as made:
+        for _ in range(2):
+            made.start_worker(concurrency=8)  # one can take all jobs of the other
+        yield made
+
+
+@pytest.fixture
+async def client(place: Installation, service: ModelServer) -> AsyncIterator[JobClient]:
+    service.arrived.clear()
+    async with place.client() as made:
+        await place.ready(made, 2)
+        yield made
+
+
+async def journal(client: JobClient, job_id: str) -> list[JournalEvent]:
+    return [event async for event in client.events(job_id, follow=False)]
+
+
+async def requests_of(client: JobClient, ids: list[str]) -> list[float]:
+    """When requests were sent, as the journals have it."""
+    events = [event for job_id in ids for event in await journal(client, job_id)]
+    return sorted(event.at for event in events if event.type is EventType.MODEL_REQUEST)
+
+
+async def waits_of(client: JobClient, job_id: str) -> list[str]:
+    events = await journal(client, job_id)
+    return [str(event.data["text"]) for event in events if event.data.get("stream") == "model"]
+
+
+async def until_it_waits(client: JobClient, job_id: str) -> None:
+    async with asyncio.timeout(40):
+        async for event in client.events(job_id):
+            if event.data.get("stream") == "model":
+                return
+
+
+async def test_workers_keep_to_a_limit_together_and_what_waits_can_be_ended(
+    client: JobClient, place: Installation, service: ModelServer
+) -> None:
+    service.answers[:] = [STEP] * 50
+    specs = [make_spec(f"job {number}", limits=Limits(max_model_calls=40)) for number in range(5)]
+    late = make_spec("late", limits=Limits(timeout_seconds=6))
+    ids = [await client.submit(spec) for spec in (*specs, late)]
+    for job_id in ids:
+        await until_it_waits(client, job_id)
+    told = await waits_of(client, ids[0])
+    place.workers.pop(0).kill()
+    await client.cancel(ids[0])
+    cancelled = await client.wait(ids[0], 20)
+    late_result = await client.wait(late.id, 30)
+    place.start_worker(concurrency=8)
+    await asyncio.sleep(5)  # lost jobs are at work again, and wait again
+
+    assert len(told) == 1
+    assert "5 requests a minute (FANOUT_MODELS)" in told[0]
+    assert cancelled.state is JobState.CANCELLED
+    assert late_result.state is JobState.TIMED_OUT
+    assert len(service.arrived) == MOST
+    assert len(await requests_of(client, ids)) == MOST, "the journals say what was sent"
+    for job_id in ids[1:-1]:
+        asked_at = time.time()
+        await client.cancel(job_id)
+        assert (await client.wait(job_id, 20)).state is JobState.CANCELLED
+        (ended,) = [event.at for event in await journal(client, job_id) if event.ends_job]
+        assert ended - asked_at < CANCEL_SECONDS
+    assert len(service.arrived) == MOST
+
+
+async def test_a_429_that_one_job_meets_holds_the_others_back(
+    client: JobClient, service: ModelServer
+) -> None:
+    service.answers[:] = [Answer(status=429, headers={"Retry-After": "3"}), *[DONE] * 4]
+    first = await client.submit(make_spec("meets it", model=FREE))
+    await until_it_waits(client, first)
+    others = [await client.submit(make_spec("heard of it", model=FREE)) for _ in range(3)]
+    results = [await client.wait(job_id, 40) for job_id in (first, *others)]
+
+    assert [result.success for result in results] == [True] * 4
+    arrived = service.arrived
+    assert len(arrived) == 5
+    assert arrived[1] - arrived[0] >= 3
+    assert arrived[2] - arrived[1] >= 1.5, "not all at once"
+    sent = await requests_of(client, [first, *others])
+    assert [abs(at - told) < 1 for at, told in zip(arrived, sent, strict=True)] == [True] * 5
+    assert "nobody asks it for 3 s" in (await waits_of(client, first))[0]
