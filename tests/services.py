@@ -69,12 +69,13 @@ class WorkerProcess:
     environment: dict[str, str]
     log: Path
     concurrency: int = 4
+    module: str = "workers"
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def start(self) -> None:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "workers", "--concurrency", str(self.concurrency)],
+                [sys.executable, "-m", self.module, "--concurrency", str(self.concurrency)],
                 env=self.environment,
                 cwd=REPOSITORY,
                 stdout=log,
