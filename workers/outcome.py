@@ -9,6 +9,7 @@ from orchestrator.jobs.changes import FileChange
 from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.result import Usage
 from orchestrator.jobs.spec import JobSpec
+from workers.checkpoint import Checkpoints
 
 
 @dataclass
@@ -25,6 +26,8 @@ class Outcome:
     children: tuple[JobSpec, ...] | None = None
     """What the agent waits for, None for no children: the attempt is over, the job is not."""
     messages_read: int = 0
+    checkpoints: Checkpoints | None = None
+    """None where there was no sandbox."""
     failure: JobFailure | None = None
 
     @property

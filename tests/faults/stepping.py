@@ -19,8 +19,8 @@ from typing import Any, Literal
 from tests.integration.models.wires import Answer, Gemini, call, text
 
 Moment = Literal["request", "command", "ended", "between"]
-"""Where a job is held: its request is sent and unanswered; its command runs; its command has ended and nothing
-says so; its command's result is written down and the next request is not made."""
+"""Where a job is held: its request is sent and unanswered; its command runs; its command has ended and
+nothing says so; its command's result is written down and the next request is not made."""
 
 STEPS = 30
 BEGUN = "has begun"

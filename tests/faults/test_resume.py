@@ -1,8 +1,9 @@
 """A job of thirty steps, killed once at each of them: resumed, not restarted.
 
-Ten jobs run side by side; the first is killed at its steps 1, 11 and 21, the second at 2, 12 and 22, and so on.
-Each kill is of the whole worker, and hits all of them. They are compared with a job that nothing disturbed.
-In Docker the containers of nine of them are killed before, from outside and from inside, while the worker lives.
+Ten jobs run side by side; the first is killed at its steps 1, 11 and 21, the second at 2, 12 and 22, and so
+on. Each kill is of the whole worker, and hits all of them. They are compared with one that nothing disturbed.
+In Docker the containers of nine of them are killed before, from outside and from inside, while the worker
+lives.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ async def until_held(
     """Until every job stands where it is to be killed."""
     deadline = time.monotonic() + 60
     for (name, step), moment in holds.items():
-        while not await is_held(client, place, model, ids[name], (name, step), moment):
+        while not await is_held(client, place, model, ids[name], (name, step)):
             assert time.monotonic() < deadline, (name, step, moment, place.workers[-1].tail())
             await asyncio.sleep(0.1)
 
@@ -115,12 +116,14 @@ async def is_held(
     model: SteppingModel,
     job_id: str,
     where: tuple[str, int],
-    moment: Moment,
 ) -> bool:
+    moment = model.holds[where]
     if moment == "request":
         return where in model.held
     if moment == "command":
-        said = [event.data async for event in client.events(job_id, follow=False) if event.type is EventType.LOG]
+        said = [
+            event.data async for event in client.events(job_id, follow=False) if event.type is EventType.LOG
+        ]
         return any(f"{BEGUN}: {where[1]}" in str(data["text"]).splitlines() for data in said)
     return (place.folder / f"{job_id}.{where[1]}.held").exists()
 
