@@ -44,6 +44,7 @@ MAX_SO_FAR_BYTES = 32 * 1024
 MARK = "checkpoint"
 """A member of the archive that makes each checkpoint a blob of its own, which nobody misses when it goes."""
 READ_BYTES = 1024 * 1024
+"""At once: large enough that the hash, not the loop, takes the time."""
 
 
 @dataclass(frozen=True)

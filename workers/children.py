@@ -150,8 +150,12 @@ class Children:
         children = [child for waiting in calls for child in self._children_of(waiting)]
         return tuple(child for child in children if isinstance(child, JobSpec)) if calls else None
 
-    async def on_files_of(self, bundle: IO[bytes], children: Sequence[JobSpec]) -> tuple[JobSpec, ...]:
+    async def on_files_of(
+        self, bundle: IO[bytes], children: Sequence[JobSpec] | None
+    ) -> tuple[JobSpec, ...] | None:
         """The same jobs, starting from the job's files as a bundle of its changes has them."""
+        if not children:
+            return None if children is None else ()
         snapshot = await self._snapshot(bundle)
         return tuple(child.model_copy(update={"snapshot": snapshot}) for child in children)
 

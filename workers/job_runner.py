@@ -218,19 +218,7 @@ class JobRunner:
                 interval_seconds=self._checkpoint_seconds,
             )
             outcome.checkpoints = checkpoints
-            agent = Subagent(
-                claim.spec,
-                attempt.definition,
-                attempt.limits,
-                default_model=self._default_model,
-                sandbox=sandbox,
-                journal=journal,
-                delegation=Delegation(
-                    self._ledger, self._blobs, self._definitions, self._defaults, self._bounds
-                ),
-                checkpoints=checkpoints,
-                stream_text=self._stream_text,
-            )
+            agent = self._agent(attempt, sandbox, journal, checkpoints)
             try:
                 answer = await agent.run()
                 outcome.summary, outcome.output = answer.summary, answer.output
@@ -239,8 +227,7 @@ class JobRunner:
                 if answer.approvals or answer.children:
                     with await sandbox.changes() as bundle:
                         await checkpoints.keep(bundle)
-                        if answer.children:
-                            outcome.children = await agent.children.on_files_of(bundle, answer.children)
+                        outcome.children = await agent.children.on_files_of(bundle, answer.children)
                 outcome.failure = limit_failure(answer)
             except asyncio.CancelledError:
                 attempt.heard = True
@@ -250,6 +237,21 @@ class JobRunner:
             finally:
                 outcome.usage = agent.usage
                 await self._collect(sandbox, lease, attempt)
+
+    def _agent(
+        self, attempt: _Attempt, sandbox: Sandbox, journal: AttemptJournal, checkpoints: Checkpoints
+    ) -> Subagent:
+        return Subagent(
+            attempt.claim.spec,
+            attempt.definition,
+            attempt.limits,
+            default_model=self._default_model,
+            sandbox=sandbox,
+            journal=journal,
+            delegation=Delegation(self._ledger, self._blobs, self._definitions, self._defaults, self._bounds),
+            checkpoints=checkpoints,
+            stream_text=self._stream_text,
+        )
 
     def _sandbox_spec(self, attempt: _Attempt) -> SandboxSpec:
         return SandboxSpec(

@@ -46,6 +46,8 @@ class Past:
     """What people decided, by approval id."""
     lost: list[Event] = field(default_factory=list)
     """What was said and paid for, and is no part of it: the files that it was about went with their host."""
+    checkpoint: str | None = None
+    """The blob of the newest."""
     is_restored: bool = False
     """Whether its files come from a checkpoint, which does not hold everything."""
     children: dict[str, str] = field(default_factory=dict)
@@ -55,6 +57,8 @@ class Past:
         """Take in the next entry of the journal, with the session event that it holds."""
         if entry.type is EventType.SANDBOX_READY and "checkpoint" in entry.data:
             self.is_restored = True
+        if entry.type is EventType.CHECKPOINT:
+            self.checkpoint = str(entry.data["changes"])
         if entry.type is EventType.TOOL_CALL:
             self.begun.add(str(entry.data["id"]))
         if entry.type is EventType.APPROVAL_RESOLVED:

@@ -121,6 +121,7 @@ class Subagent:
             JobFailure: the run ended without an answer.
         """
         past = await self._journal.past()
+        self._checkpoints.went_on_from(past.checkpoint)
         self._budget = self._budget_after(past, past.events)
         if past.answer_at is not None:
             return self._answer_again(past, past.answer_at)

@@ -33,6 +33,8 @@ class Job:
     open_approvals: list[str] = field(default_factory=list)
     awaited: set[str] = field(default_factory=set)
     """The children for which it is parked."""
+    calls_kept: int = 0
+    """The model calls of its newest checkpoint."""
     history: list[str] = field(default_factory=lambda: ["queued"])
 
     @property
@@ -109,6 +111,13 @@ class Model:
         if not self._holds(job, token):
             return False
         self._end(job, state)
+        return True
+
+    def checkpoint(self, job_id: str, token: int, calls: int) -> bool:
+        job = self.jobs[job_id]
+        if not self._holds(job, token):
+            return False
+        job.calls_kept = calls
         return True
 
     def release(self, job_id: str, token: int) -> bool:
