@@ -10,7 +10,9 @@ import asyncio
 import os
 import shlex
 import shutil
+import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,10 +80,10 @@ async def lose(place: Installation, host: Host, provider: str) -> None:
     place.workers.remove(host)
     await asyncio.to_thread(shutil.rmtree, place.folder / host.name, ignore_errors=True)
     if provider == "docker":
-        for container in await asyncio.to_thread(containers_of, place.owner):
-            await docker("rm", "-f", container)
-        for volume in await asyncio.to_thread(volumes_of, place.owner):
-            await docker("volume", "rm", "-f", volume)
+        while left := await asyncio.to_thread(containers_of, place.owner):
+            with suppress(subprocess.CalledProcessError):  # it goes by itself just now
+                await docker("rm", "-f", *left)
+        await docker("volume", "rm", "-f", *await asyncio.to_thread(volumes_of, place.owner))
 
 
 async def steps_kept(client: JobClient, job_id: str) -> int:
