@@ -75,13 +75,16 @@ class WorkerProcess:
     def start(self) -> None:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", self.module, "--concurrency", str(self.concurrency)],
+                self.command(),
                 env=self.environment,
                 cwd=REPOSITORY,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", self.module, "--concurrency", str(self.concurrency)]
 
     def kill(self) -> None:
         self.send(signal.SIGKILL)

@@ -171,6 +171,7 @@ class WorkerProcess:
             model_limits=ModelLimits(self._redis, keys, settings.models),
             bounds=settings.limits.tree_bounds(),
             stream_text=settings.worker.stream_text,
+            checkpoint_seconds=settings.worker.checkpoint_seconds,
         )
         self._retention = Retention(self._ledger, self._blobs, settings.retention_seconds)
         self._watchdog = Watchdog(

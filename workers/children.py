@@ -33,12 +33,10 @@ from orchestrator.jobs.spec import JobSpec, Limits, TreeBounds
 from orchestrator.jobs.stored import submission
 from orchestrator.task_answers import Answer, delivered, refused
 from orchestrator.task_calls import DEFAULT_SUBAGENT, TaskCall, agent_list, check_agent, job_id_of_call
-from workers import checkpoint
 from workers.heartbeat import elapsed_clock
 from workers.past import Past
 from workers.sandbox.protocol import Sandbox
 from workers.sandbox_folder import merge_into
-from workers.session_journal import AttemptJournal
 from workers.shared_budget import given_limits
 
 SHORTEST_CHILD_SECONDS = 0.001
@@ -157,14 +155,12 @@ class Children:
         return tuple(child for child in children if isinstance(child, JobSpec)) if calls else None
 
     async def on_files_of(
-        self, sandbox: Sandbox, children: Sequence[JobSpec], journal: AttemptJournal
-    ) -> tuple[JobSpec, ...]:
-        """The same jobs, starting from the sandbox's files as they are now, which are a checkpoint, too."""
+        self, bundle: IO[bytes], children: Sequence[JobSpec] | None
+    ) -> tuple[JobSpec, ...] | None:
+        """The same jobs, starting from the job's files as a bundle of its changes has them."""
         if not children:
-            return ()
-        with await sandbox.changes() as bundle:
-            snapshot = await self._snapshot(bundle)
-            await checkpoint.keep(bundle, self._with.blobs, journal)
+            return None if children is None else ()
+        snapshot = await self._snapshot(bundle)
         return tuple(child.model_copy(update={"snapshot": snapshot}) for child in children)
 
     async def results(self, past: Past, sandbox: Sandbox) -> list[tuple[LaterCall, Answer]] | None:
@@ -309,6 +305,7 @@ def _answer_of(tool: str, answers: Sequence[Answer]) -> Answer:
 
 
 def _is_empty(bundle: IO[bytes]) -> bool:
+    bundle.seek(0)
     with ChangeBundle.open(bundle) as opened:
         return not opened.changes.files
 

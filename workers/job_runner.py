@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine
 from typing import IO, Any
 
 import structlog
-from pydantic import JsonValue
 
 from config.agent_definitions import AgentDefinition, AgentDefinitions
 from orchestrator.blobs import BlobStore
@@ -25,18 +24,19 @@ from orchestrator.jobs.failures import (
     SandboxFailure,
     UnknownAgent,
 )
-from orchestrator.jobs.journal import EventType, Journal
+from orchestrator.jobs.journal import Journal
 from orchestrator.jobs.ledger import NOT_UNDERSTOOD, Claim, Ledger
 from orchestrator.jobs.model_limits import ModelLimits
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import Limits, TreeBounds
 from orchestrator.jobs.state import JobState
 from orchestrator.jobs.worker_info import WorkerInfo
-from workers import checkpoint
+from workers.checkpoint import Checkpoints
 from workers.children import Delegation
 from workers.commit import commit
 from workers.deadline import deadline
 from workers.heartbeat import Heartbeats, HeldLease, elapsed_clock
+from workers.opening import opened
 from workers.outcome import Outcome
 from workers.sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
 from workers.session_journal import AttemptJournal
@@ -133,6 +133,7 @@ class JobRunner:
         model_limits: ModelLimits,
         bounds: TreeBounds = TreeBounds(),  # noqa: B008 - it is frozen
         stream_text: bool = False,
+        checkpoint_seconds: float = 0,
     ) -> None:
         self._ledger = ledger
         self._journal = journal
@@ -149,6 +150,7 @@ class JobRunner:
         self._model_limits = model_limits
         self._bounds = bounds
         self._stream_text = stream_text
+        self._checkpoint_seconds = checkpoint_seconds
 
     async def run(self, job_id: str, progress: Progress) -> JobResult | None:
         """Run the attempt that a message announced; its result, or None when it did not end the job here."""
@@ -211,31 +213,34 @@ class JobRunner:
     async def _work(self, attempt: _Attempt, lease: HeldLease, journal: AttemptJournal) -> None:
         """Sandbox, agent, changes. What it finds out goes into the outcome at once: it may be cancelled."""
         claim, outcome = attempt.claim, attempt.outcome
-        means = self._ledger, self._blobs, self._definitions, self._defaults, self._bounds
-        resume = await self._files_are_here(claim, journal)
-        async with self._provider.open(self._sandbox_spec(attempt)) as sandbox:
+        async with opened(
+            self._provider,
+            self._sandbox_spec(attempt),
+            claim=claim,
+            host=self._me().host,
+            journal=journal,
+            blobs=self._blobs,
+        ) as sandbox:
             outcome.sandbox = sandbox.kind
-            if claim.ran_seconds and not resume:
-                resume = await checkpoint.restored(sandbox, self._blobs, journal)
-            place: dict[str, JsonValue] = {"sandbox": sandbox.kind, "host": self._me().host}
-            await journal.note(EventType.SANDBOX_READY, place | {"resumed": resume}, "sandbox ready")
-            agent = Subagent(
-                claim.spec,
-                attempt.definition,
-                attempt.limits,
-                default_model=self._default_model,
-                sandbox=sandbox,
-                journal=journal,
-                delegation=Delegation(*means, attempt.ends_at),
-                model_limits=self._model_limits,
-                stream_text=self._stream_text,
+            checkpoints = Checkpoints(
+                sandbox,
+                self._blobs,
+                self._ledger,
+                lease,
+                used=lambda: agent.usage,
+                interval_seconds=self._checkpoint_seconds,
             )
+            outcome.checkpoints = checkpoints
+            agent = self._agent(attempt, sandbox, journal, checkpoints)
             try:
-                answer = await agent.run(resume=resume)
+                answer = await agent.run()
                 outcome.summary, outcome.output = answer.summary, answer.output
                 outcome.approvals = answer.approvals
-                if answer.children is not None:
-                    outcome.children = await agent.children.on_files_of(sandbox, answer.children, journal)
+                outcome.children = answer.children
+                if answer.approvals or answer.children:
+                    with await sandbox.changes() as bundle:
+                        await checkpoints.keep(bundle)
+                        outcome.children = await agent.children.on_files_of(bundle, answer.children)
                 outcome.failure = limit_failure(answer)
             except asyncio.CancelledError:
                 attempt.heard = True
@@ -246,15 +251,22 @@ class JobRunner:
                 outcome.usage = agent.usage
                 await self._collect(sandbox, lease, attempt)
 
-    async def _files_are_here(self, claim: Claim, journal: AttemptJournal) -> bool:
-        """Whether the last attempt's files are on this host, so that this one can go on with them."""
-        if claim.attempt == 1 and not claim.ran_seconds:
-            return False
-        last_host = await journal.host_of_last_attempt()
-        if last_host == self._me().host:
-            return True
-        await self._provider.discard(claim.spec.id)  # what an even older attempt left here is stale
-        return False
+    def _agent(
+        self, attempt: _Attempt, sandbox: Sandbox, journal: AttemptJournal, checkpoints: Checkpoints
+    ) -> Subagent:
+        means = self._ledger, self._blobs, self._definitions, self._defaults, self._bounds
+        return Subagent(
+            attempt.claim.spec,
+            attempt.definition,
+            attempt.limits,
+            default_model=self._default_model,
+            sandbox=sandbox,
+            journal=journal,
+            delegation=Delegation(*means, attempt.ends_at),
+            model_limits=self._model_limits,
+            checkpoints=checkpoints,
+            stream_text=self._stream_text,
+        )
 
     def _sandbox_spec(self, attempt: _Attempt) -> SandboxSpec:
         return SandboxSpec(
@@ -321,6 +333,8 @@ class JobRunner:
             lambda: commit(self._ledger, self._journal, claim, result, shown, messages_read=read)
         ):
             return None
+        if outcome.checkpoints is not None:
+            await outcome.checkpoints.drop()
         try:
             await self._provider.discard(job_id)
         except SandboxFailure as error:

@@ -9,6 +9,7 @@ from orchestrator.jobs.changes import FileChange
 from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.result import Usage
 from orchestrator.jobs.spec import JobSpec
+from workers.checkpoint import Checkpoints
 
 
 @dataclass
@@ -27,6 +28,8 @@ class Outcome:
     timeout_seconds: float | None = None
     """The job's limit: its time runs on while it waits for children."""
     messages_read: int = 0
+    checkpoints: Checkpoints | None = None
+    """None where there was no sandbox."""
     failure: JobFailure | None = None
 
     @property

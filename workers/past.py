@@ -20,6 +20,18 @@ from orchestrator.jobs.approvals import Approval, ApprovalAnswer, approval_id, s
 from orchestrator.jobs.failures import NotUnderstood
 from orchestrator.jobs.journal import EventType, JournalEvent
 
+LASTING = frozenset(
+    {
+        EventType.JOB_STATE,
+        EventType.APPROVAL_REQUESTED,
+        EventType.APPROVAL_RESOLVED,
+        EventType.CHILD_SUBMITTED,
+        EventType.CHILD_FINISHED,
+        EventType.MESSAGE,
+    }
+)
+"""What holds whatever became of a host: the ledger, people and other jobs said it."""
+
 Decisions = list[tuple[PendingApproval, Answer]]
 """What people decided on each call that waited."""
 
@@ -33,6 +45,12 @@ class Past:
     """Ids of calls whose tool was started after the last that was said of them."""
     answers: dict[str, ApprovalAnswer] = field(default_factory=dict)
     """What people decided, by approval id."""
+    lost: list[Event] = field(default_factory=list)
+    """What was said and paid for, and is no part of it: the files that it was about went with their host."""
+    checkpoint: str | None = None
+    """The blob of the newest."""
+    is_restored: bool = False
+    """Whether its files come from a checkpoint, which does not hold everything."""
     children: dict[str, str] = field(default_factory=dict)
     """The children that have ended, by id: why one was refused, empty for one that ran."""
 
@@ -42,6 +60,10 @@ class Past:
             raise NotUnderstood(
                 f"The job's journal has an event that this release does not know: {entry.type}."
             )
+        if entry.type is EventType.SANDBOX_READY and "checkpoint" in entry.data:
+            self.is_restored = True
+        if entry.type is EventType.CHECKPOINT:
+            self.checkpoint = str(entry.data["changes"])
         if entry.type is EventType.TOOL_CALL:
             self.begun.add(str(entry.data["id"]))
         if entry.type is EventType.APPROVAL_RESOLVED:
@@ -83,14 +105,36 @@ class Past:
         return found
 
 
-def of_conversation(entries: Sequence[JournalEvent]) -> Sequence[JournalEvent]:
-    """The entries since the conversation began: it begins anew where the job's files are not at hand."""
-    starts = [
-        place
-        for place, entry in enumerate(entries)
-        if entry.type is EventType.SANDBOX_READY and entry.data.get("resumed") is False
-    ]
-    return entries[starts[-1] :] if starts else entries
+def of_conversation(
+    entries: Sequence[JournalEvent],
+) -> tuple[list[JournalEvent], list[JournalEvent]]:
+    """The entries of the conversation that goes on, and those of work whose files were lost with their host.
+
+    After a checkpoint was restored it goes on from there. What people decided since, and which children have
+    ended, still counts. Where there was none, it begins anew.
+    """
+    kept: list[JournalEvent] = []
+    lost: list[JournalEvent] = []
+    for entry in entries:
+        if entry.type is EventType.SANDBOX_READY:
+            since = _since_its_files(kept, entry)
+            lost += since
+            gone = {other.id for other in since}
+            kept = [other for other in kept if other.id not in gone]
+        kept.append(entry)
+    return kept, lost
+
+
+def _since_its_files(entries: Sequence[JournalEvent], ready: JournalEvent) -> list[JournalEvent]:
+    """The entries that speak of files which a new sandbox does not have."""
+    if ready.data.get("resumed") is False:
+        return list(entries)
+    checkpoint = ready.data.get("checkpoint")
+    if checkpoint is None:
+        return []
+    ids = [entry.id for entry in entries]
+    after = entries[ids.index(str(checkpoint)) + 1 :]
+    return [entry for entry in after if entry.type not in LASTING]
 
 
 def mended(past: Past) -> list[Event]:

@@ -99,13 +99,10 @@ class AttemptJournal:
             NotUnderstood: another release wrote something of it that this one cannot read.
         """
         past = Past()
-        for entry in of_conversation(await self._journal.read(self._lease.claim.spec.id)):
-            raw = await self._raw_event(entry)
-            try:
-                past.note(entry, None if raw is None else Event.model_validate_json(raw))
-            except ValidationError:
-                why = f"The job's journal has a {entry.type} of a form that this release does not know."
-                raise NotUnderstood(why) from None
+        kept, lost = of_conversation(await self._journal.read(self._lease.claim.spec.id))
+        for entry in kept:
+            past.note(entry, await self._session_event(entry))
+        past.lost = [event for entry in lost if (event := await self._session_event(entry))]
         for event in past.events:
             self._count_message(event)
         return past
@@ -117,20 +114,23 @@ class AttemptJournal:
         """What was said to the job, without the first so many."""
         return await self._journal.messages(self._lease.claim.spec.id, after)
 
-    async def host_of_last_attempt(self) -> str | None:
-        """Where the job's files of the last attempt are."""
+    async def last_sandbox(self) -> JournalEvent | None:
+        """What the last attempt that came so far said of its sandbox."""
         entries = await self._journal.read(self._lease.claim.spec.id)
-        hosts = [str(entry.data["host"]) for entry in entries if entry.type is EventType.SANDBOX_READY]
-        return hosts[-1] if hosts else None
+        return next((entry for entry in reversed(entries) if entry.type is EventType.SANDBOX_READY), None)
 
-    async def checkpoint(self) -> str | None:
-        """The blob of the job's files as it left them, unless an attempt has worked on them since."""
-        entries = await self._journal.read(self._lease.claim.spec.id)
-        kinds = (EventType.SANDBOX_READY, EventType.CHECKPOINT)
-        newest = next((entry for entry in reversed(entries) if entry.type in kinds), None)
-        if newest is None or newest.type is not EventType.CHECKPOINT:
-            return None
-        return str(newest.data["changes"])
+    async def checkpoint(self) -> JournalEvent | None:
+        """The newest checkpoint of the conversation."""
+        kept, _ = of_conversation(await self._journal.read(self._lease.claim.spec.id))
+        return next((entry for entry in reversed(kept) if entry.type is EventType.CHECKPOINT), None)
+
+    async def _session_event(self, entry: JournalEvent) -> Event | None:
+        raw = await self._raw_event(entry)
+        try:
+            return None if raw is None else Event.model_validate_json(raw)
+        except ValidationError:
+            why = f"The job's journal has a {entry.type} of a form that this release does not know."
+            raise NotUnderstood(why) from None
 
     async def _raw_event(self, entry: JournalEvent) -> str | bytes | None:
         if "event" in entry.data:

@@ -28,6 +28,7 @@ from orchestrator.deep_agent.loop_guard import REPEATED_CALL
 from orchestrator.deep_agent.models.facts import price
 from orchestrator.deep_agent.models.resolve import preload_client
 from orchestrator.deep_agent.names import agent_identifier
+from orchestrator.deep_agent.prompts import WORKSPACE_RESTORED
 from orchestrator.deep_agent.structured_output import OutputMismatch, OutputSchema
 from orchestrator.deep_agent.summary import summary_of
 from orchestrator.deep_agent.tools.live_output import text_mode
@@ -47,6 +48,7 @@ from orchestrator.jobs.model_limits import ModelLimits
 from orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage
 from orchestrator.jobs.spec import JobSpec, Limits
 from workers.agent_files import bring_own_files
+from workers.checkpoint import CheckpointPlugin, Checkpoints
 from workers.children import Children, Delegation
 from workers.live_log import LiveLog
 from workers.mcp_servers import mcp_tools
@@ -97,6 +99,7 @@ class Subagent:
         journal: AttemptJournal,
         delegation: Delegation,
         model_limits: ModelLimits,
+        checkpoints: Checkpoints,
         stream_text: bool = False,
     ) -> None:
         self._spec = spec
@@ -107,6 +110,7 @@ class Subagent:
         self._sandbox = sandbox
         self._journal = journal
         self._admission = JournaledRequests(model_limits, journal)
+        self._checkpoints = checkpoints
         self._streaming = text_mode(streamed=stream_text)
         self._budget = Budget()
         self._shared = SharedBudget(delegation.ledger, delegation.definitions, delegation.bounds, spec)
@@ -118,21 +122,21 @@ class Subagent:
         """What the agent has consumed so far, earlier attempts included."""
         return Usage.model_validate(vars(self._budget.usage))
 
-    async def run(self, *, resume: bool) -> AgentAnswer:
-        """Run the agent to its answer; `resume` goes on where the last attempt stopped.
+    async def run(self) -> AgentAnswer:
+        """Run the agent to its answer, from where the last attempt stopped whose files it has.
 
         Raises:
             JobFailure: the run ended without an answer.
         """
-        past = await self._journal.past() if resume else Past()
-        used = usage_of(past.events, price)
-        self._budget = Budget(self._budget_limits(), used=used, price=price, shared=self._read_accounts)
+        past = await self._journal.past()
+        self._checkpoints.went_on_from(past.checkpoint)
+        self._budget = self._budget_after(past, past.events)
         if past.answer_at is not None:
-            return self._answer_again(past.events, past.answer_at)
+            return self._answer_again(past, past.answer_at)
         own_folder = await bring_own_files(self._definition, self._sandbox)
         await preload_client(self._model)
         try:
-            app = self._app(own_folder)
+            app = self._app(own_folder, is_restored=past.is_restored)
         except ValueError as error:  # a model's name or key, a tool's name, the schema
             raise InvalidJob(str(error)) from error
         try:
@@ -143,12 +147,17 @@ class Subagent:
             raise (McpServerUnavailable if error.retryable else InvalidJob)(str(error)) from error
         return self._answer(events)
 
-    def _answer_again(self, events: list[Event], answer_at: int) -> AgentAnswer:
+    def _budget_after(self, past: Past, events: list[Event]) -> Budget:
+        """The account after these events; what was paid for work that is lost counts as well."""
+        used = usage_of(past.lost, price).plus(usage_of(events, price))
+        return Budget(self._budget_limits(), used=used, price=price, shared=self._read_accounts)
+
+    def _answer_again(self, past: Past, answer_at: int) -> AgentAnswer:
         """The answer of an agent whose worker was lost after it was given; the model is not asked again."""
-        before = Budget(self._budget_limits(), used=usage_of(events[:answer_at], price), price=price)
+        before = self._budget_after(past, past.events[:answer_at])
         before.start_model_call()  # whether the budget let it go on, or made it sum up
         self._budget.reached = before.reached
-        return self._answer(events)
+        return self._answer(past.events)
 
     async def _run(self, app: App, past: Past) -> list[Event]:
         """Run to the end, or until a person or a child is needed; all events of the session."""
@@ -187,14 +196,16 @@ class Subagent:
             return {"new_message": answers_message(decisions)}
         return {"invocation_id": past[-1].invocation_id} if past else {"new_message": self._task()}
 
-    def _app(self, own_folder: str) -> App:
+    def _app(self, own_folder: str, *, is_restored: bool) -> App:
         agent = create_deep_agent(
             self._model,
             [
                 *self.children.tools(),
                 *mcp_tools(self._definition.mcp_servers, self._sandbox, os.environ),
             ],
-            instruction=self._definition.instruction + self.children.words(),
+            instruction=self._definition.instruction
+            + self.children.words()
+            + (WORKSPACE_RESTORED if is_restored else ""),
             backend=SandboxBackend(self._sandbox),
             built_in_tools=self._definition.tools,
             output_schema=self._schema,
@@ -213,7 +224,7 @@ class Subagent:
         return create_deep_app(
             agent,
             name=APP_NAME,
-            plugins=[JournalPlugin(self._journal)],
+            plugins=[CheckpointPlugin(self._checkpoints), JournalPlugin(self._journal)],
             budget=self._budget,
         )
 

@@ -121,6 +121,11 @@ CALL_INTERRUPTED = (
     "Interrupted: the run was cancelled or its process was lost before this call answered. Its effects may "
     "be partial: look before you repeat it."
 )
+WORKSPACE_RESTORED = (
+    "\n\nYour workspace was restored from a copy of its files, on another machine. What git ignores there, "
+    "what you did inside `.git`, wrote outside of the workspace or installed, and processes that you left "
+    "running may be gone: look before you rely on them."
+)
 CALL_PENDING = "This call has not answered yet. When it does, its result takes the place of this one."
 CALL_NOT_APPROVED = (
     "Not carried out: the call waited for an approval, and the user went on without giving it. Make the call "

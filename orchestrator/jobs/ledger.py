@@ -37,7 +37,7 @@ from orchestrator.jobs.failures import (
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.redis_errors import redis_failures
-from orchestrator.jobs.result import JobResult, Usage
+from orchestrator.jobs.result import JobResult, ResultSoFar, Usage
 from orchestrator.jobs.spec import JobSpec, TreeBounds
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.stored import entry_of_child, read, record_of, spec_of, submission
@@ -69,6 +69,7 @@ UNREAD = 2
 SCRIPTS = (
     "submit", "dispatch", "reject", "reap", "cancel",
     "register", "claim", "beat", "finish", "release", "fail_attempt", "park", "answer", "forget", "send",
+    "checkpoint",
 )  # fmt: skip
 
 
@@ -434,6 +435,17 @@ class Ledger:
         limits = (bounds.max_children, bounds.max_tree_children, *time, len(approvals))
         state = await self._run("park", job_id, token, KEPT_SECONDS, words, *limits, *requests, *submissions)
         return None if state is None else JobState(state)
+
+    async def checkpoint(
+        self, job_id: str, token: int, so_far: ResultSoFar, entry: Mapping[str, JsonValue] | None
+    ) -> bool:
+        """Keep what is reported of a job if it ends without its worker; False when the attempt lost the job.
+
+        `entry` goes into the journal in the same step, None when another host cannot go on from here.
+        """
+        stored = so_far.model_dump_json(exclude_defaults=True)
+        noted = "" if entry is None else json.dumps(entry)
+        return bool(await self._run("checkpoint", job_id, token, stored, noted))
 
     async def is_live(self, job_id: str) -> bool:
         """Whether the job exists and has not ended."""

@@ -32,6 +32,16 @@ class JobError(WireModel):
     retryable: bool = False
 
 
+class ResultSoFar(WireModel):
+    """What is known of a job's result before its end: reported if it ends without a worker."""
+
+    files_modified: tuple[FileChange, ...] = ()
+    """The first of them, where they are many."""
+    changes: BlobId | None = None
+    usage: Usage = Usage()
+    sandbox: str | None = None
+
+
 class JobResult(WireModel):
     """How a job ended and what it brought."""
 

@@ -110,12 +110,13 @@ async def test_a_worker_killed_in_an_approved_call_is_not_asked_about_again(plac
 
 
 class Mortal:
-    """Lets the journal's append number `dies_at` and all after it fail, as if the worker were gone."""
+    """Lets entry number `dies_at` of the journal and all after it fail, as if the worker were gone."""
 
     def __init__(self, bench: Bench) -> None:
-        self._append = bench.journal.append
+        self._append, self._checkpoint = bench.journal.append, bench.ledger.checkpoint
         self._left: int | None = None
-        bench.journal.append = self  # type: ignore[method-assign,assignment]
+        bench.journal.append = self.append  # type: ignore[method-assign,assignment]
+        bench.ledger.checkpoint = self.checkpoint  # type: ignore[method-assign,assignment]
 
     def dies_at(self, number: int | None) -> None:
         self._left = number
@@ -124,12 +125,19 @@ class Mortal:
     def died(self) -> bool:
         return self._left is not None and self._left <= 0
 
-    async def __call__(self, *arguments: object, **more: object) -> str:
+    async def append(self, *arguments: object, **more: object) -> str:
+        self._live()
+        return await self._append(*arguments, **more)  # type: ignore[arg-type]
+
+    async def checkpoint(self, *arguments: object) -> bool:
+        self._live()
+        return await self._checkpoint(*arguments)  # type: ignore[arg-type]
+
+    def _live(self) -> None:
         if self._left is not None:
             self._left -= 1
             if self._left <= 0:
                 raise LeaseLost("The worker is gone.")
-        return await self._append(*arguments, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -225,6 +233,8 @@ async def test_an_answer_does_not_count_where_the_conversation_begins_anew(
     monkeypatch.setattr("orchestrator.jobs.ledger.HEAD_START_SECONDS", 0)
     job_id = await bench.submit(make_spec("short", agent="guarded"))
     await bench.work_off()
+    (checkpoint,) = [e for e in await bench.journal.read(job_id) if e.type is EventType.CHECKPOINT]
+    await bench.blobs.delete(str(checkpoint.data["changes"]))
     (first,) = await bench.ledger.approvals()
     await bench.ledger.answer(first.id, YES)
     bench.worker = make_worker("w2", host="h2")

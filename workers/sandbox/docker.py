@@ -107,8 +107,10 @@ class DockerSandbox(ResidentSandbox):
         place: _Place,
         client: _LimitedClient,
         steward: Callable[[], Awaitable[Steward]],
+        files_id: str,
     ) -> None:
         super().__init__(client)
+        self.files_id = files_id
         self.spec = spec
         self.place = place
         self._limited = client
@@ -248,7 +250,7 @@ class DockerProvider:
 
     async def _start_on(self, steward: Steward, spec: SandboxSpec) -> DockerSandbox:
         """Prepare the workspace, start the container, await its resident; nothing stays when that fails."""
-        await steward.prepare(spec.job_id, spec.snapshot, overlay=self._overlay)
+        files_id = await steward.prepare(spec.job_id, spec.snapshot, overlay=self._overlay)
         place = _Place(self._names.container("sandbox", spec.job_id), self._networks.take())
         try:
             await self._engine.create_container(place.container, self._config(place, steward, spec))
@@ -259,7 +261,7 @@ class DockerProvider:
         except BaseException:
             await uninterrupted(self._leave(place, spec.job_id))
             raise
-        return DockerSandbox(spec, place, place.client, self._steward)
+        return DockerSandbox(spec, place, place.client, self._steward, files_id)
 
     async def _connect(self, sandbox: DockerSandbox, hosts: AllowedHosts) -> None:
         """Give a sandbox its way to the hosts that it may reach; without any, nothing listens in it."""

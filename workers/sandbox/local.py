@@ -53,6 +53,7 @@ _UNLIMITED_BYTES = 1 << 50
 """Stands for no limit where a number is wanted: a petabyte."""
 _EMPTY = "empty"
 _LABEL = "label.json"
+_FILES = "files"
 _JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -102,10 +103,10 @@ class LocalProvider:
             self._bound = await asyncio.to_thread(_mounts_work)
         before = await self._unpacked(spec.snapshot)
         try:
-            place = await asyncio.to_thread(self._prepare, spec, before)
+            place, files_id = await asyncio.to_thread(self._prepare, spec, before)
         except (OSError, subprocess.CalledProcessError) as error:
             raise SandboxStartFailed(f"the job's folder could not be made: {type(error).__name__}") from error
-        sandbox = LocalSandbox(place, before, spec.limits.disk_bytes)
+        sandbox = LocalSandbox(place, before, spec.limits.disk_bytes, files_id)
         try:
             yield sandbox
         finally:
@@ -150,8 +151,8 @@ class LocalProvider:
         await asyncio.to_thread(os.utime, folder)  # it is in use again
         return folder
 
-    def _prepare(self, spec: SandboxSpec, before: Path) -> Place:
-        """A job's folder; one that an earlier attempt left is taken over, its processes killed."""
+    def _prepare(self, spec: SandboxSpec, before: Path) -> tuple[Place, str]:
+        """A job's folder, and the id of its files; those of an earlier attempt stay, its processes do not."""
         folder = self._job_folder(spec.job_id)
         tree, tmp = folder / "tree", folder / "tmp"
         earlier = _read_label(folder)
@@ -164,10 +165,11 @@ class LocalProvider:
         (folder / _LABEL).write_text(json.dumps(asdict(label)))
         (folder / "snapshot").write_text(before.name)
         if not tree.exists():
+            (folder / _FILES).write_text(secrets.token_hex(8))
             copy_tree(before, tree)
         disk = spec.limits.disk_bytes or _UNLIMITED_BYTES
         memory = spec.limits.memory_bytes or _UNLIMITED_BYTES
-        return Place(token, tree, tmp, memory, disk, bound=bool(self._bound))
+        return Place(token, tree, tmp, memory, disk, bound=bool(self._bound)), _content(folder / _FILES)
 
     def _remove_unused_snapshots(self) -> int:
         used = {_content(folder / "snapshot") for folder in _folders_in(self._root / "jobs")}
@@ -215,9 +217,9 @@ class LocalSandbox(ResidentSandbox):
 
     kind: Literal["docker", "local"] = "local"
 
-    def __init__(self, place: Place, before: Path, max_disk_bytes: int | None) -> None:
+    def __init__(self, place: Place, before: Path, max_disk_bytes: int | None, files_id: str) -> None:
         """`max_disk_bytes`: how much the job may add to its snapshot."""
-        self.home = place.home
+        self.home, self.files_id = place.home, files_id
         self._paths = JobPaths(place.tree, place.tmp, bound=place.bound)
         self._operations = LocalOperations(self._paths)
         super().__init__(self._operations)

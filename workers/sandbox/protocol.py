@@ -176,6 +176,8 @@ class Sandbox(Protocol):
     kind: Literal["docker", "local"]
     home: str
     """The job's HOME, outside of its workspace, by one path for commands and file operations."""
+    files_id: str
+    """Names the files of its workspace: the same as the last attempt's only if it began with those."""
 
     async def run(self, command: Command, on_output: OutputSink | None = None) -> CommandResult:
         """Run a command to its end; when its time is over or the caller is cancelled, kill all of it."""

@@ -83,29 +83,32 @@ class Store:
             if leftover.lstat().st_mtime < before:
                 _delete(leftover)
 
-    def prepare(self, job: str, snapshot: str, *, overlay: bool) -> bool:
+    def prepare(self, job: str, snapshot: str, *, overlay: bool) -> str | None:
         """Make a job's folders on a snapshot; those of an earlier attempt stay as they are.
 
-        False when the snapshot is not unpacked here.
+        The id of these files, which others that are made for the job do not have; None when the snapshot is
+        not unpacked here.
         """
         with self._locked():
             base = self._path("snapshots", snapshot)
             if not base.exists():
-                return False
+                return None
             os.utime(base / "bytes")
             home = self._path("jobs", job)
             complete = "upper" if overlay else "tree"
             if (home / complete).exists():
-                return True
+                return (home / "files").read_text() if (home / "files").exists() else ""
             _delete(home)  # half made, or made for the other way
             home.mkdir()
+            files = uuid.uuid4().hex
+            (home / "files").write_text(files)
             (home / "snapshot").write_text(snapshot)
             if overlay:
                 _make_agents_folder(home / "work")
                 _make_agents_folder(home / "upper")
-                return True
+                return files
         self._copy(base / "tree", home)
-        return True
+        return files
 
     def _copy(self, source: Path, home: Path) -> None:
         """Give a job its own copy. Outside the lock: the snapshot is in use from here on, so it stays."""
@@ -315,8 +318,8 @@ def _operations(store: Store) -> dict[str, SlowOperation]:
     """What the worker may ask for; `workers.sandbox.steward_client` is the other end."""
 
     def prepare(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
-        there = store.prepare(arguments["job"], arguments["snapshot"], overlay=arguments["overlay"])
-        return {"prepared": there}, b""
+        files = store.prepare(arguments["job"], arguments["snapshot"], overlay=arguments["overlay"])
+        return {"files": files}, b""
 
     def unpack(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
         try:

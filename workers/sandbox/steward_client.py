@@ -103,8 +103,10 @@ class Steward:
         layers = f"lowerdir={lower},upperdir={home}/upper,workdir={home}/work"
         return {"type": "overlay", "device": "overlay", "o": f"{layers},userxattr,nosuid,nodev"}
 
-    async def prepare(self, job: str, snapshot: str | None, *, overlay: bool) -> None:
+    async def prepare(self, job: str, snapshot: str | None, *, overlay: bool) -> str:
         """Make a job's folders, its snapshot unpacked; what an earlier attempt left stays.
+
+        See `Sandbox.files_id` for what is returned.
 
         Raises:
             SnapshotUnusable: the archive is damaged or leaves its root.
@@ -112,8 +114,8 @@ class Steward:
         arguments = {"job": job, "snapshot": snapshot or EMPTY_SNAPSHOT, "overlay": overlay}
         for _try in range(_PREPARE_TRIES):  # another steward may evict between the two
             answer = await self._ask("prepare", arguments)
-            if answer["prepared"]:
-                return
+            if answer["files"] is not None:
+                return str(answer["files"])
             if snapshot is not None:
                 await self._unpack(snapshot)
         raise SandboxStartFailed(

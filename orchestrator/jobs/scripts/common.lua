@@ -253,6 +253,7 @@ local function finish(id, root, host, attempt, state, result, data)
   redis.call('ZREM', key('deadlines'), id)
   redis.call('ZADD', key('ended'), now_ms(), id)
   redis.call('DEL', key('messages', id), key('awaited', id))
+  redis.call('HDEL', key('job', id), 'so_far')
   redis.call('HSET', key('job', id), 'state', state, 'result', result, 'finished_at', now_ms(), 'token', 0,
     'dispatched', 0)
   data.state = state
@@ -289,10 +290,13 @@ local function free_by_host(workers, left, wire)
   return free
 end
 
--- The result of a job that no worker ended.
+-- The result of a job that no worker ended, with what it had done at its newest checkpoint.
 local function bare_result(id, state, attempt, ran_ms, submitted_at, started_at, kind, message)
   local now = now_ms()
-  return cjson.encode({job_id = id, state = state, success = false, attempts = tonumber(attempt),
-    queued_seconds = ((tonumber(started_at) or now) - submitted_at) / 1000, execution_seconds = ran_ms / 1000,
-    error = {type = kind, message = message, retryable = false}})
+  local result = cjson.decode(redis.call('HGET', key('job', id), 'so_far') or '{}')
+  result.job_id, result.state, result.success, result.attempts = id, state, false, tonumber(attempt)
+  result.queued_seconds = ((tonumber(started_at) or now) - submitted_at) / 1000
+  result.execution_seconds = ran_ms / 1000
+  result.error = {type = kind, message = message, retryable = false}
+  return cjson.encode(result)
 end

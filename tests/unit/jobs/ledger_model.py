@@ -51,6 +51,8 @@ class Job:
     """Since when it waits for children alone: its time runs."""
     deadline: int | None = None
     """When the reaper ends it."""
+    calls_kept: int = 0
+    """The model calls of its newest checkpoint."""
     history: list[str] = field(default_factory=lambda: ["queued"])
 
     @property
@@ -181,6 +183,13 @@ class Model:
         if not self._holds(job, token):
             return False
         self._end(job, state)
+        return True
+
+    def checkpoint(self, job_id: str, token: int, calls: int) -> bool:
+        job = self.jobs[job_id]
+        if not self._holds(job, token):
+            return False
+        job.calls_kept = calls
         return True
 
     def release(self, job_id: str, token: int) -> bool:

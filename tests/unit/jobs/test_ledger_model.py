@@ -24,6 +24,7 @@ from orchestrator.jobs.journal import EventType, Journal
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.ledger import Claim, Ledger
 from orchestrator.jobs.policy import AdmissionPolicy, TenantShare
+from orchestrator.jobs.result import ResultSoFar, Usage
 from orchestrator.jobs.spec import TreeBounds
 from orchestrator.jobs.state import JobState
 from tests.builders import make_result, make_spec, make_worker
@@ -200,6 +201,14 @@ class LedgerMachine(RuleBasedStateMachine):
         assert done == self.model.finish(job_id, token, str(state))
 
     @rule(claim=claims)
+    def checkpoint(self, claim: Claim) -> None:
+        job_id, token = claim.spec.id, claim.token
+        job = self.model.jobs[job_id]
+        so_far = ResultSoFar(usage=Usage(model_calls=job.attempt + 1))
+        done = self.run(self.ledger.checkpoint(job_id, token, so_far, {"changes": "b"}))
+        assert done == self.model.checkpoint(job_id, token, job.attempt + 1)
+
+    @rule(claim=claims)
     def release(self, claim: Claim) -> None:
         done = self.run(self.ledger.release(claim.spec.id, claim.token, "why"))
         assert done == self.model.release(claim.spec.id, claim.token)
@@ -298,7 +307,10 @@ class LedgerMachine(RuleBasedStateMachine):
         for record in self.run(self.ledger.get_many(self.model.jobs)):
             job = self.model.jobs[record.id]
             assert (record.state, record.attempt) == (job.state, job.attempt)
-            assert (self.run(self.ledger.result(record.id)) is not None) == (job.state in TERMINAL)
+            result = self.run(self.ledger.result(record.id))
+            assert (result is not None) == (job.state in TERMINAL)
+            if result is not None and result.error is not None:  # it ended without a worker
+                assert result.usage.model_calls == job.calls_kept
 
     @invariant()
     def nothing_is_held_by_what_does_not_run(self) -> None:
