@@ -52,6 +52,8 @@ COMMIT_RETRY_SECONDS = 0.25
 RETRY_PAUSE_SECONDS = 2.0
 """Before the second attempt; each later pause is four times as long. So three attempts outlast the restart of
 a Docker engine, and a host in trouble does not use up the attempts of every job that waits."""
+MAX_RETRY_PAUSE_SECONDS = 30.0
+"""A job with many attempts waits no longer than this: the sixth pause would take half an hour else."""
 INSIST_SECONDS = 0.2
 """Before Python 3.12 `wait_for` may lose a cancel, so it is repeated."""
 
@@ -193,7 +195,8 @@ class JobRunner:
         failure, claim = attempt.outcome.failure, attempt.claim
         may_help = failure is not None and failure.retryable and claim.attempt < claim.spec.max_attempts
         if may_help and attempt.stopped_by is None and lease.is_held:
-            await asyncio.sleep(RETRY_PAUSE_SECONDS * 4 ** (claim.attempt - 1))
+            pause = RETRY_PAUSE_SECONDS * 4 ** (claim.attempt - 1)
+            await asyncio.sleep(min(pause, MAX_RETRY_PAUSE_SECONDS))
 
     async def _work(self, attempt: _Attempt, lease: HeldLease, journal: AttemptJournal) -> None:
         """Sandbox, agent, changes. What it finds out goes into the outcome at once: it may be cancelled."""

@@ -39,10 +39,12 @@ class PrivateEngine:
         (self._folder / "docker.pid").unlink(missing_ok=True)
         folders = [f"--data-root={self._folder}/data", f"--exec-root={self._folder}/exec"]
         own = [f"--pidfile={self._folder}/docker.pid", "-H", self.host]
-        # Without a network: a second engine in the machine's namespace would take the first one's bridge away.
+        # A second engine in the machine's network namespace would take the first one's bridge away.
         command = ["unshare", "--net", "dockerd", "--bridge=none", "--iptables=false", *folders, *own]
         with (self._folder / "dockerd.log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            self._process = subprocess.Popen(  # noqa: ASYNC220 - it takes a millisecond
+                command, stdout=log, stderr=log, start_new_session=True
+            )
         deadline = time.monotonic() + START_SECONDS
         while not await asyncio.to_thread(self._answers):
             if self._process.poll() is not None or time.monotonic() > deadline:

@@ -103,7 +103,9 @@ async def leftovers(place: Installation) -> Leftovers:
 def _named(labels: Mapping[str, str], what: str) -> str:
     """A thing of the engine in words: role, job if it is one's, and what else tells it."""
     job = labels.get("fanout.job")
-    return " ".join(word for word in (labels.get("fanout.role", "?"), job and f"of {job}", f"({what})") if word)
+    return " ".join(
+        word for word in (labels.get("fanout.role", "?"), job and f"of {job}", f"({what})") if word
+    )
 
 
 def _names_in(folder: Path) -> list[str]:
@@ -112,7 +114,14 @@ def _names_in(folder: Path) -> list[str]:
 
 async def _keys(url: str) -> dict[str, str]:
     """Every key that does not go by itself, with what it holds."""
-    sizes = {"string": "strlen", "list": "llen", "set": "scard", "zset": "zcard", "hash": "hlen", "stream": "xlen"}
+    sizes = {
+        "string": "strlen",
+        "list": "llen",
+        "set": "scard",
+        "zset": "zcard",
+        "hash": "hlen",
+        "stream": "xlen",
+    }
     held: dict[str, str] = {}
     redis: Any = Redis.from_url(url, decode_responses=True)
     try:

@@ -24,7 +24,7 @@ class Step:
 
 
 def files_as_told(jobs: Mapping[str, JobEvidence]) -> list[str]:
-    """Each finished command has left its lines once, an interrupted one at most once, and nothing else is there."""
+    """A finished command has left its lines once, an interrupted one at most once; nothing else is there."""
     return [problem for job in jobs.values() for problem in _problems(job, jobs)]
 
 
@@ -115,7 +115,11 @@ def _made_file(job: JobEvidence, files: Mapping[str, str]) -> list[str]:
     ]
     content = files.get("made.txt", "")
     if any((answer.get("response") or {}).get("message") == CALL_INTERRUPTED for answer in answers):
-        return [] if content in {"", "start end\n", "start more end\n"} else [f"{job.id}: made.txt is {content!r}"]
+        return (
+            []
+            if content in {"", "start end\n", "start more end\n"}
+            else [f"{job.id}: made.txt is {content!r}"]
+        )
     return [] if content == "start more end\n" else [f"{job.id}: made.txt is {content!r}"]
 
 

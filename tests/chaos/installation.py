@@ -7,6 +7,7 @@ import os
 import shutil
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Self
 
 from config.agent_definitions import load_agent_definitions
 from config.settings import load_settings
@@ -43,7 +44,7 @@ class Installation:
         self._minutes = minutes
         self._stack = AsyncExitStack()
 
-    async def __aenter__(self) -> Installation:
+    async def __aenter__(self) -> Self:
         try:
             await self._start()
         except BaseException:
@@ -139,7 +140,5 @@ class Installation:
 
     async def _ready(self) -> None:
         async with asyncio.timeout(START_SECONDS), self.client() as client:
-            while len(await client.workers()) < WORKERS:
+            while len(await client.workers()) < WORKERS:  # noqa: ASYNC110 - Redis has no event for it
                 await asyncio.sleep(0.2)
-
-

@@ -123,7 +123,7 @@ def planned_jobs(seed: int) -> Iterator[PlannedJob]:
         kind = JOB_KINDS[name]
         number += 1
         yield PlannedJob(
-            id=f"chaos-{seed}-{number}",
+            id=f"chaos-{seed}-{number:06}",  # sortable, as ids are
             kind=name,
             description=f"chaos {name} {_between(random, kind.sleep_seconds)}",
             agent=kind.agent,

@@ -1,8 +1,8 @@
-"""The proofs: each takes what a run left and returns its violations in words. None returned is a proof held."""
+"""The proofs: each takes what a run left and returns its violations in words; none is a proof that holds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from orchestrator.jobs.journal import EventType, JournalEvent
 from orchestrator.jobs.state import TERMINAL_STATES, JobState
@@ -105,8 +105,10 @@ def nothing_left(left: Leftovers, *, workers_live: bool) -> list[str]:
     return found + [f"the files of {name} are left" for name in left.folders]
 
 
-STAYING = ("job", "journal", "jobs", "ended", "tree", "children", "offspring", "idempotency", "worker", "workers",
-           "sequence", "fence", "turns", "approval")  # fmt: skip
+STAYING = (
+    "job", "journal", "jobs", "ended", "tree", "children", "offspring", "idempotency",
+    "worker", "workers", "approval", "sequence", "fence", "turns",
+)  # fmt: skip
 """Families of the ledger's keys that outlive a job: what is known of it, and counters."""
 
 
@@ -117,6 +119,3 @@ def _may_stay(key: str) -> bool:
 
 def _order(event: JournalEvent) -> tuple[int, ...]:
     return tuple(int(part) for part in event.id.split("-"))
-
-
-Proof = Callable[[Jobs], list[str]]

@@ -81,12 +81,14 @@ class Report:
             f"jobs        {figures['jobs']}  ({_counted(figures['jobs_by_kind'])})",
             f"ended       {_counted(figures['jobs_by_state'])}",
             f"faults      {figures['faults']}  ({_counted(figures['faults_by_kind'])})",
-            f"sandboxes   {figures['sandboxes']}, of later attempts {figures['resumed']} resumed, "
-            f"{figures['restarted']} restarted",
+            f"sandboxes   {figures['sandboxes']}",
+            f"again       {figures['resumed']} resumed, {figures['restarted']} restarted",
             "recoveries  seconds from a fault until the job was at work again; p50 / p95 / max",
         ]
         for kind, spread in figures["recoveries"].items():
-            lines.append(f"  {kind:20} {_seconds(spread['all'])}   no other fault: {_seconds(spread['alone'])}")
+            lines.append(
+                f"  {kind:20} {_seconds(spread['all'])}   no other fault: {_seconds(spread['alone'])}"
+            )
         lines += [f"left out    {what}" for what in self.left_out]
         for proof, violations in self.violations.items():
             lines.append(f"{'holds' if not violations else 'VIOLATED':11} {proof}")
@@ -112,7 +114,7 @@ def _spread(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def _seconds(spread: Mapping[str, float]) -> str:
-    return f"{spread['count']:4.0f} × {spread['p50']:5.1f} / {spread['p95']:5.1f} / {spread['max']:5.1f}"
+    return f"{spread['count']:4.0f} x {spread['p50']:5.1f} / {spread['p95']:5.1f} / {spread['max']:5.1f}"
 
 
 def _counted(counts: Mapping[str, int]) -> str:

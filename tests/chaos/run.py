@@ -17,8 +17,8 @@ from tests.chaos.recoveries import recoveries
 from tests.chaos.report import Report
 from tests.chaos.workload import Workload
 
-WINDOW = WORKERS * CONCURRENCY + 2
-"""Jobs under way: the places are full, and nearly nothing queues, so that a recovery is one."""
+WINDOW = (WORKERS - 1) * CONCURRENCY + 2
+"""Jobs under way: with one worker gone nearly nothing queues, so a recovery is no wait for a place."""
 END_SECONDS = 300.0
 """For what is under way when all faults are healed; jobs take seconds."""
 GONE_SECONDS = 45.0
@@ -107,7 +107,9 @@ def _keep(folder: Path, place: Installation, report: Report) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for log in place.folder.glob("worker-*.log"):
         shutil.copy(log, folder)
-    (folder / "faults.json").write_text(json.dumps([vars(fault) | {"hit": vars(fault.hit)} for fault in report.faults], indent=1))
+    (folder / "faults.json").write_text(
+        json.dumps([vars(fault) | {"hit": vars(fault.hit)} for fault in report.faults], indent=1)
+    )
     lives = [vars(life) | {"worker": n} for n, worker in enumerate(place.workers) for life in worker.lives]
     (folder / "workers.json").write_text(json.dumps(lives, indent=1))
     told = " ".join(word for words in report.violations.values() for word in words)

@@ -30,7 +30,7 @@ class Fault(ABC):
     async def inject(self) -> Hit | None:
         """Break it; None when there was nothing to break."""
 
-    async def heal(self) -> None:
+    async def heal(self) -> None:  # noqa: B027 - most faults need none
         """Nothing, where a supervisor or the next attempt mends it."""
 
     def _worker(self) -> SupervisedWorker:
