@@ -21,6 +21,7 @@ from orchestrator.jobs.failures import (
     JobFailure,
     LeaseLost,
     LedgerUnavailable,
+    SandboxFailure,
     UnknownAgent,
 )
 from orchestrator.jobs.journal import EventType, Journal
@@ -195,8 +196,7 @@ class JobRunner:
         failure, claim = attempt.outcome.failure, attempt.claim
         may_help = failure is not None and failure.retryable and claim.attempt < claim.spec.max_attempts
         if may_help and attempt.stopped_by is None and lease.is_held:
-            pause = RETRY_PAUSE_SECONDS * 4 ** (claim.attempt - 1)
-            await asyncio.sleep(min(pause, MAX_RETRY_PAUSE_SECONDS))
+            await asyncio.sleep(retry_pause_seconds(claim.attempt))
 
     async def _work(self, attempt: _Attempt, lease: HeldLease, journal: AttemptJournal) -> None:
         """Sandbox, agent, changes. What it finds out goes into the outcome at once: it may be cancelled."""
@@ -306,7 +306,10 @@ class JobRunner:
             lambda: commit(self._ledger, self._journal, claim, result, shown, messages_read=read)
         ):
             return None
-        await self._provider.discard(job_id)
+        try:
+            await self._provider.discard(job_id)
+        except SandboxFailure as left:  # the job has ended all the same, and a reaper finds its files
+            log.warning("files not discarded", error=type(left).__name__)
         return result
 
     async def _insist(self, ask: Callable[[], object]) -> bool:
@@ -319,6 +322,11 @@ class JobRunner:
                 if elapsed_clock() > until:
                     return False
                 await asyncio.sleep(COMMIT_RETRY_SECONDS)
+
+
+def retry_pause_seconds(attempt: int) -> float:
+    """How long to wait after an attempt that failed."""
+    return float(min(RETRY_PAUSE_SECONDS * 4 ** (attempt - 1), MAX_RETRY_PAUSE_SECONDS))
 
 
 def _result(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:

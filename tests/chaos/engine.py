@@ -66,6 +66,10 @@ class PrivateEngine:
         self._process.kill()
         await asyncio.to_thread(self._process.wait)
 
+    def send(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def containers(self, owner: str, role: str | None = None) -> list[dict[str, Any]]:
         """The owner's containers, by age; blocks."""
         labels = [f"fanout.owner={owner}", *([f"fanout.role={role}"] if role else [])]

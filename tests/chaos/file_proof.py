@@ -87,7 +87,10 @@ def _compared(told: list[Step], lines: list[Line]) -> list[str]:
 
 def overlapping(lines: list[Line], events: list[JournalEvent]) -> list[str]:
     """Containers that wrote in between each other, or after the next attempt's sandbox was ready."""
-    ready = [event.at for event in events if event.type is EventType.SANDBOX_READY]
+    attempts = [event for event in events if event.type is EventType.SANDBOX_READY]
+    if any(event.data.get("sandbox") == "local" for event in attempts):
+        return []  # all of this machine is one place
+    ready = [event.at for event in attempts]
     times: dict[str, list[float]] = defaultdict(list)
     for line in lines:
         times[line.place].append(line.at)

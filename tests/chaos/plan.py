@@ -92,10 +92,13 @@ FAULT_KINDS = {
     "redis killed": FaultKind(3, (0.2, 6.0)),
     "network cut": FaultKind(3, (1.0, 20.0)),
     "network swallows": FaultKind(3, (1.0, 20.0)),
+    "answers lost": FaultKind(3, (0.5, 8.0)),
     "container killed": FaultKind(5, needs_docker=True),
     "resident killed": FaultKind(3, needs_docker=True),
     "steward killed": FaultKind(3, needs_docker=True),
     "engine killed": FaultKind(1, (0.0, 5.0), needs_docker=True),
+    "engine stopped": FaultKind(1, (2.0, 20.0), needs_docker=True),
+    "power failure": FaultKind(1, (0.0, 4.0)),
     "disk full": FaultKind(2, (2.0, 12.0)),
     "wrong clock": FaultKind(2, (15.0, 45.0)),
 }

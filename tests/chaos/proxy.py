@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Collection
 from typing import Literal
 
-Mode = Literal["pass", "cut", "swallow"]
+Mode = Literal["pass", "cut", "swallow", "no answers"]
 CHUNK_BYTES = 64 * 1024
 
 
@@ -14,7 +15,8 @@ class Proxy:
     """A TCP proxy in front of one port of the loopback interface.
 
     `cut` ends all connections and refuses new ones. `swallow` keeps and takes connections and lets nothing
-    through, as a network does that loses packets; what it swallowed is lost with its connection.
+    through, as a network does that loses packets; what it swallowed is lost with its connection. `no answers`
+    lets through what is asked, and ends a connection instead of passing an answer on.
     """
 
     def __init__(self, target: int) -> None:
@@ -50,8 +52,8 @@ class Proxy:
             back, upstream = await asyncio.open_connection("127.0.0.1", self._target)
             self._open.add(upstream)
             copies = [
-                asyncio.create_task(self._copy(reader, upstream)),
-                asyncio.create_task(self._copy(back, writer)),
+                asyncio.create_task(self._copy(reader, upstream, {"pass", "no answers"})),
+                asyncio.create_task(self._copy(back, writer, {"pass"})),
             ]
             await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
             for copy in copies:
@@ -64,9 +66,13 @@ class Proxy:
                     self._open.discard(end)
                     end.transport.abort()
 
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _copy(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, when: Collection[Mode]
+    ) -> None:
         with contextlib.suppress(OSError):
             while chunk := await reader.read(CHUNK_BYTES):
-                if self._mode == "pass":
+                if self._mode in when:
                     writer.write(chunk)
                     await writer.drain()
+                elif self._mode == "no answers":
+                    return

@@ -23,6 +23,7 @@ END_SECONDS = 300.0
 """For what is under way when all faults are healed; jobs take seconds."""
 GONE_SECONDS = 45.0
 """The promise is 30 s after a job's end; the rest is for a busy machine."""
+GONE_LOOK_SECONDS = 5.0
 PROGRESS_SECONDS = 15.0
 
 
@@ -87,7 +88,8 @@ async def _gone(place: Installation) -> list[str]:
         found = proofs.nothing_left(await evidence.leftovers(place), workers_live=True)
         if not found or time.monotonic() > until:
             return found
-        await asyncio.sleep(1)
+        _say(f"still there: {'; '.join(found)}")
+        await asyncio.sleep(GONE_LOOK_SECONDS)
 
 
 async def _ended(place: Installation) -> list[str]:

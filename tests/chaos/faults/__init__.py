@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tests.chaos.faults.base import Fault
-from tests.chaos.faults.engine import EngineKilled
+from tests.chaos.faults.engine import EngineKilled, EngineStopped
 from tests.chaos.faults.machine import DiskFull, WrongClock
-from tests.chaos.faults.network import NetworkCut, NetworkSwallows
+from tests.chaos.faults.network import AnswersLost, NetworkCut, NetworkSwallows
+from tests.chaos.faults.power import PowerFailure
 from tests.chaos.faults.redis import RedisKilled
 from tests.chaos.faults.sandboxes import ContainerKilled, ResidentKilled, StewardKilled
 from tests.chaos.faults.workers import WorkerKilled, WorkerStopped, WorkerToldToEnd
@@ -19,10 +20,13 @@ _CLASSES: dict[str, type[Fault]] = {
     "redis killed": RedisKilled,
     "network cut": NetworkCut,
     "network swallows": NetworkSwallows,
+    "answers lost": AnswersLost,
     "container killed": ContainerKilled,
     "resident killed": ResidentKilled,
     "steward killed": StewardKilled,
     "engine killed": EngineKilled,
+    "engine stopped": EngineStopped,
+    "power failure": PowerFailure,
     "disk full": DiskFull,
     "wrong clock": WrongClock,
 }

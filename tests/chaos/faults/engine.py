@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 from tests.chaos.faults.base import Fault, Hit
 
@@ -21,8 +22,25 @@ class EngineKilled(Fault):
         return Hit(everybody=True)
 
     async def heal(self) -> None:
+        if self._place.engine is None:
+            return
         try:
-            if self._place.engine is not None:
-                await self._place.engine.start()
+            await self._place.engine.start()
         finally:
+            _busy.release()
+
+
+class EngineStopped(EngineKilled):
+    """The daemon hangs; what is asked of it is answered much later."""
+
+    async def inject(self) -> Hit | None:
+        if self._place.engine is None:
+            return None
+        await _busy.acquire()
+        self._place.engine.send(signal.SIGSTOP)
+        return Hit(everybody=True)
+
+    async def heal(self) -> None:
+        if self._place.engine is not None:
+            self._place.engine.send(signal.SIGCONT)
             _busy.release()

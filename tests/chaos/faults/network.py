@@ -22,6 +22,12 @@ class NetworkCut(Fault):
         self._worker().proxy.set_mode("pass")
 
 
+class AnswersLost(NetworkCut):
+    """What is asked arrives, and its answer does not."""
+
+    mode = "no answers"
+
+
 class NetworkSwallows(NetworkCut):
     """Connections stay, and nothing comes through."""
 
