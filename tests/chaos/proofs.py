@@ -112,9 +112,14 @@ STAYING = (
 """Families of the ledger's keys that outlive a job: what is known of it, and counters."""
 
 
+MESSAGES = ("fanout:queue:_kombu.binding.", "fanout:queue:unacked")
+"""The broker's: its routes, and messages that a worker had just been given when it died. Those come back after
+the visibility timeout and claim nothing."""
+
+
 def _may_stay(key: str) -> bool:
     _, family, *_ = key.split(":")
-    return family in STAYING or "_kombu.binding" in key
+    return family in STAYING or key.startswith(MESSAGES)
 
 
 def _order(event: JournalEvent) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 _FILLER = ".filler"
+_PAGE_BYTES = 4096
 
 
 class SmallDisk:
@@ -22,10 +23,14 @@ class SmallDisk:
         subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", self._folder], check=True)
 
     def fill(self) -> None:
-        """Leave no byte free."""
-        space = os.statvfs(self._folder)
-        with (self._folder / _FILLER).open("wb") as filler:
-            os.posix_fallocate(filler.fileno(), 0, max(space.f_bavail, 1) * space.f_frsize)
+        """Leave no page free, whatever else is written meanwhile."""
+        with (self._folder / _FILLER).open("ab") as filler:
+            piece = self._size_bytes
+            while piece >= _PAGE_BYTES:
+                try:
+                    os.posix_fallocate(filler.fileno(), os.fstat(filler.fileno()).st_size, piece)
+                except OSError:
+                    piece //= 2
 
     def free(self) -> None:
         (self._folder / _FILLER).unlink(missing_ok=True)
