@@ -112,9 +112,9 @@ STAYING = (
 """Families of the ledger's keys that outlive a job: what is known of it, and counters."""
 
 
-MESSAGES = ("fanout:queue:_kombu.binding.", "fanout:queue:unacked")
-"""The broker's: its routes, and messages that a worker had just been given when it died. Those come back after
-the visibility timeout and claim nothing."""
+MESSAGES = ("fanout:queue:_kombu.", "fanout:queue:unacked")
+"""The broker's: its routes, and messages that a worker was just given when it died; they come back after the
+visibility timeout and claim nothing."""
 
 
 def _may_stay(key: str) -> bool:
