@@ -111,7 +111,8 @@ CONVERSATIONS = (
         step(2, "leaf-{{1}}.txt", "{{2}}"),
         DONE,
     ),
-    conversation(r"chaos (?:cancelled|late) (\S+)", step(1), DONE),
+    # Each attempt that is lost costs these a step: they must not come to their end before they are ended.
+    conversation(r"chaos (?:cancelled|late) (\S+)", *(step(number) for number in range(1, 30)), DONE),
     conversation(r"chaos broken (\S+)", step(1), {"raise": "broken on purpose"}),
 )
 
