@@ -36,6 +36,7 @@ from workers.commit import commit
 from workers.deadline import deadline
 from workers.heartbeat import Heartbeats, HeldLease, elapsed_clock
 from workers.outcome import Outcome
+from workers.sandbox.errors import SandboxDied
 from workers.sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
 from workers.session_journal import AttemptJournal
 from workers.subagent import Subagent, limit_failure
@@ -273,13 +274,16 @@ class JobRunner:
             outcome.failure = outcome.failure or _as_failure(error)
 
     async def _store_changes(self, sandbox: Sandbox, outcome: Outcome, seconds: float) -> None:
-        async with asyncio.timeout(seconds):
-            with await sandbox.changes() as bundle:
-                files = await asyncio.to_thread(_files, bundle)
-                if files:
-                    bundle.seek(0)
-                    outcome.changes = await self._blobs.put_file(bundle)
-                    outcome.files = files  # both or none: nothing is listed that cannot be had
+        try:
+            async with asyncio.timeout(seconds):
+                with await sandbox.changes() as bundle:
+                    files = await asyncio.to_thread(_files, bundle)
+                    if files:
+                        bundle.seek(0)
+                        outcome.changes = await self._blobs.put_file(bundle)
+                        outcome.files = files  # both or none: nothing is listed that cannot be had
+        except TimeoutError:  # an engine that hangs now may answer the next attempt
+            raise SandboxDied(f"The job's changes could not be had within {seconds:g} s.") from None
 
     async def _conclude(self, claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult | None:
         """Tell the ledger how the attempt ended; the result when that ended the job."""

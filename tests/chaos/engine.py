@@ -17,7 +17,7 @@ import docker
 IMAGE = "fanout/base:latest"
 """The steward's image; the jobs of a run need no more."""
 START_SECONDS = 120.0
-"""dockerd gives up after 15 s when a busy machine has not started its containerd by then: it is tried again."""
+"""dockerd gives up when a busy machine has not started its containerd within 15 s: it is tried again."""
 STOP_SECONDS = 20.0
 
 

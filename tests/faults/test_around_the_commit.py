@@ -1,4 +1,4 @@
-"""What fails once a job's result is committed changes nothing for whoever waits for it."""
+"""What fails when the agent is done, before its result is committed and after."""
 
 from __future__ import annotations
 
@@ -44,3 +44,21 @@ async def test_files_that_cannot_be_discarded_do_not_fail_a_job_that_succeeded(
 
 def test_a_job_with_many_attempts_does_not_wait_for_hours() -> None:
     assert [retry_pause_seconds(attempt) for attempt in (1, 2, 3, 100)] == [2, 8, 30, 30]
+
+
+async def test_changes_that_take_too_long_are_asked_for_by_the_next_attempt(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.job_runner.CHANGES_SECONDS", 0.2)
+    monkeypatch.setattr("workers.job_runner.RETRY_PAUSE_SECONDS", 0.0)
+    bench.provider.changes_may_go_on.clear()
+    job_id = await bench.submit(make_spec("write"))
+    await bench.run(bench.arrived.get_nowait())
+    monkeypatch.undo()
+    bench.provider.changes_may_go_on.set()
+
+    await bench.work_off()
+
+    result = await bench.ended(job_id)
+    assert (result.state, result.attempts) == (JobState.SUCCEEDED, 2)
+    assert [file.path for file in result.files_modified] == ["file"]
