@@ -56,7 +56,7 @@ class AttemptJournal:
         self._lease.check()
         claim = self._lease.claim
         self._tell(kind, data)
-        await self._journal.append(claim.spec.id, claim.attempt, kind, data, line)
+        await self._journal.append(claim.spec.id, claim.attempt, kind, data, line, token=claim.token)
 
     def _tell(self, kind: EventType, data: dict[str, JsonValue]) -> None:
         if kind is EventType.MODEL_REQUEST:

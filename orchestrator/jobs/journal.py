@@ -18,7 +18,7 @@ from uuid import uuid4
 from pydantic import JsonValue
 from redis.asyncio import Redis
 
-from orchestrator.jobs.failures import UnknownJob
+from orchestrator.jobs.failures import LeaseLost, UnknownJob
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.outage import through_outage
 from orchestrator.jobs.redis_errors import redis_failures
@@ -34,10 +34,13 @@ APPENDED_SECONDS = 60
 """How long an append is remembered: the Redis client asks again by itself, within seconds."""
 
 _APPEND = """
--- KEYS: journal, job, bell, request. ARGV: id, type, attempt, data, line or '', seconds to remember it.
+-- KEYS: journal, job, bell, request. ARGV: id, type, attempt, data, line or '', seconds to remember it,
+-- token or ''.
+-- Returns the event's id, or false when the attempt of that token no longer holds the job.
 -- A request whose answer got lost comes again under the same name and finds the event that it made.
 local known = redis.call('GET', KEYS[4])
 if known then return known end
+if ARGV[7] ~= '' and redis.call('HGET', KEYS[2], 'token') ~= ARGV[7] then return false end
 local event = redis.call('XADD', KEYS[1], '*', 'type', ARGV[2], 'attempt', ARGV[3], 'data', ARGV[4])
 redis.call('SET', KEYS[4], event, 'EX', ARGV[6])
 if ARGV[5] ~= '' then redis.call('HSET', KEYS[2], 'last_event', ARGV[5]) end
@@ -100,17 +103,27 @@ class Journal:
         kind: EventType,
         data: Mapping[str, JsonValue],
         line: str | None = None,
+        *,
+        token: int | None = None,
     ) -> str:
         """Add an event and ring; the event's id. `line` becomes the record's `last_event`.
 
+        With a claim's `token` only while that claim holds the job: a process may be paused, and go on between
+        a look at its lease and this.
+
         Raises:
+            LeaseLost: the claim of `token` no longer holds the job; nothing is added.
             LedgerUnavailable: Redis does not answer.
         """
         request = self._keys.appended(uuid4().hex)
         keys = [self._keys.journal(job_id), self._keys.job(job_id), self._keys.bell(job_id), request]
         event: list[str | int] = [str(kind), attempt, json.dumps(data)]
         with redis_failures():
-            return str(await self._append(keys=keys, args=[job_id, *event, line or "", APPENDED_SECONDS]))
+            fence = "" if token is None else token
+            added = await self._append(keys=keys, args=[job_id, *event, line or "", APPENDED_SECONDS, fence])
+        if added is None:
+            raise LeaseLost("Another attempt holds the job.")
+        return str(added)
 
     async def read(self, job_id: str, after: str = BEGINNING, count: int | None = None) -> list[JournalEvent]:
         """The events that stand in the journal after the id `after`, oldest first."""
