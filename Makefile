@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench images clean
+.PHONY: help setup demo test check bench chaos images clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -31,6 +31,9 @@ check: $(TOOLS) ## style, types, who imports whom
 
 bench: $(TOOLS) ## measure latencies and throughput on this machine
 	@$(BIN)/python -m tests.benchmarks --json -
+
+chaos: $(TOOLS) ## ten minutes of jobs while everything breaks, then proofs that nothing was lost; needs root
+	@$(BIN)/python -m tests.chaos --minutes 10
 
 images: $(STAMP) ## build the sandbox images, from Debian packages where no registry is reachable
 	@$(BIN)/fanout images build --bootstrap

@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 from celery import Celery, signals
 from kombu.transport import TRANSPORT_ALIASES
-from kombu.transport.redis import Channel, Transport
+from kombu.transport.redis import Channel, QoS, Transport
 
 from orchestrator.jobs.queue import broker_options, celery_url
 from workers.bootstrap import load_worker_settings, worker
@@ -18,8 +18,21 @@ from workers.bootstrap import load_worker_settings, worker
 log = structlog.get_logger(__name__)
 
 
+class SteadyQoS(QoS):
+    """Lets unacknowledged messages go when they cannot be put back: as kombu has it, that ends the worker."""
+
+    def restore_unacked_once(self, stderr: Any = None) -> None:
+        """Put them back if Redis is there; the ledger dispatches again what does not arrive."""
+        try:
+            super().restore_unacked_once(stderr)  # type: ignore[no-untyped-call] # kombu's types have gaps
+        except Exception as error:  # noqa: BLE001 - half closed connections fail in many ways
+            log.warning("messages not put back", error=type(error).__name__)
+
+
 class SteadyChannel(Channel):
     """Drops what is no message: as kombu has it, one such entry of a queue ends the worker."""
+
+    QoS = SteadyQoS
 
     def _brpop_read(self, **options: Any) -> Any:
         try:

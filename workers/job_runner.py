@@ -38,6 +38,7 @@ from workers.deadline import deadline
 from workers.heartbeat import Heartbeats, HeldLease, elapsed_clock
 from workers.opening import opened
 from workers.outcome import Outcome
+from workers.sandbox.errors import SandboxDied
 from workers.sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
 from workers.session_journal import AttemptJournal
 from workers.subagent import Subagent, limit_failure
@@ -55,6 +56,8 @@ COMMIT_RETRY_SECONDS = 0.25
 RETRY_PAUSE_SECONDS = 2.0
 """Before the second attempt; each later pause is four times as long. So three attempts outlast the restart of
 a Docker engine, and a host in trouble does not use up the attempts of every job that waits."""
+MAX_RETRY_PAUSE_SECONDS = 30.0
+"""A job with many attempts waits no longer than this: the sixth pause would take half an hour else."""
 INSIST_SECONDS = 0.2
 """Before Python 3.12 `wait_for` may lose a cancel, so it is repeated."""
 
@@ -208,7 +211,7 @@ class JobRunner:
             failure is not None and failure.retryable and claim.attempt < claim.spec.max_attempts
         )
         if may_help and attempt.stopped_by is None and lease.is_held:
-            await asyncio.sleep(RETRY_PAUSE_SECONDS * 4 ** (claim.attempt - 1))
+            await asyncio.sleep(retry_pause_seconds(claim.attempt))
 
     async def _work(self, attempt: _Attempt, lease: HeldLease, journal: AttemptJournal) -> None:
         """Sandbox, agent, changes. What it finds out goes into the outcome at once: it may be cancelled."""
@@ -296,13 +299,16 @@ class JobRunner:
             outcome.failure = outcome.failure or _as_failure(error)
 
     async def _store_changes(self, sandbox: Sandbox, outcome: Outcome, seconds: float) -> None:
-        async with asyncio.timeout(seconds):
-            with await sandbox.changes() as bundle:
-                files = await asyncio.to_thread(_files, bundle)
-                if files:
-                    bundle.seek(0)
-                    outcome.changes = await self._blobs.put_file(bundle)
-                    outcome.files = files  # both or none: nothing is listed that cannot be had
+        try:
+            async with asyncio.timeout(seconds):
+                with await sandbox.changes() as bundle:
+                    files = await asyncio.to_thread(_files, bundle)
+                    if files:
+                        bundle.seek(0)
+                        outcome.changes = await self._blobs.put_file(bundle)
+                        outcome.files = files  # both or none: nothing is listed that cannot be had
+        except TimeoutError:  # an engine that hangs now may answer the next attempt
+            raise SandboxDied(f"The job's changes could not be had within {seconds:g} s.") from None
 
     async def _conclude(self, claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult | None:
         """Tell the ledger how the attempt ended; the result when that ended the job."""
@@ -337,8 +343,8 @@ class JobRunner:
             await outcome.checkpoints.drop()
         try:
             await self._provider.discard(job_id)
-        except SandboxFailure as error:
-            log.warning("the job's files were not removed, the reaper tries again", error=str(error))
+        except SandboxFailure as left:  # the job has ended all the same, and a reaper finds its files
+            log.warning("files not discarded", error=type(left).__name__)
         return result
 
     async def _insist(self, ask: Callable[[], object]) -> bool:
@@ -351,6 +357,11 @@ class JobRunner:
                 if elapsed_clock() > until:
                     return False
                 await asyncio.sleep(COMMIT_RETRY_SECONDS)
+
+
+def retry_pause_seconds(attempt: int) -> float:
+    """How long to wait after an attempt that failed."""
+    return float(min(RETRY_PAUSE_SECONDS * 4 ** (attempt - 1), MAX_RETRY_PAUSE_SECONDS))
 
 
 def _result(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:

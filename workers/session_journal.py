@@ -71,7 +71,9 @@ class AttemptJournal:
 
         async def append() -> None:
             self._lease.check()
-            await self._journal.append(claim.spec.id, claim.attempt, kind, data, line, name=name, used=used)
+            await self._journal.append(
+                *(claim.spec.id, claim.attempt, kind, data, line), name=name, used=used, token=claim.token
+            )
 
         await through_outage(append)
 

@@ -18,7 +18,7 @@ from uuid import uuid4
 from pydantic import Field, JsonValue
 from redis.asyncio import Redis
 
-from orchestrator.jobs.failures import UnknownJob
+from orchestrator.jobs.failures import LeaseLost, UnknownJob
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.outage import through_outage
 from orchestrator.jobs.redis_errors import redis_failures
@@ -34,24 +34,26 @@ APPENDED_SECONDS = 60
 """How long an append is remembered: the Redis client asks again by itself, within seconds."""
 
 _APPEND = """
--- KEYS: journal, job, bell, request. ARGV: id, type, attempt, data, line or '', seconds to remember it, the
--- keys' prefix, then name and amount of what the event tells was consumed: it is charged to the job, to all
--- above it and to its tree, as far as they are still known.
+-- KEYS: journal, job, bell, request. ARGV: id, type, attempt, data, line or '', seconds to remember it,
+-- token or '', the keys' prefix, then name and amount of what the event tells was consumed: it is charged to
+-- the job, to all above it and to its tree, as far as they are still known.
+-- Returns the event's id, or false when the attempt of that token no longer holds the job.
 -- A request whose answer got lost comes again under the same name and finds the event that it made.
 local known = redis.call('GET', KEYS[4])
 if known then return known end
+if ARGV[7] ~= '' and redis.call('HGET', KEYS[2], 'token') ~= ARGV[7] then return false end
 local event = redis.call('XADD', KEYS[1], '*', 'type', ARGV[2], 'attempt', ARGV[3], 'data', ARGV[4])
 redis.call('SET', KEYS[4], event, 'EX', ARGV[6])
 if ARGV[5] ~= '' then redis.call('HSET', KEYS[2], 'last_event', ARGV[5]) end
 redis.call('PUBLISH', KEYS[3], ARGV[1])
-if not ARGV[8] then return event end
+if not ARGV[9] then return event end
 local function charge(id)
-  for at = 8, #ARGV, 2 do redis.call('HINCRBYFLOAT', ARGV[7] .. ':usage:' .. id, ARGV[at], ARGV[at + 1]) end
+  for at = 9, #ARGV, 2 do redis.call('HINCRBYFLOAT', ARGV[8] .. ':usage:' .. id, ARGV[at], ARGV[at + 1]) end
 end
 local id, root = ARGV[1], redis.call('HGET', KEYS[2], 'root')
 local is_charged = false
 while id and id ~= '' do
-  local job = redis.call('HMGET', ARGV[7] .. ':job:' .. id, 'root', 'parent')
+  local job = redis.call('HMGET', ARGV[8] .. ':job:' .. id, 'root', 'parent')
   if not job[1] then break end
   charge(id)
   is_charged = is_charged or id == root
@@ -120,23 +122,30 @@ class Journal:
         *,
         name: str | None = None,
         used: Mapping[str, float] | None = None,
+        token: int | None = None,
     ) -> str:
         """Add an event and ring; the event's id. `line` becomes the record's `last_event`.
 
         Asking again under the same `name`, within `APPENDED_SECONDS`, adds nothing more. What it tells was
         `used`, by the names of `Usage`, is charged in the same step, and once, to the job, to all jobs above
-        it and to its tree.
+        it and to its tree. With a claim's `token` only while that claim holds the job: a process may be
+        paused, and go on between a look at its lease and this.
 
         Raises:
+            LeaseLost: the claim of `token` no longer holds the job; nothing is added.
             LedgerUnavailable: Redis does not answer.
         """
         request = self._keys.appended(name or uuid4().hex)
         keys = [self._keys.journal(job_id), self._keys.job(job_id), self._keys.bell(job_id), request]
         event: list[str | int] = [str(kind), attempt, json.dumps(data)]
         charged = [value for pair in (used or {}).items() for value in pair]
-        more = [line or "", APPENDED_SECONDS, self._keys.prefix, *charged]
+        fence = "" if token is None else token
+        more = [line or "", APPENDED_SECONDS, fence, self._keys.prefix, *charged]
         with redis_failures():
-            return str(await self._append(keys=keys, args=[job_id, *event, *more]))
+            added = await self._append(keys=keys, args=[job_id, *event, *more])
+        if added is None:
+            raise LeaseLost("Another attempt holds the job.")
+        return str(added)
 
     async def read(self, job_id: str, after: str = BEGINNING, count: int | None = None) -> list[JournalEvent]:
         """The events that stand in the journal after the id `after`, oldest first."""

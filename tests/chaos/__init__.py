@@ -1,0 +1,1 @@
+"""Jobs under every fault that fanout promises to survive, and the proof that it did."""

@@ -1,0 +1,54 @@
+"""Faults of containers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from typing import Any, ClassVar
+
+from tests.chaos.faults.base import Fault, Hit
+
+JOB = "fanout.job"
+
+
+class ContainerKilled(Fault):
+    """The engine is told to kill a container of a job."""
+
+    role: ClassVar[str] = "sandbox"
+
+    async def inject(self) -> Hit | None:
+        return await asyncio.to_thread(self._inject)
+
+    def _inject(self) -> Hit | None:
+        engine = self._place.engine
+        with contextlib.suppress(Exception):  # the engine is away, or the container was faster
+            assert engine is not None
+            running = [
+                container
+                for container in engine.containers(self._place.owner, self.role)
+                if container["State"] == "running"
+            ]
+            if running:
+                victim = running[self._target % len(running)]
+                self._kill(engine.client.api, victim["Id"])
+                job = victim["Labels"].get(JOB)
+                return Hit(jobs=[job] if job else [])
+        return None
+
+    def _kill(self, api: Any, container: str) -> None:
+        api.kill(container, "SIGKILL")
+
+
+class ResidentKilled(ContainerKilled):
+    """The first process of a container dies."""
+
+    def _kill(self, api: Any, container: str) -> None:
+        os.kill(api.inspect_container(container)["State"]["Pid"], signal.SIGKILL)
+
+
+class StewardKilled(ContainerKilled):
+    """A worker's steward dies, whatever it was doing."""
+
+    role = "steward"

@@ -1,0 +1,126 @@
+"""The proofs: each takes what a run left and returns its violations in words; none is a proof that holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from orchestrator.jobs.journal import EventType, JournalEvent
+from orchestrator.jobs.state import TERMINAL_STATES, JobState
+from tests.chaos.evidence import JobEvidence, Leftovers
+from tests.chaos.plan import JOB_KINDS
+
+Jobs = Mapping[str, JobEvidence]
+WORK = frozenset({
+    EventType.SANDBOX_READY, EventType.SESSION_EVENT, EventType.MODEL_REQUEST, EventType.MODEL_REPLY,
+    EventType.TOOL_CALL, EventType.TOOL_RESULT, EventType.CHECKPOINT, EventType.TODOS,
+})  # fmt: skip
+"""What only an attempt at work writes."""
+OUT_OF_ATTEMPTS = "AttemptsUsedUp"
+
+
+def states(job: JobEvidence) -> list[JournalEvent]:
+    """The job's states, in order."""
+    return [event for event in job.events if event.type is EventType.JOB_STATE]
+
+
+def all_ended(jobs: Jobs, acknowledged: Iterable[str]) -> list[str]:
+    """Every acknowledged job, and every child, has ended as it was to end."""
+    found = [f"{job_id} was acknowledged and is lost" for job_id in acknowledged if job_id not in jobs]
+    for job in jobs.values():
+        state = job.record.state
+        if not state.is_terminal or job.result is None:
+            found.append(f"{job.id} ({job.kind or 'child'}) has not ended: it is {state}")
+        elif problem := _wrong_end(job, state):
+            found.append(f"{job.id} ({job.kind or 'child'}) {problem}")
+    return found
+
+
+def _wrong_end(job: JobEvidence, state: JobState) -> str | None:
+    """What is wrong with how a job ended; None when nothing is."""
+    assert job.result is not None
+    error = job.result.error
+    words = f"{error.type}: {error.message}" if error else "no error"
+    if state is JobState.FAILED and _used_up(job):
+        return None
+    ends = JOB_KINDS[job.kind].ends if job.kind else ("succeeded",)
+    if state not in ends:
+        return f"ended {state} after {job.result.attempts} attempts instead of {' or '.join(ends)} ({words})"
+    return None
+
+
+def _used_up(job: JobEvidence) -> bool:
+    """Whether faults took all the attempts that it had: with few that is a legitimate end."""
+    assert job.result is not None
+    error = job.result.error
+    if error is None or not (error.type == OUT_OF_ATTEMPTS or error.retryable):
+        return False
+    return job.result.attempts >= job.record.max_attempts
+
+
+def committed_once(jobs: Jobs) -> list[str]:
+    """Each job has one end, the last word of its journal, and one result, always the same."""
+    found = []
+    for job in jobs.values():
+        ends = [event for event in states(job) if event.data["state"] in TERMINAL_STATES]
+        if len(ends) > 1:
+            found.append(f"{job.id} ended {len(ends)} times: {[event.data['state'] for event in ends]}")
+        if ends and job.result is not None:
+            told = {str(ends[0].data["state"]), str(job.record.state), str(job.result.state)}
+            if len(told) > 1:
+                found.append(f"{job.id} has several ends: {sorted(told)}")
+            after = [event.type for event in job.events if _order(event) > _order(ends[0])]
+            if after:
+                found.append(f"{job.id} went on after its end: {', '.join(after)}")
+        if job.first_result is not None and job.first_result != job.result:
+            found.append(f"{job.id} has another result now than its parent was given")
+    return found
+
+
+def never_two_at_once(jobs: Jobs) -> list[str]:
+    """In the journal, an attempt works only between its own `running` and the job's next state."""
+    return [problem for job in jobs.values() for problem in _overlaps(job)]
+
+
+def _overlaps(job: JobEvidence) -> list[str]:
+    found, state, attempt = [], "", 0
+    for event in job.events:
+        if event.type is EventType.JOB_STATE:
+            if event.data["state"] == state == "running":
+                found.append(f"{job.id} was given to attempt {event.attempt} while {attempt} held it")
+            state, attempt = str(event.data["state"]), event.attempt
+        elif event.type in WORK and state != "running":
+            found.append(f"{job.id}: attempt {event.attempt} wrote {event.type} while the job was {state}")
+        elif event.type in WORK and event.attempt != attempt:
+            found.append(f"{job.id}: attempt {event.attempt} wrote {event.type} while {attempt} was at work")
+    return found
+
+
+def nothing_left(left: Leftovers, *, workers_live: bool) -> list[str]:
+    """No lease, slot, message, container, volume or folder of any job is left."""
+    found = [f"the ledger still has {key}: {held}" for key, held in left.keys.items() if not _may_stay(key)]
+    roles = {"steward", "network"} if workers_live else set[str]()
+    found += [f"container {name} is left" for name in left.containers if name.split()[0] not in roles]
+    volumes = {"store", "code"}
+    found += [f"volume {name} is left" for name in left.volumes if name.split()[0] not in volumes]
+    return found + [f"the files of {name} are left" for name in left.folders]
+
+
+STAYING = (
+    "job", "journal", "jobs", "ended", "tree", "children", "offspring", "idempotency",
+    "worker", "workers", "approval", "sequence", "fence", "turns",
+)  # fmt: skip
+"""Families of the ledger's keys that outlive a job: what is known of it, and counters."""
+
+
+MESSAGES = ("fanout:queue:_kombu.", "fanout:queue:unacked")
+"""The broker's: its routes, and messages that a worker was just given when it died; they come back after the
+visibility timeout and claim nothing."""
+
+
+def _may_stay(key: str) -> bool:
+    _, family, *_ = key.split(":")
+    return family in STAYING or key.startswith(MESSAGES)
+
+
+def _order(event: JournalEvent) -> tuple[int, ...]:
+    return tuple(int(part) for part in event.id.split("-"))

@@ -1,0 +1,64 @@
+"""What fails when the agent is done, before its result is committed and after."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from fakeredis import FakeAsyncRedis
+
+from orchestrator.jobs.state import JobState
+from tests.builders import make_spec
+from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
+from tests.integration.scripts import DONE, conversation, shell, write_script
+from workers.job_runner import retry_pause_seconds
+from workers.sandbox.errors import SandboxDied
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    script = write_script(tmp_path, conversation("write", shell("echo one > file"), DONE))
+    async with (
+        FakeAsyncRedis(decode_responses=True) as redis,
+        opened_bench(redis, tmp_path, script, LONG_LEASE_SECONDS) as bench,
+    ):
+        yield bench
+
+
+async def test_files_that_cannot_be_discarded_do_not_fail_a_job_that_succeeded(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gone(job_id: str) -> None:
+        raise SandboxDied("The steward is gone.")
+
+    monkeypatch.setattr(bench.provider, "discard", gone)
+    job_id, next_id = [await bench.submit(make_spec("write")) for _ in range(2)]
+
+    results = await bench.work_off()
+
+    assert [result.state for result in results if result] == [JobState.SUCCEEDED] * 2
+    assert (await bench.ended(job_id)).success
+    assert (await bench.ended(next_id)).success
+
+
+def test_a_job_with_many_attempts_does_not_wait_for_hours() -> None:
+    assert [retry_pause_seconds(attempt) for attempt in (1, 2, 3, 100)] == [2, 8, 30, 30]
+
+
+async def test_changes_that_take_too_long_are_asked_for_by_the_next_attempt(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.job_runner.CHANGES_SECONDS", 0.2)
+    monkeypatch.setattr("workers.job_runner.RETRY_PAUSE_SECONDS", 0.0)
+    bench.provider.changes_may_go_on.clear()
+    job_id = await bench.submit(make_spec("write"))
+    await bench.run(bench.arrived.get_nowait())
+    monkeypatch.undo()
+    bench.provider.changes_may_go_on.set()
+
+    await bench.work_off()
+
+    result = await bench.ended(job_id)
+    assert (result.state, result.attempts) == (JobState.SUCCEEDED, 2)
+    assert [file.path for file in result.files_modified] == ["file"]

@@ -1,0 +1,32 @@
+"""A seed is a plan."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from tests.chaos.plan import FAULT_KINDS, JOB_KINDS, QUIET_SECONDS, planned_faults, planned_jobs
+
+
+def test_a_seed_always_plans_the_same() -> None:
+    assert list(islice(planned_jobs(7), 500)) == list(islice(planned_jobs(7), 500))
+    assert planned_faults(7, 600) == planned_faults(7, 600)
+    assert planned_faults(7, 600) != planned_faults(8, 600)
+
+
+def test_a_longer_run_begins_like_a_shorter_one() -> None:
+    short, long = planned_faults(7, 300), planned_faults(7, 900)
+    assert long[: len(short)] == short
+
+
+def test_every_kind_comes_and_ids_sort_by_number() -> None:
+    jobs = list(islice(planned_jobs(7), 2000))
+    assert {job.kind for job in jobs} == set(JOB_KINDS)
+    assert [job.id for job in jobs] == sorted({job.id for job in jobs})
+    faults = planned_faults(7, 3600)
+    assert {fault.kind for fault in faults} == set(FAULT_KINDS)
+    assert all(fault.at < 3600 - QUIET_SECONDS for fault in faults)
+
+
+def test_without_an_engine_no_fault_needs_one() -> None:
+    kinds = {fault.kind for fault in planned_faults(7, 3600, docker=False)}
+    assert kinds == {name for name, kind in FAULT_KINDS.items() if not kind.needs_docker}
