@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
-from typing import IO, Any
+from collections.abc import Callable
+from typing import IO
 
 import structlog
 
-from config.agent_definitions import AgentDefinition, AgentDefinitions
+from config.agent_definitions import AgentDefinitions
 from orchestrator.blobs import BlobStore
 from orchestrator.jobs.admission import Admission
 from orchestrator.jobs.changes import ChangeBundle, FileChange
 from orchestrator.jobs.failures import (
     AgentFailed,
-    DeadlineExceeded,
-    JobCancelled,
     JobFailure,
     LeaseLost,
     LedgerUnavailable,
@@ -29,15 +27,15 @@ from orchestrator.jobs.ledger import NOT_UNDERSTOOD, Claim, Ledger
 from orchestrator.jobs.model_limits import ModelLimits
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import Limits, TreeBounds
-from orchestrator.jobs.state import JobState
 from orchestrator.jobs.worker_info import WorkerInfo
+from workers.attempt import Attempt
 from workers.checkpoint import Checkpoints
 from workers.children import Delegation
 from workers.commit import commit
 from workers.deadline import deadline
 from workers.heartbeat import Heartbeats, HeldLease, elapsed_clock
 from workers.opening import opened
-from workers.outcome import Outcome
+from workers.outcome import Outcome, result_of
 from workers.sandbox.errors import SandboxDied
 from workers.sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
 from workers.session_journal import AttemptJournal
@@ -58,8 +56,7 @@ RETRY_PAUSE_SECONDS = 2.0
 a Docker engine, and a host in trouble does not use up the attempts of every job that waits."""
 MAX_RETRY_PAUSE_SECONDS = 30.0
 """A job with many attempts waits no longer than this: the sixth pause would take half an hour else."""
-INSIST_SECONDS = 0.2
-"""Before Python 3.12 `wait_for` may lose a cancel, so it is repeated."""
+
 
 Progress = Callable[[str], None]
 """Receives a line about what the job does now, for a dashboard; it must not block."""
@@ -67,52 +64,6 @@ Progress = Callable[[str], None]
 
 class ShuttingDown(JobFailure):
     """The worker stops; the job goes on elsewhere and no attempt is used up."""
-
-
-class _Attempt:
-    """One attempt while it runs, and the handle by which it is stopped from outside."""
-
-    def __init__(
-        self, claim: Claim, definition: AgentDefinition, limits: Limits, outcome: Outcome, ends_at: float
-    ) -> None:
-        self.claim = claim
-        self.ends_at = ends_at
-        """When the job's time is over, on `elapsed_clock`."""
-        self.definition = definition
-        self.limits = limits
-        """Every field that a sandbox needs is set."""
-        self.outcome = outcome
-        self.stopped_by: JobFailure | None = None
-        self.heard = False
-        """The agent's run has ended for the stop; from then on only its changes are collected."""
-        self._work: asyncio.Task[None] | None = None
-        self._stopping: asyncio.Task[None] | None = None
-
-    async def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run the attempt's work; how it failed goes into its outcome."""
-        self._work = asyncio.create_task(work)
-        try:
-            await self._work
-        except asyncio.CancelledError:
-            if self.stopped_by is None:  # not our own doing: Celery terminated the task
-                self.stop(JobCancelled("The job was terminated."))
-                await asyncio.wait({self._work})
-            self.outcome.failure = self.stopped_by
-        finally:
-            if self._stopping is not None:
-                self._stopping.cancel()
-
-    def stop(self, reason: JobFailure) -> None:
-        """End the attempt; the first reason counts."""
-        if self.stopped_by is None and self._work is not None:
-            self.stopped_by = reason
-            self._stopping = asyncio.create_task(self._insist(self._work))
-
-    async def _insist(self, work: asyncio.Task[None]) -> None:
-        """Cancel until it is heard: before Python 3.12 `wait_for` loses a cancel that meets its answer."""
-        while not (work.done() or self.heard):
-            work.cancel()
-            await asyncio.sleep(INSIST_SECONDS)
 
 
 class JobRunner:
@@ -189,7 +140,7 @@ class JobRunner:
         limits = claim.spec.limits.over(definition.job_limits()).over(self._defaults)
         timeout_seconds = outcome.timeout_seconds = _set(limits.timeout_seconds)
         ends_at = claimed_at + timeout_seconds - claim.ran_seconds
-        attempt = _Attempt(claim, definition, limits, outcome, ends_at)
+        attempt = Attempt(claim, definition, limits, outcome, ends_at)
         with (
             self._heartbeats.holding(claim, attempt.stop) as lease,
             deadline(timeout_seconds, claim.ran_seconds, attempt.stop),
@@ -200,7 +151,7 @@ class JobRunner:
             outcome.messages_read = journal.messages_read
         return outcome
 
-    async def _work_and_pause(self, attempt: _Attempt, lease: HeldLease, journal: AttemptJournal) -> None:
+    async def _work_and_pause(self, attempt: Attempt, lease: HeldLease, journal: AttemptJournal) -> None:
         """The work; when another attempt may help, a pause before it, with the place on the worker kept."""
         try:
             await self._work(attempt, lease, journal)
@@ -213,7 +164,7 @@ class JobRunner:
         if may_help and attempt.stopped_by is None and lease.is_held:
             await asyncio.sleep(retry_pause_seconds(claim.attempt))
 
-    async def _work(self, attempt: _Attempt, lease: HeldLease, journal: AttemptJournal) -> None:
+    async def _work(self, attempt: Attempt, lease: HeldLease, journal: AttemptJournal) -> None:
         """Sandbox, agent, changes. What it finds out goes into the outcome at once: it may be cancelled."""
         claim, outcome = attempt.claim, attempt.outcome
         async with opened(
@@ -255,7 +206,7 @@ class JobRunner:
                 await self._collect(sandbox, lease, attempt)
 
     def _agent(
-        self, attempt: _Attempt, sandbox: Sandbox, journal: AttemptJournal, checkpoints: Checkpoints
+        self, attempt: Attempt, sandbox: Sandbox, journal: AttemptJournal, checkpoints: Checkpoints
     ) -> Subagent:
         means = self._ledger, self._blobs, self._definitions, self._defaults, self._bounds
         return Subagent(
@@ -271,7 +222,7 @@ class JobRunner:
             stream_text=self._stream_text,
         )
 
-    def _sandbox_spec(self, attempt: _Attempt) -> SandboxSpec:
+    def _sandbox_spec(self, attempt: Attempt) -> SandboxSpec:
         return SandboxSpec(
             job_id=attempt.claim.spec.id,
             attempt=attempt.claim.attempt,
@@ -280,7 +231,7 @@ class JobRunner:
             snapshot=attempt.claim.spec.snapshot,
         )
 
-    async def _collect(self, sandbox: Sandbox, lease: HeldLease, attempt: _Attempt) -> None:
+    async def _collect(self, sandbox: Sandbox, lease: HeldLease, attempt: Attempt) -> None:
         """Put the changes in the blob store, whatever ended the attempt; a failure here is its failure."""
         outcome, stopped = attempt.outcome, attempt.stopped_by
         goes_on = outcome.waits or isinstance(outcome.failure, NotUnderstood)
@@ -332,7 +283,7 @@ class JobRunner:
             if await self._insist(lambda: self._ledger.fail_attempt(job_id, token, reason)):
                 log.warning("attempt failed, job queued again", error=reason)
                 return None
-        result = _result(claim, outcome, ran_seconds)
+        result = result_of(claim, outcome, ran_seconds)
         shown = {"error": failure.as_error().model_dump()} if failure else {}
         read = outcome.messages_read
         if not await self._insist(
@@ -362,46 +313,6 @@ class JobRunner:
 def retry_pause_seconds(attempt: int) -> float:
     """How long to wait after an attempt that failed."""
     return float(min(RETRY_PAUSE_SECONDS * 4 ** (attempt - 1), MAX_RETRY_PAUSE_SECONDS))
-
-
-def _result(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:
-    """A result that can be stored: an answer that is not Unicode is dropped, and that is the failure."""
-    try:
-        result = _whole_result(claim, outcome, ran_seconds)
-        result.model_dump_json()
-    except ValueError:
-        kept = Outcome(usage=outcome.usage, sandbox=outcome.sandbox, failure=outcome.failure)
-        kept.failure = kept.failure or AgentFailed("The agent's answer is not valid Unicode; it was dropped.")
-        return _whole_result(claim, kept, ran_seconds)
-    return result
-
-
-def _whole_result(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:
-    failure = outcome.failure
-    state = JobState.SUCCEEDED
-    if isinstance(failure, DeadlineExceeded):
-        state = JobState.TIMED_OUT
-    elif isinstance(failure, JobCancelled):
-        state = JobState.CANCELLED
-    elif failure is not None:
-        state = JobState.FAILED
-    return JobResult.model_validate(
-        {
-            "job_id": claim.spec.id,
-            "state": state,
-            "success": failure is None,
-            "summary": outcome.summary,
-            "output": outcome.output,
-            "files_modified": outcome.files,
-            "changes": outcome.changes,
-            "usage": outcome.usage,
-            "attempts": claim.attempt,
-            "queued_seconds": round(max(claim.started_at - claim.submitted_at, 0), 3),
-            "execution_seconds": round(claim.ran_seconds + ran_seconds, 3),
-            "error": failure.as_error() if failure else None,
-            "sandbox": outcome.sandbox,
-        },
-    )
 
 
 def _set(value: float | None) -> float:

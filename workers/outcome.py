@@ -1,4 +1,4 @@
-"""What an attempt brought."""
+"""What an attempt brought, and the result that it becomes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 
 from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.changes import FileChange
-from orchestrator.jobs.failures import JobFailure
-from orchestrator.jobs.result import Usage
+from orchestrator.jobs.failures import AgentFailed, DeadlineExceeded, JobCancelled, JobFailure
+from orchestrator.jobs.ledger import Claim
+from orchestrator.jobs.result import JobResult, Usage
 from orchestrator.jobs.spec import JobSpec
+from orchestrator.jobs.state import JobState
 from workers.checkpoint import Checkpoints
 
 
@@ -36,3 +38,43 @@ class Outcome:
     def waits(self) -> bool:
         """Whether the job is to be parked."""
         return bool(self.approvals) or self.children is not None
+
+
+def result_of(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:
+    """A result that can be stored: an answer that is not Unicode is dropped, and that is the failure."""
+    try:
+        result = _whole_result(claim, outcome, ran_seconds)
+        result.model_dump_json()
+    except ValueError:
+        kept = Outcome(usage=outcome.usage, sandbox=outcome.sandbox, failure=outcome.failure)
+        kept.failure = kept.failure or AgentFailed("The agent's answer is not valid Unicode; it was dropped.")
+        return _whole_result(claim, kept, ran_seconds)
+    return result
+
+
+def _whole_result(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:
+    failure = outcome.failure
+    state = JobState.SUCCEEDED
+    if isinstance(failure, DeadlineExceeded):
+        state = JobState.TIMED_OUT
+    elif isinstance(failure, JobCancelled):
+        state = JobState.CANCELLED
+    elif failure is not None:
+        state = JobState.FAILED
+    return JobResult.model_validate(
+        {
+            "job_id": claim.spec.id,
+            "state": state,
+            "success": failure is None,
+            "summary": outcome.summary,
+            "output": outcome.output,
+            "files_modified": outcome.files,
+            "changes": outcome.changes,
+            "usage": outcome.usage,
+            "attempts": claim.attempt,
+            "queued_seconds": round(max(claim.started_at - claim.submitted_at, 0), 3),
+            "execution_seconds": round(claim.ran_seconds + ran_seconds, 3),
+            "error": failure.as_error() if failure else None,
+            "sandbox": outcome.sandbox,
+        },
+    )

@@ -8,7 +8,7 @@ the fence: only the attempt that holds the newest token can renew, release or fi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -24,24 +24,23 @@ from orchestrator.jobs.approvals import (
     Approval,
     ApprovalAnswer,
     refusal,
-    stored_approval,
     waiting_words,
 )
 from orchestrator.jobs.failures import (
     InvalidJob,
     MessagesUnread,
-    NotUnderstood,
     UnknownJob,
     out_of_time,
 )
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.policy import AdmissionPolicy
+from orchestrator.jobs.records import Records
 from orchestrator.jobs.redis_errors import redis_failures
-from orchestrator.jobs.result import JobResult, ResultSoFar, Usage
+from orchestrator.jobs.result import JobResult, ResultSoFar
 from orchestrator.jobs.spec import JobSpec, TreeBounds
-from orchestrator.jobs.state import JobRecord, JobState
-from orchestrator.jobs.stored import entry_of_child, read, record_of, spec_of, submission
-from orchestrator.jobs.worker_info import WorkerInfo, worker_of
+from orchestrator.jobs.state import JobState
+from orchestrator.jobs.stored import entry_of_child, spec_of, submission
+from orchestrator.jobs.worker_info import WorkerInfo
 
 SUBMIT_BATCH = 100
 """Jobs in one script call: longer ones would hold up everybody's heartbeats."""
@@ -95,12 +94,11 @@ class Claim:
     started_at: float
 
 
-class Ledger:
-    """The job records of one installation."""
+class Ledger(Records):
+    """The job records of one installation, and all that changes them."""
 
     def __init__(self, redis: Redis, keys: Keys) -> None:
-        self._redis = redis
-        self._keys = keys
+        super().__init__(redis, keys)
         self._scripts: dict[str, Any] = {name: redis.register_script(script_source(name)) for name in SCRIPTS}
 
     # What a parent does
@@ -142,21 +140,6 @@ class Ledger:
         before, left = await self._run("cancel", job_id, CANCEL_BATCH, _ms(CANCEL_HEARD_SECONDS))
         return before, int(left)
 
-    async def approvals(self) -> list[Approval]:
-        """The calls that wait for a person, oldest first."""
-        with redis_failures():
-            ids: Any = await self._redis.zrange(self._keys.approvals, 0, -1)
-            async with self._redis.pipeline(transaction=False) as pipe:
-                for approval_id in ids:
-                    pipe.hmget(self._keys.approval(approval_id), ["request", "requested_at"])
-                found = await pipe.execute()
-        return [stored_approval(request, requested_at) for request, requested_at in found if request]
-
-    async def knows_approval(self, approval_id: str) -> bool:
-        """Whether there is, or was not long ago, an approval of that id."""
-        with redis_failures():
-            return bool(await self._redis.exists(self._keys.approval(approval_id)))
-
     async def answer(self, approval_id: str, answer: ApprovalAnswer) -> str:
         """Decide on a call that waits; its job, which goes on when nothing of it waits any more.
 
@@ -189,94 +172,6 @@ class Ledger:
             raise InvalidJob(f"Job {job_id} has had {MAX_MESSAGES} messages: it takes no more.")
         if JobState(state).is_terminal:
             raise InvalidJob(f"Job {job_id} has ended ({state}): it takes no messages.")
-
-    async def get(self, job_id: str) -> JobRecord:
-        """A job's record.
-
-        Raises:
-            UnknownJob: there is none.
-        """
-        records = await self.get_many([job_id])
-        if not records:
-            raise UnknownJob(f"There is no job {job_id}.")
-        return records[0]
-
-    async def get_many(self, job_ids: Iterable[str]) -> list[JobRecord]:
-        """The records of those ids that exist, in order."""
-        ids = list(job_ids)
-        with redis_failures():
-            async with self._redis.pipeline(transaction=False) as pipe:
-                for job_id in ids:
-                    pipe.hgetall(self._keys.job(job_id))
-                hashes = await pipe.execute()
-        found = zip(ids, hashes, strict=True)
-        return [record_of(job_id, fields) for job_id, fields in found if fields]
-
-    async def specification(self, job_id: str) -> JobSpec:
-        """What a job was submitted as, whole.
-
-        Raises:
-            UnknownJob: there is none.
-            NotUnderstood: another release submitted it, with what this one does not know.
-        """
-        with redis_failures():
-            spec = await self._redis.hget(self._keys.job(job_id), "spec")
-        if spec is None:
-            raise UnknownJob(f"There is no job {job_id}.")
-        try:
-            return JobSpec.model_validate_json(spec)
-        except ValidationError:
-            raise NotUnderstood(
-                f"Job {job_id} is of another release of fanout: use one that is as new."
-            ) from None
-
-    async def result(self, job_id: str) -> JobResult | None:
-        """A job's result; None until it has ended.
-
-        Raises:
-            UnknownJob: there is no such job.
-        """
-        with redis_failures():
-            state, result = await self._redis.hmget(self._keys.job(job_id), ["state", "result"])
-        if state is None:
-            raise UnknownJob(f"There is no job {job_id}.")
-        return None if result is None else read(JobResult, result, f"The result of job {job_id}")
-
-    async def ids(self, *, live_only: bool = False) -> list[str]:
-        """All job ids, or those that have not ended, oldest first."""
-        with redis_failures():
-            if live_only:
-                ids: Any = list(await self._redis.smembers(self._keys.live))
-                scores = await self._redis.zmscore(self._keys.index, ids) if ids else []
-                return [job_id for _, job_id in sorted(zip(scores, ids, strict=True))]
-            every: Any = await self._redis.zrange(self._keys.index, 0, -1)
-        return list(every)
-
-    async def tree_ids(self, root_id: str) -> list[str]:
-        """The ids of a tree's jobs, oldest first."""
-        with redis_failures():
-            ids: Any = await self._redis.zrange(self._keys.tree(root_id), 0, -1)
-        return list(ids)
-
-    async def usage(self, ids: Sequence[str]) -> list[Usage]:
-        """What each of these jobs has consumed with all below it; of a tree's root id, the whole tree."""
-        with redis_failures():
-            async with self._redis.pipeline(transaction=False) as pipe:
-                for job_id in ids:
-                    pipe.hgetall(self._keys.usage(job_id))
-                found = await pipe.execute()
-        return [Usage.model_validate(fields) for fields in found]
-
-    async def workers(self) -> list[WorkerInfo]:
-        """The workers that live, by name."""
-        now = await self.now_ms()
-        with redis_failures():
-            names: Any = await self._redis.zrangebyscore(self._keys.workers, now, "+inf")
-            async with self._redis.pipeline(transaction=False) as pipe:
-                for name in names:
-                    pipe.hgetall(self._keys.worker(name))
-                hashes = await pipe.execute()
-        return [worker_of(name, fields) for name, fields in sorted(zip(names, hashes, strict=True))]
 
     # What admission does
 
@@ -311,13 +206,6 @@ class Ledger:
             forgotten += len(gone)
             if looked_at < FORGET_BATCH:
                 return forgotten
-
-    async def oldest_submission(self) -> float | None:
-        """When the oldest job that is known was submitted, in seconds since the epoch."""
-        with redis_failures():
-            first: Any = await self._redis.zrange(self._keys.index, 0, 0)
-        records = await self.get_many(first)
-        return records[0].submitted_at if records else None
 
     # What a worker does
 
@@ -446,17 +334,6 @@ class Ledger:
         stored = so_far.model_dump_json(exclude_defaults=True)
         noted = "" if entry is None else json.dumps(entry)
         return bool(await self._run("checkpoint", job_id, token, stored, noted))
-
-    async def is_live(self, job_id: str) -> bool:
-        """Whether the job exists and has not ended."""
-        with redis_failures():
-            return bool(await self._redis.sismember(self._keys.live, job_id))
-
-    async def now_ms(self) -> int:
-        """The time by the Redis server's clock, which all of the ledger's times are of."""
-        with redis_failures():
-            seconds, micros = await self._redis.time()
-        return int(seconds) * 1000 + int(micros) // 1000
 
     async def _run(self, name: str, *arguments: str | float) -> Any:
         with redis_failures():
