@@ -243,6 +243,7 @@ class Children:
                 limits=self._limits_of(task),
                 interrupt_on=merge_policies(parent.interrupt_on, self._definition.interrupt_on),
                 priority=parent.priority,
+                max_attempts=parent.max_attempts,
                 labels=parent.labels,
                 traceparent=parent.traceparent,
             )

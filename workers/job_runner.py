@@ -109,7 +109,11 @@ class JobRunner:
     async def run(self, job_id: str, progress: Progress) -> JobResult | None:
         """Run the attempt that a message announced; its result, or None when it did not end the job here."""
         claimed_at = elapsed_clock()
-        claim = await self._ledger.claim(job_id, self._me(), self._lease_seconds)
+        try:
+            claim = await self._ledger.claim(job_id, self._me(), self._lease_seconds)
+        except LedgerUnavailable as away:  # the job is dispatched again, like one whose message was lost
+            log.warning("claim failed", job=job_id, error=str(away))
+            return None
         if isinstance(claim, str):
             log.info("claim refused", job=job_id, reason=claim)
             if claim in {"host full", "waits for its host"} or claim.startswith(NOT_UNDERSTOOD):
@@ -272,10 +276,8 @@ class JobRunner:
             await self._insist(lambda: self._ledger.release(job_id, token, str(failure), wire=newer))
             return None
         if failure is None and outcome.waits:
-            awaited, limit = (
-                (outcome.approvals, outcome.children or (), self._bounds),
-                outcome.timeout_seconds,
-            )
+            awaited = outcome.approvals, outcome.children or (), self._bounds
+            limit = outcome.timeout_seconds
             await self._insist(lambda: self._ledger.park(job_id, token, *awaited, timeout_seconds=limit))
             return None
         if failure is not None and failure.retryable:
@@ -283,6 +285,8 @@ class JobRunner:
             if await self._insist(lambda: self._ledger.fail_attempt(job_id, token, reason)):
                 log.warning("attempt failed, job queued again", error=reason)
                 return None
+        if outcome.sandbox is None:
+            await self._insist(lambda: self._recall(job_id, outcome))
         result = result_of(claim, outcome, ran_seconds)
         shown = {"error": failure.as_error().model_dump()} if failure else {}
         read = outcome.messages_read
@@ -297,6 +301,13 @@ class JobRunner:
         except SandboxFailure as left:  # the job has ended all the same, and a reaper finds its files
             log.warning("files not discarded", error=type(left).__name__)
         return result
+
+    async def _recall(self, job_id: str, outcome: Outcome) -> bool:
+        """An attempt without a sandbox reports what the ones before it left in their checkpoint."""
+        so_far = await self._ledger.so_far(job_id)
+        outcome.files, outcome.changes = so_far.files_modified, so_far.changes
+        outcome.usage, outcome.sandbox = so_far.usage, so_far.sandbox
+        return True
 
     async def _insist(self, ask: Callable[[], object]) -> bool:
         """Ask the ledger again while Redis is away, for the length of a lease: then it answers no anyway."""

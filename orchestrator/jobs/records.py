@@ -12,7 +12,7 @@ from orchestrator.jobs.approvals import Approval, stored_approval
 from orchestrator.jobs.failures import NotUnderstood, UnknownJob
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.redis_errors import redis_failures
-from orchestrator.jobs.result import JobResult, Usage
+from orchestrator.jobs.result import JobResult, ResultSoFar, Usage
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobRecord
 from orchestrator.jobs.stored import read, record_of
@@ -77,6 +77,12 @@ class Records:
         if state is None:
             raise UnknownJob(f"There is no job {job_id}.")
         return None if result is None else read(JobResult, result, f"The result of job {job_id}")
+
+    async def so_far(self, job_id: str) -> ResultSoFar:
+        """What a job's newest checkpoint holds of its result; nothing where there is none."""
+        with redis_failures():
+            kept = await self._redis.hget(self._keys.job(job_id), "so_far")
+        return read(ResultSoFar, kept, "The job's checkpoint") if kept else ResultSoFar()
 
     async def ids(self, *, live_only: bool = False) -> list[str]:
         """All job ids, or those that have not ended, oldest first."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from fakeredis import FakeAsyncRedis
 
+from orchestrator.jobs.failures import LedgerUnavailable
 from orchestrator.jobs.state import JobState
 from tests.builders import make_spec
 from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
@@ -40,6 +41,21 @@ async def test_files_that_cannot_be_discarded_do_not_fail_a_job_that_succeeded(
     assert [result.state for result in results if result] == [JobState.SUCCEEDED] * 2
     assert (await bench.ended(job_id)).success
     assert (await bench.ended(next_id)).success
+
+
+async def test_a_claim_that_finds_redis_away_ends_in_order(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object) -> None:
+        raise LedgerUnavailable("Redis does not answer.")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(bench.ledger, "claim", away)
+        job_id = await bench.submit(make_spec("write"))
+        assert await bench.run(job_id) is None
+
+    await bench.run(job_id)
+    assert (await bench.ended(job_id)).success
 
 
 def test_a_job_with_many_attempts_does_not_wait_for_hours() -> None:

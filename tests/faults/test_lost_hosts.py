@@ -24,6 +24,7 @@ from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.integration.worker.approvals import GUARDED
 from tests.integration.worker.children import LEAD, delegates
 from tests.services import RedisProcess
+from workers.sandbox.errors import EngineUnavailable
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
@@ -283,6 +284,22 @@ async def test_a_job_that_ends_without_its_worker_reports_what_its_checkpoint_ha
     ]
     assert await out_lines(bench, job_id) == STEPS[:2]
     assert (result.usage.model_calls, result.usage.tool_calls) == (2, 2)
+
+
+async def test_a_last_attempt_that_gets_no_sandbox_reports_what_the_checkpoint_has(bench: Bench) -> None:
+    mortal = Mortal(bench)
+    mortal.dies_at(16)
+    job_id = await bench.submit(make_spec("four steps", max_attempts=2))
+    await bench.work_off()
+    mortal.dies_at(None)
+    bench.provider.fail_before = [EngineUnavailable("No engine answers.")]
+    await lapse(bench, job_id)
+
+    result = await bench.ended(job_id)
+    assert result.error is not None
+    assert (result.error.type, result.attempts) == ("EngineUnavailable", 2)
+    assert await out_lines(bench, job_id) == STEPS[:2]
+    assert (result.usage.model_calls, result.sandbox) == (2, "local")
 
 
 async def test_a_job_that_is_cancelled_while_it_waits_reports_its_changes(bench: Bench) -> None:

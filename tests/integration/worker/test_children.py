@@ -92,7 +92,8 @@ def lead(description: str, **fields: object) -> JobSpec:
 async def test_two_children_edit_different_lines_of_one_file(place: Installation, workspace: Path) -> None:
     async with place.client() as client:
         await place.ready(client)
-        job_id = await client.submit(lead("two edits", labels={"k": "v"}, priority=3), workspace=workspace)
+        spec = lead("two edits", labels={"k": "v"}, priority=3, max_attempts=5)
+        job_id = await client.submit(spec, workspace=workspace)
         result = await client.wait(job_id, 60)
 
         assert result.success, result.error
@@ -103,9 +104,9 @@ async def test_two_children_edit_different_lines_of_one_file(place: Installation
         assert changed == {"notes.txt", "seen.txt", "l", "e"}
         assert (result.attempts, result.usage.model_calls) == (1, 4)
         children = await children_of(client, job_id)
-        assert [(child.depth, child.root_id, child.labels, child.priority) for child in children] == [
-            (1, job_id, {"k": "v"}, 3)
-        ] * 2
+        passed_on = [(child.labels, child.priority, child.max_attempts) for child in children]
+        assert passed_on == [({"k": "v"}, 3, 5)] * 2
+        assert [(child.depth, child.root_id) for child in children] == [(1, job_id)] * 2
         first, last = await answers(client, job_id)
         assert (first["status"], first["job_id"]) == ("success", children[0].id)
         assert first["merge"] == {"applied": ["l", "notes.txt", "old.txt"], "conflicts": []}
