@@ -107,7 +107,8 @@ def nothing_left(left: Leftovers, *, workers_live: bool) -> list[str]:
 
 STAYING = (
     "job", "journal", "jobs", "ended", "tree", "children", "offspring", "idempotency",
-    "worker", "workers", "approval", "sequence", "fence", "turns",
+    "worker", "workers", "approval", "sequence", "fence", "turns", "policy", "usage",
+    "virtual_time", "finish_times",
 )  # fmt: skip
 """Families of the ledger's keys that outlive a job: what is known of it, and counters."""
 
