@@ -69,7 +69,7 @@ class JobClient:
         self._blobs = BlobStore(settings.blobs)
         self._workspaces: dict[Path, Workspace] = {}
         self.definitions = definitions
-        self.model_limits = ModelLimits(self._redis, keys, settings.models)
+        self.model_limits = ModelLimits(self._redis, keys, settings.models, needs_redis=False)
         """Where a coordinator's requests to models wait for their turn."""
 
     @classmethod

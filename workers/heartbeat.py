@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator
 
@@ -23,6 +24,8 @@ log = structlog.get_logger(__name__)
 BEATS_PER_LEASE = 4
 FENCE = 0.8
 """The share of a lease after which an attempt stops by itself: the rest is for clocks and pauses."""
+MISSED_SECONDS = 5.0
+"""A cancel may be heard before the answer to the claim that it means, which is not on its way for longer."""
 LOOKS_PER_LEASE = 20
 """How often the fence is looked at: an attempt stops 5 % of its lease later at most, before the lapse."""
 
@@ -69,6 +72,8 @@ class Heartbeats:
         self._lease_seconds = lease_seconds
         self._held: dict[str, HeldLease] = {}
         self._soon = asyncio.Event()
+        self._missed: dict[str, tuple[float, JobFailure]] = {}
+        """What was to stop while nothing of it ran here."""
 
     def __len__(self) -> int:
         """How many jobs this worker runs."""
@@ -84,6 +89,9 @@ class Heartbeats:
         """Keep a claim's lease renewed."""
         lease = HeldLease(claim, self._lease_seconds, stop)
         self._held[claim.spec.id] = lease
+        missed_at, reason = self._missed.pop(claim.spec.id, (-math.inf, None))
+        if reason is not None and elapsed_clock() - missed_at < MISSED_SECONDS:
+            asyncio.get_running_loop().call_soon(self.stop, claim.spec.id, reason)  # when it has begun
         try:
             yield lease
         finally:
@@ -91,11 +99,16 @@ class Heartbeats:
                 del self._held[claim.spec.id]
 
     def stop(self, job_id: str, reason: JobFailure) -> None:
-        """End the attempt of a job, if this worker runs it."""
+        """End the attempt of a job, if this worker runs it or is just about to."""
         lease = self._held.get(job_id)
         if lease is not None:
             lease.stop(reason)
             self.beat_soon()
+            return
+        now = elapsed_clock()
+        self._missed[job_id] = now, reason
+        for other in [id_ for id_, (at, _) in self._missed.items() if now - at >= MISSED_SECONDS]:
+            del self._missed[other]
 
     def beat_soon(self) -> None:
         """Beat now rather than at the next turn: somebody may wait to hear that we know of a cancel."""

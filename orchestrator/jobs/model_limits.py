@@ -47,6 +47,7 @@ ASK_GRACE_SECONDS = 3.0
 
 Wait = Callable[[str], Awaitable[None]]
 Send = Callable[[], Awaitable[None]]
+Turn = tuple[float, float, bool]
 
 
 async def _nothing(_: str = "") -> None:
@@ -61,6 +62,8 @@ class ModelLimits:
         keys: Under which names.
         rates: The limits by model, as models are written in settings and definitions; others have none.
         window_seconds: What `per minute` is counted over.
+        needs_redis: Whether nothing is sent while Redis is away. A coordinator sends all the same: its jobs
+            cannot, as no worker works without Redis, and it has to say what is wrong.
     """
 
     def __init__(
@@ -70,10 +73,12 @@ class ModelLimits:
         rates: Mapping[str, ModelRate],
         *,
         window_seconds: float = WINDOW_SECONDS,
+        needs_redis: bool = True,
     ) -> None:
         self._keys = keys
         self._rates = rates
         self._window_seconds = window_seconds
+        self._needs_redis = needs_redis
         names = ("model_turn", "model_settle", "model_cut")
         self._scripts: dict[str, Any] = {name: redis.register_script(script_source(name)) for name in names}
 
@@ -91,7 +96,7 @@ class ModelLimits:
         is_told = False
         while True:
             asked_at = _clock()
-            again, wait, is_cut = await through_outage(partial(self._turn, request, model, tokens))
+            again, wait, is_cut = await self._ask(partial(self._turn, request, model, tokens))
             if not again:
                 await on_turn()
                 if _clock() - asked_at <= LATE_SECONDS:
@@ -123,7 +128,15 @@ class ModelLimits:
             return float(cut) / 1000
         return 0.0
 
-    async def _turn(self, request: str, model: str, tokens: int) -> tuple[float, float, bool]:
+    async def _ask(self, turn: Callable[[], Awaitable[Turn]]) -> Turn:
+        if self._needs_redis:
+            return await through_outage(turn)
+        try:
+            return await turn()
+        except LedgerUnavailable:
+            return 0, 0, False
+
+    async def _turn(self, request: str, model: str, tokens: int) -> Turn:
         """Seconds until it asks again, 0 when it is its turn; until its turn; whether a cut is the reason."""
         rate = self._rates.get(model, ModelRate())
         times = (LATE_SECONDS, DOUBLING_SECONDS, SOONEST_ASK_SECONDS, LATEST_ASK_SECONDS, ASK_GRACE_SECONDS)

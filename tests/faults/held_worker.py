@@ -19,15 +19,17 @@ HOLDS = Path(os.environ["FANOUT_TEST_HOLDS"])
 append = Journal.append
 
 
-async def holding(journal: Journal, job_id: str, attempt: int, kind: EventType, *rest: Any) -> str:
+async def holding(
+    journal: Journal, job_id: str, attempt: int, kind: EventType, *rest: Any, **more: Any
+) -> str:
     """Append, and hold what is to be held."""
     if kind is not EventType.TOOL_RESULT:
-        return await append(journal, job_id, attempt, kind, *rest)
+        return await append(journal, job_id, attempt, kind, *rest, **more)
     earlier = [entry for entry in await journal.read(job_id) if entry.type is kind]
     hold = HOLDS / f"{job_id}.{len(earlier) + 1}"
     if begins_hold(hold, "before"):
         await asyncio.Event().wait()
-    event = await append(journal, job_id, attempt, kind, *rest)
+    event = await append(journal, job_id, attempt, kind, *rest, **more)
     if begins_hold(hold, "after"):
         await asyncio.Event().wait()
     return event

@@ -49,7 +49,7 @@ class Host(WorkerProcess):
 
 @pytest.fixture
 def model() -> Iterator[SteppingModel]:
-    with stepping_model(LOST) as serving:
+    with stepping_model(dict(LOST)) as serving:
         yield serving
 
 

@@ -92,11 +92,20 @@ async def submitted(client: JobClient, place: Installation, model: SteppingModel
 
 
 def held_worker(place: Installation) -> WorkerProcess:
-    log = place.folder / f"worker-{len(place.workers)}.log"
+    log = place.folder / f"worker-{len(list(place.folder.glob('worker-*.log')))}.log"
     worker = WorkerProcess(place.environment, log, JOBS + 1, module="tests.faults.held_worker")
     worker.start()
     place.workers.append(worker)
     return worker
+
+
+async def until_registered(client: JobClient, worker: WorkerProcess) -> None:
+    assert worker.process
+    async with asyncio.timeout(60):
+        while not any(  # noqa: ASYNC110 - as `ready`
+            each.name.endswith(f"-{worker.process.pid}") for each in await client.workers()
+        ):
+            await asyncio.sleep(0.1)
 
 
 async def until_held(
@@ -188,10 +197,10 @@ async def test_a_worker_is_killed_at_every_step_and_nothing_is_done_twice(
         for name, step in containers:
             await kill_container(ids[name], from_inside=step % 2 == 0)
         for holds in kills:
-            successor = held_worker(place)  # all jobs have a worker by the time that it takes any
             await until_held(client, place, model, ids, holds)
             await client.wait(ids[UNDISTURBED], 60)
-            await place.ready(client, 2)
+            successor = held_worker(place)  # all jobs have a worker: it takes none yet
+            await until_registered(client, successor)
             worker.kill()
             place.workers.remove(worker)
             worker = successor
