@@ -81,9 +81,13 @@ class Source:
 
     def settings(self) -> list[Limit]:
         """The numbers among the settings of jobs and workers, with their defaults."""
-        of_a_job = {field.name: field for field in self._fields("orchestrator/jobs/spec.py", "Limits")}
+        inherited = {
+            field.name: field
+            for model in ("Limits", "TreeBounds")
+            for field in self._fields("orchestrator/jobs/spec.py", model)
+        }
         own = {field.name: field for field in self._fields(SETTINGS, "LimitSettings")}
-        limits = [_overriding(own.get(name), of_a_job.get(name)) for name in {**of_a_job, **own}]
+        limits = [_overriding(own.get(name), inherited.get(name)) for name in {**inherited, **own}]
         workers, top = self._fields(SETTINGS, "WorkerSettings"), self._fields(SETTINGS, "Settings")
         return [
             field._replace(name=prefix + field.name.upper(), where=SETTINGS)

@@ -28,6 +28,7 @@ def test_limits_are_read_from_modules_and_from_settings_with_what_they_inherit(s
     assert by_name["tools.execute.MAX_COMMAND_BYTES"].value == 128 * 1024
     assert by_name["FANOUT_LIMITS__DISK_BYTES"].value == 2 * 1024**3
     assert by_name["FANOUT_LIMITS__MAX_TOKENS"].value is None
+    assert by_name["FANOUT_LIMITS__MAX_DEPTH"].value == 3
     assert by_name["FANOUT_LIMITS__MAX_TOKENS"].reason == "Input and output tokens together."
 
 
