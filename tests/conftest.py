@@ -51,7 +51,7 @@ def _is_here(address: Any) -> bool:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("docker") and not _docker_answers():
+    if item.get_closest_marker("docker") and not docker_answers():
         missing("No Docker engine answers.")
     if item.get_closest_marker("redis") and shutil.which("redis-server") is None:
         missing("There is no redis-server on PATH.")
@@ -65,7 +65,8 @@ def missing(what: str) -> None:
 
 
 @cache
-def _docker_answers() -> bool:
+def docker_answers() -> bool:
+    """Whether there is a Docker engine."""
     try:
         client = docker.from_env(timeout=10)
     except docker.errors.DockerException:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -16,11 +17,11 @@ from orchestrator.client import JobClient
 from orchestrator.jobs.connection import connect
 from orchestrator.jobs.journal import EventType
 from orchestrator.jobs.result import JobResult
-from tests.integration.models.model_server import Answer, text
-from tests.integration.scripts import DONE, conversation, shell
+from tests.integration.models.model_server import Answer, environment, model_server, text
+from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.integration.worker.approvals import agents_folder
 from tests.integration.worker.children import GUARDED_LEAD, LEAD, delegates
-from tests.services import Installation
+from tests.services import Installation, installation
 
 PROMISED_SECONDS = 2.0
 
@@ -170,3 +171,18 @@ def of_no_living_worker(place: Installation) -> list[str]:
 
 def changed(result: JobResult) -> set[str]:
     return {file.path for file in result.files_modified}
+
+
+@contextmanager
+def stopping_place(folder: Path, provider: str, concurrency: int) -> Iterator[Installation]:
+    """A worker for all of these jobs, with a model that hangs beside the scripted ones."""
+    settings = {"FANOUT_SANDBOX__PROVIDER": provider, "FANOUT_AGENTS_DIR": str(agents(folder))}
+    script = write_script(folder, *SCRIPT)
+    with (
+        model_server() as service,
+        installation(folder, script=script, **settings, **environment(service, "key")) as made,
+    ):
+        service.answers[:] = [HANGS] * 50
+        know_agents(made)
+        made.start_worker(concurrency=concurrency)
+        yield made

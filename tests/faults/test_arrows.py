@@ -164,8 +164,7 @@ async def test_a_claim_that_nobody_heard_of_is_taken_back_when_its_lease_lapses(
 ) -> None:
     job_id = await bench.submit(make_spec("write"))
     lost_answer(monkeypatch, bench.ledger, "claim")
-    with pytest.raises(LedgerUnavailable):
-        await bench.work_off()
+    assert await bench.work_off() == [None]
     assert (await bench.ledger.get(job_id)).state is JobState.RUNNING
 
     await asyncio.sleep(LEASE_SECONDS + 0.1)

@@ -17,10 +17,8 @@ from orchestrator.jobs.state import JobState
 from tests.builders import make_spec
 from tests.faults import stopping
 from tests.faults.stopping import PROMISED_SECONDS, WORDS, changed
-from tests.integration.models.model_server import environment, model_server
-from tests.integration.scripts import write_script
 from tests.integration.worker.approvals import parked
-from tests.services import Installation, installation
+from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(150)]
 
@@ -28,18 +26,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.timeout(150)]
 @pytest.fixture(scope="module", params=["local", pytest.param("docker", marks=pytest.mark.docker)])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     folder = tmp_path_factory.mktemp("cancel")
-    settings = {
-        "FANOUT_SANDBOX__PROVIDER": str(request.param),
-        "FANOUT_AGENTS_DIR": str(stopping.agents(folder)),
-    }
-    script = write_script(folder, *stopping.SCRIPT)
-    with (
-        model_server() as service,
-        installation(folder, script=script, **settings, **environment(service, "key")) as made,
-    ):
-        service.answers[:] = [stopping.HANGS] * 50
-        stopping.know_agents(made)
-        made.start_worker(concurrency=16)
+    with stopping.stopping_place(folder, str(request.param), 16) as made:
         yield made
 
 

@@ -69,7 +69,7 @@ async def test_a_worker_is_killed_while_its_jobs_child_runs(place: Installation)
     worker = place.start_worker()
     async with place.client() as client:
         await place.ready(client)
-        job_id = await client.submit(make_spec("waits", agent="lead", max_attempts=1))
+        job_id = await client.submit(make_spec("waits", agent="lead", max_attempts=2))
         await until(client, job_id, JobState.WAITING)
         (child,) = await children_of(client, job_id)
         async with asyncio.timeout(30):

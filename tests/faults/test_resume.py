@@ -25,6 +25,7 @@ from orchestrator.deep_agent.prompts import CALL_INTERRUPTED
 from orchestrator.jobs.journal import EventType
 from orchestrator.jobs.result import JobResult
 from tests.builders import make_spec
+from tests.conftest import docker_answers
 from tests.faults.stepping import BEGUN, STEPS, Holds, Moment, SteppingModel, stepping_model
 from tests.services import Installation, WorkerProcess, installation
 from workers.sandbox.naming import JOB
@@ -165,6 +166,12 @@ async def check(client: JobClient, model: SteppingModel, ids: dict[str, str]) ->
         assert results[name].usage.model_calls == STEPS + 1, name
         assert results[name].usage.tool_calls == STEPS, name
     return results
+
+
+@pytest.fixture
+def provider() -> str:
+    """Docker where it is: the test takes a minute, and the two differ in little here."""
+    return "docker" if docker_answers() else "local"
 
 
 @pytest.fixture

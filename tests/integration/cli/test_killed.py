@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -76,7 +77,8 @@ def kill(*pids: int | None) -> None:
     """At once, with all that they started."""
     processes = [psutil.Process(pid) for pid in pids if pid]
     for process in [*processes, *(child for one in processes for child in one.children(recursive=True))]:
-        process.send_signal(signal.SIGKILL)
+        with contextlib.suppress(psutil.NoSuchProcess):  # one whose parent went first
+            process.send_signal(signal.SIGKILL)
 
 
 def steps_of(fanout: Fanout, job_id: str) -> int:

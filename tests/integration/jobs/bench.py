@@ -27,7 +27,8 @@ from workers.job_runner import JobRunner
 from workers.sandbox.local import LocalProvider
 from workers.sandbox.protocol import Command, CommandResult, OutputSink, Sandbox, SandboxSpec
 
-LEASE_SECONDS = 2.0
+LEASE_SECONDS = 5.0
+"""Short enough to wait for its lapse, long enough for a machine that runs other tests."""
 LONG_LEASE_SECONDS = 30.0
 """For tests that let leases lapse by hand: a busy machine must not do it for them."""
 

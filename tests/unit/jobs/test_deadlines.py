@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -19,19 +18,6 @@ from tests.builders import make_result, make_spec, make_worker
 
 WORKER = make_worker()
 LEASE_SECONDS = 30.0
-
-
-@pytest.fixture
-async def redis() -> AsyncIterator[FakeAsyncRedis]:
-    async with FakeAsyncRedis(decode_responses=True) as client:
-        yield client
-
-
-@pytest.fixture
-async def ledger(redis: FakeAsyncRedis) -> Ledger:
-    ledger = Ledger(redis, Keys())
-    await ledger.register(WORKER, 60)
-    return ledger
 
 
 async def claimed(ledger: Ledger) -> Claim:

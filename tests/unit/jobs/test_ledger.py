@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -20,19 +19,6 @@ from workers.commit import UNREAD_CHARACTERS, commit
 
 LEASE = 10.0
 WORKER = make_worker()
-
-
-@pytest.fixture
-async def redis() -> AsyncIterator[FakeAsyncRedis]:
-    async with FakeAsyncRedis(decode_responses=True) as client:
-        yield client
-
-
-@pytest.fixture
-async def ledger(redis: FakeAsyncRedis) -> Ledger:
-    ledger = Ledger(redis, Keys())
-    await ledger.register(WORKER, 60)
-    return ledger
 
 
 @pytest.fixture
