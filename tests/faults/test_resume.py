@@ -59,8 +59,9 @@ async def kill_container(job_id: str, *, from_inside: bool) -> None:
     """Kill the container of a job, or the resident in it."""
     container = (await docker("ps", "-q", "--filter", f"label={JOB}={job_id}")).strip()
     if from_inside:
-        pid = (await docker("inspect", "-f", "{{.State.Pid}}", container)).strip()
-        await asyncio.to_thread(os.kill, int(pid), signal.SIGKILL)
+        pid = int(await docker("inspect", "-f", "{{.State.Pid}}", container))
+        assert pid, "the container has ended already"
+        await asyncio.to_thread(os.kill, pid, signal.SIGKILL)
     else:
         await docker("kill", container)
 

@@ -45,7 +45,9 @@ class ResidentKilled(ContainerKilled):
     """The first process of a container dies."""
 
     def _kill(self, api: Any, container: str) -> None:
-        os.kill(api.inspect_container(container)["State"]["Pid"], signal.SIGKILL)
+        pid = api.inspect_container(container)["State"]["Pid"]
+        if pid:  # 0 when it has ended meanwhile; a signal to 0 would be one to ourselves
+            os.kill(pid, signal.SIGKILL)
 
 
 class StewardKilled(ContainerKilled):
