@@ -35,8 +35,9 @@ async def opened(
         LeaseLost: the attempt may no longer act.
         SandboxFailure: see `workers.sandbox.errors`.
     """
-    is_first = claim.attempt == 1 and not claim.ran_seconds
-    last = None if is_first else await journal.last_sandbox()
+    last = await journal.last_sandbox()
+    # The claim alone does not tell: of an attempt that an outage of Redis took back nothing is counted.
+    is_first = last is None and claim.attempt == 1 and not claim.ran_seconds
     async with contextlib.AsyncExitStack() as stack:
         if last is None or last.data.get("host") != host:
             if not is_first:

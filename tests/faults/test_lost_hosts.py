@@ -286,6 +286,22 @@ async def test_a_job_that_ends_without_its_worker_reports_what_its_checkpoint_ha
     assert (result.usage.model_calls, result.usage.tool_calls) == (2, 2)
 
 
+async def test_a_claim_that_an_outage_took_back_before_its_first_heartbeat_is_gone_on_with(
+    bench: Bench,
+) -> None:
+    mortal = Mortal(bench)
+    job_id = await dies_at(bench, mortal, "four steps", 9)
+    redis, key = bench.ledger._redis, bench.ledger._keys.job(job_id)
+    await redis.hset(key, mapping={"beat_at": 0, "claimed_at": 0})  # Redis began after its last heartbeat
+
+    await go_on(bench, job_id)
+
+    assert (await bench.ended(job_id)).attempts == 1
+    assert await out_lines(bench, job_id) == STEPS
+    ready = await entries(bench, job_id, EventType.SANDBOX_READY)
+    assert [entry.data["resumed"] for entry in ready] == [False, True]
+
+
 async def test_a_last_attempt_that_gets_no_sandbox_reports_what_the_checkpoint_has(bench: Bench) -> None:
     mortal = Mortal(bench)
     mortal.dies_at(16)
