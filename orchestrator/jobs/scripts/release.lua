@@ -1,5 +1,6 @@
--- ARGV: prefix, id, token, reason, the wire version that the job needs from now on (0: as before). A worker that stops, or cannot go on, gives a running job back; no attempt is used up.
--- One that somebody cancelled ends with that. Returns 1, or 0 when the attempt no longer holds the job.
+-- ARGV: prefix, id, token, reason, the wire version that the job needs from now on (0: as before). A worker that stops,
+-- or cannot go on, gives a running job back; no attempt is used up. One that somebody cancelled ends with that.
+-- Returns 1, or 0 when the attempt no longer holds the job.
 local id, token = ARGV[2], ARGV[3]
 local job = redis.call('HMGET', key('job', id), 'token', 'state', 'root', 'host', 'attempt', 'claimed_at', 'ran_ms',
   'cancel', 'submitted_at', 'started_at')
