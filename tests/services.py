@@ -18,8 +18,8 @@ from pathlib import Path
 from config.agent_definitions import load_agent_definitions
 from config.settings import Settings, load_settings
 from orchestrator.client import JobClient
+from tests.forked_worker import REPOSITORY, ForkedProcess
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 START_SECONDS = 40.0
 
 
@@ -70,7 +70,7 @@ class WorkerProcess:
     log: Path
     concurrency: int = 4
     module: str = "workers"
-    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    process: subprocess.Popen[bytes] | ForkedProcess | None = field(default=None, init=False)
 
     def start(self) -> None:
         with self.log.open("ab") as log:
@@ -84,7 +84,10 @@ class WorkerProcess:
             )
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", self.module, "--concurrency", str(self.concurrency)]
+        return [sys.executable, "-m", self.module, *self.arguments()]
+
+    def arguments(self) -> list[str]:
+        return ["--concurrency", str(self.concurrency)]
 
     def kill(self) -> None:
         self.send(signal.SIGKILL)
@@ -102,6 +105,13 @@ class WorkerProcess:
 
     def tail(self) -> str:
         return self.log.read_text(errors="replace")[-3000:]
+
+
+class ForkedWorker(WorkerProcess):
+    """The same, without the seconds of its imports."""
+
+    def start(self) -> None:
+        self.process = ForkedProcess(self.module, self.arguments(), self.environment, self.log)
 
 
 class Installation:
@@ -134,10 +144,12 @@ class Installation:
         return JobClient(self.redis.url, self.settings, self.definitions)
 
     def start_worker(
-        self, concurrency: int = 4, module: str = "workers", **environment: str
+        self, concurrency: int = 4, module: str = "workers", *, forked: bool = True, **environment: str
     ) -> WorkerProcess:
+        """One more worker; one that is measured is not `forked`, since that shares its memory."""
         log = self.folder / f"worker-{len(self.workers)}.log"
-        worker = WorkerProcess({**self.environment, **environment}, log, concurrency, module)
+        kind = ForkedWorker if forked else WorkerProcess
+        worker = kind({**self.environment, **environment}, log, concurrency, module)
         worker.start()
         self.workers.append(worker)
         return worker

@@ -43,7 +43,7 @@ async def run(_wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Sample
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         script = write_script(Path(name), conversation(".*", DONE))
         with installation(Path(name), script=script) as place, _empty_tasks(place) as send_empty:
-            place.start_worker(concurrency=8)
+            place.start_worker(concurrency=8, forked=False)
             async with place.client() as client:
                 await place.ready(client)
                 await asyncio.to_thread(send_empty, START_SECONDS)

@@ -51,7 +51,7 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
         tempfile.TemporaryDirectory(prefix="bench-") as name,
         installation(Path(name), script=_waiting_script(Path(name))) as place,
     ):
-        worker = place.start_worker(concurrency=AGENTS)
+        worker = place.start_worker(concurrency=AGENTS, forked=False)
         assert worker.process is not None
         process = psutil.Process(worker.process.pid)
         async with place.client() as client:

@@ -46,7 +46,7 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
         script = write_script(Path(name), conversation(".*", shell("sleep 300"), DONE))
         provider = "docker" if await asyncio.to_thread(_engine_answers) else "local"
         with installation(Path(name), script=script, FANOUT_SANDBOX__PROVIDER=provider) as place:
-            place.start_worker(JOBS)
+            place.start_worker(JOBS, forked=False)
             async with place.client() as client:
                 if KILLED.name in wanted:
                     again, _ = await _rounds(place, client, signal.SIGKILL)
@@ -66,7 +66,7 @@ async def _rounds(
         ids = await client.submit_many([(JobSpec(description="Sleep."), None) for _ in range(JOBS)])
         for job_id in ids:
             await _until(client, job_id, lambda event: event.type is EventType.TOOL_CALL)
-        await asyncio.to_thread(place.start_worker, JOBS)
+        await asyncio.to_thread(place.start_worker, JOBS, forked=False)
         await place.ready(client, 2)
         leaving = place.workers.pop(0)
         told_at = time.time()

@@ -27,7 +27,7 @@ from orchestrator.jobs.result import JobResult
 from tests.builders import make_spec
 from tests.conftest import docker_answers
 from tests.faults.stepping import BEGUN, STEPS, Holds, Moment, SteppingModel, stepping_model
-from tests.services import Installation, WorkerProcess, installation
+from tests.services import ForkedWorker, Installation, WorkerProcess, installation
 from workers.sandbox.naming import JOB
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(240)]
@@ -95,7 +95,7 @@ async def submitted(client: JobClient, place: Installation, model: SteppingModel
 
 def held_worker(place: Installation) -> WorkerProcess:
     log = place.folder / f"worker-{len(list(place.folder.glob('worker-*.log')))}.log"
-    worker = WorkerProcess(place.environment, log, JOBS + 1, module="tests.faults.held_worker")
+    worker = ForkedWorker(place.environment, log, JOBS + 1, module="tests.faults.held_worker")
     worker.start()
     place.workers.append(worker)
     return worker

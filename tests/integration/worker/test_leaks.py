@@ -35,14 +35,17 @@ class Held:
     memory_mb: int
 
 
-def held(process: psutil.Process, url: str) -> Held:
-    with redis.Redis.from_url(url) as server:
+def held(process: psutil.Process, place: Installation) -> Held:
+    to_redis = [
+        each for each in process.net_connections("tcp") if each.raddr and each.raddr.port == place.redis.port
+    ]
+    with redis.Redis.from_url(place.redis.url) as server:
         return Held(
             threads=process.num_threads(),
             files=process.num_fds(),
             children=len(process.children(recursive=True)),
             channels=len(server.pubsub_channels("fanout:bell:*")),
-            connections=len(server.client_list()),
+            connections=len(to_redis),
             memory_mb=process.memory_info().rss // 1024**2,
         )
 
@@ -61,13 +64,13 @@ async def test_a_hundred_jobs_leave_no_threads_files_processes_or_channels(place
         process = psutil.Process(worker.process.pid)
         await run(client, WARM_UP)
         await asyncio.sleep(2)
-        before = await asyncio.to_thread(held, process, place.redis.url)
+        before = await asyncio.to_thread(held, process, place)
 
         started_at = time.monotonic()
         await run(client, JOBS)
         seconds = time.monotonic() - started_at
         await asyncio.sleep(2)
-        after = await asyncio.to_thread(held, process, place.redis.url)
+        after = await asyncio.to_thread(held, process, place)
 
         process.cpu_percent()
         await asyncio.sleep(IDLE_SECONDS)
