@@ -138,7 +138,7 @@ class WorkerProcess:
     async def _open(self) -> None:
         settings = self._settings
         keys = Keys()
-        definitions = load_agent_definitions(settings.agents_dir)
+        definitions = self._definitions = load_agent_definitions(settings.agents_dir)
         self._redis: Redis = connect(self._redis_url)
         self._ledger = Ledger(self._redis, keys)
         self._journal = Journal(self._redis, keys)
@@ -226,6 +226,7 @@ class WorkerProcess:
             why_local=self._why_local,
             wire_oldest=wire.WIRE_OLDEST,
             wire_newest=wire.WIRE_NEWEST,
+            agents=tuple(self._definitions),
         )
 
     async def _start_background(self) -> None:

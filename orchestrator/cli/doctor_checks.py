@@ -7,7 +7,7 @@ import json
 import platform
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -188,11 +188,11 @@ async def _redis_and_workers(settings: Settings) -> list[Check]:
     try:
         info = await redis_info(reachable)
         async with JobClient.from_settings(reachable) as client:
-            workers = await client.workers()
+            workers, agents = await client.workers(), set(client.definitions)
     except JobFailure as error:
         advice = "Start Redis or mend FANOUT_REDIS_URL."
         return [Check(status="fail", name="redis", found=str(error), advice=advice)]
-    return [*redis_checks(reachable, info), _workers(workers)]
+    return [*redis_checks(reachable, info), _workers(workers, agents)]
 
 
 async def redis_info(settings: Settings) -> dict[str, Any]:
@@ -228,12 +228,18 @@ def redis_checks(settings: Settings, info: dict[str, Any]) -> Iterable[Check]:
         yield Check(status="fail", name="redis eviction", found=policy, advice=advice)
 
 
-def _workers(workers: Sequence[WorkerInfo]) -> Check:
+def _workers(workers: Sequence[WorkerInfo], agents: Collection[str]) -> Check:
     releases = sorted({(worker.wire_oldest, worker.wire_newest) for worker in workers})
     if len(releases) > 1:
         known = " and ".join(f"{oldest} to {newest}" for oldest, newest in releases)
         found = f"{len(workers)} alive, of releases that know wire versions {known}"
         advice = "Upgrade the older ones: jobs that use what is new wait for the newer."
+        return Check(status="warn", name="workers", found=found, advice=advice)
+    takes_all = any(not worker.agents for worker in workers)
+    unknown = set(agents).difference(*(worker.agents for worker in workers))
+    if workers and unknown and not takes_all:
+        found = f"{len(workers)} alive, none knows the agents {', '.join(sorted(unknown))}"
+        advice = "Give workers the same FANOUT_AGENTS_DIR: jobs of these agents wait for one that knows them."
         return Check(status="warn", name="workers", found=found, advice=advice)
     if workers:
         return Check(status="ok", name="workers", found=f"{len(workers)} alive")

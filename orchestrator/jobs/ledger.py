@@ -50,8 +50,8 @@ HEAD_START_SECONDS = 2.0
 """How long a job that was begun is kept for the host that has its files, after it was queued again: a few
 turns of the queue, and short enough for a job to be at work again 4 s after its worker was stopped."""
 REAP_BATCH = 200
-NOT_UNDERSTOOD = "wire version"
-"""How claim.lua begins the refusal of a job that the worker's release does not know."""
+NOT_UNDERSTOOD = ("wire version ", "agent ")
+"""How claim.lua begins the refusal of a job of which the worker does not know all."""
 CANCEL_BATCH = 50
 """Jobs in one script call: ending one takes Redis half a millisecond, and heartbeats come between two."""
 CANCEL_HEARD_SECONDS = 0.7
@@ -231,7 +231,7 @@ class Ledger(Records):
             "claim",
             *(job_id, worker.name, worker.host, worker.host_limit),
             *(_ms(lease_seconds), request, _ms(HEAD_START_SECONDS)),
-            *(worker.wire_oldest, worker.wire_newest),
+            *(worker.wire_oldest, worker.wire_newest, " ".join(worker.agents)),
         )
         if answer[0] == "refused":
             return str(answer[1])
@@ -239,7 +239,7 @@ class Ledger(Records):
         try:
             understood = JobSpec.model_validate_json(spec)
         except ValidationError:  # its wire version says too little
-            why = f"{NOT_UNDERSTOOD} {worker.wire_newest} does not tell how this job is read"
+            why = f"wire version {worker.wire_newest} does not tell how this job is read"
             await self.release(job_id, int(token), why, wire=worker.wire_newest + 1)
             return why
         return Claim(

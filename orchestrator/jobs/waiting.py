@@ -31,7 +31,7 @@ class Occupancy:
 
     def who_reads(self, record: JobRecord) -> list[WorkerInfo]:
         """The workers that understand a queued job's specification."""
-        return [worker for worker in self.workers if worker.wire_oldest <= record.wire <= worker.wire_newest]
+        return [worker for worker in self.workers if worker.reads(record.wire, record.agent)]
 
     def full(self, key: str, limit: int | None) -> str | None:
         """How a limit is reached, in words; None when it is not."""
@@ -83,7 +83,9 @@ def _sets(keys: Keys, record: JobRecord) -> tuple[str, str, str]:
 def _no_worker(record: JobRecord, occupied: Occupancy) -> str | None:
     if not occupied.workers:
         return "a worker: none is running"
-    return awaited_worker(record.wire, occupied.workers)
+    if awaited := awaited_worker(record.wire, occupied.workers):
+        return awaited
+    return None if occupied.who_reads(record) else f"a worker that knows the agent {record.agent}"
 
 
 def _limit_reached(record: JobRecord, occupied: Occupancy) -> str | None:

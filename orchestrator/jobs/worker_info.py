@@ -25,6 +25,12 @@ class WorkerInfo:
     wire_oldest: int = WIRE_OLDEST
     wire_newest: int = WIRE_NEWEST
     """The versions of jobs that it understands (`wire.py`)."""
+    agents: tuple[str, ...] = ()
+    """The names of the agents that it has definitions of; a release that tells none counts as knowing all."""
+
+    def reads(self, wire: int, agent: str) -> bool:
+        """Whether it understands a job of that wire version and that agent."""
+        return self.wire_oldest <= wire <= self.wire_newest and (not self.agents or agent in self.agents)
 
     def fields(self) -> dict[str, str | int]:
         """As the ledger keeps it, without the name."""
@@ -38,6 +44,7 @@ class WorkerInfo:
             "why_local": self.why_local,
             "wire_oldest": self.wire_oldest,
             "wire_newest": self.wire_newest,
+            "agents": " ".join(self.agents),
         }
 
 
@@ -54,4 +61,5 @@ def worker_of(name: str, fields: Mapping[str, str]) -> WorkerInfo:
         why_local=fields.get("why_local", ""),
         wire_oldest=int(fields.get("wire_oldest", 1)),
         wire_newest=int(fields.get("wire_newest", 1)),
+        agents=tuple(fields.get("agents", "").split()),
     )

@@ -1,24 +1,31 @@
 -- ARGV: prefix, id, worker, host, jobs at once on the host (0: no limit), lease in milliseconds, a name for this request:
 -- one whose answer got lost is asked again under the same name, and has the claim that it made; milliseconds of head start
 -- that the host with a job's files has after the job was queued again; the oldest and the newest wire version that the
--- worker knows.
+-- worker knows; the names of the agents that it knows.
 -- Returns {'claimed', token, attempt, specification, milliseconds run before, submitted at, started at} or
 -- {'refused', why}: a message that comes twice, late, to a full host, or to a worker that does not know
--- the job's wire version uses up no attempt.
+-- the job's wire version or its agent uses up no attempt.
 local id, worker, host, host_limit, lease, request = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local head_start, oldest, newest = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local agents = ARGV[11]
 local job = redis.call('HMGET', key('job', id), 'state', 'dispatched', 'root', 'spec', 'ran_ms', 'submitted_at',
   'started_at', 'attempt', 'claim', 'token', 'files_host', 'requeued_at', 'wire',
-  'waiting_for')
+  'waiting_for', 'agent')
 if not job[1] then return {'refused', 'unknown'} end
 if job[1] == 'running' and job[9] == request then
   return {'claimed', job[10], job[8], job[4], job[5], job[6], job[7]}
 end
 if job[1] ~= 'queued' or job[2] ~= '1' then return {'refused', job[1]} end
-local wire = tonumber(job[13] or 1)
+local wire, agent = tonumber(job[13] or 1), job[15]
+local known, awaited
 if wire < oldest or wire > newest then
-  local known = 'wire version ' .. wire .. ': this worker knows ' .. oldest .. ' to ' .. newest
-  local awaited = (wire > newest and 'a newer' or 'an older') .. ' worker, for wire version ' .. wire
+  known = 'wire version ' .. wire .. ': this worker knows ' .. oldest .. ' to ' .. newest
+  awaited = (wire > newest and 'a newer' or 'an older') .. ' worker, for wire version ' .. wire
+elseif agent and not knows(agents, agent) then
+  known = 'agent ' .. agent .. ': this worker knows ' .. agents
+  awaited = 'a worker that knows the agent ' .. agent
+end
+if known then
   give_back(id, job[3])
   if job[14] == awaited then  -- its journal says so already
     redis.call('HSET', key('job', id), 'dispatched', 0)

@@ -266,11 +266,11 @@ local function living_workers(now)
   local workers, limits, left = {}, {}, {}
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', key('workers'), now, '+inf')) do
     local told = redis.call('HMGET', key('worker', name), 'host', 'concurrency', 'host_limit', 'draining', 'wire_oldest',
-      'wire_newest')
+      'wire_newest', 'agents')
     local host, limit = told[1], tonumber(told[3])
     if host and told[4] ~= '1' then
       workers[#workers + 1] = {host = host, free = math.max(0, told[2] - redis.call('SCARD', key('held', name))),
-        oldest = tonumber(told[5] or 1), newest = tonumber(told[6] or 1)}
+        oldest = tonumber(told[5] or 1), newest = tonumber(told[6] or 1), agents = told[7] or ''}
       if limit > 0 then limits[host] = math.min(limits[host] or limit, limit) end
     end
   end
@@ -278,11 +278,20 @@ local function living_workers(now)
   return workers, left
 end
 
--- How many more jobs each host may run; given a wire version, how many of that one.
-local function free_by_host(workers, left, wire)
+-- Whether an agent is among the names that a worker tells; one of a release that tells none counts as knowing all.
+local function knows(agents, agent)
+  return agents == '' or string.find(' ' .. agents .. ' ', ' ' .. agent .. ' ', 1, true) ~= nil
+end
+
+local function reads(worker, class)
+  return worker.oldest <= class.wire and class.wire <= worker.newest and knows(worker.agents, class.agent)
+end
+
+-- How many more jobs each host may run; given a class, how many of that one.
+local function free_by_host(workers, left, class)
   local free = {}
   for _, worker in ipairs(workers) do
-    if not wire or (worker.oldest <= wire and wire <= worker.newest) then
+    if not class or reads(worker, class) then
       free[worker.host] = (free[worker.host] or 0) + worker.free
     end
   end

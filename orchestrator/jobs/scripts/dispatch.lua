@@ -31,29 +31,48 @@ end
 local policy = cjson.decode(redis.call('HGET', key('policy'), 'json') or ARGV[7])
 local workers, left = living_workers(now)
 
--- How many jobs the workers can take beside those on their way; given a wire version, how many of that one.
-local function places(wire)
-  local total = -redis.call('ZCOUNT', key('transit'), wire or '-inf', wire or '+inf')
-  for _, free in pairs(free_by_host(workers, left, wire)) do total = total + free end
+-- How many jobs of a class are on their way; without one, how many of all.
+local function on_their_way(class)
+  if not class then return redis.call('ZCARD', key('transit')) end
+  local count = 0
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', key('transit'), class.wire, class.wire)) do
+    count = count + redis.call('SISMEMBER', key('agent_active', class.agent), id)
+  end
+  return count
+end
+
+-- How many jobs the workers can take beside those on their way; given a class, how many of that one.
+local function places(class)
+  local total = -on_their_way(class)
+  for _, free in pairs(free_by_host(workers, left, class)) do total = total + free end
   return total
 end
 
-local room, wire_room, agent_room, classes = math.min(most, places()), {}, {}, {}
+local function read_by_all(class)
+  for _, worker in ipairs(workers) do
+    if not reads(worker, class) then return false end
+  end
+  return true
+end
+
+local room, agent_room, classes = math.min(most, places()), {}, {}
 if room <= 0 then return {} end
 for _, name in ipairs(redis.call('SMEMBERS', key('classes'))) do
   local agent, wire = string.match(name, '^(.*):(.*)$')
-  wire = tonumber(wire)
-  wire_room[wire] = wire_room[wire] or (oldest <= wire and wire <= newest and places(wire) or 0)
+  local class = {name = name, agent = agent, wire = tonumber(wire), room = 0}
+  if oldest <= class.wire and class.wire <= newest then
+    class.room = read_by_all(class) and room or places(class)
+  end
   agent_room[agent] = agent_room[agent]
     or (policy.agents[agent] or math.huge) - redis.call('SCARD', key('agent_active', agent))
-  classes[#classes + 1] = {name = name, agent = agent, wire = wire}
+  classes[#classes + 1] = class
 end
 
 -- The first of all that stand first in a class with room, by its sorted set; its score and its class.
 local function first(kind, ...)
   local best, score, of
   for _, class in ipairs(classes) do
-    if agent_room[class.agent] > 0 and wire_room[class.wire] > 0 then
+    if agent_room[class.agent] > 0 and class.room > 0 then
       local head = redis.call('ZRANGE', key(kind, class.name, ...), 0, 0, 'WITHSCORES')
       local due = tonumber(head[2])
       if due and (not best or due < score or (due == score and head[1] < best)) then
@@ -87,8 +106,7 @@ local function take(id, root, tenant, class)
   redis.call('ZADD', key('transit'), class.wire, id)
   redis.call('ZADD', key('leases'), now + transit, id)
   redis.call('HSET', key('job', id), 'dispatched', 1)
-  agent_room[class.agent], wire_room[class.wire] = agent_room[class.agent] - 1, wire_room[class.wire] - 1
-  room = room - 1
+  room, class.room, agent_room[class.agent] = room - 1, class.room - 1, agent_room[class.agent] - 1
   return redis.call('HINCRBY', key('job', id), 'dispatches', 1)
 end
 

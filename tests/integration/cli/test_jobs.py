@@ -10,7 +10,6 @@ import os
 import signal
 import tarfile
 import time
-from pathlib import Path
 
 import pytest
 
@@ -444,36 +443,3 @@ def test_agents_and_settings_are_shown_without_secrets(fanout):
     }
     assert settings["FANOUT_WORKER__CONCURRENCY"]["source"] == "default"
     assert {"coordinator", "general-purpose"} <= {agent["name"] for agent in agents}
-
-
-def test_doctor_says_what_is_missing(fanout):
-    ended = fanout("doctor", "--json", env={"FANOUT_SANDBOX__PROVIDER": "local"}, timeout=60)
-
-    checks = {check["name"]: check for check in ended.json["checks"]}
-    assert ended.json["ok"] is True
-    assert ended.code == 0
-    assert checks["redis"]["status"] == "ok"
-    assert checks["sandbox"]["status"] == "warn"
-    assert checks["workers"]["advice"] == "Start one: fanout worker"
-    assert "FANOUT_BLOBS_URL" in fanout_blobs_failure(fanout)
-
-
-def fanout_blobs_failure(fanout: Fanout) -> str:
-    blocked = fanout.folder / "a-file"
-    blocked.write_text("")
-    env = {"FANOUT_BLOBS_URL": f"file://{blocked}/blobs", "FANOUT_SANDBOX__PROVIDER": "local"}
-    ended = fanout("doctor", env=env, timeout=60)
-    assert ended.code == 1
-    return next(line for line in ended.out.splitlines() if " blobs " in line)
-
-
-def test_the_security_doctor_names_open_doors(fanout, tmp_path: Path):
-    env = {"FANOUT_REDIS_URL": "redis://203.0.113.7:6379/0", "DOCKER_HOST": "tcp://203.0.113.8:2375"}
-    (fanout.folder / ".env").write_text("X=1")
-    (fanout.folder / ".env").chmod(0o644)
-
-    ended = fanout("doctor", "--security", "--json", env=env, timeout=60)
-
-    failed = {check["name"] for check in ended.json["checks"] if check["status"] == "fail"}
-    assert ended.code == 1
-    assert {"redis password", "docker engine", ".env"} <= failed

@@ -7,10 +7,12 @@ import base64
 import json
 import signal
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
 
+from config.agent_definitions import load_agent_definitions
 from orchestrator.client import JobClient
 from orchestrator.jobs import wire
 from orchestrator.jobs.connection import connect
@@ -137,6 +139,27 @@ async def test_a_conversation_of_a_newer_release_waits_for_one_that_can_go_on_wi
         steps = await asyncio.to_thread(bundle.content, file.after)
     assert steps.decode().split() == ["one", "two"]
     assert (await workers_of(client, job_id))[-1].endswith(name_of(newer))
+
+
+async def test_a_job_of_an_agent_that_only_a_newer_installation_has_waits_for_that(
+    place: Installation, client: JobClient, tmp_path: Path
+) -> None:
+    (tmp_path / "linter.yaml").write_text("name: linter\ndescription: Lints.\ninstruction: Lint.\n")
+    definitions = await asyncio.to_thread(load_agent_definitions, tmp_path)
+    async with JobClient(place.redis.url, place.settings, definitions) as newer:
+        job_id = await newer.submit(make_spec("lint", agent="linter"))
+    record = await until_waiting_for(client, job_id, "a worker that knows the agent linter")
+    assert (record.state, record.attempt) == (JobState.QUEUED, 0)
+
+    worker = await asyncio.to_thread(place.start_worker, FANOUT_AGENTS_DIR=str(tmp_path))
+    try:
+        result = await client.wait(job_id, 40)
+    finally:
+        await asyncio.to_thread(worker.stop)
+
+    assert (result.success, result.attempts) == (True, 1)
+    (ran_on,) = await workers_of(client, job_id)
+    assert ran_on.endswith(name_of(worker))
 
 
 @pytest.mark.parametrize("version", sorted(path.name for path in RECORDED.iterdir()))

@@ -37,8 +37,8 @@ class Job:
     files_host: str | None = None
     """Where its last attempt ran."""
     requeued_at: int = 0
-    told_of_wire: bool = False
-    """A worker that does not know its version had it in hand, and its journal says so."""
+    turned_away: str | None = None
+    """A worker that does not know its version or its agent had it in hand, and its journal says so: which."""
     cancel_asked: bool = False
     open_approvals: list[str] = field(default_factory=list)
     awaited: set[str] = field(default_factory=set)
@@ -58,6 +58,11 @@ class Job:
     @property
     def rank(self) -> tuple[int, int]:
         return (-self.priority, self.sequence)
+
+    @property
+    def needs(self) -> tuple[int, str]:
+        """What a worker has to know of it."""
+        return self.wire, self.agent
 
     @property
     def is_ready(self) -> bool:
@@ -112,16 +117,16 @@ class Model:
         """The jobs on their way or running whose fields are those."""
         return {job.id for job in self.jobs.values() if job.lease_end is not None and _fits(job, of)}
 
-    def places(self, wire: int | None = None) -> int:
-        """How many jobs the workers can take beside those on their way; given a wire version, of that one."""
-        on_their_way = [job for job in self.jobs.values() if job.is_on_its_way and wire in (None, job.wire)]
-        return sum(self.free_places(wire).values()) - len(on_their_way)
+    def places(self, of: tuple[int, str] | None = None) -> int:
+        """How many jobs the workers can take beside those on their way; given what they need, of those."""
+        on_their_way = [job for job in self.jobs.values() if job.is_on_its_way and of in (None, job.needs)]
+        return sum(self.free_places(of).values()) - len(on_their_way)
 
-    def free_places(self, wire: int | None = None) -> dict[str, int]:
+    def free_places(self, of: tuple[int, str] | None = None) -> dict[str, int]:
         """By host."""
         free: dict[str, int] = {}
         for worker in self.workers:
-            if wire is None or worker.wire_oldest <= wire <= worker.wire_newest:
+            if of is None or worker.reads(*of):
                 held = sum(job.worker == worker.name for job in self.jobs.values())
                 free[worker.host] = free.get(worker.host, 0) + max(0, worker.concurrency - held)
         for worker in self.workers:
@@ -132,7 +137,7 @@ class Model:
 
     def may_go(self, job: Job) -> bool:
         """Whether no limit stands against it."""
-        if not job.is_ready or self.places(job.wire) <= 0:
+        if not job.is_ready or self.places(job.needs) <= 0:
             return False
         limits = (
             (self.active(root=job.root), self.policy.tree_jobs),
@@ -152,9 +157,8 @@ class Model:
             return "unknown"
         if job.state != "queued" or job.lease_end is None:
             return job.state
-        if job.wire > worker.wire_newest:
-            self._turn_away(job)
-            return f"wire version {job.wire}: this worker knows 1 to {worker.wire_newest}"
+        if not worker.reads(*job.needs):
+            return self._turn_away(job, worker)
         if host_limit and sum(other.host == host for other in self.jobs.values()) >= host_limit:
             self._requeue(job)
             return "host full"
@@ -164,7 +168,7 @@ class Model:
         job.state, job.host, job.lease_end = "running", host, self.now + lease_ms
         job.worker, job.files_host = worker.name, host
         job.claimed_at = job.beat_at = self.now
-        job.told_of_wire = False
+        job.turned_away = None
         job.attempt += 1
         job.history.append("running")
         return "claimed"
@@ -326,12 +330,17 @@ class Model:
     def open_approvals(self) -> set[str]:
         return {approval for job in self.jobs.values() for approval in job.open_approvals}
 
-    def _turn_away(self, job: Job) -> None:
-        if job.told_of_wire:
+    def _turn_away(self, job: Job, worker: WorkerInfo) -> str:
+        of_wire = job.wire > worker.wire_newest
+        unknown = "wire" if of_wire else "agent"
+        if job.turned_away == unknown:
             self._give_back(job)
         else:
             self._requeue(job)
-        job.told_of_wire = True
+        job.turned_away = unknown
+        if of_wire:
+            return f"wire version {job.wire}: this worker knows 1 to {worker.wire_newest}"
+        return f"agent {job.agent}: this worker knows {' '.join(worker.agents)}"
 
     def _waits_for_its_host(self, job: Job, host: str) -> bool:
         own = job.files_host
@@ -387,7 +396,7 @@ class Model:
     def _requeue(self, job: Job) -> None:
         self._give_back(job)
         job.state, job.requeued_at = "queued", self.now
-        job.told_of_wire = False
+        job.turned_away = None
         job.open_approvals = []
         job.history.append("queued")
 

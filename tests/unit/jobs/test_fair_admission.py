@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fakeredis import FakeAsyncRedis
 
+from orchestrator.jobs.journal import Journal
 from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.ledger import Claim, Ledger
 from orchestrator.jobs.policy import AdmissionPolicy, TenantShare
@@ -305,3 +306,45 @@ def test_a_policy_of_a_newer_release_is_read_as_far_as_it_is_known() -> None:
     newer = policy.stored().replace("{", '{"more": 1, ', 1).replace('"weight"', '"extra": 2, "weight"')
 
     assert AdmissionPolicy.read(newer) == policy
+
+
+async def test_a_job_waits_for_a_worker_that_knows_its_agent_and_holds_up_nobody(
+    ledger: Ledger, redis: FakeAsyncRedis
+) -> None:
+    knows_one = make_worker("w1", concurrency=2, agents=("general-purpose",))
+    await ledger.register(knows_one, 60)
+    (new,) = await submitted(ledger, "new", 1, agent="linter")
+    await submitted(ledger, "known", 2)
+
+    assert await dispatched(ledger) == ["known0", "known1"]
+    assert await reason(ledger, redis, new) == "a worker that knows the agent linter"
+
+    await ledger.register(make_worker("w2", concurrency=1, agents=("general-purpose", "linter")), 60)
+    assert await dispatched(ledger) == ["new0"]
+    refusal = "agent linter: this worker knows general-purpose"
+    assert await ledger.claim(new, knows_one, 10) == refusal
+    assert await dispatched(ledger) == ["new0"]
+    assert await ledger.claim(new, knows_one, 10) == refusal  # its journal says so already
+    events = await Journal(redis, KEYS).read(new)
+    told = f"{refusal}; it waits for a worker that knows the agent linter"
+    assert [event.data.get("reason") for event in events] == [None, told]
+    record = await ledger.get(new)
+    assert (record.state, record.attempt) == (JobState.QUEUED, 0)
+
+
+async def test_an_agent_fills_no_more_places_than_those_who_know_it_have(ledger: Ledger) -> None:
+    await ledger.register(make_worker("w1", concurrency=50, agents=("general-purpose",)), 60)
+    both = ("general-purpose", "linter")
+    await ledger.register(make_worker("w2", host="h2", concurrency=2, agents=both), 60)
+    await submitted(ledger, "lint", 5, agent="linter")
+    await submitted(ledger, "known", 3)
+
+    assert sorted(await dispatched(ledger)) == ["known0", "known1", "known2", "lint0", "lint1"]
+    assert await dispatched(ledger) == []
+
+
+async def test_a_worker_of_a_release_that_tells_no_agents_is_sent_all(ledger: Ledger) -> None:
+    await ledger.register(make_worker("w1", agents=()), 60)
+    await submitted(ledger, "any", 1, agent="linter")
+
+    assert await dispatched(ledger) == ["any0"]

@@ -35,9 +35,10 @@ Value = TypeVar("Value")
 ROOTS = ("tree-a", "tree-b", "tree-c")
 WORKERS = (
     make_worker("w1", host="h1", concurrency=3),
-    make_worker("w2", host="h2", concurrency=2, host_limit=1, wire_newest=2),
+    make_worker("w2", host="h2", concurrency=2, host_limit=1, wire_newest=2, agents=("general-purpose",)),
 )
-"""Three places on the first host; one on the second, whose own limit is less than its worker can run."""
+"""Three places on the first host; one on the second, whose own limit is less than its worker can run.
+Nobody knows the second wire version and the builder both."""
 TENANTS = {"ann": TenantShare(weight=3), "bob": TenantShare(jobs=2), "cy": TenantShare()}
 AGENTS = ("builder", "general-purpose")
 BOUNDS = TreeBounds(max_children=3, max_tree_children=5)

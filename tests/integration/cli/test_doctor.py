@@ -1,0 +1,69 @@
+"""What the doctors find, on a real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.jobs.connection import connect
+from orchestrator.jobs.keys import Keys
+from orchestrator.jobs.ledger import Ledger
+from tests.integration.cli.conftest import WORKER, Fanout
+
+pytestmark = pytest.mark.redis
+
+
+def test_doctor_says_what_is_missing(fanout: Fanout):
+    ended = fanout("doctor", "--json", env={"FANOUT_SANDBOX__PROVIDER": "local"}, timeout=60)
+
+    checks = {check["name"]: check for check in ended.json["checks"]}
+    assert ended.json["ok"] is True
+    assert ended.code == 0
+    assert checks["redis"]["status"] == "ok"
+    assert checks["sandbox"]["status"] == "warn"
+    assert checks["workers"]["advice"] == "Start one: fanout worker"
+    assert "FANOUT_BLOBS_URL" in fanout_blobs_failure(fanout)
+
+
+async def test_an_agent_that_no_worker_has_is_told_where_one_looks(fanout: Fanout, ledger_url: str):
+    agents = fanout.folder / "agents"
+    agents.mkdir()
+    (agents / "linter.yaml").write_text("name: linter\ndescription: Lints.\ninstruction: Lint.\n")
+    env = {"FANOUT_AGENTS_DIR": str(agents), "FANOUT_SANDBOX__PROVIDER": "local"}
+    async with connect(ledger_url) as redis:
+        await Ledger(redis, Keys()).register(replace(WORKER, agents=("general-purpose", "researcher")), 120)
+
+    submitted = await asyncio.to_thread(fanout, "submit", "lint it", "--agent", "linter", env=env)
+    shown = await asyncio.to_thread(fanout, "ps", "--json")
+    checked = await asyncio.to_thread(fanout, "doctor", "--json", env=env, timeout=60)
+
+    (row,) = [each for each in shown.json["jobs"] if each["id"] == submitted.out.strip()]
+    assert row["waiting_for"] == "a worker that knows the agent linter"
+    checks = {check["name"]: check for check in checked.json["checks"]}
+    assert checks["workers"]["status"] == "warn"
+    assert "linter" in checks["workers"]["found"]
+    assert "FANOUT_AGENTS_DIR" in checks["workers"]["advice"]
+
+
+def fanout_blobs_failure(fanout: Fanout) -> str:
+    blocked = fanout.folder / "a-file"
+    blocked.write_text("")
+    env = {"FANOUT_BLOBS_URL": f"file://{blocked}/blobs", "FANOUT_SANDBOX__PROVIDER": "local"}
+    ended = fanout("doctor", env=env, timeout=60)
+    assert ended.code == 1
+    return next(line for line in ended.out.splitlines() if " blobs " in line)
+
+
+def test_the_security_doctor_names_open_doors(fanout, tmp_path: Path):
+    env = {"FANOUT_REDIS_URL": "redis://203.0.113.7:6379/0", "DOCKER_HOST": "tcp://203.0.113.8:2375"}
+    (fanout.folder / ".env").write_text("X=1")
+    (fanout.folder / ".env").chmod(0o644)
+
+    ended = fanout("doctor", "--security", "--json", env=env, timeout=60)
+
+    failed = {check["name"] for check in ended.json["checks"] if check["status"] == "fail"}
+    assert ended.code == 1
+    assert {"redis password", "docker engine", ".env"} <= failed
