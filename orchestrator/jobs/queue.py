@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from celery import Celery
@@ -73,10 +74,12 @@ class CeleryQueue:
             broker_connection_retry=False,
         )
         self._queue = queue
+        # Celery blocks. With a thread of its own no message waits behind the loop's work on files.
+        self._thread = ThreadPoolExecutor(1, "queue")
 
     async def send(self, jobs: Sequence[Dispatched]) -> None:
-        """Send the jobs' ids in a thread: Celery blocks."""
-        await asyncio.to_thread(self._send, jobs)
+        """Send the jobs' ids."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._send, jobs)
 
     def _send(self, jobs: Sequence[Dispatched]) -> None:
         try:
@@ -100,7 +103,8 @@ class CeleryQueue:
 
     async def close(self) -> None:
         """Close the broker's connections."""
-        await asyncio.to_thread(self._app.close)
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._app.close)
+        self._thread.shutdown(wait=False)  # it has nothing left to do
 
 
 class InMemoryQueue:
