@@ -18,7 +18,9 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["workers.__main__"])
+FORKS.set_forkserver_preload(
+    ["workers.__main__", "celery.bin.celery", "celery.apps.worker", "google.adk.workflow._workflow"]
+)
 
 
 class ForkedProcess:

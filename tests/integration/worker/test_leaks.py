@@ -20,8 +20,8 @@ from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
-WARM_UP = 40
-JOBS = 130
+WARM_UP = 30
+JOBS = 100
 IDLE_SECONDS = 5
 
 
