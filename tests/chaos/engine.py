@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,30 @@ class PrivateEngine:
         found = self.client.api.containers(all=True, filters={"label": labels})
         return sorted(found, key=lambda container: (container["Created"], container["Id"]))
 
+    def is_there(self, container: str) -> bool:
+        """Whether a container that is listed exists; blocks.
+
+        dockerd's list may go on showing one that it has removed, as dead, until dockerd starts again: by its
+        id it knows nothing of it, and nothing of it is left to remove.
+        """
+        try:
+            self.client.api.inspect_container(container)
+        except docker.errors.NotFound:
+            return any(container.encode() in command for _pid, command in _commands())  # its shim lives
+        return True
+
+    def refusals(self, owner: str) -> list[str]:
+        """What the engine answers when it is asked once more to remove the owner's containers; blocks."""
+        answers = []
+        for container in self.containers(owner):
+            try:
+                self.client.api.remove_container(container["Id"], force=True)
+            except docker.errors.APIError as error:
+                answers.append(
+                    f"asked to remove {container['Id'][:12]}, the engine says: {error.explanation}"
+                )
+        return answers
+
     def volumes(self, owner: str) -> list[dict[str, Any]]:
         """The owner's volumes; blocks."""
         found = self.client.api.volumes(filters={"label": f"fanout.owner={owner}"})
@@ -99,11 +124,10 @@ class PrivateEngine:
 
     def _clean(self) -> None:
         """End shims and mounts that an engine which was killed left behind."""
-        for process in Path("/proc").iterdir():
-            with contextlib.suppress(OSError):
-                command = (process / "cmdline").read_bytes() if process.name.isdigit() else b""
-                if f"{self._folder}/exec".encode() in command and int(process.name) != os.getpid():
-                    os.kill(int(process.name), signal.SIGKILL)
+        for pid, command in _commands():
+            if f"{self._folder}/exec".encode() in command:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
         for mount in sorted((m for m in mounts if m.startswith(f"{self._folder}/")), reverse=True):
             subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)
@@ -123,3 +147,11 @@ class PrivateEngine:
 
     def _last_words(self) -> str:
         return (self._folder / "dockerd.log").read_text(errors="replace")[-500:]
+
+
+def _commands() -> Iterator[tuple[int, bytes]]:
+    """The processes of this machine but our own, with their command lines."""
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and int(process.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                yield int(process.name), (process / "cmdline").read_bytes()

@@ -94,7 +94,11 @@ async def leftovers(place: Installation) -> Leftovers:
             asyncio.to_thread(place.engine.containers, place.owner),
             asyncio.to_thread(place.engine.volumes, place.owner),
         )
-        found.containers = [_named(container["Labels"], container["State"]) for container in containers]
+        found.containers = [
+            _named(container["Labels"], container["State"])
+            for container in containers
+            if await asyncio.to_thread(place.engine.is_there, container["Id"])
+        ]
         found.volumes = [_named(volume["Labels"], volume["Name"]) for volume in volumes]
     found.folders = await asyncio.to_thread(_names_in, place.jobs_folder)
     return found

@@ -86,8 +86,12 @@ async def _gone(place: Installation) -> list[str]:
     until = time.monotonic() + GONE_SECONDS
     while True:
         found = proofs.nothing_left(await evidence.leftovers(place), workers_live=True)
-        if not found or time.monotonic() > until:
-            return found
+        if not found:
+            return []
+        if time.monotonic() > until:
+            return found + (
+                await asyncio.to_thread(place.engine.refusals, place.owner) if place.engine else []
+            )
         _say(f"still there: {'; '.join(found)}")
         await asyncio.sleep(GONE_LOOK_SECONDS)
 
@@ -107,7 +111,7 @@ async def _progress(work: Workload, injector: Injector) -> None:
 def _keep(folder: Path, place: Installation, report: Report) -> None:
     """Save what tells how a violation came about."""
     folder.mkdir(parents=True, exist_ok=True)
-    for log in place.folder.glob("worker-*.log"):
+    for log in (*place.folder.glob("worker-*.log"), *place.folder.glob("engine/dockerd.log")):
         shutil.copy(log, folder)
     (folder / "faults.json").write_text(
         json.dumps([vars(fault) | {"hit": vars(fault.hit)} for fault in report.faults], indent=1)
