@@ -9,7 +9,6 @@ import asyncio
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -108,8 +107,6 @@ class Engine:
         self._options = options
         self._connecting = threading.Lock()
         self._api: docker.APIClient | None = None
-        # Of its own: an engine that hangs keeps the threads that wait for it, and nobody else's.
-        self._threads = ThreadPoolExecutor(_PARALLEL_CALLS, "engine")
 
     def _connected(self) -> docker.APIClient:
         if self.host.startswith("ssh://"):
@@ -138,7 +135,7 @@ class Engine:
             return request(self._connected())
 
         try:
-            return await uninterrupted(asyncio.get_running_loop().run_in_executor(self._threads, in_thread))
+            return await uninterrupted(asyncio.to_thread(in_thread))
         except (docker_errors.DockerException, requests.RequestException, OSError) as error:
             raise translated(error, doing, self.host) from error
 
