@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     # The last three are imported late, by every worker all the same.
-    ["workers.__main__", "celery.bin.celery", "celery.apps.worker", "google.adk.workflow._workflow"]
+    ["workers.celery_app", "celery.bin.celery", "celery.apps.worker", "google.adk.workflow._workflow"]
 )
 
 
