@@ -1,7 +1,7 @@
 """Workers forked from one process that has imported what all of them import.
 
-A start costs three seconds of processor time, nearly all of it imports; a suite with two hundred of them
-waits for little else. What runs is the same: a process group, environment, log and command line of its own.
+A start costs three seconds of processor time, nearly all of it imports; a suite with a hundred of them
+waits long for these. What runs is the same: a process group, environment, log and command line of its own.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ async def _redis_and_workers(settings: Settings) -> list[Check]:
     try:
         info = await redis_info(reachable)
         async with JobClient.from_settings(reachable) as client:
-            workers, agents = await client.workers(), set(client.definitions)
+            workers, agents = await client.workers(), list(client.definitions)
     except JobFailure as error:
         advice = "Start Redis or mend FANOUT_REDIS_URL."
         return [Check(status="fail", name="redis", found=str(error), advice=advice)]
@@ -235,10 +235,9 @@ def _workers(workers: Sequence[WorkerInfo], agents: Collection[str]) -> Check:
         found = f"{len(workers)} alive, of releases that know wire versions {known}"
         advice = "Upgrade the older ones: jobs that use what is new wait for the newer."
         return Check(status="warn", name="workers", found=found, advice=advice)
-    takes_all = any(not worker.agents for worker in workers)
-    unknown = set(agents).difference(*(worker.agents for worker in workers))
-    if workers and unknown and not takes_all:
-        found = f"{len(workers)} alive, none knows the agents {', '.join(sorted(unknown))}"
+    unknown = [agent for agent in agents if not any(worker.knows(agent) for worker in workers)]
+    if workers and unknown:
+        found = f"{len(workers)} alive, none knows the agents {', '.join(unknown)}"
         advice = "Give workers the same FANOUT_AGENTS_DIR: jobs of these agents wait for one that knows them."
         return Check(status="warn", name="workers", found=found, advice=advice)
     if workers:

@@ -30,7 +30,11 @@ class WorkerInfo:
 
     def reads(self, wire: int, agent: str) -> bool:
         """Whether it understands a job of that wire version and that agent."""
-        return self.wire_oldest <= wire <= self.wire_newest and (not self.agents or agent in self.agents)
+        return self.wire_oldest <= wire <= self.wire_newest and self.knows(agent)
+
+    def knows(self, agent: str) -> bool:
+        """Whether it has a definition of that agent."""
+        return not self.agents or agent in self.agents
 
     def fields(self) -> dict[str, str | int]:
         """As the ledger keeps it, without the name."""
