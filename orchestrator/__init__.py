@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.client import JobClient
-    from orchestrator.coordinator import create_coordinator
+    from orchestrator.coordinator.coordinator import create_coordinator
     from orchestrator.deep_agent.create import create_deep_agent
     from orchestrator.jobs.result import JobResult
     from orchestrator.jobs.spec import JobSpec
@@ -21,7 +21,7 @@ _HOMES = {
     "JobClient": "orchestrator.client",
     "JobResult": "orchestrator.jobs.result",
     "JobSpec": "orchestrator.jobs.spec",
-    "create_coordinator": "orchestrator.coordinator",
+    "create_coordinator": "orchestrator.coordinator.coordinator",
     "create_deep_agent": "orchestrator.deep_agent.create",
 }
 

@@ -8,11 +8,11 @@ import threading
 
 from google.adk.apps import App
 
-from config.agent_definitions import COORDINATOR
-from config.settings import Settings, load_settings
 from orchestrator.client import JobClient
-from orchestrator.coordinator import budgets_of, create_coordinator, create_coordinator_app
-from orchestrator.embedded import Embedded, attached
+from orchestrator.configuration.agent_definitions import COORDINATOR
+from orchestrator.configuration.settings import Settings, load_settings
+from orchestrator.coordinator.coordinator import budgets_of, create_coordinator, create_coordinator_app
+from orchestrator.embedded.services import Embedded, attached
 from orchestrator.jobs.failures import LedgerUnavailable
 
 

@@ -11,14 +11,10 @@ from typing import Self
 from pydantic import JsonValue, ValidationError
 from redis.asyncio import Redis
 
-from config.agent_definitions import AgentDefinitions, load_agent_definitions
-from config.settings import InvalidSetting, Settings, load_settings
-from orchestrator.blobs import BlobStore
-from orchestrator.folder_merge import MergeReport
-from orchestrator.jobs.admission import Admission
+from orchestrator.configuration.agent_definitions import AgentDefinitions, load_agent_definitions
+from orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
 from orchestrator.jobs.approvals import Approval, ApprovalAnswer
 from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.jobs.connection import connect
 from orchestrator.jobs.failures import (
     InvalidAnswer,
     InvalidJob,
@@ -26,19 +22,23 @@ from orchestrator.jobs.failures import (
     UnknownApproval,
     UnknownJob,
 )
-from orchestrator.jobs.journal import BEGINNING, Journal, JournalEvent
-from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Ledger
-from orchestrator.jobs.model_limits import ModelLimits
-from orchestrator.jobs.outage import through_outage
-from orchestrator.jobs.queue import CeleryQueue
 from orchestrator.jobs.result import JobResult, Usage
 from orchestrator.jobs.spec import Decision, JobSpec, TreeBounds, new_job_id
 from orchestrator.jobs.state import JobRecord, JobState
-from orchestrator.jobs.waiting import occupancy, waiting_reason
+from orchestrator.jobs.store.admission import Admission
+from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.journal import BEGINNING, Journal, JournalEvent
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.ledger import Ledger
+from orchestrator.jobs.store.model_limits import ModelLimits
+from orchestrator.jobs.store.outage import through_outage
+from orchestrator.jobs.store.queue import CeleryQueue
+from orchestrator.jobs.store.waiting import occupancy, waiting_reason
 from orchestrator.jobs.worker_info import WorkerInfo
-from orchestrator.merge import merge
-from orchestrator.workspace import Workspace
+from orchestrator.workspace.blobs import BlobStore
+from orchestrator.workspace.folder_merge import MergeReport
+from orchestrator.workspace.merge import merge
+from orchestrator.workspace.workspace import Workspace
 
 MOST_NAMED = 5
 """Of several approvals that a person may have meant."""

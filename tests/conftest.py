@@ -17,7 +17,7 @@ from blockbuster import BlockBuster, blockbuster_ctx
 
 from tests.services import RedisProcess
 
-OURS = ["orchestrator", "workers", "config"]
+OURS = ["orchestrator", "workers"]
 
 FOREIGN_SETTINGS = ("FANOUT_", "GOOGLE_", "GEMINI_", "ANTHROPIC_", "OPENAI_", "AZURE_", "OLLAMA_", "LITELLM_")
 """Variables that name a service or carry a key: none of the developer's reaches a test or its children."""
@@ -92,7 +92,10 @@ MAY_BLOCK = {
         "fakeredis/model/_command_info.py",
         "_load_command_info",
     ): "the stand-in for Redis reads its tables once",
-    ("orchestrator/jobs/ledger.py", "script_source"): "reads its own scripts once, when a process starts",
+    (
+        "orchestrator/jobs/store/ledger.py",
+        "script_source",
+    ): "reads its own scripts once, when a process starts",
     (
         "orchestrator/deep_agent/backends/jail.py",
         "__init__",

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from config.agent_definitions import load_agent_definitions
-from config.settings import Settings, load_settings
 from orchestrator.client import JobClient
+from orchestrator.configuration.agent_definitions import load_agent_definitions
+from orchestrator.configuration.settings import Settings, load_settings
 from tests.forked_worker import REPOSITORY, ForkedProcess
 
 START_SECONDS = 40.0

@@ -13,32 +13,36 @@ from functools import cache
 import structlog
 from redis.asyncio import Redis
 
-from config.agent_definitions import AgentDefinitions, InvalidAgentDefinition, load_agent_definitions
-from config.log_setup import set_up_logging
-from config.settings import InvalidSetting, Settings, load_settings
-from orchestrator.blobs import BlobStore
-from orchestrator.jobs import wire
-from orchestrator.jobs.admission import Admission
-from orchestrator.jobs.connection import connect
+from orchestrator.configuration.agent_definitions import (
+    AgentDefinitions,
+    InvalidAgentDefinition,
+    load_agent_definitions,
+)
+from orchestrator.configuration.log_setup import set_up_logging
+from orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
+from orchestrator.jobs import versions as wire
 from orchestrator.jobs.failures import JobCancelled, JobFailure
-from orchestrator.jobs.journal import Journal
-from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Claim, Ledger
-from orchestrator.jobs.model_limits import ModelLimits
 from orchestrator.jobs.policy import AdmissionPolicy
-from orchestrator.jobs.queue import CeleryQueue
+from orchestrator.jobs.store.admission import Admission
+from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.journal import Journal
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.ledger import Claim, Ledger
+from orchestrator.jobs.store.model_limits import ModelLimits
+from orchestrator.jobs.store.queue import CeleryQueue
 from orchestrator.jobs.worker_info import WorkerInfo
+from orchestrator.workspace.blobs import BlobStore
+from workers.attempt.job_runner import JobRunner, ShuttingDown
 from workers.heartbeat import Heartbeats
-from workers.job_runner import JobRunner, ShuttingDown
 from workers.pool import AgentLoop
-from workers.reaper import Reaper
-from workers.retention import Retention
-from workers.sandbox.docker import DockerProvider
+from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.errors import EngineUnavailable, ImageMissing
-from workers.sandbox.local import LocalProvider
+from workers.sandbox.local.provider import LocalProvider
 from workers.sandbox.protocol import SandboxProvider
-from workers.warm_up import warm_up
-from workers.watchdog import Watchdog, give_back
+from workers.upkeep.reaper import Reaper
+from workers.upkeep.retention import Retention
+from workers.upkeep.warm_up import warm_up
+from workers.upkeep.watchdog import Watchdog, give_back
 
 log = structlog.get_logger(__name__)
 

@@ -12,7 +12,7 @@ from celery import Celery, signals
 from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport.redis import Channel, QoS, Transport
 
-from orchestrator.jobs.queue import broker_options, celery_url
+from orchestrator.jobs.store.queue import broker_options, celery_url
 from workers.bootstrap import load_worker_settings, worker
 
 log = structlog.get_logger(__name__)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 import structlog
 
 from orchestrator.jobs.failures import JobCancelled, JobFailure, LeaseLost, LedgerUnavailable
-from orchestrator.jobs.ledger import Claim, Ledger
+from orchestrator.jobs.store.ledger import Claim, Ledger
 
 log = structlog.get_logger(__name__)
 

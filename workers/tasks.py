@@ -6,11 +6,11 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from orchestrator.jobs.queue import RUN_JOB
 from orchestrator.jobs.result import JobResult
+from orchestrator.jobs.store.queue import RUN_JOB
+from workers.attempt.job_runner import Progress
 from workers.bootstrap import worker
 from workers.celery_app import app
-from workers.job_runner import Progress
 from workers.pool import wait_for
 
 PROGRESS_SECONDS = 1.0

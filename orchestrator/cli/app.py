@@ -12,9 +12,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from orchestrator.cli import (
+from orchestrator.cli.commands import (
     approving,
-    coordinating,
     demo,
     doctor,
     example,
@@ -25,8 +24,9 @@ from orchestrator.cli import (
     submitting,
     waiting,
 )
-from orchestrator.cli.endings import ExitCode, debugging, report
-from orchestrator.cli.output import payload
+from orchestrator.cli.commands import running as coordinating
+from orchestrator.cli.terminal.endings import ExitCode, debugging, report
+from orchestrator.cli.terminal.output import payload
 
 _COMMANDS = (
     *(

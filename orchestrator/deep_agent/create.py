@@ -20,27 +20,27 @@ from orchestrator.deep_agent.approval.gate import ApprovalFlow, ApprovalGate, In
 from orchestrator.deep_agent.backends.artifacts import with_artifacts
 from orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
 from orchestrator.deep_agent.backends.state import StateBackend
-from orchestrator.deep_agent.budget import Budget
-from orchestrator.deep_agent.budget_plugin import BudgetMaker, BudgetPlugin
 from orchestrator.deep_agent.context.eviction import Eviction
 from orchestrator.deep_agent.context.summarization import Summarization, SummarizationConfig
-from orchestrator.deep_agent.dangling_calls import DanglingCalls
 from orchestrator.deep_agent.deep_llm_agent import DeepLlmAgent
 from orchestrator.deep_agent.delegation.inheritance import AgentTool, Inheritance
 from orchestrator.deep_agent.delegation.later import LaterResults
 from orchestrator.deep_agent.delegation.roster import SubAgentSpec, tool_name
 from orchestrator.deep_agent.delegation.subagents import Delegation, Subagents
+from orchestrator.deep_agent.guards.budget import Budget
+from orchestrator.deep_agent.guards.budget_plugin import BudgetMaker, BudgetPlugin
+from orchestrator.deep_agent.guards.dangling_calls import DanglingCalls
+from orchestrator.deep_agent.guards.loop_guard import LoopGuard
+from orchestrator.deep_agent.guards.replies import OutputCheck, ReplyRepair, ToolErrors
+from orchestrator.deep_agent.guards.structured_output import OutputSchema
 from orchestrator.deep_agent.inbox import Inbox, Messages
 from orchestrator.deep_agent.knowledge.memory import MemoryFiles
 from orchestrator.deep_agent.knowledge.skills import Skills
-from orchestrator.deep_agent.loop_guard import LoopGuard
 from orchestrator.deep_agent.manners import Manners
 from orchestrator.deep_agent.models.admission import ModelAdmission
 from orchestrator.deep_agent.models.resolve import resolve_model
 from orchestrator.deep_agent.names import agent_identifier
 from orchestrator.deep_agent.part import BackendSource, Part, hooks
-from orchestrator.deep_agent.replies import OutputCheck, ReplyRepair, ToolErrors
-from orchestrator.deep_agent.structured_output import OutputSchema
 from orchestrator.deep_agent.tools.execute import ExecuteTool
 from orchestrator.deep_agent.tools.filesystem import FilesystemTools
 from orchestrator.deep_agent.tools.images import ImagesInView

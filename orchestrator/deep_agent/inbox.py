@@ -19,9 +19,9 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
+from orchestrator.deep_agent.guards.replies import as_call
 from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import MESSAGE_ARRIVED, MESSAGE_FROM_PARENT
-from orchestrator.deep_agent.replies import as_call
 
 NUMBER_KEY = "inbox_message"
 """Custom metadata of a delivered message: its number, from 1."""

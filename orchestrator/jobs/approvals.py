@@ -21,7 +21,7 @@ from orchestrator.jobs.failures import (
     UnknownApproval,
 )
 from orchestrator.jobs.spec import Decision, JobId, WireModel
-from orchestrator.jobs.stored import read
+from orchestrator.jobs.store.stored import read
 
 APPROVAL_ID_CHARACTERS = 20
 """Hexadecimal ones of a hash: 80 bits, so that no two approvals of an installation meet."""

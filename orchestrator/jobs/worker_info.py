@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.jobs.wire import WIRE_NEWEST, WIRE_OLDEST
+from orchestrator.jobs.versions import WIRE_NEWEST, WIRE_OLDEST
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from orchestrator.cli.limits import limit_table
+from orchestrator.cli.checks.limits import limit_table
 from tests.architecture.sources import REPOSITORY
 
 README = REPOSITORY / "README.md"

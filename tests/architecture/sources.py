@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PACKAGES = ("orchestrator", "workers", "config")
+PACKAGES = ("orchestrator", "workers")
 SAMPLE = "orchestrator/demo/sample/"
 SHOWN = 10
 

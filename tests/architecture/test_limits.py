@@ -1,6 +1,6 @@
 import pytest
 
-from orchestrator.cli.limits import Limit, Source, written
+from orchestrator.cli.checks.limits import Limit, Source, written
 from tests.architecture.readme import BEGIN, END, README, with_limits
 
 
@@ -23,8 +23,12 @@ def test_every_limit_is_a_number_that_can_be_read(source):
 def test_limits_are_read_from_modules_and_from_settings_with_what_they_inherit(source):
     by_name = {limit.title: limit for limit in (*source.constants(), *source.settings())}
 
-    waits = by_name["orchestrator.task_tools.LONGEST_WAIT_SECONDS"]
-    assert (waits.value, waits.unit, waits.where) == (600.0, "seconds", "orchestrator/task_tools.py")
+    waits = by_name["coordinator.task_tools.LONGEST_WAIT_SECONDS"]
+    assert (waits.value, waits.unit, waits.where) == (
+        600.0,
+        "seconds",
+        "orchestrator/coordinator/task_tools.py",
+    )
     assert by_name["tools.execute.MAX_COMMAND_BYTES"].value == 128 * 1024
     assert by_name["FANOUT_LIMITS__DISK_BYTES"].value == 2 * 1024**3
     assert by_name["FANOUT_LIMITS__MAX_TOKENS"].value is None

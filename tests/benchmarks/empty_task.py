@@ -7,7 +7,7 @@ import time
 import redis
 from celery import Celery
 
-from orchestrator.jobs.queue import broker_options
+from orchestrator.jobs.store.queue import broker_options
 
 TASK = "bench.empty"
 QUEUE = "bench"

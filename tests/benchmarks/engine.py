@@ -13,13 +13,13 @@ from pathlib import Path
 
 import docker
 
-from orchestrator.blobs import BlobStore
 from orchestrator.jobs.spec import GIB, BlobId, Limits, new_job_id
-from orchestrator.workspace import Workspace
+from orchestrator.workspace.blobs import BlobStore
+from orchestrator.workspace.workspace import Workspace
 from tests.benchmarks.measure import milliseconds
 from tests.benchmarks.plain_container import PlainContainer, remove_plain, sdk, start_plain
-from workers.sandbox.docker import DEFAULT_IMAGE, DockerProvider
-from workers.sandbox.naming import OWNER
+from workers.sandbox.docker.naming import OWNER
+from workers.sandbox.docker.provider import DEFAULT_IMAGE, DockerProvider
 from workers.sandbox.protocol import Sandbox, SandboxSpec
 
 LIMITS = Limits(timeout_seconds=600, cpus=1, memory_bytes=GIB, pids=256, disk_bytes=GIB, network="none")

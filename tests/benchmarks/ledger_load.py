@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped] # it ships no types
 from redis.asyncio import Redis
 
-from config.settings import WorkerSettings
-from orchestrator.jobs.connection import connect
-from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Claim, Ledger
+from orchestrator.configuration.settings import WorkerSettings
 from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.ledger import Claim, Ledger
 from tests.benchmarks.measure import Benchmark, Samples, Section
 from tests.builders import make_spec, make_worker
 from tests.services import RedisProcess

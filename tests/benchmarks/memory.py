@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped] # it ships no types
 
 from orchestrator.client import JobClient
-from orchestrator.jobs.journal import EventType
 from orchestrator.jobs.spec import JobSpec
+from orchestrator.jobs.store.journal import EventType
 from tests.benchmarks.measure import Benchmark, Samples, Section
 from tests.integration.scripts import DONE, call, calls, conversation, write_script
 from tests.services import installation

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import docker
 
-from config.settings import WorkerSettings
 from orchestrator.client import JobClient
-from orchestrator.jobs.journal import EventType, JournalEvent
+from orchestrator.configuration.settings import WorkerSettings
 from orchestrator.jobs.spec import JobSpec
+from orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.benchmarks.measure import Benchmark, Samples, Section
 from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.services import Installation, installation

@@ -12,9 +12,9 @@ from redis.asyncio import Redis
 
 from orchestrator.client import JobClient
 from orchestrator.jobs.failures import JobFailure
-from orchestrator.jobs.journal import JournalEvent
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobRecord
+from orchestrator.jobs.store.journal import JournalEvent
 from tests.chaos.installation import Installation
 from tests.chaos.workload import Submitted
 

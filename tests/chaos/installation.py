@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
-from config.agent_definitions import load_agent_definitions
-from config.settings import load_settings
 from orchestrator.client import JobClient
+from orchestrator.configuration.agent_definitions import load_agent_definitions
+from orchestrator.configuration.settings import load_settings
 from tests.chaos import script
 from tests.chaos.engine import IMAGE, NoEngine, PrivateEngine
 from tests.chaos.proxy import Proxy

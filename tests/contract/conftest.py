@@ -22,8 +22,8 @@ from orchestrator.jobs.spec import Limits, new_job_id
 from tests.conftest import missing
 from tests.contract.file_tools import Tools
 from workers.sandbox.backend import SandboxBackend
-from workers.sandbox.docker import DockerProvider
-from workers.sandbox.local import LocalProvider
+from workers.sandbox.docker.provider import DockerProvider
+from workers.sandbox.local.provider import LocalProvider
 from workers.sandbox.protocol import WORKSPACE, Sandbox, SandboxProvider, SandboxSpec
 
 WITH_A_SHELL = ["local_shell", "local_sandbox", pytest.param("docker", marks=pytest.mark.docker)]

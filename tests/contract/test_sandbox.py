@@ -23,9 +23,9 @@ from orchestrator.jobs.failures import SandboxFailure
 from orchestrator.jobs.spec import Limits, new_job_id
 from tests.conftest import missing
 from tests.contract.truth_set import CASES, Case, make_snapshot_tree
-from workers.sandbox.docker import DockerProvider
+from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.errors import DiskLimitExceeded, SnapshotUnusable
-from workers.sandbox.local import LocalProvider, LocalSandbox
+from workers.sandbox.local.provider import LocalProvider, LocalSandbox
 from workers.sandbox.protocol import WORKSPACE, Command, CommandResult, Sandbox, SandboxProvider, SandboxSpec
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

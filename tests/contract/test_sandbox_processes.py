@@ -12,8 +12,8 @@ import pytest
 from orchestrator.jobs.failures import SandboxFailure
 from tests.contract import test_sandbox as contract
 from tests.contract.test_sandbox import MIB, Bench, count, gone, sh, unique_sleep
-from workers.sandbox.docker import DockerSandbox
-from workers.sandbox.local import LocalSandbox
+from workers.sandbox.docker.provider import DockerSandbox
+from workers.sandbox.local.provider import LocalSandbox
 from workers.sandbox.protocol import WORKSPACE, Command, Process, ProcessEnded, Sandbox
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -14,9 +14,9 @@ import pytest
 from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.spec import Limits, new_job_id
 from tests.conftest import missing
-from workers.sandbox.docker import DockerProvider
-from workers.sandbox.engine import Engine
-from workers.sandbox.naming import OWNER
+from workers.sandbox.docker.engine import Engine
+from workers.sandbox.docker.naming import OWNER
+from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.protocol import Sandbox, SandboxSpec
 
 MIB = 1024**2

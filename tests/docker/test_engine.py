@@ -12,8 +12,8 @@ from docker import errors as docker_errors
 
 from orchestrator.jobs.failures import SandboxFailure
 from tests.docker.conftest import SnapshotFolder, changes_of, make_sandbox_spec
-from workers.sandbox.docker import DockerProvider
-from workers.sandbox.engine import Engine, translated, uninterrupted
+from workers.sandbox.docker.engine import Engine, translated, uninterrupted
+from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.errors import EngineUnavailable
 from workers.sandbox.protocol import Command
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.docker.conftest import make_sandbox_spec
-from workers.sandbox.docker import DockerProvider
+from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.protocol import Command, Sandbox
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]

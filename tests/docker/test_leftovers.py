@@ -10,11 +10,11 @@ import pytest
 
 from orchestrator.jobs.failures import SandboxFailure
 from tests.docker.conftest import make_sandbox_spec, nobody
-from workers.sandbox import leftovers, limits
-from workers.sandbox.docker import DockerProvider
-from workers.sandbox.engine import Engine
+from workers.sandbox.docker import container_config as limits
+from workers.sandbox.docker.engine import Engine
+from workers.sandbox.docker.naming import Names
+from workers.sandbox.docker.provider import DockerProvider, leftovers
 from workers.sandbox.errors import EngineUnavailable, SandboxStartFailed
-from workers.sandbox.naming import Names
 
 pytestmark = pytest.mark.docker
 

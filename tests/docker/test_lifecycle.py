@@ -19,13 +19,13 @@ from tests.docker.conftest import (
     nobody,
     until,
 )
-from workers.sandbox import limits
-from workers.sandbox.docker import DockerProvider, DockerSandbox
-from workers.sandbox.engine import Engine
+from workers.sandbox.docker import container_config as limits
+from workers.sandbox.docker.engine import Engine
+from workers.sandbox.docker.naming import EXPIRES, JOB, Names
+from workers.sandbox.docker.provider import DockerProvider, DockerSandbox
+from workers.sandbox.docker.steward_client import Steward
 from workers.sandbox.errors import ImageMissing, SandboxDied, SandboxStartFailed
-from workers.sandbox.naming import EXPIRES, JOB, Names
 from workers.sandbox.protocol import Command, SandboxSpec
-from workers.sandbox.steward_client import Steward
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -124,7 +124,7 @@ async def test_a_killed_worker_leaves_no_running_container(
     program = textwrap.dedent(f"""
         import asyncio
         from tests.docker.conftest import make_sandbox_spec
-        from workers.sandbox.docker import DockerProvider
+        from workers.sandbox.docker.provider import DockerProvider
         from workers.sandbox.protocol import Command
 
         async def main():
@@ -154,7 +154,7 @@ async def test_a_killed_worker_leaves_no_running_container(
         return not [container for container in found if container["State"] == "running"]
 
     await until(nothing_runs, seconds=3)
-    monkeypatch.setattr("workers.sandbox.leftovers.SILENT_SECONDS", 0.0)
+    monkeypatch.setattr("workers.sandbox.docker.leftovers.SILENT_SECONDS", 0.0)
     provider = make_provider(living_workers=no_others)
     await provider.reap(nobody)  # the worker may have died between the creation of a container and its start
     async with provider.open(make_sandbox_spec(job_id="j1", attempt=2)) as sandbox:

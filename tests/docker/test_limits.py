@@ -7,7 +7,7 @@ import pytest
 
 from orchestrator.jobs.failures import InvalidJob
 from tests.docker.conftest import MIB, changes_of, make_sandbox_spec
-from workers.sandbox.docker import DockerProvider
+from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.errors import DiskLimitExceeded
 from workers.sandbox.protocol import Command, SandboxSpec
 

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from orchestrator.jobs.failures import InvalidJob
 from tests.docker.conftest import make_sandbox_spec
 from tests.docker.test_hardening import run_python
-from workers.sandbox.docker import DockerProvider
-from workers.sandbox.egress_uplink import Uplink
+from workers.sandbox.docker.provider import DockerProvider
+from workers.sandbox.egress.uplink import Uplink
 from workers.sandbox.protocol import Command, SandboxSpec
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.docker.conftest import MIB, SnapshotFolder, make_sandbox_spec
-from workers.sandbox.docker import DockerProvider
+from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.errors import SnapshotUnusable
 from workers.sandbox.protocol import Command
 

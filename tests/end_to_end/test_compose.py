@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 import yaml
 
-from config.settings import PREFIX, Settings, load_settings
-from orchestrator.cli.installation import effective_settings
+from orchestrator.cli.commands.installation import effective_settings
 from orchestrator.client import JobClient
+from orchestrator.configuration.settings import PREFIX, Settings, load_settings
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobState
 from tests.integration.scripts import DONE, conversation, shell, write_script

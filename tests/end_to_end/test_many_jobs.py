@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.client import JobClient
-from orchestrator.jobs.journal import EventType
+from orchestrator.jobs.store.journal import EventType
 from tests.integration.scripts import conversation, says, write_script
 from tests.services import REPOSITORY, Installation, installation
 

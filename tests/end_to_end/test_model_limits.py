@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from orchestrator.client import JobClient
-from orchestrator.jobs.journal import EventType, JournalEvent
 from orchestrator.jobs.spec import Limits
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.builders import make_spec
 from tests.integration.models.model_server import Answer, ModelServer, call, environment, model_server, text
 from tests.services import Installation, installation

@@ -22,7 +22,7 @@ from tests.integration.coordinator.driving import Coordination, Run
 from tests.integration.models.model_server import Answer, ModelServer, call, environment, model_server, text
 from tests.integration.models.providers import told
 from tests.services import Installation, installation
-from workers.warm_up import warm_up
+from workers.upkeep.warm_up import warm_up
 
 pytestmark = pytest.mark.redis
 

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from orchestrator.jobs.journal import EventType, Journal
+from orchestrator.jobs.store.journal import EventType, Journal
 from workers.__main__ import main
 
 HOLDS = Path(os.environ["FANOUT_TEST_HOLDS"])

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 
-from config.agent_definitions import load_agent_definitions
 from orchestrator.client import JobClient
-from orchestrator.jobs.connection import connect
-from orchestrator.jobs.journal import EventType
+from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.jobs.result import JobResult
+from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.journal import EventType
 from tests.integration.models.model_server import Answer, environment, model_server, text
 from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.integration.worker.approvals import agents_folder

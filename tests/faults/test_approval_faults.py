@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from config.agent_definitions import load_agent_definitions
+from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.deep_agent.prompts import CALL_INTERRUPTED
 from orchestrator.jobs.approvals import ApprovalAnswer
 from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.jobs.connection import connect
 from orchestrator.jobs.failures import LeaseLost
-from orchestrator.jobs.journal import EventType
-from orchestrator.jobs.keys import Keys
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.journal import EventType
+from orchestrator.jobs.store.keys import Keys
 from tests.builders import make_spec, make_worker
 from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
 from tests.integration.scripts import DONE, call, calls, conversation, shell, write_script
@@ -144,7 +144,7 @@ class Mortal:
 async def bench(
     redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Bench]:
-    monkeypatch.setattr("workers.job_runner.RETRY_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("workers.attempt.job_runner.RETRY_PAUSE_SECONDS", 0.0)
     redis: Redis = connect(redis_server.url)
     await redis.flushall()
     script = write_script(tmp_path, *SCRIPT)
@@ -230,7 +230,7 @@ async def test_an_answer_does_not_count_where_the_conversation_begins_anew(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another host has no files of it: what was approved there says nothing about what is asked here."""
-    monkeypatch.setattr("orchestrator.jobs.ledger.HEAD_START_SECONDS", 0)
+    monkeypatch.setattr("orchestrator.jobs.store.ledger.HEAD_START_SECONDS", 0)
     job_id = await bench.submit(make_spec("short", agent="guarded"))
     await bench.work_off()
     (checkpoint,) = [e for e in await bench.journal.read(job_id) if e.type is EventType.CHECKPOINT]

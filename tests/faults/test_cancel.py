@@ -11,9 +11,9 @@ import pytest
 from redis.asyncio import Redis
 
 from orchestrator.client import JobClient
-from orchestrator.jobs.connection import connect
-from orchestrator.jobs.journal import EventType
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.faults import stopping
 from tests.faults.stopping import PROMISED_SECONDS, WORDS, changed

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.jobs.spec import Limits
 from tests.faults.stopping import gone, running
-from workers.sandbox.local import LocalProvider
+from workers.sandbox.local.provider import LocalProvider
 from workers.sandbox.protocol import Command, SandboxSpec
 
 HIDING = "(cd / && env -i setsid /bin/sh -c 'cd /; exec >/dev/null 2>&1 </dev/null; /bin/{sleep} & exit 0' &)"
@@ -58,7 +58,7 @@ async def test_the_next_workers_reaper_finds_it_and_spares_the_next_attempt(
     old, new = (f"sleep 3153{first}{id(tmp_path) % 100_000}" for first in (8, 9))
     label = tmp_path / "jobs" / "j1" / "label.json"
     with monkeypatch.context() as dying:
-        dying.setattr("workers.sandbox.local_processes.kill_job", lambda *_: True)  # it is killed before
+        dying.setattr("workers.sandbox.local.processes.kill_job", lambda *_: True)  # it is killed before
         await hide(provider, old)
     of_dead = json.loads(label.read_text()) | {"started": "0"}
     async with provider.open(spec(2)) as sandbox:
@@ -78,7 +78,7 @@ async def test_a_dead_workers_process_is_killed_while_its_job_waits_for_another_
     sleep = f"sleep 31540{id(tmp_path) % 100_000}"
     label = tmp_path / "jobs" / "j1" / "label.json"
     with monkeypatch.context() as dying:
-        dying.setattr("workers.sandbox.local_processes.kill_job", lambda *_: True)
+        dying.setattr("workers.sandbox.local.processes.kill_job", lambda *_: True)
         await hide(provider, sleep)
     label.write_text(json.dumps(json.loads(label.read_text()) | {"started": "0"}))
 

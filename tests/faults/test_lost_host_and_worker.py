@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.client import JobClient
-from orchestrator.jobs.journal import EventType
+from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.faults.stepping import STEPS, Holds, SteppingModel, stepping_model
 from tests.faults.test_resume import UNDISTURBED, docker, files, until_held

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from config.agent_definitions import load_agent_definitions
+from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.deep_agent.prompts import CALL_INTERRUPTED, WORKSPACE_RESTORED
 from orchestrator.jobs.approvals import ApprovalAnswer
-from orchestrator.jobs.connection import connect
-from orchestrator.jobs.journal import EventType, JournalEvent
 from orchestrator.jobs.spec import Limits
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.builders import make_spec, make_worker
 from tests.faults.test_approval_faults import Mortal, lapse, out_lines
 from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
@@ -47,9 +47,9 @@ SCRIPT = (
 async def bench(
     redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Bench]:
-    monkeypatch.setattr("workers.job_runner.RETRY_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr("workers.checkpoint.MAX_SHARE", 1e9)
-    monkeypatch.setattr("orchestrator.jobs.ledger.HEAD_START_SECONDS", 0)
+    monkeypatch.setattr("workers.attempt.job_runner.RETRY_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("workers.agent.checkpoint.MAX_SHARE", 1e9)
+    monkeypatch.setattr("orchestrator.jobs.store.ledger.HEAD_START_SECONDS", 0)
     redis: Redis = connect(redis_server.url)
     await redis.flushall()
     script = await asyncio.to_thread(write_script, tmp_path, *SCRIPT)
@@ -176,7 +176,7 @@ async def test_the_agent_is_told_once_that_its_files_were_restored(
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr(
-        "workers.subagent.create_deep_agent",
+        "workers.agent.subagent.create_deep_agent",
         _listening(told),
     )
     mortal = Mortal(bench)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.client import JobClient
-from orchestrator.jobs.journal import EventType
+from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.services import Installation, installation

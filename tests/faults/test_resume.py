@@ -22,13 +22,13 @@ import pytest
 
 from orchestrator.client import JobClient
 from orchestrator.deep_agent.prompts import CALL_INTERRUPTED
-from orchestrator.jobs.journal import EventType
 from orchestrator.jobs.result import JobResult
+from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.conftest import docker_answers
 from tests.faults.stepping import BEGUN, STEPS, Holds, Moment, SteppingModel, stepping_model
 from tests.services import ForkedWorker, Installation, WorkerProcess, installation
-from workers.sandbox.naming import JOB
+from workers.sandbox.docker.naming import JOB
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(240)]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.client import JobClient
-from orchestrator.jobs.journal import EventType, JournalEvent
+from orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.services import Installation, WorkerProcess, installation

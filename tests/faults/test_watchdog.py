@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.client import JobClient
-from orchestrator.jobs.journal import EventType
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.services import Installation, installation
-from workers.watchdog import EXIT_BLOCKED
+from workers.upkeep.watchdog import EXIT_BLOCKED
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.client import JobClient
-from orchestrator.jobs.journal import EventType, JournalEvent
 from orchestrator.jobs.spec import Limits
 from orchestrator.jobs.state import JobRecord, JobState
+from orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.builders import make_spec
 from tests.faults.stopping import let_go
 from tests.services import Installation, WorkerProcess, containers_of, volumes_of

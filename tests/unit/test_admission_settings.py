@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from config.agent_definitions import InvalidAgentDefinition, load_agent_definition
-from config.settings import InvalidSetting, load_settings
+from orchestrator.configuration.agent_definitions import InvalidAgentDefinition, load_agent_definition
+from orchestrator.configuration.settings import InvalidSetting, load_settings
 from orchestrator.jobs.policy import AdmissionPolicy, TenantShare
 
 DEFINITION = "name: linter\ndescription: Lints.\ninstruction: Lint.\n"

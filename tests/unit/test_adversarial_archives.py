@@ -15,11 +15,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.merge import merge
-from orchestrator.workspace import Workspace
+from orchestrator.workspace.merge import merge
+from orchestrator.workspace.workspace import Workspace
 from tests.bundles import BundleBuilder, tree_of
-from workers.sandbox import local_files, steward
 from workers.sandbox.errors import SnapshotUnusable
+from workers.sandbox.inside import steward
+from workers.sandbox.local import files as local_files
 
 NAMES = st.lists(
     st.sampled_from(

@@ -9,8 +9,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from orchestrator.blobs import ABANDONED_SECONDS, CACHE_GRACE_SECONDS, BlobStore, BlobStoreUnusable
 from orchestrator.jobs.failures import BlobMissing
+from orchestrator.workspace.blobs import ABANDONED_SECONDS, CACHE_GRACE_SECONDS, BlobStore, BlobStoreUnusable
 
 ABSENT = "0" * 64
 

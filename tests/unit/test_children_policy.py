@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from config.agent_definitions import AgentDefinition, AgentDefinitions
-from orchestrator.deep_agent.budget import ModelUsage
+from orchestrator.configuration.agent_definitions import AgentDefinition, AgentDefinitions
+from orchestrator.deep_agent.guards.budget import ModelUsage
 from tests.builders import make_spec
-from workers.children import Children
+from workers.agent.children import Children
 
 
 def agent(name: str, **fields: Any) -> AgentDefinition:

@@ -16,20 +16,20 @@ from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
 from google.genai import types
 
-from config.settings import LimitSettings, Settings
 from orchestrator.client import JobClient
-from orchestrator.coordinator import (
+from orchestrator.configuration.settings import LimitSettings, Settings
+from orchestrator.coordinator.coordinator import (
     APP_NAME,
     budgets_of,
     create_coordinator,
     create_coordinator_app,
     run_goal,
 )
-from orchestrator.deep_agent import budget as budget_module
 from orchestrator.deep_agent.approval.gate import Answer, answers_message, pending_approvals
-from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Ledger
-from orchestrator.jobs.model_limits import ModelLimits
+from orchestrator.deep_agent.guards import budget as budget_module
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.ledger import Ledger
+from orchestrator.jobs.store.model_limits import ModelLimits
 from tests.integration.scripts import call, calls, conversation, says, write_script
 
 NOBODY = "redis://127.0.0.1:9/0"

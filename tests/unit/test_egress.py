@@ -17,14 +17,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.unit.test_resident import READY, ProcessStream, ScriptedStream
-from workers.sandbox import egress, wire
-from workers.sandbox.client import ResidentClient
-from workers.sandbox.egress import Egress
-from workers.sandbox.egress_hosts import AllowedHosts
-from workers.sandbox.egress_uplink import Lookups, Overloaded, Uplink
+from workers.sandbox.egress import proxy as egress
+from workers.sandbox.egress.hosts import AllowedHosts
+from workers.sandbox.egress.proxy import Egress
+from workers.sandbox.egress.uplink import Lookups, Overloaded, Uplink
 from workers.sandbox.errors import SandboxDied
-from workers.sandbox.resident_code import code_files
-from workers.sandbox.resident_forward import MAX_TUNNELS, WINDOW_BYTES
+from workers.sandbox.inside import frames as wire
+from workers.sandbox.inside.forward import MAX_TUNNELS, WINDOW_BYTES
+from workers.sandbox.resident.client import ResidentClient
+from workers.sandbox.resident.code import code_files
 
 Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 JOB = "the-job"
@@ -703,7 +704,7 @@ async def test_a_name_of_the_workers_own_machine_leads_nowhere(
     open_sandbox: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A public address of this machine, played by one of the loopback."""
-    monkeypatch.setattr("workers.sandbox.egress_hosts.is_public", lambda _address: True)
+    monkeypatch.setattr("workers.sandbox.egress.hosts.is_public", lambda _address: True)
     async with Server(echo) as server:
         inside = await open_sandbox(f"web.example:{server.port}", names=Names(web_example=[["127.0.0.1"]]))
 

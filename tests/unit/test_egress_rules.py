@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from orchestrator.jobs.failures import InvalidJob
-from workers.sandbox.egress_hosts import AllowedHosts, is_public
-from workers.sandbox.egress_request import Refusal, parse_request
+from workers.sandbox.egress.hosts import AllowedHosts, is_public
+from workers.sandbox.egress.request import Refusal, parse_request
 
 # What may be reached
 

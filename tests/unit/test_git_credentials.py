@@ -7,13 +7,13 @@ from typing import IO
 
 import pytest
 
-from orchestrator import snapshot_archive
-from orchestrator.blobs import BlobStore
-from orchestrator.git_credentials import may_hold_credentials, without_credentials
 from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.spec import Limits, new_job_id
-from orchestrator.workspace import Workspace
-from workers.sandbox.local import LocalProvider
+from orchestrator.workspace import snapshot as snapshot_archive
+from orchestrator.workspace.blobs import BlobStore
+from orchestrator.workspace.git_credentials import may_hold_credentials, without_credentials
+from orchestrator.workspace.workspace import Workspace
+from workers.sandbox.local.provider import LocalProvider
 from workers.sandbox.protocol import Command, SandboxSpec
 
 CANARY = "canary-5f2e"

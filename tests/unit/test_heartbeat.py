@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from orchestrator.jobs.failures import JobCancelled, JobFailure, LeaseLost, LedgerUnavailable
-from orchestrator.jobs.ledger import Claim
+from orchestrator.jobs.store.ledger import Claim
 from tests.builders import make_spec
 from workers.heartbeat import FENCE, Heartbeats, elapsed_clock
 

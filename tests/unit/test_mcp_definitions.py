@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from config.agent_definitions import InvalidAgentDefinition, load_agent_definition
+from orchestrator.configuration.agent_definitions import InvalidAgentDefinition, load_agent_definition
 
 HEAD = """\
 name: one

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.folder_merge import MergeReport
 from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.merge import merge
-from orchestrator.workspace import Workspace, WorkspaceUnusable
+from orchestrator.workspace.folder_merge import MergeReport
+from orchestrator.workspace.merge import merge
+from orchestrator.workspace.workspace import Workspace, WorkspaceUnusable
 from tests.bundles import BundleBuilder, tree_of
 
 LINES = b"one\ntwo\nthree\nfour\nfive\n"
@@ -449,8 +449,8 @@ async def test_a_full_disk_leaves_each_file_old_or_new_and_is_told(tmp_path):
 import asyncio, resource, signal, sys
 from pathlib import Path
 from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.merge import merge
-from orchestrator.workspace import Workspace
+from orchestrator.workspace.merge import merge
+from orchestrator.workspace.workspace import Workspace
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 async def main():
@@ -485,8 +485,8 @@ async def test_many_merges_at_once_from_several_processes_all_arrive(tmp_path):
 import asyncio, sys
 from pathlib import Path
 from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.merge import merge
-from orchestrator.workspace import Workspace
+from orchestrator.workspace.merge import merge
+from orchestrator.workspace.workspace import Workspace
 async def main():
     workspace = Workspace(Path(sys.argv[1]))
     async def one(path):

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from config import own_files
-from config.agent_definitions import (
+from orchestrator.configuration import definition_files as own_files
+from orchestrator.configuration.agent_definitions import (
     AgentDefinition,
     InvalidAgentDefinition,
     load_agent_definition,
     load_agent_definitions,
 )
-from config.own_files import OwnFiles, UnusableOwnFile, placed
+from orchestrator.configuration.definition_files import OwnFiles, UnusableOwnFile, placed
 
 
 @pytest.fixture

@@ -8,12 +8,18 @@ from collections.abc import AsyncIterator
 import pytest
 from fakeredis import FakeAsyncRedis
 
-from orchestrator.jobs.admission import BATCH, Admission
 from orchestrator.jobs.failures import LedgerUnavailable
-from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Ledger
 from orchestrator.jobs.policy import AdmissionPolicy
-from orchestrator.jobs.queue import LABEL_CHARACTERS, CeleryQueue, InMemoryQueue, celery_url, shown_arguments
+from orchestrator.jobs.store.admission import BATCH, Admission
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.ledger import Ledger
+from orchestrator.jobs.store.queue import (
+    LABEL_CHARACTERS,
+    CeleryQueue,
+    InMemoryQueue,
+    celery_url,
+    shown_arguments,
+)
 from tests.builders import make_spec, make_worker
 
 

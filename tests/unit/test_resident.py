@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from workers.sandbox import wire
-from workers.sandbox.client import OperationFailed, ResidentClient, ResidentSandbox
 from workers.sandbox.errors import SandboxDied
+from workers.sandbox.inside import frames as wire
 from workers.sandbox.protocol import Command
-from workers.sandbox.resident_code import code_files
+from workers.sandbox.resident.client import OperationFailed, ResidentClient, ResidentSandbox
+from workers.sandbox.resident.code import code_files
 
 EXTRA_OPERATIONS = """
 import sys, time
-from workers.sandbox import resident
+from workers.sandbox.inside import resident
 
 def flood(context, arguments, payload):
     for number in range(arguments["chunks"]):

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from config.agent_definitions import AgentDefinition, InvalidAgentDefinition, load_agent_definition
+from orchestrator.configuration.agent_definitions import (
+    AgentDefinition,
+    InvalidAgentDefinition,
+    load_agent_definition,
+)
 from orchestrator.deep_agent.context.summarization import SummarizationConfig
 
 HEAD = "name: one\ndescription: x\ninstruction: x\n"

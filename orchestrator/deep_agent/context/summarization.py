@@ -25,7 +25,6 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 
 from orchestrator.deep_agent import prompts
-from orchestrator.deep_agent.budget_plugin import budget_of
 from orchestrator.deep_agent.context import history
 from orchestrator.deep_agent.context.compaction import (
     Conversation,
@@ -52,9 +51,10 @@ from orchestrator.deep_agent.context.summary_content import (
     task_text,
 )
 from orchestrator.deep_agent.failures import ModelContextExceeded, ToolMistake
+from orchestrator.deep_agent.guards.budget_plugin import budget_of
+from orchestrator.deep_agent.guards.replies import TOO_LONG, as_call
 from orchestrator.deep_agent.models.facts import context_window
 from orchestrator.deep_agent.part import Part
-from orchestrator.deep_agent.replies import TOO_LONG, as_call
 from orchestrator.deep_agent.tool import MethodTool
 
 log = structlog.get_logger(__name__)

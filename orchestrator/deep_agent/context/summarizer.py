@@ -11,10 +11,10 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
 from orchestrator.deep_agent import prompts
-from orchestrator.deep_agent.budget import Budget, ModelUsage, tokens_of
 from orchestrator.deep_agent.context.size import CHARACTERS_PER_TOKEN
 from orchestrator.deep_agent.context.summary_content import shortened
 from orchestrator.deep_agent.failures import ModelContextExceeded
+from orchestrator.deep_agent.guards.budget import Budget, ModelUsage, tokens_of
 
 log = structlog.get_logger(__name__)
 

@@ -19,7 +19,7 @@ from google.genai import types
 from pydantic import JsonValue
 
 from orchestrator.deep_agent.approval.gate import PendingApproval, pending_approvals
-from orchestrator.deep_agent.budget_plugin import shared_budget
+from orchestrator.deep_agent.guards.budget_plugin import shared_budget
 
 APP_NAME = "subagent"
 USER_ID = "parent"

@@ -17,7 +17,7 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from orchestrator.deep_agent.dangling_calls import DanglingCall, answered
+from orchestrator.deep_agent.guards.dangling_calls import DanglingCall, answered
 from orchestrator.deep_agent.part import Part
 
 LATER_TOOLS = ("task", "tasks")

@@ -9,8 +9,8 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
-from orchestrator.deep_agent.budget import tokens_of
 from orchestrator.deep_agent.context.size import CHARACTERS_PER_TOKEN, tokens_in
+from orchestrator.deep_agent.guards.budget import tokens_of
 from orchestrator.deep_agent.models.errors import asked_for_seconds, is_rate_limited
 
 ANSWER_TOKENS = 8_192

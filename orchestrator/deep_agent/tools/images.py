@@ -19,9 +19,9 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
 from orchestrator.deep_agent.failures import ModelRefused
+from orchestrator.deep_agent.guards.replies import IMAGES_REFUSED, as_call
 from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import IMAGES_LEFT_OUT
-from orchestrator.deep_agent.replies import IMAGES_REFUSED, as_call
 
 MAX_IMAGES_IN_VIEW = 3
 """Images in one request, the newest: three of the largest, in base64, stay below Gemini's 20 MB."""

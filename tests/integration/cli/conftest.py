@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator.blobs import BlobStore
-from orchestrator.jobs.connection import connect
-from orchestrator.jobs.journal import EventType, Journal
-from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Claim, Ledger
+from orchestrator.embedded.redis_server import answers
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.journal import EventType, Journal
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.ledger import Claim, Ledger
 from orchestrator.jobs.worker_info import WorkerInfo
-from orchestrator.redis_server import answers
+from orchestrator.workspace.blobs import BlobStore
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 WORKER = WorkerInfo(name="w1", host="h1", concurrency=4, running=0, sandbox="local")

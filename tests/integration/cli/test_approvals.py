@@ -16,14 +16,14 @@ import pytest
 import yaml
 from rich.console import Console
 
-from orchestrator.cli.endings import ExitCode
-from orchestrator.cli.live import Board
+from orchestrator.cli.terminal.endings import ExitCode
+from orchestrator.cli.terminal.live import Board
 from orchestrator.jobs.approvals import Approval, approval_id
-from orchestrator.jobs.connection import connect
-from orchestrator.jobs.journal import EventType, Journal
-from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Ledger
 from orchestrator.jobs.state import JobRecord, JobState
+from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.journal import EventType, Journal
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.ledger import Ledger
 from tests.builders import make_spec
 from tests.integration.cli.conftest import WORKER, Fanout, clean_environment
 from tests.integration.scripts import call, calls, conversation, says, write_script

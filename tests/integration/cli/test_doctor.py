@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.jobs.connection import connect
-from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Ledger
+from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.ledger import Ledger
 from tests.integration.cli.conftest import WORKER, Fanout
 
 pytestmark = pytest.mark.redis

@@ -11,9 +11,9 @@ import time
 
 import pytest
 
-from orchestrator.child_process import ChildProcess
+from orchestrator.embedded.child_process import ChildProcess
+from orchestrator.embedded.redis_server import RedisServer, answers
 from orchestrator.jobs.failures import LedgerUnavailable
-from orchestrator.redis_server import RedisServer, answers
 from tests.integration.cli.conftest import Fanout, clean_environment
 
 pytestmark = pytest.mark.redis
@@ -108,7 +108,7 @@ async def test_a_child_that_ignores_sigterm_is_killed(tmp_path):
 def test_children_end_when_their_parent_is_killed(tmp_path):
     script = (
         "import asyncio, sys, time; from pathlib import Path\n"
-        "from orchestrator.redis_server import RedisServer\n"
+        "from orchestrator.embedded.redis_server import RedisServer\n"
         f"print(asyncio.run(RedisServer(Path({str(tmp_path)!r})).start(outlives_parent=False)), flush=True)\n"
         "time.sleep(60)\n"
     )

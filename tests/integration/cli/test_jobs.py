@@ -14,9 +14,9 @@ import time
 import pytest
 
 from orchestrator.jobs.changes import ChangedFile, ChangeKind, Changes, FileVersion
-from orchestrator.jobs.journal import EventType
 from orchestrator.jobs.result import JobError
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.journal import EventType
 from tests.integration.cli.conftest import Fanout, StandIn
 
 pytestmark = pytest.mark.redis

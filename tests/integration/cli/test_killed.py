@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped] # it ships no types
 import pytest
 
-from orchestrator.child_process import ChildProcess
-from orchestrator.embedded import EmbeddedRecord, read_record
+from orchestrator.embedded.child_process import ChildProcess
+from orchestrator.embedded.services import EmbeddedRecord, read_record
 from tests.integration.cli.conftest import Ended, Fanout
 from tests.integration.cli.test_embedded import within
 from tests.integration.scripts import DONE, conversation, shell, write_script
@@ -26,9 +26,9 @@ SCRIPT = conversation(".*", shell("echo one >> steps.txt"), shell("sleep 1; echo
 HALF_A_COMMAND = b"*3\r\n$3\r\nSET\r\n$6\r\ncol"
 BY_ITSELF = """
 import asyncio, sys
-from config.settings import load_settings
+from orchestrator.configuration.settings import load_settings
 from orchestrator.client import JobClient
-from orchestrator.embedded import Embedded
+from orchestrator.embedded.services import Embedded
 from orchestrator.jobs.spec import JobSpec
 
 async def main():
@@ -41,7 +41,7 @@ asyncio.run(main())
 LOOKING = """
 import sys
 from pathlib import Path
-from orchestrator.child_process import ChildProcess
+from orchestrator.embedded.child_process import ChildProcess
 
 child = ChildProcess(Path(sys.argv[1]), "sleeper")
 print(1, flush=True)

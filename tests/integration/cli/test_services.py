@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.embedded import read_record
+from orchestrator.embedded.services import read_record
 from tests.integration.cli.conftest import Fanout
 from tests.integration.cli.test_embedded import within
 

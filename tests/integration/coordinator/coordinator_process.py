@@ -14,7 +14,7 @@ from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.genai import types
 
 from orchestrator.client import JobClient
-from orchestrator.coordinator import USER_ID, create_coordinator, create_coordinator_app
+from orchestrator.coordinator.coordinator import USER_ID, create_coordinator, create_coordinator_app
 
 
 async def main(database: str, session_id: str, script: str, workspace: str) -> None:

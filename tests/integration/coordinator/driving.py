@@ -16,8 +16,8 @@ from google.adk.sessions import BaseSessionService, InMemorySessionService, Sess
 from google.genai import types
 
 from orchestrator.client import JobClient
-from orchestrator.coordinator import APP_NAME, USER_ID, create_coordinator, create_coordinator_app
-from orchestrator.jobs.journal import EventType, JournalEvent
+from orchestrator.coordinator.coordinator import APP_NAME, USER_ID, create_coordinator, create_coordinator_app
+from orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.integration.scripts import call, calls, conversation, says, write_script
 
 WORKER_SCRIPT = (

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from config.agent_definitions import AgentDefinition, AgentDefinitions
-from orchestrator.coordinator import create_coordinator
+from orchestrator.configuration.agent_definitions import AgentDefinition, AgentDefinitions
+from orchestrator.coordinator.coordinator import create_coordinator
 from orchestrator.deep_agent.delegation.roster import tool_name
 from orchestrator.jobs.failures import InvalidJob
 from tests.integration.coordinator.driving import Coordination

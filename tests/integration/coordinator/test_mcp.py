@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from config.agent_definitions import load_agent_definitions
-from orchestrator.coordinator import create_coordinator
+from orchestrator.configuration.agent_definitions import load_agent_definitions
+from orchestrator.coordinator.coordinator import create_coordinator
 from orchestrator.jobs.failures import InvalidJob
 from tests.integration.scripts import call, calls, conversation, says, write_script
 from tests.mcp_servers import HttpServer, http_server, url_of

@@ -13,8 +13,8 @@ import pytest
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
 
 from orchestrator.client import JobClient
-from orchestrator.jobs import outage
-from orchestrator.jobs.journal import EventType
+from orchestrator.jobs.store import outage
+from orchestrator.jobs.store.journal import EventType
 from tests.integration.coordinator.driving import WORKER_SCRIPT, Coordination, Run, journal, task
 from tests.integration.scripts import call, calls, conversation, says, write_script
 from tests.services import REPOSITORY, Installation, installation

@@ -8,10 +8,10 @@ import pytest
 from google.adk.runners import InMemoryRunner
 from google.genai import types
 
-from config.agent_definitions import AgentDefinitions, load_agent_definitions
-from config.settings import load_settings
 from orchestrator.client import JobClient
-from orchestrator.coordinator import create_coordinator, create_coordinator_app
+from orchestrator.configuration.agent_definitions import AgentDefinitions, load_agent_definitions
+from orchestrator.configuration.settings import load_settings
+from orchestrator.coordinator.coordinator import create_coordinator, create_coordinator_app
 from tests.integration.scripts import call, calls, says, write_script
 
 pytestmark = pytest.mark.redis

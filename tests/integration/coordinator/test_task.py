@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.coordinator.task_tools import TaskTools
 from orchestrator.jobs.failures import UnknownJob
 from orchestrator.jobs.spec import new_job_id
-from orchestrator.task_tools import TaskTools
 from tests.integration.coordinator.driving import (
     Coordination,
     Run,

@@ -10,8 +10,8 @@ import pytest
 
 from orchestrator.client import JobClient
 from orchestrator.jobs.failures import InvalidJob, UnknownJob
-from orchestrator.jobs.journal import EventType
 from orchestrator.jobs.spec import JobSpec, new_job_id
+from orchestrator.jobs.store.journal import EventType
 from tests.integration.coordinator.driving import Coordination, journal
 from tests.integration.scripts import call, calls, conversation, says, shell, write_script
 from tests.services import Installation, installation

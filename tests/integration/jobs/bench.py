@@ -10,21 +10,21 @@ from typing import IO, Any
 
 from redis.asyncio import Redis
 
-from config.agent_definitions import load_agent_definitions
-from config.settings import LimitSettings
-from orchestrator.blobs import BlobStore
-from orchestrator.jobs.admission import Admission
-from orchestrator.jobs.journal import EventType, Journal
-from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Ledger
-from orchestrator.jobs.model_limits import ModelLimits
-from orchestrator.jobs.queue import InMemoryQueue
+from orchestrator.configuration.agent_definitions import load_agent_definitions
+from orchestrator.configuration.settings import LimitSettings
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import JobSpec
+from orchestrator.jobs.store.admission import Admission
+from orchestrator.jobs.store.journal import EventType, Journal
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.ledger import Ledger
+from orchestrator.jobs.store.model_limits import ModelLimits
+from orchestrator.jobs.store.queue import InMemoryQueue
+from orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_worker
+from workers.attempt.job_runner import JobRunner
 from workers.heartbeat import Heartbeats
-from workers.job_runner import JobRunner
-from workers.sandbox.local import LocalProvider
+from workers.sandbox.local.provider import LocalProvider
 from workers.sandbox.protocol import Command, CommandResult, OutputSink, Sandbox, SandboxSpec
 
 LEASE_SECONDS = 5.0

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from config.agent_definitions import AgentDefinitions, load_agent_definitions
-from config.settings import Settings, load_settings
 from orchestrator.client import JobClient
-from orchestrator.jobs.connection import connect
-from orchestrator.jobs.journal import EventType, Journal
-from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Claim, Ledger
+from orchestrator.configuration.agent_definitions import AgentDefinitions, load_agent_definitions
+from orchestrator.configuration.settings import Settings, load_settings
+from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.journal import EventType, Journal
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.ledger import Claim, Ledger
 from tests.builders import make_result, make_worker
 
 

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as trying
 from hypothesis import strategies as some
 
-from config.settings import Settings
 from orchestrator.client import JobClient
+from orchestrator.configuration.settings import Settings
 from orchestrator.jobs.failures import InvalidJob, UnknownAgent, UnknownJob
-from orchestrator.jobs.journal import BEGINNING
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.journal import BEGINNING
 from tests.builders import make_spec
 from tests.integration.jobs.conftest import Hand
 

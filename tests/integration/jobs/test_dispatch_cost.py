@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from orchestrator.jobs.connection import connect
-from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Ledger
 from orchestrator.jobs.policy import AdmissionPolicy
+from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.ledger import Ledger
 from tests.builders import make_spec, make_worker
 
 pytestmark = pytest.mark.redis

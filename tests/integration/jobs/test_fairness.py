@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from config.agent_definitions import load_agent_definitions
 from orchestrator.client import JobClient
-from orchestrator.jobs.journal import EventType
+from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.jobs.spec import JobSpec
+from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation, says, shell, write_script
 from tests.services import Installation, installation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.jobs.failures import LeaseLost
-from orchestrator.jobs.journal import EventType
+from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.integration.jobs.conftest import Hand
 

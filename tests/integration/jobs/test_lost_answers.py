@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from orchestrator.jobs.connection import connect
-from orchestrator.jobs.journal import EventType, Journal
-from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Claim, Ledger
 from orchestrator.jobs.policy import AdmissionPolicy
+from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.journal import EventType, Journal
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.ledger import Claim, Ledger
 from tests.builders import make_result, make_spec, make_worker
 from tests.integration.jobs.proxy import LossyRedis, lossy
 from tests.services import RedisProcess

@@ -12,11 +12,12 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 from redis.asyncio import Redis
 
-from orchestrator.jobs import model_limits
-from orchestrator.jobs.connection import connect
 from orchestrator.jobs.failures import LedgerUnavailable
-from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.model_limits import (
+from orchestrator.jobs.spec import ModelRate
+from orchestrator.jobs.store import model_limits
+from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.model_limits import (
     ASK_GRACE_SECONDS,
     DOUBLING_SECONDS,
     LATE_SECONDS,
@@ -24,7 +25,6 @@ from orchestrator.jobs.model_limits import (
     SOONEST_ASK_SECONDS,
     ModelLimits,
 )
-from orchestrator.jobs.spec import ModelRate
 from tests.integration.jobs.proxy import lossy
 from tests.services import REPOSITORY, RedisProcess
 
@@ -63,9 +63,9 @@ async def sends(limits: ModelLimits, names: list[str], tokens: int = 10) -> list
 
 SENDER = """
 import asyncio, sys, time
-from orchestrator.jobs.connection import connect
-from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.model_limits import ModelLimits
+from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.model_limits import ModelLimits
 from orchestrator.jobs.spec import ModelRate
 
 async def main(url, who, window):

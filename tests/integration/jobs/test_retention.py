@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.blobs import BlobStore
 from orchestrator.jobs.failures import BlobMissing, UnknownJob
-from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Ledger
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.ledger import Ledger
+from orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_spec
 from tests.integration.jobs.conftest import Hand
-from workers.retention import MARGIN_SECONDS, Retention
+from workers.upkeep.retention import MARGIN_SECONDS, Retention
 
 pytestmark = pytest.mark.redis
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.deep_agent.budget import Budget, BudgetLimits
 from orchestrator.deep_agent.failures import ModelContextExceeded, ModelRefused, ModelUnavailable
+from orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
 from orchestrator.deep_agent.models.facts import price
 from orchestrator.deep_agent.models.resolve import preload_client, resolve_model
 from orchestrator.deep_agent.models.retries import ResilientModel, RetryPolicy

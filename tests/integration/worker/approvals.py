@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from config.agent_definitions import load_agent_definitions
 from orchestrator.client import JobClient
+from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.jobs.approvals import Approval
-from orchestrator.jobs.journal import EventType, JournalEvent
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.services import Installation
 
 GUARDED = """

@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from config.agent_definitions import load_agent_definitions
 from orchestrator.client import JobClient
-from orchestrator.jobs.journal import EventType, JournalEvent
+from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.jobs.state import JobRecord, JobState
+from orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.integration.scripts import call, calls
 from tests.services import Installation
 

@@ -1,6 +1,6 @@
 """A worker of a pretended release before the first: what it reads ends where this one begins."""
 
-from orchestrator.jobs import wire
+from orchestrator.jobs import versions as wire
 from workers.__main__ import main
 
 if __name__ == "__main__":

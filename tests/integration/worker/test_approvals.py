@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from orchestrator.jobs.failures import AnsweredAlready, DecisionNotAllowed, UnknownApproval
-from orchestrator.jobs.journal import EventType
 from orchestrator.jobs.spec import JobSpec, Limits
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, call, calls, conversation, shell, write_script
 from tests.integration.worker.approvals import agents_folder, file_of, journal, know_guarded_agent, parked

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kombu import Connection, Queue
 
-from orchestrator.jobs.queue import broker_options
+from orchestrator.jobs.store.queue import broker_options
 from tests.services import RedisProcess
 from workers.celery_app import SteadyTransport
 

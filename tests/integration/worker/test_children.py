@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.jobs.journal import EventType
 from orchestrator.jobs.spec import JobSpec, Limits
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, call, calls, conversation, shell, write_script
 from tests.integration.worker.approvals import file_of, journal, parked

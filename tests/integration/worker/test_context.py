@@ -11,11 +11,11 @@ import pytest
 import yaml
 from google.adk.events import Event
 
-from config.agent_definitions import load_agent_definitions
-from orchestrator.blobs import BlobStore
 from orchestrator.client import JobClient
+from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.deep_agent.context.compaction import summary_calls
-from orchestrator.jobs.journal import EventType, JournalEvent
+from orchestrator.jobs.store.journal import EventType, JournalEvent
+from orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_spec
 from tests.integration.scripts import call, calls, conversation, write_script
 from tests.services import Installation, installation

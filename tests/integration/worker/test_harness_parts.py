@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.client import JobClient
-from orchestrator.coordinator import CoordinatorEvent, run_goal
-from orchestrator.deep_agent.loop_guard import MAX_REPEATED_CALLS, MAX_SAME_CALLS
+from orchestrator.coordinator.coordinator import CoordinatorEvent, run_goal
+from orchestrator.deep_agent.guards.loop_guard import MAX_REPEATED_CALLS, MAX_SAME_CALLS
 from orchestrator.deep_agent.prompts import CALL_INTERRUPTED
-from orchestrator.jobs.journal import EventType, JournalEvent
 from orchestrator.jobs.spec import Limits
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell, write_script
 from tests.services import REPOSITORY, Installation, installation

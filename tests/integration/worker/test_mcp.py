@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from config.agent_definitions import load_agent_definitions
+from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobState
 from tests.builders import make_spec

@@ -9,15 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from config.agent_definitions import AgentDefinition, load_agent_definition, load_agent_definitions
-from config.settings import LimitSettings
 from orchestrator.client import JobClient
-from orchestrator.jobs.journal import EventType
+from orchestrator.configuration.agent_definitions import (
+    AgentDefinition,
+    load_agent_definition,
+    load_agent_definitions,
+)
+from orchestrator.configuration.settings import LimitSettings
+from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.integration.scripts import call, calls, says, write_script
 from tests.services import Installation, installation
-from workers.agent_files import bring_own_files
-from workers.sandbox.local import LocalProvider
+from workers.agent.agent_files import bring_own_files
+from workers.sandbox.local.provider import LocalProvider
 from workers.sandbox.protocol import Command, SandboxSpec
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]

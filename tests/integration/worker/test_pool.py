@@ -13,9 +13,9 @@ import redis
 from celery import Celery
 
 from orchestrator.client import JobClient
-from orchestrator.jobs.journal import EventType
-from orchestrator.jobs.queue import RUN_JOB, broker_options
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.journal import EventType
+from orchestrator.jobs.store.queue import RUN_JOB, broker_options
 from tests.builders import make_spec
 from tests.services import Installation
 

@@ -9,9 +9,9 @@ import pytest
 
 from orchestrator.client import JobClient
 from orchestrator.jobs.failures import LimitReached
-from orchestrator.jobs.journal import EventType
 from orchestrator.jobs.result import JobResult, Usage
 from orchestrator.jobs.spec import JobSpec, Limits
+from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.integration.scripts import conversation, shell, write_script
 from tests.integration.worker.children import delegates, delegating_agents, know_agents

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from config.agent_definitions import load_agent_definitions
 from orchestrator.client import JobClient
-from orchestrator.jobs import wire
-from orchestrator.jobs.connection import connect
-from orchestrator.jobs.journal import EventType
-from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Ledger
+from orchestrator.configuration.agent_definitions import load_agent_definitions
+from orchestrator.jobs import versions as wire
 from orchestrator.jobs.state import JobRecord, JobState
+from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.journal import EventType
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.ledger import Ledger
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.services import Installation, WorkerProcess, installation

@@ -12,9 +12,9 @@ from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
 from google.genai import types
 
-from orchestrator.deep_agent.budget import Budget
-from orchestrator.deep_agent.budget_plugin import BudgetMaker
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
+from orchestrator.deep_agent.guards.budget import Budget
+from orchestrator.deep_agent.guards.budget_plugin import BudgetMaker
 from orchestrator.deep_agent.models.retries import ResilientModel, RetryPolicy
 from orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
 

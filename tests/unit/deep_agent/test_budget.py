@@ -13,10 +13,10 @@ from google.adk.sessions import InMemorySessionService
 from google.adk.tools.function_tool import FunctionTool
 from google.genai import types
 
-from orchestrator.deep_agent import budget as budget_module
-from orchestrator.deep_agent.budget import Budget, BudgetLimits, ModelUsage, usage_of
-from orchestrator.deep_agent.budget_plugin import budget_of
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
+from orchestrator.deep_agent.guards import budget as budget_module
+from orchestrator.deep_agent.guards.budget import Budget, BudgetLimits, ModelUsage, usage_of
+from orchestrator.deep_agent.guards.budget_plugin import budget_of
 from orchestrator.deep_agent.part import Part
 from tests.unit.deep_agent.running import Run, call, scripted
 

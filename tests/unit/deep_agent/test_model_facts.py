@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from orchestrator.deep_agent.budget import ModelUsage
+from orchestrator.deep_agent.guards.budget import ModelUsage
 from orchestrator.deep_agent.models.facts import WINDOWS_NOT_IN_THE_TABLE, context_window, price
 
 MILLION = 1_000_000

@@ -15,10 +15,10 @@ from google.adk.tools.base_toolset import BaseToolset
 
 from orchestrator.deep_agent.approval.gate import Answer, answers_message, pending_approvals
 from orchestrator.deep_agent.backends.directory import DirectoryBackend
-from orchestrator.deep_agent.budget import Budget, BudgetLimits
 from orchestrator.deep_agent.create import create_deep_agent
 from orchestrator.deep_agent.delegation import subagents as limits
 from orchestrator.deep_agent.delegation.roster import SubAgentSpec
+from orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
 from tests.unit.deep_agent.running import Run, call, texts
 from tests.unit.deep_agent.talking import first_message, recorder, says, seen
 

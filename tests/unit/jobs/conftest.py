@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 from fakeredis import FakeAsyncRedis
 
-from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Ledger
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.ledger import Ledger
 
 
 @pytest.fixture

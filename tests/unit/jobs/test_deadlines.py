@@ -9,11 +9,11 @@ import pytest
 from fakeredis import FakeAsyncRedis
 
 from orchestrator.jobs.approvals import Approval, ApprovalAnswer
-from orchestrator.jobs.journal import EventType, Journal
-from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Claim, Ledger
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.journal import EventType, Journal
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.ledger import Claim, Ledger
 from tests.builders import make_result, make_spec, make_worker
 
 WORKER = make_worker()
@@ -112,7 +112,7 @@ async def test_while_a_person_is_awaited_the_time_stands_still_and_then_runs_for
 async def test_a_cancel_that_no_worker_hears_is_carried_out_by_the_reaper(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.jobs.ledger.CANCEL_HEARD_SECONDS", 0.05)
+    monkeypatch.setattr("orchestrator.jobs.store.ledger.CANCEL_HEARD_SECONDS", 0.05)
     frozen, awake = await running(ledger), await running(ledger)
     for claim in (frozen, awake):
         await ledger.cancel(claim.spec.id)
@@ -191,7 +191,7 @@ async def test_a_cancel_whose_caller_died_is_finished_by_the_reaper(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, redis: FakeAsyncRedis
 ) -> None:
     root = await parked(ledger, 600, 3)
-    monkeypatch.setattr("orchestrator.jobs.ledger.CANCEL_BATCH", 1)
+    monkeypatch.setattr("orchestrator.jobs.store.ledger.CANCEL_BATCH", 1)
     await ledger._cancel_some(root.id)
     assert len(await ledger.ids(live_only=True)) == 3
 

@@ -17,10 +17,10 @@ from orchestrator.jobs.approvals import (
     shown_arguments,
 )
 from orchestrator.jobs.failures import AnsweredAlready, DecisionNotAllowed, InvalidAnswer, UnknownApproval
-from orchestrator.jobs.journal import EventType, Journal
-from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Claim, Ledger
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.journal import EventType, Journal
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.ledger import Claim, Ledger
 from tests.builders import make_result, make_spec, make_worker
 
 WORKER = make_worker(concurrency=1)

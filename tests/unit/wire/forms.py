@@ -12,10 +12,10 @@ from pydantic import BaseModel
 
 from orchestrator.jobs.approvals import Approval, ApprovalAnswer
 from orchestrator.jobs.changes import Changes
-from orchestrator.jobs.journal import EventType, JournalEvent
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.journal import EventType, JournalEvent
 from orchestrator.jobs.worker_info import WorkerInfo
 
 WORDS = ("title", "description")

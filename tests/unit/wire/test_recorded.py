@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 from fakeredis import FakeAsyncRedis
 
-from orchestrator.blobs import BlobStore
-from orchestrator.cli.words import event_line
+from orchestrator.cli.terminal.words import event_line
 from orchestrator.jobs.changes import Changes
-from orchestrator.jobs.journal import EventType, Journal
-from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Claim, Ledger
-from orchestrator.jobs.queue import RUN_JOB
 from orchestrator.jobs.spec import JobSpec
+from orchestrator.jobs.store.journal import EventType, Journal
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.ledger import Claim, Ledger
+from orchestrator.jobs.store.queue import RUN_JOB
 from orchestrator.jobs.worker_info import worker_of
+from orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_worker
 from tests.unit.wire.record import FULL, RECORDED
+from workers.agent.session_journal import AttemptJournal
 from workers.heartbeat import HeldLease
-from workers.session_journal import AttemptJournal
 
 VERSIONS = sorted(path.name for path in RECORDED.iterdir())
 

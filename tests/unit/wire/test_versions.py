@@ -12,27 +12,27 @@ from typing import Any
 import pytest
 from fakeredis import FakeAsyncRedis
 
-from orchestrator.blobs import BlobStore
-from orchestrator.cli.words import event_line
-from orchestrator.jobs import wire
+from orchestrator.cli.terminal.words import event_line
+from orchestrator.jobs import versions as wire
 from orchestrator.jobs.changes import ChangeBundle, NewerBundle
 from orchestrator.jobs.failures import NotUnderstood
-from orchestrator.jobs.journal import Journal
-from orchestrator.jobs.keys import Keys
-from orchestrator.jobs.ledger import Claim, Ledger
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobState
-from orchestrator.jobs.stored import OF_ANOTHER_RELEASE, submission
-from orchestrator.jobs.waiting import occupancy, waiting_reason
+from orchestrator.jobs.store.journal import Journal
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.ledger import Claim, Ledger
+from orchestrator.jobs.store.stored import OF_ANOTHER_RELEASE, submission
+from orchestrator.jobs.store.waiting import occupancy, waiting_reason
+from orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_result, make_spec, make_worker
 from tests.unit.wire.forms import forms
 from tests.unit.wire.record import FULL, RECORDED
+from workers.agent.session_journal import AttemptJournal
 from workers.heartbeat import HeldLease
-from workers.session_journal import AttemptJournal
 
 STRICT = ("ApprovalAnswer", "Changes", "JobState", "AdkEvent")
 """Work goes on from these: another form needs a new version. The others are read leniently, and may grow."""
-RECORD_AGAIN = "raise WIRE_NEWEST in orchestrator/jobs/wire.py, then run python -m tests.unit.wire.record"
+RECORD_AGAIN = "raise WIRE_NEWEST in orchestrator/jobs/versions.py, then run python -m tests.unit.wire.record"
 
 
 def recorded_forms(version: int) -> Any:
@@ -43,7 +43,7 @@ def test_every_field_of_a_specification_is_in_the_table_of_versions() -> None:
     now, first = forms()["JobSpec"], recorded_forms(1)["JobSpec"]
     new = {name for name, form in now.items() if first.get(name) != form}
     entered = set().union(*wire.ADDED.values())
-    assert new <= entered, f"enter {sorted(new - entered)} in ADDED of orchestrator/jobs/wire.py"
+    assert new <= entered, f"enter {sorted(new - entered)} in ADDED of orchestrator/jobs/versions.py"
     assert set(first) <= set(now), "older jobs have these fields: a worker must know them"
     assert max(wire.ADDED, default=1) <= wire.WIRE_NEWEST
 

@@ -1,1 +1,0 @@
-"""How an installation runs, and who its agents are."""

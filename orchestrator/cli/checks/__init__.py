@@ -1,0 +1,1 @@
+"""What `fanout doctor` checks and what `fanout config --limits` lists."""

@@ -1,0 +1,205 @@
+"""Every limit with its value, unit and reason, read from the source: none can be missing or out of date.
+
+A limit is a number that a module names in capitals with a word or a unit of a limit, or a field of the
+settings that bound jobs and workers. Its reason is the text below it. Nothing is imported for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+PACKAGES = ("orchestrator", "workers")
+
+SETTINGS = "orchestrator/configuration/settings.py"
+
+MET_IN = ("orchestrator/deep_agent/", "orchestrator/coordinator/task_tools.py")
+"""Where the limits are that an agent meets at its tools and in its run."""
+
+UNITS = ("seconds", "bytes", "characters", "tokens", "lines")
+
+_IS_LIMIT = re.compile(rf"_?(MAX|MIN|LONGEST|MOST|LEAST)_|.*_({'|'.join(UNITS).upper()}|CALLS)$")
+_OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Pow: operator.pow,
+    ast.LShift: lambda left, right: int(left) << int(right),
+}
+
+
+class Limit(NamedTuple):
+    """One limit."""
+
+    name: str
+    value: float | None
+    """None: nothing is limited, unless another setting says so."""
+    unit: str
+    where: str
+    """The module that names it, as a path."""
+    reason: str
+    """The first sentence below it; empty where that is missing."""
+
+    @property
+    def title(self) -> str:
+        """The name as it is told: two modules may have limits of one name."""
+        if self.where == SETTINGS:
+            return self.name
+        return ".".join([*Path(self.where).with_suffix("").parts[-2:], self.name])
+
+    @property
+    def is_met_by_an_agent(self) -> bool:
+        """Whether an agent can run into it."""
+        is_inside = self.where.startswith(MET_IN) and "/backends/" not in self.where
+        return is_inside and self.name.startswith(("MAX_", "LONGEST_"))
+
+
+class Source:
+    """The installed packages' modules, parsed."""
+
+    def __init__(self) -> None:
+        self.bodies = {where: ast.parse(text).body for where, text in _modules()}
+        """The statements of each module, by its path."""
+        pairs = [_assigned(statement) for body in self.bodies.values() for statement in body]
+        self._constants = {name: value for name, value in pairs if name.isupper() and value is not None}
+
+    def constants(self) -> list[Limit]:
+        """The named numbers of all modules, by module."""
+        return [
+            Limit(name, self._number(value), _unit(name), where, reason)
+            for where, body in self.bodies.items()
+            for name, value, reason in _documented(body)
+            if _IS_LIMIT.match(name) and name.isupper() and not _is_text(value)
+        ]
+
+    def settings(self) -> list[Limit]:
+        """The numbers among the settings of jobs and workers, with their defaults."""
+        inherited = {
+            field.name: field
+            for model in ("Limits", "TreeBounds")
+            for field in self._fields("orchestrator/jobs/spec.py", model)
+        }
+        own = {field.name: field for field in self._fields(SETTINGS, "LimitSettings")}
+        limits = [_overriding(own.get(name), inherited.get(name)) for name in {**inherited, **own}]
+        workers, top = self._fields(SETTINGS, "WorkerSettings"), self._fields(SETTINGS, "Settings")
+        return [
+            field._replace(name=prefix + field.name.upper(), where=SETTINGS)
+            for prefix, fields in (
+                ("FANOUT_LIMITS__", limits),
+                ("FANOUT_WORKER__", workers),
+                ("FANOUT_", top),
+            )
+            for field in fields
+        ]
+
+    def _fields(self, where: str, name: str) -> list[Limit]:
+        classes = [
+            node for node in self.bodies[where] if isinstance(node, ast.ClassDef) and node.name == name
+        ]
+        return [
+            Limit(field, self._number(_default(value)), _unit(field), where, reason)
+            for found in classes
+            for field, value, reason in _documented(found.body, only_numbers=True)
+        ]
+
+    def _number(self, expression: ast.expr | None) -> float | None:
+        """What a constant expression comes to; None when it is no number."""
+        match expression:
+            case ast.Constant(value=int() | float() as value):
+                return value
+            case ast.BinOp() if type(expression.op) in _OPERATORS:
+                left, right = self._number(expression.left), self._number(expression.right)
+                if left is None or right is None:
+                    return None
+                return _OPERATORS[type(expression.op)](left, right)
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                return self._number(self._constants.get(name))
+        return None
+
+
+def limit_table() -> str:
+    """The README's: the settings with their defaults, and what an agent meets."""
+    source = Source()
+    limits = [*source.settings(), *(limit for limit in source.constants() if limit.is_met_by_an_agent)]
+    rows = [f"| `{limit.title}` | {written(limit)} | {limit.reason} |" for limit in limits]
+    return "\n".join(["| limit | value | why |", "|---|---|---|", *rows])
+
+
+def written(limit: Limit) -> str:
+    """The value for a person, with its unit."""
+    if limit.value is None:
+        return "-"
+    for power, name in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if limit.unit == "bytes" and limit.value >= 1024**power and limit.value % 1024**power == 0:
+            return f"{limit.value / 1024**power:g} {name}"
+    return f"{limit.value:,.10g} {'s' if limit.unit == 'seconds' else limit.unit}".strip()
+
+
+def _modules() -> Iterator[tuple[str, str]]:
+    for package in PACKAGES:
+        spec = find_spec(package)
+        for place in (spec and spec.submodule_search_locations) or ():
+            folder = Path(place)
+            for path in sorted(folder.rglob("*.py")):
+                where = path.relative_to(folder.parent).as_posix()
+                if "/sample/" not in where:
+                    yield where, path.read_text(encoding="utf-8")
+
+
+def _documented(
+    body: Sequence[ast.stmt], *, only_numbers: bool = False
+) -> Iterator[tuple[str, ast.expr | None, str]]:
+    """Name, value and reason of each assignment."""
+    for statement, following in zip(body, [*body[1:], ast.Pass()], strict=True):
+        name, value = _assigned(statement)
+        annotation = ast.unparse(statement.annotation) if isinstance(statement, ast.AnnAssign) else ""
+        if name and not (only_numbers and not re.search(r"\b(int|float)\b", annotation)):
+            yield name, value, _first_sentence(following)
+
+
+def _assigned(statement: ast.stmt) -> tuple[str, ast.expr | None]:
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        target = statement.targets[0]
+    elif isinstance(statement, ast.AnnAssign):
+        target = statement.target
+    else:
+        return "", None
+    return (target.id, statement.value) if isinstance(target, ast.Name) else ("", None)
+
+
+def _is_text(value: ast.expr | None) -> bool:
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
+def _default(value: ast.expr | None) -> ast.expr | None:
+    """A field's default, given alone or to `Field`."""
+    if not isinstance(value, ast.Call):
+        return value
+    return next((keyword.value for keyword in value.keywords if keyword.arg == "default"), None)
+
+
+def _overriding(own: Limit | None, inherited: Limit | None) -> Limit:
+    """A field of a class that derives from another: its own default, and the reason that there is."""
+    field = own or inherited
+    if field is None:
+        raise ValueError("a field is in neither class")
+    return field if field.reason or inherited is None else field._replace(reason=inherited.reason)
+
+
+def _unit(name: str) -> str:
+    last = name.lower().rpartition("_")[2]
+    return last if last in UNITS else ""
+
+
+def _first_sentence(statement: ast.stmt) -> str:
+    match statement:
+        case ast.Expr(value=ast.Constant(value=str() as text)):
+            return re.split(r"(?<=\.)\s", " ".join(text.split()), maxsplit=1)[0]
+    return ""

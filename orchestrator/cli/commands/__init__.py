@@ -1,0 +1,1 @@
+"""The commands of `fanout`, one module a group."""

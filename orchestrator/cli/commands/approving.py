@@ -1,0 +1,130 @@
+"""`approvals`, `approve`, `reject`: the calls of jobs that wait for a person."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from orchestrator.cli.terminal import output, words
+from orchestrator.cli.terminal.endings import UsageProblem
+from orchestrator.cli.terminal.options import AsJson
+from orchestrator.cli.terminal.session import open_client, run
+from orchestrator.jobs.approvals import Approval
+from orchestrator.jobs.spec import Decision
+
+ARGUMENT_CHARACTERS = 200
+"""Of a call's arguments in a table: one line. `--json` has them whole."""
+
+ApprovalArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", help="An approval's id, or a job's that waits for one only; its beginning while unique."
+    ),
+]
+MessageOption = Annotated[str, typer.Option("--message", "-m", metavar="TEXT", help="A word to the agent.")]
+
+
+def approvals(as_json: AsJson = False) -> None:
+    """List the calls that wait for a person."""
+    run(_approvals(as_json=as_json))
+
+
+async def _approvals(*, as_json: bool) -> None:
+    async with open_client() as client:
+        waiting = await client.approvals()
+    if as_json:
+        output.document({"approvals": [approval.model_dump(mode="json") for approval in waiting]})
+        return
+    if not waiting:
+        output.notice("Nothing waits for an approval.")
+        return
+    _print_table(waiting)
+
+
+def _print_table(waiting: Sequence[Approval]) -> None:
+    whole = not output.stdout_is_terminal()
+    short = words.short_ids([approval.id for approval in waiting])
+    jobs = words.short_ids([approval.job_id for approval in waiting])
+    now = time.time()
+    rows = [
+        (
+            approval.id if whole else short[approval.id],
+            approval.job_id if whole else jobs[approval.job_id],
+            output.one_line(approval.agent, 40),
+            output.one_line(approval.tool, 60),
+            words.span(max(0.0, now - (approval.requested_at or now))),
+            output.one_line(json.dumps(approval.arguments, ensure_ascii=False), ARGUMENT_CHARACTERS),
+        )
+        for approval in waiting
+    ]
+    output.table(("ID", "JOB", "AGENT", "TOOL", "SINCE", "ARGUMENTS"), rows)
+
+
+def approve(
+    approval: ApprovalArgument,
+    *,
+    arguments: Annotated[
+        str | None,
+        typer.Option(metavar="JSON|@FILE", help="Run the call with these arguments instead, given in full."),
+    ] = None,
+    respond: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Do not run the call: the agent gets this text as its result."),
+    ] = None,
+    message: MessageOption = "",
+    as_json: AsJson = False,
+) -> None:
+    """Let a call run that waits, as it is or with other arguments."""
+    if arguments is not None and respond is not None:
+        raise UsageProblem("Give --arguments or --respond, not both.")
+    if arguments is not None:
+        decision: Decision = "edit"
+    else:
+        decision = "approve" if respond is None else "respond"
+    given = {"arguments": None if arguments is None else _arguments(arguments), "response": respond}
+    run(_answer(approval, decision, as_json=as_json, message=message, **given))
+
+
+def reject(approval: ApprovalArgument, message: MessageOption = "", as_json: AsJson = False) -> None:
+    """Refuse a call that waits; its agent is told and goes on without it."""
+    run(_answer(approval, "reject", as_json=as_json, message=message))
+
+
+async def _answer(prefix: str, decision: Decision, *, as_json: bool, **given: Any) -> None:
+    async with open_client() as client:
+        approval_id = await client.resolve_approval(prefix)
+        job_id = await client.answer(approval_id, decision, by=_person(), **given)
+    if as_json:
+        output.document({"approval_id": approval_id, "job_id": job_id, "decision": decision})
+    else:
+        output.payload(f"{approval_id}  {decision}  (job {job_id})")
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    """The arguments in JSON, or in the file that `@` names."""
+    if text.startswith("@"):
+        try:
+            text = Path(text[1:]).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageProblem(f"--arguments {text!r} cannot be read: {type(error).__name__}.") from None
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UsageProblem(f"--arguments is not JSON: {error}.") from None
+    if not isinstance(value, dict):
+        raise UsageProblem('--arguments is not a JSON object, as {"command": "ls"} is one.')
+    return value
+
+
+def _person() -> str:
+    """Who answers, for the journal; a container may know no name."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return ""

@@ -1,0 +1,37 @@
+"""`doctor`: is everything there that jobs need, and what to do where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.checks.doctor_checks import Check, all_checks
+from orchestrator.cli.checks.doctor_security import security_checks
+from orchestrator.cli.terminal import output
+from orchestrator.cli.terminal.endings import ExitCode
+from orchestrator.cli.terminal.options import AsJson
+from orchestrator.cli.terminal.session import run
+
+
+def doctor(
+    security: Annotated[bool, typer.Option("--security", help="Look at what an attacker would.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check this installation; 1 if something that jobs need is missing."""
+    checks = run(security_checks() if security else all_checks())
+    failed = any(check.status == "fail" for check in checks)
+    if as_json:
+        output.document({"ok": not failed, "checks": [check.model_dump() for check in checks]})
+    else:
+        _print(checks)
+    raise typer.Exit(ExitCode.WORK_FAILED if failed else ExitCode.DONE)
+
+
+def _print(checks: Sequence[Check]) -> None:
+    rows = [
+        (check.status, check.name, output.one_line(" → ".join(filter(None, (check.found, check.advice)))))
+        for check in checks
+    ]
+    output.table(("STATUS", "CHECK", "FOUND"), rows, state_column=0, wrapped=True)

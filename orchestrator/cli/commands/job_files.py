@@ -1,0 +1,135 @@
+"""Jobs as a person writes them: one from options, many from a file with one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Container, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from orchestrator.cli.terminal.endings import UsageProblem
+from orchestrator.jobs.spec import JobSpec
+
+SET_BY_FANOUT = frozenset({"root_id", "parent_id", "depth", "traceparent"})
+"""Where a job stands in its tree is not for its writer to say."""
+
+KEYS = ("workspace", *(name for name in JobSpec.model_fields if name not in SET_BY_FANOUT))
+
+MAX_BAD_LINES_SHOWN = 50
+"""A file of another format has nothing but bad lines."""
+
+
+class PlannedJob(BaseModel):
+    """A job and the folder that it starts from."""
+
+    model_config = ConfigDict(frozen=True)
+
+    spec: JobSpec
+    workspace: Path | None = None
+
+
+def read_job_file(name: str, agents: Container[str], defaults: Mapping[str, Any]) -> list[PlannedJob]:
+    """The jobs of a file, or of stdin for `-`; `defaults` fill what a line leaves out.
+
+    Raises:
+        UsageProblem: the file cannot be read or has no jobs, or lines are wrong: all are named.
+    """
+    jobs: list[PlannedJob] = []
+    problems: list[str] = []
+    first_with_id: dict[str, int] = {}
+    where = "stdin" if name == "-" else name
+    for number, line in enumerate(_lines(name), start=1):
+        if not line.strip():
+            continue
+        try:
+            job = plan(_object(line), agents, defaults)
+        except UsageProblem as problem:
+            problems.append(f"{where}:{number}: {problem}")
+            continue
+        first = first_with_id.setdefault(job.spec.id, number)
+        if first != number:
+            problems.append(f"{where}:{number}: id {job.spec.id!r} stands in line {first} already")
+        jobs.append(job)
+    if problems:
+        raise UsageProblem(_summary(problems))
+    if not jobs:
+        raise UsageProblem(f"{where} has no jobs.")
+    return jobs
+
+
+def plan(given: Mapping[str, Any], agents: Container[str], defaults: Mapping[str, Any]) -> PlannedJob:
+    """One job from the keys that its writer gave, checked.
+
+    Raises:
+        UsageProblem: a key or a value is wrong, the agent is unknown or the workspace is missing.
+    """
+    if unknown := [key for key in given if key not in KEYS]:
+        raise UsageProblem(f"unknown key {unknown[0]!r}; known are {', '.join(KEYS)}")
+    values = _merged(defaults, given)
+    workspace = _workspace(values.pop("workspace", None))
+    try:
+        spec = JobSpec.model_validate(values)
+    except ValidationError as error:
+        raise UsageProblem("; ".join(_in_words(detail) for detail in error.errors())) from None
+    if spec.agent not in agents:
+        raise UsageProblem(f"there is no agent {spec.agent!r}: `fanout agents` lists them")
+    if workspace is not None and spec.snapshot is not None:
+        raise UsageProblem("give workspace or snapshot, not both")
+    return PlannedJob(spec=spec, workspace=workspace)
+
+
+def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given values over the defaults; labels and limits entry by entry."""
+    values = {**defaults, **given}
+    for name in ("labels", "limits"):
+        if isinstance(given.get(name), dict) and isinstance(defaults.get(name), dict):
+            values[name] = {**defaults[name], **given[name]}
+    return values
+
+
+def _workspace(value: Any) -> Path | None:
+    if value is None:
+        return None
+    if not isinstance(value, str | Path):
+        raise UsageProblem("workspace: it is a path")
+    path = Path(value).expanduser()
+    if not path.is_dir():
+        raise UsageProblem(f"workspace {str(value)!r} is not a folder")
+    return path.resolve()
+
+
+def _lines(name: str) -> list[str]:
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise UsageProblem(f"{name} cannot be read: {error.strerror}.") from error
+    return data.decode("utf-8-sig", errors="surrogateescape").split("\n")
+
+
+def _object(line: str) -> dict[str, Any]:
+    try:
+        line.encode()
+        value = json.loads(line)
+    except UnicodeEncodeError:
+        raise UsageProblem("not UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageProblem(f"not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UsageProblem('not a JSON object: a line is like {"agent": "…", "description": "…"}')
+    return value
+
+
+def _in_words(detail: Any) -> str:
+    location = ".".join(str(part) for part in detail["loc"])
+    message = detail["msg"].removeprefix("Value error, ")
+    return f"{location}: {message}" if location else str(message)
+
+
+def _summary(problems: list[str]) -> str:
+    shown = problems[:MAX_BAD_LINES_SHOWN]
+    if len(problems) > len(shown):
+        shown.append(f"… and {len(problems) - len(shown)} more lines")
+    return "\n".join([*shown, "Nothing was submitted."])

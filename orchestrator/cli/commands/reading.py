@@ -1,0 +1,190 @@
+"""What there is to know of jobs: `ps`, `tree`, `show`, `result`, `logs`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from orchestrator.cli.commands.waiting import LIVE_STATES
+from orchestrator.cli.terminal import output, words
+from orchestrator.cli.terminal.endings import UsageProblem, WorkFailed
+from orchestrator.cli.terminal.options import AsJson, JobArgument, LabelOption, parse_labels
+from orchestrator.cli.terminal.session import open_client, resolve_tree, run
+from orchestrator.jobs.result import JobResult
+from orchestrator.jobs.state import JobRecord, JobState
+
+StateOption = Annotated[
+    list[str] | None, typer.Option("--state", metavar="STATE", help="May be given more than once.")
+]
+
+NOTHING_RUNS = "No job runs or waits; those that have ended: fanout ps --all"
+
+
+def ps(
+    all_: Annotated[bool, typer.Option("--all", "-a", help="Also the jobs that have ended.")] = False,
+    state: StateOption = None,
+    label: LabelOption = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the oldest first.")] = 1000,
+    as_json: AsJson = False,
+) -> None:
+    """List what runs and what waits, and for what."""
+    states = _states(state) if state else (None if all_ else LIVE_STATES)
+    labels = parse_labels(label)
+    run(_ps(states, labels, limit, as_json=as_json))
+
+
+async def _ps(
+    states: Collection[JobState] | None, labels: dict[str, str], limit: int, *, as_json: bool
+) -> None:
+    async with open_client() as client:
+        records = await client.list(states=states, labels=labels or None, limit=limit)
+    if as_json:
+        output.document({"jobs": [record.model_dump(mode="json") for record in records]})
+        return
+    if not records:
+        output.notice("No such jobs." if labels or states != LIVE_STATES else NOTHING_RUNS)
+        return
+    _print_records(records, indented=False)
+    if len(records) == limit:
+        output.notice(f"There may be more than {limit}: --limit shows more.")
+
+
+def tree(job: JobArgument, as_json: AsJson = False) -> None:
+    """List a job's whole tree, parents first."""
+    run(_tree(job, as_json=as_json))
+
+
+async def _tree(prefix: str, *, as_json: bool) -> None:
+    async with open_client() as client:
+        records = await client.tree(await resolve_tree(client, prefix))
+        usage = await client.tree_usage(records[0].root_id)
+    if as_json:
+        jobs = [record.model_dump(mode="json") for record in records]
+        output.document({"jobs": jobs, "usage": usage.model_dump(mode="json")})
+    else:
+        _print_records(records, indented=True)
+        output.notice(f"Used by all together: {words.used(usage)}")
+
+
+def show(job: JobArgument, as_json: AsJson = False) -> None:
+    """Print a job's record: what was asked and where it stands."""
+    run(_show(job, as_json=as_json))
+
+
+async def _show(prefix: str, *, as_json: bool) -> None:
+    async with open_client() as client:
+        record = await client.get(await client.resolve(prefix))
+    if as_json:
+        output.document(record.model_dump(mode="json"))
+        return
+    times = ("submitted_at", "started_at", "finished_at")
+    values = {
+        name: value for name, value in record.model_dump(mode="json").items() if value not in (None, {}, [])
+    }
+    output.pairs(
+        (name, words.moment(value) if name in times else _shown(value)) for name, value in values.items()
+    )
+
+
+def result(job: JobArgument, as_json: AsJson = False) -> None:
+    """Print a job's result; fails while it has none."""
+    run(_result(job, as_json=as_json))
+
+
+async def _result(prefix: str, *, as_json: bool) -> None:
+    async with open_client() as client:
+        job_id = await client.resolve(prefix)
+        found = await client.result(job_id)
+    if found is None:
+        raise WorkFailed(f"Job {job_id} has not ended; wait for it: fanout wait {job_id}")
+    if as_json:
+        output.document(found.model_dump(mode="json"))
+    else:
+        print_result(found)
+
+
+def print_result(found: JobResult) -> None:
+    """A result for a person: how it ended, what was changed, what it said."""
+    error = f"{found.error.type}: {found.error.message}" if found.error else None
+    output.pairs(
+        [
+            ("job", found.job_id),
+            ("state", found.state),
+            ("error", error),
+            ("sandbox", found.sandbox),
+            ("attempts", found.attempts),
+            ("time", f"{words.span(found.execution_seconds)} (queued {words.span(found.queued_seconds)})"),
+            ("usage", words.used(found.usage)),
+            ("files", "\n".join(f"{change.change:<8} {change.path}" for change in found.files_modified)),
+            ("output", None if found.output is None else _shown(found.output)),
+            ("unread", "\n".join(found.unread_messages)),
+            ("summary", found.summary),
+        ]
+    )
+
+
+def logs(
+    job: JobArgument,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    after: Annotated[str, typer.Option(metavar="EVENT-ID", help="Only what came after this event.")] = "0-0",
+    as_json: AsJson = False,
+) -> None:
+    """Print a job's journal; with --json a line per event."""
+    run(_logs(job, after, follow=follow, as_json=as_json))
+
+
+async def _logs(prefix: str, after: str, *, follow: bool, as_json: bool) -> None:
+    async with open_client() as client:
+        job_id = await client.resolve(prefix)
+        try:
+            async for event in client.events(job_id, after, follow=follow):
+                if as_json:
+                    output.json_line(event.model_dump(mode="json"))
+                else:
+                    output.payload_now(words.event_line(event))
+        except asyncio.CancelledError:
+            output.notice(f"Detached; the job goes on. Read on: fanout logs -f {job_id}")
+            raise
+
+
+def _states(texts: Sequence[str]) -> frozenset[JobState]:
+    allowed = {str(state) for state in JobState}
+    if wrong := [text for text in texts if text not in allowed]:
+        raise UsageProblem(f"--state is {wrong[0]!r}; it is one of {', '.join(JobState)}.")
+    return frozenset(JobState(text) for text in texts)
+
+
+def _print_records(records: Sequence[JobRecord], *, indented: bool) -> None:
+    short = words.short_ids(record.id for record in records)
+    shorten = output.stdout_is_terminal()
+    rows = []
+    for record in records:
+        job_id = short[record.id] if shorten else record.id
+        label = words.title(record, 80)
+        what = "  " * record.depth + label if indented else label
+        rows.append(
+            (
+                job_id,
+                record.state,
+                str(record.attempt),
+                record.agent,
+                words.elapsed(record),
+                _why(record),
+                what,
+            )
+        )
+    output.table(
+        ("ID", "STATE", "ATTEMPT", "AGENT", "TIME", "NOW", "WHAT"), rows, state_column=1, elastic=(-2, -1)
+    )
+
+
+def _why(record: JobRecord) -> str:
+    return output.one_line(words.doing(record), 50) or "-"
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

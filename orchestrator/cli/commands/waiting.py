@@ -1,0 +1,171 @@
+"""`wait` and `watch`; and how every command waits for jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from orchestrator.cli.terminal import output, words
+from orchestrator.cli.terminal.endings import ExitCode, exit_code_of_results
+from orchestrator.cli.terminal.live import POLL_SECONDS, Fetch, change_line, shown
+from orchestrator.cli.terminal.options import AsJson, JobArguments, TimeoutOption
+from orchestrator.cli.terminal.session import end, open_client, resolve_all, resolve_tree, run
+from orchestrator.client import JobClient
+from orchestrator.jobs.result import JobResult
+from orchestrator.jobs.state import JobRecord, JobState
+
+LIVE_STATES = frozenset(state for state in JobState if not state.is_terminal)
+
+
+def wait(jobs: JobArguments, timeout: TimeoutOption = None, as_json: AsJson = False) -> None:
+    """Wait until all of the jobs have ended.
+
+    Exit code 1 if one failed or was cancelled, 5 if the time was over or a job used up its own.
+    """
+    raise typer.Exit(run(_wait(jobs, timeout, as_json=as_json)))
+
+
+async def _wait(prefixes: Sequence[str], timeout_seconds: float | None, *, as_json: bool) -> ExitCode:
+    async with open_client() as client:
+        ids = await resolve_all(client, prefixes)
+        results = await wait_for_all(client, ids, timeout_seconds=timeout_seconds)
+    if as_json:
+        output.document({"results": [result.model_dump(mode="json") for result in results]})
+        return exit_code_of_results(results)
+    return tell_ends(results)
+
+
+async def wait_for_all(
+    client: JobClient, ids: Sequence[str], *, timeout_seconds: float | None
+) -> list[JobResult]:
+    """The results in the order of the ids, with a live view where a person looks at stderr.
+
+    An interruption tells how to come back: the jobs go on.
+
+    Raises:
+        TimeoutError: they have not all ended in time; the text says how many have.
+    """
+    waits = [asyncio.create_task(client.wait(job_id)) for job_id in ids]
+    try:
+        async with _view_of(client, ids), asyncio.timeout(timeout_seconds):
+            return list(await asyncio.gather(*waits))
+    except TimeoutError:
+        done = sum(task.done() and not task.cancelled() for task in waits)
+        raise TimeoutError(
+            f"{done} of {len(ids)} jobs ended within {timeout_seconds:g} seconds; the others go on."
+        ) from None
+    except asyncio.CancelledError:
+        output.notice(f"Detached; the jobs go on. Wait again: fanout wait {_some(ids)}")
+        raise
+    finally:
+        await end(waits)
+
+
+def _view_of(client: JobClient, ids: Sequence[str]) -> AbstractAsyncContextManager[object]:
+    console = live_console()
+    return nullcontext() if console is None else shown(client, _records_of(client, ids), console=console)
+
+
+def tell_ends(results: Sequence[JobResult], *, quiet: bool = False) -> ExitCode:
+    """Print how the jobs ended; the exit code that says it."""
+    for result in results:
+        if not quiet:
+            output.payload(words.ended_line(result))
+    return exit_code_of_results(results)
+
+
+def watch(
+    job: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="A job; its whole tree is shown. Without: all.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show jobs live until they have ended, or until Ctrl-C.
+
+    Without an ID all jobs are shown, and it never ends by itself. Without a terminal, and
+    with --json, it prints a line whenever a job's state changes.
+    """
+    run(_watch(job, as_json=as_json))
+
+
+async def _watch(prefix: str | None, *, as_json: bool) -> None:
+    async with open_client() as client:
+        job_id = None if prefix is None else await resolve_tree(client, prefix)
+        fetch = _everything(client) if job_id is None else _tree_of(client, job_id)
+        picture = output.stdout_is_terminal() and not as_json
+        say = _say_json if as_json else _say
+        try:
+            async with shown(
+                client, fetch, console=Console() if picture else None, on_change=None if picture else say
+            ) as watcher:
+                while job_id is None or not _all_ended(watcher.board.records):
+                    await asyncio.sleep(POLL_SECONDS)
+                    if watcher.failure is not None:
+                        raise watcher.failure
+        except asyncio.CancelledError:
+            output.notice("Detached; the jobs go on.")
+            raise
+
+
+def live_console() -> Console | None:
+    """Where a live view may be drawn beside a payload: stderr, if a person looks at it."""
+    return Console(stderr=True) if output.stderr_is_terminal() else None
+
+
+def _say(record: JobRecord) -> None:
+    output.payload_now(change_line(record))
+
+
+def _say_json(record: JobRecord) -> None:
+    output.json_line(record.model_dump(mode="json"))
+
+
+def _all_ended(records: Sequence[JobRecord]) -> bool:
+    return bool(records) and all(record.state.is_terminal for record in records)
+
+
+def _tree_of(client: JobClient, job_id: str) -> Fetch:
+    async def fetch() -> list[JobRecord]:
+        return await client.tree(job_id)
+
+    return fetch
+
+
+def _records_of(client: JobClient, ids: Sequence[str]) -> Fetch:
+    wanted = frozenset(ids)
+    roots: dict[str, None] = {}
+
+    async def fetch() -> list[JobRecord]:
+        if not roots:
+            roots.update({(await client.get(job_id)).root_id: None for job_id in ids})
+        trees = [await client.tree(root) for root in roots]
+        return [record for tree in trees for record in tree if record.id in wanted]
+
+    return fetch
+
+
+def _everything(client: JobClient) -> Fetch:
+    """The jobs that have not ended, and those that ended since the watch began."""
+    seen: dict[str, JobRecord] = {}
+
+    async def fetch() -> list[JobRecord]:
+        live = await client.list(states=LIVE_STATES)
+        now = {record.id: record for record in live}
+        for job_id in [
+            old for old, record in seen.items() if old not in now and not record.state.is_terminal
+        ]:
+            now[job_id] = await client.get(job_id)
+        seen.update(now)
+        return [seen[job_id] for job_id in sorted(seen)]
+
+    return fetch
+
+
+def _some(ids: Sequence[str]) -> str:
+    most = 5
+    return " ".join(ids[:most]) + (" …" if len(ids) > most else "")

@@ -1,0 +1,1 @@
+"""What all commands share: output, sessions, exit codes, the live view."""

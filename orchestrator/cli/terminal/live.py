@@ -1,0 +1,192 @@
+"""The live view: one line per job, redrawn a few times a second, or plain lines where no terminal is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.cli.terminal import output, words
+from orchestrator.cli.terminal.session import end
+from orchestrator.client import JobClient
+from orchestrator.jobs.failures import JobFailure
+from orchestrator.jobs.state import JobRecord
+
+POLL_SECONDS = 0.5
+"""Between two looks at the jobs: quick enough to watch, two requests a second for Redis."""
+FRAMES_PER_SECOND = 4
+SAYING_CHARACTERS = 80
+"""The end of what is being said: one line of a terminal."""
+MOST_ASKING = 3
+"""Approvals named below the jobs, each with the command that answers it; `fanout approvals` has all."""
+FOLLOWED_JOBS = 200
+"""Journals read for their token counts; jobs beyond them are shown without."""
+
+_ELASTIC = (None, None, None, 3, None, 4, None, None)
+"""Of symbol, id, agent, title, attempt, what it does, time and tokens: who gives way on a narrow terminal."""
+
+Fetch = Callable[[], Awaitable[Sequence[JobRecord]]]
+"""The jobs to show, parents first."""
+OnChange = Callable[[JobRecord], None]
+
+
+@dataclass
+class Board:
+    """What is known of the jobs that are shown."""
+
+    records: Sequence[JobRecord] = ()
+    tokens: dict[str, int] = field(default_factory=dict)
+    saying: str = ""
+    """The end of what the coordinator is about to say."""
+
+    def say(self, piece: str) -> None:
+        """More of it has come."""
+        self.saying = (self.saying + piece)[-SAYING_CHARACTERS:]
+
+    def render(self, height: int) -> RenderableType:
+        """As many lines as fit; what still runs goes first when not all do."""
+        asking = [text for text in map(words.asks, self.records) if text][:MOST_ASKING]
+        shown_records = self._that_fit(max(1, height - 4 - len(asking)))
+        short = words.short_ids(record.id for record in self.records)
+        cells = [self._cells(record, short[record.id]) for record in shown_records]
+        rows = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
+        for place, ratio in enumerate(_ELASTIC):
+            widest = max((line[place].cell_len for line in cells), default=0)
+            rows.add_column(
+                no_wrap=True, overflow="ellipsis", ratio=ratio, min_width=None if ratio else widest
+            )
+        for line in cells:
+            rows.add_row(*line)
+        hidden = len(self.records) - len(shown_records)
+        head = words.count_states(self.records) + (f" ({hidden} not shown)" if hidden else "")
+        saying = Text(output.one_line(self.saying), style="dim", no_wrap=True, overflow="ellipsis")
+        asks = [Text(output.one_line(text), style=output.STYLES["waiting"]) for text in asking]
+        return Group(Text(head, style="bold"), rows, *asks, *([saying] if self.saying else []))
+
+    def _that_fit(self, most: int) -> list[JobRecord]:
+        if len(self.records) <= most:
+            return list(self.records)
+        active_first = sorted(self.records, key=_urgency)
+        chosen = {record.id for record in active_first[:most]}
+        return [record for record in self.records if record.id in chosen]
+
+    def _cells(self, record: JobRecord, short_id: str) -> list[Text]:
+        style = output.STYLES.get(record.state, "")
+        tokens = self.tokens.get(record.id, 0)
+        indent = "  " * record.depth
+        return [
+            Text(f"{indent}{words.SYMBOLS[record.state]}", style=style),
+            Text(short_id, style="dim"),
+            Text(record.agent),
+            Text(words.title(record)),
+            Text(f"#{record.attempt}" if record.attempt > 1 else "", style="yellow"),
+            Text(output.one_line(words.doing(record) or record.state, 120), style=style),
+            Text(words.elapsed(record)),
+            Text(f"{tokens:,}" if tokens else "", style="dim"),
+        ]
+
+
+def _urgency(record: JobRecord) -> int:
+    if record.state == "running":
+        return 0
+    return 2 if record.state.is_terminal else 1
+
+
+class Watcher:
+    """Looks at jobs again and again, keeps the board and tells what changed."""
+
+    def __init__(self, client: JobClient, fetch: Fetch, on_change: OnChange | None = None) -> None:
+        self.board = Board()
+        self.failure: JobFailure | None = None
+        """Why the last look failed."""
+        self.live: Live | None = None
+        """The picture, where one is drawn."""
+        self._client = client
+        self._fetch = fetch
+        self._on_change = on_change
+        self._seen: dict[str, tuple[str, int, tuple[str, ...]]] = {}
+        self._followers: dict[str, asyncio.Task[None]] = {}
+
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Take the picture off the screen while a person is asked something."""
+        if self.live is None:
+            yield
+            return
+        self.live.stop()
+        try:
+            yield
+        finally:
+            self.live.start(refresh=True)
+
+    async def look(self) -> None:
+        """Fetch the jobs once."""
+        self.board.records = await self._fetch()
+        for record in self.board.records:
+            now = (record.state, record.attempt, record.approvals)
+            if self._seen.get(record.id) != now and self._on_change is not None:
+                self._on_change(record)
+            self._seen[record.id] = now
+            if record.id not in self._followers and len(self._followers) < FOLLOWED_JOBS:
+                self._followers[record.id] = asyncio.create_task(self._count_tokens(record.id))
+
+    async def watch(self) -> None:
+        """Look until cancelled; after a failure look again."""
+        while True:
+            try:
+                await self.look()
+                self.failure = None
+            except JobFailure as failure:
+                self.failure = failure
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def close(self) -> None:
+        """Stop following."""
+        await end(self._followers.values())
+
+    async def _count_tokens(self, job_id: str) -> None:
+        with suppress(JobFailure):  # the next look tells it in words
+            async for event in self._client.events(job_id):
+                count = words.tokens_of(event)
+                self.board.tokens[job_id] = self.board.tokens.get(job_id, 0) + count
+
+
+@asynccontextmanager
+async def shown(
+    client: JobClient, fetch: Fetch, *, console: Console | None = None, on_change: OnChange | None = None
+) -> AsyncIterator[Watcher]:
+    """Show jobs while the context lasts: on the console as a picture, without one through `on_change`."""
+    watcher = Watcher(client, fetch, on_change)
+    looking = asyncio.create_task(watcher.watch())
+    try:
+        if console is None:
+            yield watcher
+            with suppress(JobFailure):
+                await watcher.look()  # tells how it ended
+        else:
+            with Live(
+                console=console,
+                get_renderable=lambda: watcher.board.render(console.height),
+                refresh_per_second=FRAMES_PER_SECOND,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            ) as watcher.live:
+                yield watcher
+                with suppress(JobFailure):
+                    await watcher.look()  # the last frame shows how it ended
+    finally:
+        await end([looking])
+        await watcher.close()
+
+
+def change_line(record: JobRecord) -> str:
+    """A job's new state as a plain line."""
+    attempt = f"#{record.attempt}" if record.attempt > 1 else ""
+    told = (record.id, record.state, attempt, record.agent, words.title(record), words.asks(record))
+    return "  ".join(filter(None, told))

@@ -1,0 +1,1 @@
+"""Reads the configuration: settings, agent definitions, log set-up."""

@@ -1,0 +1,1 @@
+"""Redis and a worker on one machine, with no set-up."""

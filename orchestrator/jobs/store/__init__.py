@@ -1,0 +1,1 @@
+"""Jobs in Redis: the ledger, the journal, the queue and the limits of models."""

@@ -1,0 +1,154 @@
+"""Reading what the ledger keeps: job records, results, approvals, workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from redis.asyncio import Redis
+
+from orchestrator.jobs.approvals import Approval, stored_approval
+from orchestrator.jobs.failures import NotUnderstood, UnknownJob
+from orchestrator.jobs.result import JobResult, ResultSoFar, Usage
+from orchestrator.jobs.spec import JobSpec
+from orchestrator.jobs.state import JobRecord
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.redis_errors import redis_failures
+from orchestrator.jobs.store.stored import read, record_of
+from orchestrator.jobs.worker_info import WorkerInfo, worker_of
+
+
+class Records:
+    """The job records of one installation, as they stand."""
+
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        self._redis = redis
+        self._keys = keys
+
+    async def get(self, job_id: str) -> JobRecord:
+        """A job's record.
+
+        Raises:
+            UnknownJob: there is none.
+        """
+        records = await self.get_many([job_id])
+        if not records:
+            raise UnknownJob(f"There is no job {job_id}.")
+        return records[0]
+
+    async def get_many(self, job_ids: Iterable[str]) -> list[JobRecord]:
+        """The records of those ids that exist, in order."""
+        ids = list(job_ids)
+        with redis_failures():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for job_id in ids:
+                    pipe.hgetall(self._keys.job(job_id))
+                hashes = await pipe.execute()
+        found = zip(ids, hashes, strict=True)
+        return [record_of(job_id, fields) for job_id, fields in found if fields]
+
+    async def specification(self, job_id: str) -> JobSpec:
+        """What a job was submitted as, whole.
+
+        Raises:
+            UnknownJob: there is none.
+            NotUnderstood: another release submitted it, with what this one does not know.
+        """
+        with redis_failures():
+            spec = await self._redis.hget(self._keys.job(job_id), "spec")
+        if spec is None:
+            raise UnknownJob(f"There is no job {job_id}.")
+        try:
+            return JobSpec.model_validate_json(spec)
+        except ValidationError:
+            raise NotUnderstood(
+                f"Job {job_id} is of another release of fanout: use one that is as new."
+            ) from None
+
+    async def result(self, job_id: str) -> JobResult | None:
+        """A job's result; None until it has ended.
+
+        Raises:
+            UnknownJob: there is no such job.
+        """
+        with redis_failures():
+            state, result = await self._redis.hmget(self._keys.job(job_id), ["state", "result"])
+        if state is None:
+            raise UnknownJob(f"There is no job {job_id}.")
+        return None if result is None else read(JobResult, result, f"The result of job {job_id}")
+
+    async def so_far(self, job_id: str) -> ResultSoFar:
+        """What a job's newest checkpoint holds of its result; nothing where there is none."""
+        with redis_failures():
+            kept = await self._redis.hget(self._keys.job(job_id), "so_far")
+        return read(ResultSoFar, kept, "The job's checkpoint") if kept else ResultSoFar()
+
+    async def ids(self, *, live_only: bool = False) -> list[str]:
+        """All job ids, or those that have not ended, oldest first."""
+        with redis_failures():
+            if live_only:
+                ids: Any = list(await self._redis.smembers(self._keys.live))
+                scores = await self._redis.zmscore(self._keys.index, ids) if ids else []
+                return [job_id for _, job_id in sorted(zip(scores, ids, strict=True))]
+            every: Any = await self._redis.zrange(self._keys.index, 0, -1)
+        return list(every)
+
+    async def tree_ids(self, root_id: str) -> list[str]:
+        """The ids of a tree's jobs, oldest first."""
+        with redis_failures():
+            ids: Any = await self._redis.zrange(self._keys.tree(root_id), 0, -1)
+        return list(ids)
+
+    async def usage(self, ids: Sequence[str]) -> list[Usage]:
+        """What each of these jobs has consumed with all below it; of a tree's root id, the whole tree."""
+        with redis_failures():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for job_id in ids:
+                    pipe.hgetall(self._keys.usage(job_id))
+                found = await pipe.execute()
+        return [Usage.model_validate(fields) for fields in found]
+
+    async def approvals(self) -> list[Approval]:
+        """The calls that wait for a person, oldest first."""
+        with redis_failures():
+            ids: Any = await self._redis.zrange(self._keys.approvals, 0, -1)
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for approval_id in ids:
+                    pipe.hmget(self._keys.approval(approval_id), ["request", "requested_at"])
+                found = await pipe.execute()
+        return [stored_approval(request, requested_at) for request, requested_at in found if request]
+
+    async def knows_approval(self, approval_id: str) -> bool:
+        """Whether there is, or was not long ago, an approval of that id."""
+        with redis_failures():
+            return bool(await self._redis.exists(self._keys.approval(approval_id)))
+
+    async def workers(self) -> list[WorkerInfo]:
+        """The workers that live, by name."""
+        now = await self.now_ms()
+        with redis_failures():
+            names: Any = await self._redis.zrangebyscore(self._keys.workers, now, "+inf")
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for name in names:
+                    pipe.hgetall(self._keys.worker(name))
+                hashes = await pipe.execute()
+        return [worker_of(name, fields) for name, fields in sorted(zip(names, hashes, strict=True))]
+
+    async def oldest_submission(self) -> float | None:
+        """When the oldest job that is known was submitted, in seconds since the epoch."""
+        with redis_failures():
+            first: Any = await self._redis.zrange(self._keys.index, 0, 0)
+        records = await self.get_many(first)
+        return records[0].submitted_at if records else None
+
+    async def is_live(self, job_id: str) -> bool:
+        """Whether the job exists and has not ended."""
+        with redis_failures():
+            return bool(await self._redis.sismember(self._keys.live, job_id))
+
+    async def now_ms(self) -> int:
+        """The time by the Redis server's clock, which all of the ledger's times are of."""
+        with redis_failures():
+            seconds, micros = await self._redis.time()
+        return int(seconds) * 1000 + int(micros) // 1000

@@ -1,0 +1,89 @@
+"""What a file becomes when a job changed it and the workspace may have changed it too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from orchestrator.jobs.changes import FileVersion
+from orchestrator.text_merge import contains_change, is_text, merge_text
+from orchestrator.workspace.rooted import PERMISSION_BITS, Found
+
+How = Literal["taken", "already", "merged"]
+
+ConflictKind = Literal["overlap", "binary", "both_added", "deleted", "type", "rename", "directory"]
+
+_EXECUTE_BITS = 0o111
+
+
+class ChangesCollide(Exception):
+    """Both sides changed the file in ways that do not go together."""
+
+    def __init__(self, kind: ConflictKind, reason: str) -> None:
+        super().__init__(reason)
+        self.kind: ConflictKind = kind
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What a file becomes."""
+
+    content: bytes | None
+    """None keeps what is there."""
+    mode: int
+    how: How
+
+
+def settle(
+    before: FileVersion | None, after: FileVersion, ours: Found, content_of: Callable[[FileVersion], bytes]
+) -> Settled:
+    """Bring a job's change, `before` to `after`, together with what the workspace has.
+
+    Content and permission bits are merged apart from each other; bits never collide.
+
+    Raises:
+        ChangesCollide: both changed the content, and not in the same way.
+        GitFailed: the text merge could not run.
+    """
+    mode = _merge_mode(before, after, ours)
+    kept = Settled(None, mode, "already" if mode == ours.mode else "taken")
+    if is_same(after, ours) or (before is not None and _is_mode_change(before, after)):
+        return kept
+    if before is not None and is_same(before, ours):
+        return Settled(content_of(after), mode, "taken")
+    if not ours.kind == after.kind == (before or after).kind:
+        raise ChangesCollide(
+            "type", "One side has a file where the other has a link, a directory or another thing."
+        )
+    if before is None:
+        raise ChangesCollide("both_added", "Both sides added it, with different content.")
+    base, theirs = content_of(before), content_of(after)
+    if ours.kind != "file" or ours.content is None or not all(map(is_text, (base, ours.content, theirs))):
+        raise ChangesCollide("binary", "Both sides changed it, and it is not text that could be merged.")
+    merged = merge_text(base, ours.content, theirs)
+    if merged == ours.content or contains_change(base, ours.content, theirs):
+        return kept
+    if merged is None:
+        raise ChangesCollide("overlap", "Both sides changed the same lines.")
+    return Settled(merged, mode, "merged")
+
+
+def is_same(version: FileVersion, found: Found) -> bool:
+    """Whether a path has that side's kind and content, whatever its permission bits."""
+    return (version.kind, version.sha256) == (found.kind, found.sha256)
+
+
+def _is_mode_change(before: FileVersion, after: FileVersion) -> bool:
+    return (before.kind, before.sha256) == (after.kind, after.sha256)
+
+
+def _merge_mode(before: FileVersion | None, after: FileVersion, ours: Found) -> int:
+    """The bits that the job changed, set as it set them; the others as they are here."""
+    if ours.kind == "symlink" == after.kind:
+        return ours.mode  # a link's bits mean nothing
+    if before is None:  # both added it: only whether it is a program matters
+        return ours.mode | (after.mode & _EXECUTE_BITS if ours.kind == "file" else 0)
+    changed = (before.mode ^ after.mode) & PERMISSION_BITS
+    return (ours.mode & ~changed) | (after.mode & changed)

@@ -1,0 +1,146 @@
+"""A parent's files, and their snapshot: an immutable archive that every job starts from."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, TypeVar
+
+from orchestrator.jobs.changes import SkippedFile
+from orchestrator.jobs.failures import JobFailure
+from orchestrator.jobs.spec import GIB, BlobId
+from orchestrator.workspace import snapshot as snapshot_archive
+from orchestrator.workspace.blobs import BlobStore
+
+Result = TypeVar("Result")
+
+DEFAULT_MAX_SNAPSHOT_BYTES = 2 * GIB
+"""Every host unpacks a snapshot once: this takes it about ten seconds, and more is seldom source."""
+
+
+class WorkspaceUnusable(JobFailure):
+    """The folder cannot be snapshotted or merged into; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class _LastSnapshot:
+    started: float
+    """When its scan began, on the monotonic clock."""
+    store: str
+    blob_id: BlobId
+    tree: snapshot_archive.Tree
+    skipped: tuple[SkippedFile, ...]
+
+
+class Workspace:
+    """A folder that jobs start from and whose files their changes are merged into.
+
+    Use one object per folder and event loop: it remembers the last snapshot.
+
+    Args:
+        root: the folder.
+        max_snapshot_bytes: the sum of file sizes above which a snapshot is refused.
+    """
+
+    def __init__(self, root: Path, *, max_snapshot_bytes: int = DEFAULT_MAX_SNAPSHOT_BYTES) -> None:
+        self.root = root
+        self._max_snapshot_bytes = max_snapshot_bytes
+        self._lock = asyncio.Lock()
+        self._last: _LastSnapshot | None = None
+
+    @property
+    def skipped(self) -> tuple[SkippedFile, ...]:
+        """What the last snapshot left out because it cannot be carried."""
+        return self._last.skipped if self._last else ()
+
+    async def snapshot(self, blobs: BlobStore) -> BlobId:
+        """Store the tree as it is now; equal trees give equal ids, and an unchanged one is not read again.
+
+        Which files it has is said in `snapshot_archive.scan`.
+
+        Raises:
+            WorkspaceUnusable: there is no folder, it is too large, or Git cannot say what it ignores.
+            BlobStoreUnusable: the store failed.
+        """
+        asked = time.monotonic()
+        async with self._lock:
+            last = self._last
+            if last and last.store == blobs.url and asked <= last.started:
+                return last.blob_id  # somebody's scan began while this caller waited
+            started = time.monotonic()
+            tree = await _to_its_end(lambda: self._locked(self._scan, shared=True))
+            if last and (last.store, last.tree) == (blobs.url, tree) and await blobs.exists(last.blob_id):
+                self._last = replace(last, started=started)
+            else:
+                blob_id, (tree, unreadable) = await blobs.put_written(self._write)
+                self._last = _LastSnapshot(started, blobs.url, blob_id, tree, tree.skipped + unreadable)
+            return self._last.blob_id
+
+    async def alone(self, work: Callable[[], Result]) -> Result:
+        """Run blocking `work` in a thread while no snapshot or merge, of any process, uses the folder.
+
+        A cancelled caller waits for the end of `work` all the same.
+
+        Raises:
+            WorkspaceUnusable: there is no folder.
+        """
+        async with self._lock:
+            return await _to_its_end(lambda: self._locked(work, shared=False))
+
+    def _write(self, sink: IO[bytes]) -> tuple[snapshot_archive.Tree, tuple[SkippedFile, ...]]:
+        """Scan and write under one lock: between two, a merge might change the tree."""
+
+        def scan_and_write() -> tuple[snapshot_archive.Tree, tuple[SkippedFile, ...]]:
+            tree = self._scan()
+            try:
+                return tree, snapshot_archive.write(self.root, tree, sink, max_bytes=self._max_snapshot_bytes)
+            except snapshot_archive.TooLarge as error:
+                raise self._too_large() from error
+
+        return self._locked(scan_and_write, shared=True)
+
+    def _scan(self) -> snapshot_archive.Tree:
+        try:
+            tree = snapshot_archive.scan(self.root)
+        except snapshot_archive.IgnoreRulesUnreadable as error:
+            raise WorkspaceUnusable(
+                f"Git cannot say which files of {self.root} it ignores ({error}): install or repair it."
+            ) from error
+        if tree.size_bytes > self._max_snapshot_bytes:
+            raise self._too_large()
+        return tree
+
+    def _too_large(self) -> WorkspaceUnusable:
+        return WorkspaceUnusable(
+            f"The workspace {self.root} has more than {self._max_snapshot_bytes:,} bytes: name a smaller "
+            "folder, let .gitignore name what jobs do not need, or raise FANOUT_LIMITS__SNAPSHOT_BYTES."
+        )
+
+    def _locked(self, work: Callable[[], Result], *, shared: bool) -> Result:
+        """Hold the lock on the folder itself: every process finds it, and nothing of it lies in the tree."""
+        try:
+            folder = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise WorkspaceUnusable(
+                f"The workspace {self.root} cannot be used ({error.strerror}): name a folder that exists."
+            ) from error
+        try:
+            fcntl.flock(folder, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+            return work()
+        finally:
+            os.close(folder)
+
+
+async def _to_its_end(work: Callable[[], Result]) -> Result:
+    """Run blocking work in a thread; a cancelled caller waits for it, so that nothing goes on unseen."""
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise

@@ -1,0 +1,1 @@
+"""The agent in an attempt: its model, tools, children and journal."""

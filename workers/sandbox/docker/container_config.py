@@ -1,0 +1,196 @@
+"""What every container of ours is created with: the job's limits and the hardening that is always on.
+
+The numbers behind the choices are in the notes on the sandbox: all flags together cost under 2 ms a start.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+from orchestrator.jobs.spec import Limits
+from workers.sandbox.inside.forward import PORT
+from workers.sandbox.protocol import WORKSPACE
+
+AGENT_USER = "10001:10001"
+"""Who a job's processes are. Numeric: engines may look a name up on the host, where it does not exist."""
+
+CODE_FOLDER = "/opt/fanout"
+"""Where the resident's code is mounted, read-only."""
+
+HOME = "/home/agent"
+
+_MIB = 1024**2
+_OPEN_FILES = 8192
+_TMP_SHARE, _HOME_SHARE, _SHM_SHARE = 4, 8, 8
+"""Of the memory limit, as divisors. Together they are half of it: tmpfs pages count as the container's
+memory, and a tmpfs that could fill it would let one `dd` kill the whole sandbox."""
+_TMP_MOST, _HOME_MOST, _SHM_MOST = 2048 * _MIB, 512 * _MIB, 64 * _MIB
+_BYTES_PER_INODE = 8192
+"""Inodes of a tmpfs are kernel memory that its size does not bound."""
+
+_ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": HOME,
+    "LANG": "C.UTF-8",
+    # What tools leave behind would be listed as the job's changes.
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTEST_ADDOPTS": "-p no:cacheprovider",
+    "MYPY_CACHE_DIR": "/tmp/.mypy_cache",  # noqa: S108 - the container's own tmpfs
+    "RUFF_CACHE_DIR": "/tmp/.ruff_cache",  # noqa: S108 - the container's own tmpfs
+    "HYPOTHESIS_STORAGE_DIRECTORY": "/tmp/.hypothesis",  # noqa: S108 - the container's own tmpfs
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "PIP_NO_CACHE_DIR": "1",
+}
+
+_PROXY = f"http://127.0.0.1:{PORT}"
+_NO_PROXY = "localhost,127.0.0.1,::1"
+_PROXY_ENVIRONMENT = {
+    "HTTP_PROXY": _PROXY,
+    "HTTPS_PROXY": _PROXY,
+    "NO_PROXY": _NO_PROXY,
+    # Some read these only; curl takes http_proxy in no other way.
+    "http_proxy": _PROXY,
+    "https_proxy": _PROXY,
+    "no_proxy": _NO_PROXY,
+}
+
+
+def named_hosts(limits: Limits) -> tuple[str, ...]:
+    """The hosts that a job's commands may reach; none for the network `none`."""
+    return limits.network if isinstance(limits.network, tuple) else ()
+
+
+def seccomp_profile() -> str:
+    """Our seccomp profile as one line of JSON, as the Engine API takes it.
+
+    The engine's default for a container without capabilities, less io_uring, less the AF_ALG and AF_VSOCK
+    sockets, native architectures only.
+    """
+    text = resources.files("workers.sandbox.docker").joinpath("seccomp.json").read_text("utf-8")
+    return json.dumps(json.loads(text), separators=(",", ":"))
+
+
+def sandbox_config(
+    *, image: str, limits: Limits, seccomp: str, network: str, runtime: str | None,
+    mounts: Sequence[Mapping[str, Any]], labels: Mapping[str, str], heartbeat_seconds: float,
+) -> dict[str, Any]:  # fmt: skip
+    """The Engine API configuration of a job's container. The limits that it names must be set."""
+    memory = limits.memory_bytes or 0
+    environment = {**_ENVIRONMENT, **(_PROXY_ENVIRONMENT if named_hosts(limits) else {})}
+    host = {
+        **_hardening(seccomp, network),
+        **_memory(memory),
+        "NanoCpus": int((limits.cpus or 0) * 1e9),
+        "PidsLimit": limits.pids,
+        "Tmpfs": {
+            "/tmp": _tmpfs(memory // _TMP_SHARE, _TMP_MOST, "mode=1777"),  # noqa: S108 - it is the mount
+            HOME: _tmpfs(memory // _HOME_SHARE, _HOME_MOST, "uid=10001,gid=10001,mode=0700"),
+        },
+        "ShmSize": min(memory // _SHM_SHARE, _SHM_MOST),
+        "Ulimits": [
+            _ulimit("core", 0),
+            _ulimit("nofile", _OPEN_FILES),
+            _ulimit("fsize", limits.disk_bytes or 0),
+        ],
+        "Mounts": list(mounts),
+        **({"Runtime": runtime} if runtime else {}),
+    }
+    return {
+        **_piped(image, ["python3", "-ISB", CODE_FOLDER], labels),
+        "User": AGENT_USER,
+        "WorkingDir": WORKSPACE,
+        "Env": [
+            *(f"{name}={value}" for name, value in environment.items()),
+            f"FANOUT_RESIDENT_TTL={heartbeat_seconds:g}",
+        ],
+        "HostConfig": host,
+    }
+
+
+def steward_config(
+    *, image: str, seccomp: str, mount: Mapping[str, Any], command: list[str], labels: Mapping[str, str]
+) -> dict[str, Any]:
+    """The Engine API configuration of a steward: root over one volume's files, and nothing else."""
+    host = {
+        **_hardening(seccomp, "none"),
+        **_memory(2048 * _MIB),
+        "ReadonlyRootfs": False,  # its code is copied into it before it starts
+        "CapAdd": ["CHOWN", "DAC_OVERRIDE", "FOWNER"],
+        "PidsLimit": 256,
+        "Mounts": [mount],
+    }
+    store = mount["Target"]
+    environment = ["PATH=" + _ENVIRONMENT["PATH"], "HOME=/root", "LANG=C.UTF-8", f"TMPDIR={store}/tmp"]  # noqa: S108 - on the volume
+    return {**_piped(image, command, labels), "User": "0:0", "Env": environment, "HostConfig": host}
+
+
+def holder_config(*, image: str, seccomp: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    """The Engine API configuration of a container that holds a network namespace until its input ends."""
+    host = {**_hardening(seccomp, "none"), **_memory(32 * _MIB), "PidsLimit": 8}
+    return {**_piped(image, ["cat"], labels), "User": AGENT_USER, "HostConfig": host}
+
+
+def local_volume(
+    name: str, target: str, *, options: Mapping[str, str], labels: Mapping[str, str], read_only: bool = False
+) -> dict[str, Any]:
+    """The mount of a volume of the local driver, which the engine makes where it is not there.
+
+    Its options are those of mount(8), with paths of the engine's host: an overlay or a folder of another
+    volume gets into a container so without a bind mount, whose paths some engines translate.
+    """
+    return {
+        "Type": "volume",
+        "Source": name,
+        "Target": target,
+        "ReadOnly": read_only,
+        "VolumeOptions": {
+            "NoCopy": True,
+            "Labels": dict(labels),
+            "DriverConfig": {"Name": "local", "Options": dict(options)},
+        },
+    }
+
+
+def _piped(image: str, command: list[str], labels: Mapping[str, str]) -> dict[str, Any]:
+    """A container whose main process lives on its attach stream: the end of its input ends its lease."""
+    return {
+        "Image": image,
+        "Entrypoint": command,
+        "Cmd": [],
+        "Labels": dict(labels),
+        "OpenStdin": True,
+        "StdinOnce": True,
+        "AttachStdin": True,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "Healthcheck": {"Test": ["NONE"]},
+    }
+
+
+def _hardening(seccomp: str, network: str) -> dict[str, Any]:
+    return {
+        "AutoRemove": True,
+        "CapDrop": ["ALL"],
+        "SecurityOpt": ["no-new-privileges", f"seccomp={seccomp}"],
+        "ReadonlyRootfs": True,
+        "NetworkMode": network,
+        "IpcMode": "private",
+        "LogConfig": {"Type": "none"},
+    }
+
+
+def _memory(limit: int) -> dict[str, Any]:
+    """A limit with no swap beside it."""
+    return {"Memory": limit, "MemorySwap": limit}
+
+
+def _tmpfs(share: int, most: int, owner: str) -> str:
+    size = min(share, most)
+    return f"rw,exec,nosuid,nodev,size={size},nr_inodes={size // _BYTES_PER_INODE},{owner}"
+
+
+def _ulimit(name: str, value: int) -> dict[str, Any]:
+    return {"Name": name, "Soft": value, "Hard": value}

@@ -1,0 +1,319 @@
+"""The Docker engine for asyncio: docker-py in threads, and its errors as ours.
+
+The one file that knows docker-py's exceptions. Each call says what it is doing, and a failure repeats it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import docker
+import requests
+from docker import errors as docker_errors
+from docker.utils import kwargs_from_env, parse_host
+
+from orchestrator.jobs.failures import SandboxFailure
+from workers.sandbox.docker.attach import AttachStream, EngineAddress
+from workers.sandbox.errors import EngineUnavailable, ImageMissing, SandboxDied, SandboxStartFailed
+
+T = TypeVar("T")
+OnLine = Callable[[str], None]
+"""Takes a line of progress; called in a thread."""
+
+_CALL_SECONDS = 60
+"""docker-py's own default. An engine that needs longer for one of our small calls is as good as gone."""
+
+_BUILD_SECONDS = 900
+"""How long a build may say nothing: installing packages is quiet."""
+
+_PARALLEL_CALLS = 32
+"""Connections to the engine that are kept open: one for each call that is made at the same time."""
+_DONE = 204
+_GONE = 404
+_CONFLICT = 409
+_REMOVAL_SECONDS = 10.0
+"""How long a removal that is under way is awaited."""
+_REMOVAL_POLL_SECONDS = 0.02
+"""Between two looks at it: a removal takes 80 ms."""
+
+
+class ImageBuildFailed(Exception):
+    """An image could not be built; the message has the builder's last words."""
+
+
+async def uninterrupted(work: Awaitable[T]) -> T:
+    """Wait for work that must not be left half done; a cancellation counts once it has ended."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.cancelled():
+                raise
+            cancelled = error
+        except Exception:  # noqa: BLE001 - it is the task's own failure, raised by result() below
+            break
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()
+        raise cancelled
+    return task.result()
+
+
+def translated(error: Exception, doing: str, host: str) -> SandboxFailure:
+    """A docker-py or requests exception as one of ours."""
+    if isinstance(error, docker_errors.ImageNotFound):
+        return ImageMissing(f"The Docker engine has no image to {doing}; see `fanout images build`.")
+    if isinstance(error, docker_errors.NotFound):
+        return SandboxDied(f"Could not {doing}: it is not on the Docker engine any more.")
+    if isinstance(error, docker_errors.APIError):
+        reason = error.explanation or type(error).__name__
+        return SandboxStartFailed(f"The Docker engine could not {doing}: {reason}")
+    if isinstance(error, requests.Timeout):
+        return EngineUnavailable(f"The Docker engine at {host} did not {doing} within {_CALL_SECONDS} s.")
+    return EngineUnavailable(
+        f"No Docker engine answers at {host}: start Docker, or set FANOUT_SANDBOX__PROVIDER=local."
+    )
+
+
+def image_missing(image: str) -> ImageMissing:
+    """What to tell when an image is not there."""
+    name = image.removeprefix("fanout/").partition(":")[0]
+    if name == image.partition(":")[0]:
+        return ImageMissing(f"The image {image} is not on this engine: build or pull it there.")
+    return ImageMissing(
+        f"The image {image} is not on this engine: run `fanout images build {name}` "
+        "(with --bootstrap where no registry is reachable)."
+    )
+
+
+class Engine:
+    """One engine. Made without I/O; the first call connects.
+
+    A cancelled caller waits until the engine has answered, so nothing is made behind its back.
+    """
+
+    def __init__(self, docker_host: str | None = None) -> None:
+        """`docker_host` None takes DOCKER_HOST and its companions from the environment, or the usual one."""
+        options: dict[str, Any] = kwargs_from_env() if docker_host is None else {"base_url": docker_host}
+        self._tls = options.get("tls")
+        self.host: str = options.get("base_url") or parse_host(None).replace("http+unix://", "unix://")
+        self._options = options
+        self._connecting = threading.Lock()
+        self._api: docker.APIClient | None = None
+
+    def _connected(self) -> docker.APIClient:
+        if self.host.startswith("ssh://"):
+            raise EngineUnavailable(
+                "An engine is not reached over ssh:// here; forward its socket "
+                "(ssh -N -L /tmp/engine.sock:/var/run/docker.sock HOST) and name that in DOCKER_HOST."
+            )
+        with self._connecting:
+            if self._api is None:
+                self._api = docker.APIClient(
+                    version="auto",
+                    timeout=_CALL_SECONDS,
+                    max_pool_size=_PARALLEL_CALLS,
+                    **self._options,
+                )
+            return self._api
+
+    async def call(self, doing: str, request: Callable[[docker.APIClient], T]) -> T:
+        """One request in a thread.
+
+        Raises:
+            SandboxFailure: see `translated`.
+        """
+
+        def in_thread() -> T:
+            return request(self._connected())
+
+        try:
+            return await uninterrupted(asyncio.to_thread(in_thread))
+        except (docker_errors.DockerException, requests.RequestException, OSError) as error:
+            raise translated(error, doing, self.host) from error
+
+    async def version(self) -> dict[str, Any]:
+        """The engine's answer to `GET /version`."""
+        return await self.call("say its version", lambda api: dict(api.version()))
+
+    async def info(self) -> dict[str, Any]:
+        """The engine's answer to `GET /info`."""
+        return await self.call("describe itself", lambda api: dict(api.info()))
+
+    async def image(self, name: str) -> dict[str, Any] | None:
+        """What the engine says of an image; None when it has none of that name."""
+        return await self.call(f"look for {name}", _unless_gone(lambda api: dict(api.inspect_image(name))))
+
+    async def build_image(
+        self,
+        folder: Path,
+        tag: str,
+        *,
+        arguments: Mapping[str, str],
+        labels: Mapping[str, str],
+        on_line: OnLine,
+    ) -> None:
+        """Build a folder with a Dockerfile, on the host's network: its resolver may listen on loopback only.
+
+        Raises:
+            ImageBuildFailed: with the builder's last words.
+        """
+
+        def build(api: docker.APIClient) -> None:
+            answers = api.build(
+                path=str(folder), tag=tag, buildargs=dict(arguments), labels=dict(labels),
+                network_mode="host", rm=True, forcerm=True, decode=True, timeout=_BUILD_SECONDS,
+            )  # fmt: skip
+            for answer in answers:
+                if "error" in answer:
+                    raise ImageBuildFailed(f"The image {tag} could not be built: {answer['error'].strip()}")
+                for line in str(answer.get("stream", "")).splitlines():
+                    on_line(line)
+
+        await self.call(f"build {tag}", build)
+
+    async def import_image(self, archive: IO[bytes], repository: str, tag: str) -> None:
+        """Make an image of a root file system's tar."""
+        await self.call(
+            f"import {repository}",
+            lambda api: api.import_image_from_stream(archive, repository=repository, tag=tag),
+        )
+
+    async def create_container(self, name: str, config: Mapping[str, Any]) -> str:
+        """Make a container from an Engine API configuration; its id.
+
+        Raises:
+            ImageMissing: the message says how to build the image.
+        """
+        try:
+            made = await self.call(
+                f"create a container of {config['Image']}",
+                lambda api: api.create_container_from_config(dict(config), name),
+            )
+        except ImageMissing:
+            raise image_missing(config["Image"]) from None
+        return str(made["Id"])
+
+    async def start(self, container: str) -> None:
+        """Start a container."""
+        await self.call("start the container", lambda api: api.start(container))
+
+    async def put_archive(self, container: str, path: str, archive: bytes) -> None:
+        """Unpack a tar archive into a container."""
+        await self.call("copy into the container", lambda api: api.put_archive(container, path, archive))
+
+    async def containers(self, labels: Iterable[str], *, running_too: bool = True) -> list[dict[str, Any]]:
+        """The containers that have all these labels (`key` or `key=value`), whatever their state."""
+        filters: dict[str, Any] = {"label": list(labels)}
+        if not running_too:
+            filters["status"] = ["created", "exited", "dead"]
+        return await self.call("list containers", lambda api: list(api.containers(all=True, filters=filters)))
+
+    async def remove_container(self, container: str) -> bool:
+        """Kill and remove a container and wait until it is gone; whether it was there."""
+
+        async def remove() -> bool:
+            deadline = asyncio.get_running_loop().time() + _REMOVAL_SECONDS
+            status = await self.call("remove the container", _removal(container))
+            was_there = status != _GONE
+            while status == _CONFLICT:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise EngineUnavailable(f"The Docker engine at {self.host} does not remove a container.")
+                await asyncio.sleep(_REMOVAL_POLL_SECONDS)
+                status = await self.call("remove the container", _removal(container))
+            return was_there
+
+        return await uninterrupted(remove())
+
+    async def create_volume(self, name: str, options: Mapping[str, str], labels: Mapping[str, str]) -> str:
+        """Make a volume of the local driver, or find it; its mount point on the engine's host."""
+        made = await self.call(
+            "create a volume",
+            lambda api: api.create_volume(
+                name, driver="local", driver_opts=dict(options), labels=dict(labels)
+            ),
+        )
+        return str(made["Mountpoint"])
+
+    async def volumes(self, label: str) -> list[dict[str, Any]]:
+        """The volumes that have this label (`key` or `key=value`)."""
+        answer = await self.call("list volumes", lambda api: api.volumes(filters={"label": [label]}))
+        return list(answer["Volumes"] or [])
+
+    async def remove_volume(self, name: str) -> bool:
+        """Remove a volume; False when it is not there, or when a container uses it."""
+
+        def remove(api: docker.APIClient) -> bool:
+            try:
+                api.remove_volume(name)
+            except docker_errors.APIError as error:
+                if error.status_code in {_GONE, _CONFLICT}:
+                    return False
+                raise
+            return True
+
+        return await self.call("remove a volume", remove)
+
+    async def attach(self, container: str) -> AttachStream:
+        """The container's standard streams; to be called before it is started."""
+        api_version = await self.call("say its API version", lambda api: str(api.api_version))
+        address = await asyncio.to_thread(self._address)
+        stream = await address.connect()
+        try:
+            query = "stream=1&stdin=1&stdout=1&stderr=1"
+            await stream.attach(f"/v{api_version}/containers/{container}/attach?{query}")
+        except BaseException:
+            await stream.close()
+            raise
+        return stream
+
+    def _address(self) -> EngineAddress:
+        if self._tls is None:
+            return EngineAddress(self.host)
+        context = ssl.create_default_context(cafile=self._tls.ca_cert)
+        if self._tls.cert:
+            context.load_cert_chain(*self._tls.cert)
+        if not self._tls.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return EngineAddress(self.host, context)
+
+    async def close(self) -> None:
+        """Give back the connections."""
+        if self._api is not None:
+            await asyncio.to_thread(self._api.close)
+            self._api = None
+
+
+def _unless_gone(request: Callable[[docker.APIClient], T]) -> Callable[[docker.APIClient], T | None]:
+    """The request, answering None where the engine knows no such thing."""
+
+    def attempt(api: docker.APIClient) -> T | None:
+        try:
+            return request(api)
+        except docker_errors.NotFound:
+            return None
+
+    return attempt
+
+
+def _removal(container: str) -> Callable[[docker.APIClient], int]:
+    """Force a removal; the status says whether it is done, was not needed, or is under way (409)."""
+
+    def attempt(api: docker.APIClient) -> int:
+        try:
+            api.remove_container(container, v=True, force=True)
+        except docker_errors.APIError as error:
+            if error.status_code not in {_GONE, _CONFLICT}:
+                raise
+            return int(error.status_code)
+        return _DONE
+
+    return attempt

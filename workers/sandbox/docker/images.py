@@ -1,0 +1,174 @@
+"""The images that sandboxes run in: which there are, whether the engine has them, and building them.
+
+Also a program, for `fanout images`: `python -m workers.sandbox.docker.images ls [--json] | build [NAME…]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from orchestrator.configuration.bundled import bundled
+from orchestrator.jobs.failures import SandboxFailure
+from workers.sandbox.docker import debian_base
+from workers.sandbox.docker.engine import Engine, ImageBuildFailed, OnLine
+from workers.sandbox.errors import EngineUnavailable
+
+FOLDER = bundled("sandbox_images")
+
+BUILT_ON: Mapping[str, str | None] = {"base": None, "python": "base"}
+"""Each image and the one of ours that it is built on, in the order of building."""
+
+CONTENT_LABEL = "fanout.content"
+"""The hash of the folder that an image was built from."""
+
+EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
+_PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageStatus:
+    """One of our images on one engine."""
+
+    name: str
+    image: str
+    present: bool
+    up_to_date: bool
+    """Built from the folder as it is now."""
+    size_bytes: int = 0
+
+
+def tag(name: str) -> str:
+    """What an image is called on the engine."""
+    return f"fanout/{name}:latest"
+
+
+def content_hash(name: str) -> str:
+    """The hash of an image's folder, and of those that it is built on."""
+    digest = hashlib.sha256((content_hash(below) if (below := BUILT_ON[name]) else "").encode())
+    for path in sorted((FOLDER / name).rglob("*")):
+        if path.is_file() and path.name != "README.md":
+            digest.update(f"{path.relative_to(FOLDER)}\0{path.stat().st_size}\0".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+async def list_images(engine: Engine) -> list[ImageStatus]:
+    """All our images, and whether the engine has them."""
+    return [await _status(engine, name) for name in BUILT_ON]
+
+
+async def _status(engine: Engine, name: str) -> ImageStatus:
+    found = await engine.image(tag(name))
+    content = await asyncio.to_thread(content_hash, name)
+    labels = (found or {}).get("Config", {}).get("Labels") or {}
+    return ImageStatus(
+        name=name,
+        image=tag(name),
+        present=found is not None,
+        up_to_date=labels.get(CONTENT_LABEL) == content,
+        size_bytes=(found or {}).get("Size", 0),
+    )
+
+
+async def build(
+    engine: Engine, name: str, *, base_image: str | None = None, bootstrap: bool = False, on_line: OnLine
+) -> None:
+    """Build one image, and first the one that it is built on where the engine has none.
+
+    Args:
+        engine: where to.
+        name: a folder of `sandbox_images`.
+        base_image: what the lowest image is built on; None takes Debian's from a registry.
+        bootstrap: make that from Debian packages instead, unless it was made before.
+        on_line: takes the progress.
+
+    Raises:
+        ImageBuildFailed: the message has the builder's last words.
+        SandboxFailure: the engine does not answer.
+    """
+    below = BUILT_ON[name]
+    if below is not None:
+        if not (await _status(engine, below)).up_to_date:
+            await build(engine, below, base_image=base_image, bootstrap=bootstrap, on_line=on_line)
+        base_image = tag(below)
+    elif bootstrap and base_image is None:
+        base_image = debian_base.IMAGE
+        if await engine.image(base_image) is None:
+            await debian_base.make_debian_base(engine, on_line)
+    on_line(f"Building {tag(name)}")
+    arguments = {variable: value for variable in _PROXY_VARIABLES if (value := os.environ.get(variable))}
+    if base_image is not None:
+        arguments["BASE_IMAGE"] = base_image
+    labels = {CONTENT_LABEL: await asyncio.to_thread(content_hash, name)}
+    await engine.build_image(
+        FOLDER / name,
+        tag(name),
+        arguments=arguments,
+        labels=labels,
+        on_line=on_line,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The program; its exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return asyncio.run(_ls(as_json=arguments.json) if arguments.action == "ls" else _build(arguments))
+    except EngineUnavailable as failure:
+        _notice(str(failure))
+        return EXIT_UNREACHABLE
+    except (ImageBuildFailed, SandboxFailure) as failure:
+        _notice(str(failure))
+        return EXIT_FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="fanout images", description="The sandboxes' images.")
+    actions = parser.add_subparsers(dest="action", required=True)
+    listing = actions.add_parser("ls", help="list them, and whether the engine has them")
+    listing.add_argument("--json", action="store_true", help="one document")
+    building = actions.add_parser("build", help="build them")
+    building.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"which ones; default: {', '.join(BUILT_ON)}"
+    )
+    building.add_argument("--base", metavar="IMAGE", help="build on this image")
+    building.add_argument("--bootstrap", action="store_true", help="make the base from Debian packages")
+    return parser
+
+
+async def _ls(*, as_json: bool) -> int:
+    images = await list_images(Engine())
+    if as_json:
+        print(json.dumps({"images": [asdict(image) for image in images]}))  # noqa: T201 - the payload
+        return 0
+    for image in images:
+        state = "missing" if not image.present else "ready" if image.up_to_date else "out of date"
+        print(f"{image.image:<24} {state:<12} {image.size_bytes / 1e6:>6.0f} MB")  # noqa: T201 - the payload
+    return 0
+
+
+async def _build(arguments: argparse.Namespace) -> int:
+    unknown = set(arguments.names) - set(BUILT_ON)
+    if unknown:
+        _notice(f"There is no image {', '.join(sorted(unknown))}: choose from {', '.join(BUILT_ON)}.")
+        return EXIT_USAGE
+    engine = Engine()
+    for name in [name for name in BUILT_ON if not arguments.names or name in arguments.names]:
+        await build(engine, name, base_image=arguments.base, bootstrap=arguments.bootstrap, on_line=_notice)
+        print(tag(name))  # noqa: T201 - the payload
+    return 0
+
+
+def _notice(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201 - progress goes to the error output
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""What dead workers left on an engine, found by label.
+
+Each thing is removed for itself: one that the engine does not let go of, or takes long over, holds up none of
+the others, and is tried again in the next round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+from typing import Any
+
+import structlog
+
+from orchestrator.jobs.failures import SandboxFailure
+from workers.sandbox.docker.engine import Engine
+from workers.sandbox.docker.naming import EXPIRES, JOB, PROCESS, ROLE, WORKER, Names
+from workers.sandbox.docker.steward_client import Steward
+
+log = structlog.get_logger(__name__)
+
+SILENT_SECONDS = 8.0
+"""How long a worker must have been missing before what is its goes: after Redis was away, all of them are
+missing for a moment. With the six seconds for which it counts as living and a round of the reaper, what it
+left is gone 20 s after its death."""
+STEP_SECONDS = 15.0
+"""How long one removal may keep a round; the engine may go on with it."""
+PARALLEL_REMOVALS = 4
+"""At once: starts of sandboxes need the engine, too."""
+
+IsLive = Callable[[str], Awaitable[bool]]
+Removal = Callable[[], Awaitable[bool]]
+LivingWorkers = Callable[[], Awaitable[Collection[str]]]
+
+
+class Leftovers:
+    """Removes an owner's containers, volumes and files that nobody will use again.
+
+    Running containers of a dead worker end by themselves, with their streams, if they can. Left over are
+    those that were created and never started, that are paused or hang, those of jobs that have ended
+    elsewhere; volumes, and files.
+    """
+
+    def __init__(self, engine: Engine, names: Names, living_workers: LivingWorkers | None) -> None:
+        """`living_workers`: the names of the workers that are known to live; None where nobody knows."""
+        self._engine = engine
+        self._names = names
+        self._living_workers = living_workers
+        self._missing_since: dict[str, float] = {}
+        self._places = asyncio.Semaphore(PARALLEL_REMOVALS)
+
+    async def remove(self, steward: Callable[[], Awaitable[Steward]], is_live: IsLive) -> int:
+        """Remove what can be removed now; how many things went."""
+        ended = _Ended(is_live)
+        containers = await self._engine.containers([self._names.of_owner])
+        silent = await self._silent_workers(containers)
+        useless = [
+            each for each in containers if self._is_useless(each, silent) or await ended(each["Labels"])
+        ]
+        removed = await self._each(
+            [(_name(each), partial(self._engine.remove_container, each["Id"])) for each in useless]
+        )
+        keeper = await steward()
+        code = self._names.code(keeper.code_id)
+        volumes = await self._engine.volumes(self._names.of_owner)
+        stale = [
+            volume["Name"]
+            for volume in volumes
+            if (volume["Labels"].get(ROLE) == "code" and volume["Name"] != code)
+            or await ended(volume["Labels"])
+        ]
+        removed += await self._each([(name, partial(self._engine.remove_volume, name)) for name in stale])
+        used = {each["Labels"].get(JOB) for each in await self._engine.containers([self._names.of_owner])}
+        old = [job for job in await keeper.jobs() if job not in used and await ended({JOB: job})]
+        return removed + await self._each([(job, partial(keeper.delete, job)) for job in old])
+
+    def _is_useless(self, container: dict[str, Any], silent: Collection[str]) -> bool:
+        """Whether nobody can use a container any more, whatever its job does."""
+        labels, state = container["Labels"], container["State"]
+        of_former_self = (
+            labels.get(WORKER) == self._names.worker and labels.get(PROCESS) != self._names.process
+        )
+        was_never_started = state == "created" and float(labels.get(EXPIRES, 0)) < time.time()
+        is_dead = state in {"exited", "dead"}
+        return is_dead or was_never_started or of_former_self or labels.get(WORKER) in silent
+
+    async def _silent_workers(self, containers: list[dict[str, Any]]) -> Collection[str]:
+        """The workers that have something here, and have been missing for long enough to be dead."""
+        if self._living_workers is None:
+            return ()
+        living = {self._names.worker, *await self._living_workers()}
+        missing = {container["Labels"].get(WORKER, "") for container in containers} - living
+        now = time.monotonic()
+        self._missing_since = {worker: self._missing_since.get(worker, now) for worker in missing}
+        return [worker for worker, since in self._missing_since.items() if now - since >= SILENT_SECONDS]
+
+    async def _each(self, removals: list[tuple[str, Removal]]) -> int:
+        """Carry out removals, some at a time; how many did something."""
+        return sum(await asyncio.gather(*(self._one(name, removal) for name, removal in removals)))
+
+    async def _one(self, name: str, removal: Removal) -> bool:
+        async with self._places:
+            going_on = asyncio.ensure_future(removal())
+            done, _ = await asyncio.wait({going_on}, timeout=STEP_SECONDS)
+            if not done:  # the engine cannot be interrupted; its answer is not awaited here
+                going_on.add_done_callback(_forget)
+                log.warning("a leftover is not removed yet", name=name, after_seconds=STEP_SECONDS)
+                return False
+            try:
+                return going_on.result()
+            except SandboxFailure as error:
+                log.warning("a leftover was not removed, it is tried again", name=name, error=str(error))
+                return False
+
+
+class _Ended:
+    """Whether the job that some labels name has ended; each job is asked for once."""
+
+    def __init__(self, is_live: IsLive) -> None:
+        self._is_live = is_live
+        self._known: dict[str, bool] = {}
+
+    async def __call__(self, labels: dict[str, str]) -> bool:
+        job = labels.get(JOB)
+        if job is None:
+            return False
+        if job not in self._known:
+            self._known[job] = not await self._is_live(job)
+        return self._known[job]
+
+
+def _name(container: dict[str, Any]) -> str:
+    return str((container.get("Names") or [container["Id"]])[0]).removeprefix("/")
+
+
+def _forget(removal: asyncio.Future[bool]) -> None:
+    """Take the late answer of a removal, so that nobody complains."""
+    if not removal.cancelled():
+        removal.exception()

@@ -1,0 +1,126 @@
+"""Empty network namespaces, kept ready on engines that take long to make one.
+
+Before version 28 Docker runs a hook for each container's network, about 95 ms even for `none`. A holder is a
+tiny container with network `none`; a sandbox that joins its namespace starts without the hook. A namespace is
+never shared by two sandboxes at once, and holds nothing but the loopback device.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+
+from orchestrator.jobs.failures import SandboxFailure
+from workers.sandbox.docker import container_config as limits
+from workers.sandbox.docker.attach import AttachStream
+from workers.sandbox.docker.engine import Engine, uninterrupted
+from workers.sandbox.docker.naming import Names
+
+NONE = "none"
+
+_WITHOUT_HOOK = 28
+"""The first version of Docker that makes an empty network without the hook."""
+
+_MOST_IDLE = 32
+"""About 4 MB each on the engine's host."""
+
+
+@dataclass
+class _Holder:
+    """A container that lives on its stream, as sandboxes do."""
+
+    container: str
+    stream: AttachStream
+    end: asyncio.Task[bytes]
+    """Done when the container has ended: it never says anything."""
+
+
+def networks_are_slow(engine_version: str) -> bool:
+    """Whether this engine is one that takes long to make a network namespace."""
+    major = engine_version.partition(".")[0]
+    return major.isdigit() and int(major) < _WITHOUT_HOOK
+
+
+class EmptyNetworks:
+    """The idle namespaces of one worker. Without one at hand a sandbox gets a network of its own."""
+
+    def __init__(self, engine: Engine, names: Names, image: str) -> None:
+        self._engine = engine
+        self._names = names
+        self._image = image
+        self._seccomp = ""
+        self._idle: list[_Holder] = []
+        self._lent: dict[str, _Holder] = {}
+        self._gate: asyncio.Semaphore | None = None
+        self._wanted = 0
+        self._filling: asyncio.Task[None] | None = None
+
+    def keep_ready(self, wanted: int, gate: asyncio.Semaphore, seccomp: str) -> None:
+        """Keep so many idle namespaces ready from now on; their starts pass the gate, too."""
+        self._wanted, self._gate, self._seccomp = wanted, gate, seccomp
+        self._fill()
+
+    def take(self) -> str:
+        """The network mode for one sandbox; to be given back."""
+        while self._idle:
+            holder = self._idle.pop()
+            if not holder.end.done():
+                mode = f"container:{holder.container}"
+                self._lent[mode] = holder
+                self._fill()
+                return mode
+        self._fill()
+        return NONE
+
+    async def give_back(self, mode: str, *, reusable: bool) -> None:
+        """End a loan; `reusable` says that the sandbox is surely gone."""
+        holder = self._lent.pop(mode, None)
+        if holder is None:
+            return
+        if reusable and not holder.end.done() and len(self._idle) < _MOST_IDLE:
+            self._idle.append(holder)
+        else:
+            await self._drop(holder)
+
+    async def close(self) -> None:
+        """Remove the holders."""
+        self._wanted = 0
+        if self._filling is not None:
+            self._filling.cancel()
+            await asyncio.gather(self._filling, return_exceptions=True)
+        holders, self._idle = [*self._idle, *self._lent.values()], []
+        self._lent.clear()
+        await asyncio.gather(*(self._drop(holder) for holder in holders))
+
+    def _fill(self) -> None:
+        if len(self._idle) < self._wanted and (self._filling is None or self._filling.done()):
+            self._filling = asyncio.create_task(self._fill_up())
+
+    async def _fill_up(self) -> None:
+        """Make holders, one after another, each behind the sandboxes that already wait for their start."""
+        with contextlib.suppress(SandboxFailure):  # it only makes starts faster
+            while self._gate is not None and len(self._idle) < self._wanted:
+                async with self._gate:
+                    self._idle.append(await self._hold())
+
+    async def _hold(self) -> _Holder:
+        name = self._names.container("network")
+        config = limits.holder_config(
+            image=self._image, seccomp=self._seccomp, labels=self._names.labels("network")
+        )
+        try:
+            await self._engine.create_container(name, config)
+            stream = await self._engine.attach(name)
+            await self._engine.start(name)
+        except BaseException:
+            await uninterrupted(self._engine.remove_container(name))
+            raise
+        return _Holder(name, stream, asyncio.create_task(stream.read()))
+
+    async def _drop(self, holder: _Holder) -> None:
+        holder.end.cancel()
+        await asyncio.gather(holder.end, return_exceptions=True)
+        await holder.stream.close()
+        with contextlib.suppress(SandboxFailure):
+            await self._engine.remove_container(holder.container)

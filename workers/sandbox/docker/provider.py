@@ -1,0 +1,394 @@
+"""Sandboxes in Docker: one hardened container for each attempt, its workspace an overlay on the snapshot.
+
+The worker needs the Engine API and nothing else: no mounts, no root, and the engine may be on another host.
+The job's files live in its upper layer on the steward's volume, so a container or a worker may die and the
+next attempt opens a new container on the same files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import IO, Any, Literal
+
+from orchestrator.jobs.failures import SandboxFailure
+from workers.sandbox.docker import container_config as limits
+from workers.sandbox.docker.attach import AttachStream
+from workers.sandbox.docker.engine import Engine, image_missing, uninterrupted
+from workers.sandbox.docker.leftovers import Leftovers, LivingWorkers
+from workers.sandbox.docker.naming import JOB, Names
+from workers.sandbox.docker.networks import EmptyNetworks, networks_are_slow
+from workers.sandbox.docker.removals import Removals
+from workers.sandbox.docker.steward_client import Steward
+from workers.sandbox.egress.hosts import AllowedHosts
+from workers.sandbox.egress.proxy import Egress
+from workers.sandbox.egress.uplink import Uplink
+from workers.sandbox.errors import DiskLimitExceeded, SandboxDied, SandboxStartFailed
+from workers.sandbox.protocol import (
+    WORKSPACE,
+    Command,
+    Process,
+    Sandbox,
+    SandboxSpec,
+    SnapshotSource,
+)
+from workers.sandbox.resident.client import ResidentClient, ResidentSandbox
+from workers.sandbox.resident.live_process import resident_process
+
+STEWARD_IMAGE = "fanout/base"
+DEFAULT_IMAGE = "fanout/python"
+
+HEARTBEAT_SECONDS = 15.0
+"""How long a resident waits for a sign of life of a worker whose connection stays open, say because it is
+stopped. The longest lease of a job: by then another attempt may be at work."""
+
+SNAPSHOT_CACHE_BYTES = 20 * 1024**3
+"""Of unpacked snapshots on an engine, the most recently used are kept: a tenth of a common disk."""
+DISK_WATCH_SECONDS = 2.0
+"""Between two looks at what a job has written: in that time a disk takes a few GB at the most."""
+STORE_TRIES = 4
+STORE_TRY_SECONDS = 0.4
+"""Between two tries: an engine that lets go of a volume needs a moment."""
+_READY_SECONDS = 30.0
+"""What a container takes to start on a busy engine."""
+_MOUNT_FAILED = "failed to mount local volume"
+"""What the engine says when its host mounts no overlay there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineStatus:
+    """An engine that can run sandboxes."""
+
+    id: str
+    version: str
+    api_version: str
+    cores: int
+    rootless: bool
+
+
+class _LimitedClient(ResidentClient):
+    """A resident's client whose sandbox may have been ended for a limit; then that is what callers hear."""
+
+    exceeded: DiskLimitExceeded | None = None
+
+    async def request(self, *arguments: Any, **options: Any) -> tuple[dict[str, Any], bytes]:
+        try:
+            return await super().request(*arguments, **options)
+        except SandboxDied:
+            if self.exceeded is not None:
+                raise self.exceeded from None
+            raise
+
+
+@dataclass
+class _Place:
+    """What a sandbox occupies on the engine."""
+
+    container: str
+    network: str
+    client: _LimitedClient | None = None
+    egress: Egress | None = None
+    is_left: bool = False
+
+
+class DockerSandbox(ResidentSandbox):
+    """A sandbox in a container. Until it is closed, `changes` works also when the container has gone."""
+
+    kind: Literal["docker", "local"] = "docker"
+    home = limits.HOME
+
+    def __init__(
+        self,
+        spec: SandboxSpec,
+        place: _Place,
+        client: _LimitedClient,
+        steward: Callable[[], Awaitable[Steward]],
+        files_id: str,
+    ) -> None:
+        super().__init__(client)
+        self.files_id = files_id
+        self.spec = spec
+        self.place = place
+        self._limited = client
+        self._steward = steward
+
+    def open_process(self, command: Command) -> AbstractAsyncContextManager[Process]:
+        """See `Sandbox.open_process`."""
+        return resident_process(self._limited, command.max_output_bytes, partial(self._run_live, command))
+
+    async def changes(self) -> IO[bytes]:
+        """See `Sandbox.changes`."""
+        if self.place.is_left:
+            raise SandboxDied("the sandbox is closed")
+        steward = await self._steward()
+        return await steward.bundle(self.spec.job_id)
+
+    def exceed(self, used_bytes: int) -> bool:
+        """Fail every running and later call when this is over the disk limit; whether it is."""
+        limit = self.spec.limits.disk_bytes
+        if limit is None or used_bytes <= limit:
+            return False
+        self._limited.exceeded = DiskLimitExceeded(
+            f"The job wrote {used_bytes} bytes to its workspace; its limit (disk_bytes) is {limit} bytes."
+        )
+        self._limited.mark_dead("the disk limit is exceeded")
+        return True
+
+
+class DockerProvider:
+    """Opens sandboxes on one engine. Made without I/O; the first use starts the steward."""
+
+    kind: Literal["docker", "local"] = "docker"
+
+    def __init__(
+        self, snapshots: SnapshotSource, *, owner: str, worker: str, runtime: str | None = None,
+        start_gate: int | None = None, docker_host: str | None = None, steward_image: str = STEWARD_IMAGE,
+        snapshot_cache_bytes: int = SNAPSHOT_CACHE_BYTES, living_workers: LivingWorkers | None = None,
+    ) -> None:  # fmt: skip
+        """Args:
+        snapshots: fetches a snapshot's archive.
+        owner: whose jobs these are; workers of one owner share volumes, and reap each other's leftovers.
+        worker: this process, as labels say it.
+        runtime: an OCI runtime of the engine other than its default, such as `runsc`.
+        start_gate: how many sandboxes may start at once; None takes the engine's number of cores. Starting
+            is bound by the processor, more at once only makes each one later.
+        docker_host: None takes what the environment says, as the docker command does.
+        steward_image: what the steward runs in.
+        snapshot_cache_bytes: how much unpacked snapshots that no job uses may take on the engine's disk.
+        living_workers: tells the names of the workers that live, so that what others left can go.
+        """  # noqa: D205 - the class says what it is
+        self._engine = Engine(docker_host)
+        self._names = Names(owner, worker)
+        self._snapshots = snapshots
+        self._runtime = runtime
+        self._start_gate = start_gate
+        self._steward_image = steward_image
+        self._cache_bytes = snapshot_cache_bytes
+        self._seccomp = ""
+        self._uplink = Uplink()
+        self._leftovers = Leftovers(self._engine, self._names, living_workers)
+        self._networks = EmptyNetworks(self._engine, self._names, steward_image)
+        self._removals = Removals(self._engine, self._networks)
+        self._overlay = True
+        self._starting = asyncio.Lock()
+        self._current: Steward | None = None
+        self._gate: asyncio.Semaphore | None = None
+        self._open: dict[str, DockerSandbox] = {}
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def probe(self, image: str = DEFAULT_IMAGE) -> EngineStatus:
+        """The engine, when it answers and has the images that are needed.
+
+        Raises:
+            EngineUnavailable: it does not answer.
+            ImageMissing: the message says how to build the image.
+        """
+        info = await self._engine.info()
+        version = await self._engine.version()
+        for name in (self._steward_image, image):
+            if await self._engine.image(name) is None:
+                raise image_missing(name)
+        return EngineStatus(
+            id=info["ID"],
+            version=info["ServerVersion"],
+            api_version=version["ApiVersion"],
+            cores=info["NCPU"],
+            rootless=any("rootless" in option for option in info.get("SecurityOptions") or ()),
+        )
+
+    @contextlib.asynccontextmanager
+    async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
+        """See `SandboxProvider.open`.
+
+        Raises:
+            InvalidJob: the limit `network` names what is no host; see `egress_hosts`.
+            SandboxFailure: see `workers.sandbox.errors`.
+        """
+        hosts = AllowedHosts(limits.named_hosts(spec.limits))
+        sandbox = await self._start(spec)
+        try:
+            self._open[sandbox.place.container] = sandbox
+            if self._watcher is None or self._watcher.done():
+                self._watcher = asyncio.create_task(self._watch_disks())
+            await self._connect(sandbox, hosts)
+            yield sandbox
+        finally:
+            await uninterrupted(self._leave(sandbox.place, spec.job_id))
+
+    async def discard(self, job_id: str) -> None:
+        """See `SandboxProvider.discard`."""
+        await uninterrupted(self._discard(job_id))
+
+    async def reap(self, is_live: Callable[[str], Awaitable[bool]]) -> int:
+        """See `SandboxProvider.reap`. What this process has open stays; it ends by itself."""
+        ours = {sandbox.spec.job_id for sandbox in self._open.values()}
+
+        async def may_stay(job_id: str) -> bool:
+            return job_id in ours or await is_live(job_id)
+
+        return await self._leftovers.remove(self._steward, may_stay)
+
+    async def close(self) -> None:
+        """End the steward; the volume goes too when no job has files on it and no other worker uses it."""
+        await uninterrupted(self._close())
+
+    async def _start(self, spec: SandboxSpec) -> DockerSandbox:
+        steward = await self._steward()
+        async with self._gate or contextlib.nullcontext():
+            await self._remove_containers(spec.job_id)
+            try:
+                return await self._start_on(steward, spec)
+            except SandboxStartFailed as failure:
+                if not self._overlay or _MOUNT_FAILED not in str(failure):
+                    raise
+            self._overlay = False
+            return await self._start_on(steward, spec)
+
+    async def _start_on(self, steward: Steward, spec: SandboxSpec) -> DockerSandbox:
+        """Prepare the workspace, start the container, await its resident; nothing stays when that fails."""
+        files_id = await steward.prepare(spec.job_id, spec.snapshot, overlay=self._overlay)
+        place = _Place(self._names.container("sandbox", spec.job_id), self._networks.take())
+        try:
+            await self._engine.create_container(place.container, self._config(place, steward, spec))
+            stream = await self._engine.attach(place.container)
+            place.client = _LimitedClient(stream, ttl_seconds=HEARTBEAT_SECONDS)
+            await self._engine.start(place.container)
+            await _wait_until_ready(place.client, stream)
+        except BaseException:
+            await uninterrupted(self._leave(place, spec.job_id))
+            raise
+        return DockerSandbox(spec, place, place.client, self._steward, files_id)
+
+    async def _connect(self, sandbox: DockerSandbox, hosts: AllowedHosts) -> None:
+        """Give a sandbox its way to the hosts that it may reach; without any, nothing listens in it."""
+        client = sandbox.place.client
+        if not hosts.entries or client is None:
+            return
+        sandbox.place.egress = Egress(client, hosts, self._uplink, job_id=sandbox.spec.job_id)
+        try:
+            await sandbox.place.egress.start()
+        except OSError as error:
+            raise SandboxStartFailed(f"The sandbox has no port for its proxy: {error.strerror}.") from error
+
+    def _config(self, place: _Place, steward: Steward, spec: SandboxSpec) -> dict[str, Any]:
+        job = spec.job_id
+        workspace = limits.local_volume(
+            self._names.workspace(job),
+            WORKSPACE,
+            options=steward.workspace_options(job, spec.snapshot, overlay=self._overlay),
+            labels=self._names.labels("workspace", job),
+        )
+        code = limits.local_volume(
+            self._names.code(steward.code_id),
+            limits.CODE_FOLDER,
+            options=steward.code_options(),
+            labels=self._names.labels("code"),
+            read_only=True,
+        )
+        return limits.sandbox_config(
+            image=spec.image,
+            limits=spec.limits,
+            seccomp=self._seccomp,
+            network=place.network,
+            runtime=self._runtime,
+            mounts=[workspace, code],
+            labels={**spec.labels, **self._names.labels("sandbox", job, spec.attempt)},
+            heartbeat_seconds=HEARTBEAT_SECONDS,
+        )
+
+    async def _leave(self, place: _Place, job_id: str) -> None:
+        """Remove a container and its workspace volume; the job's files stay on the steward's volume."""
+        self._open.pop(place.container, None)
+        place.is_left = True
+        if place.egress is not None:
+            await place.egress.close()
+        await self._removals.remove(place.container, self._names.workspace(job_id), place.network)
+        if place.client is not None:
+            await place.client.close()
+
+    async def _remove_containers(self, job_id: str) -> None:
+        """Make sure that no container of an earlier attempt has the job's files mounted."""
+        for container in await self._engine.containers([self._names.of_owner, f"{JOB}={job_id}"]):
+            await self._engine.remove_container(container["Id"])
+
+    async def _discard(self, job_id: str) -> None:
+        await self._remove_containers(job_id)
+        await self._engine.remove_volume(self._names.workspace(job_id))
+        steward = await self._steward()
+        await steward.delete(job_id)
+
+    async def _watch_disks(self) -> None:
+        """End sandboxes that have written more than they may, while any is open."""
+        while self._open:
+            await asyncio.sleep(DISK_WATCH_SECONDS)
+            with contextlib.suppress(
+                SandboxFailure
+            ):  # without a steward there is nobody to measure until the next
+                await self._check_disks()
+
+    async def _check_disks(self) -> None:
+        watched = list(self._open.values())
+        used = await (await self._steward()).measure([sandbox.spec.job_id for sandbox in watched])
+        for sandbox in watched:
+            if sandbox.exceed(used.get(sandbox.spec.job_id, 0)):
+                # All of it: a file that is deleted and still open takes space as long as its process lives.
+                await self._engine.remove_container(sandbox.place.container)
+
+    async def _steward(self) -> Steward:
+        """The running steward, or a new one where there is none any more."""
+        async with self._starting:
+            if self._current is not None and self._current.client.is_dead:
+                stale, self._current = self._current, None
+                await uninterrupted(stale.close())
+            if self._current is None:
+                self._seccomp = await asyncio.to_thread(limits.seccomp_profile)
+                self._current = await Steward.start(
+                    self._engine,
+                    self._snapshots,
+                    names=self._names,
+                    image=self._steward_image,
+                    seccomp=self._seccomp,
+                    cache_bytes=self._cache_bytes,
+                )
+            if self._gate is None:
+                info = await self._engine.info()
+                self._gate = asyncio.Semaphore(self._start_gate or info["NCPU"])
+                if networks_are_slow(info["ServerVersion"]):
+                    self._networks.keep_ready(self._start_gate or info["NCPU"], self._gate, self._seccomp)
+            return self._current
+
+    async def _close(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+        await self._removals.finish()
+        await self._networks.close()
+        self._uplink.close()
+        steward, self._current = self._current, None
+        if steward is not None:
+            with contextlib.suppress(SandboxFailure):
+                jobs = [] if steward.client.is_dead else await steward.jobs()
+                await steward.close()
+                if not jobs:
+                    await self._remove_store(steward)
+        await self._engine.close()
+
+    async def _remove_store(self, steward: Steward) -> None:
+        """Remove the shared volumes, unless another worker's steward uses them; a killed one lets go soon."""
+        for _ in range(STORE_TRIES):
+            await self._engine.remove_volume(self._names.code(steward.code_id))
+            if await self._engine.remove_volume(self._names.store):
+                return
+            await asyncio.sleep(STORE_TRY_SECONDS)
+
+
+async def _wait_until_ready(client: ResidentClient, stream: AttachStream) -> None:
+    try:
+        await client.start(_READY_SECONDS)
+    except SandboxDied as failure:
+        last = stream.error_output.decode(errors="replace").strip().rpartition("\n")[2]
+        raise SandboxStartFailed(f"The sandbox ended before it was ready: {last or failure}") from failure

@@ -1,0 +1,1 @@
+"""The proxy through which a sandbox reaches the hosts that it may."""

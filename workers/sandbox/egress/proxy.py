@@ -1,0 +1,237 @@
+"""A sandbox's way to the hosts that its job may reach: an HTTP proxy in the worker.
+
+The container has no network. The resident takes connections to 127.0.0.1:3128 and carries them here, one
+tunnel each (see `tunnels`). The proxy takes `CONNECT host:port`, and plain HTTP requests for
+`http://host/path`, one a connection. A host must be on the list (see `egress_hosts`); its name is looked up
+once, here, and the connection goes to that very address, if it is one that the list opens. What is refused is
+answered with a status and a reason, and logged with job and host, without path or query.
+
+What goes through a tunnel it cannot know: hosts behind one address, as in a content network, are one to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+
+import structlog
+
+from workers.sandbox.egress.hosts import Address, AllowedHosts
+from workers.sandbox.egress.request import ProxyRequest, Refusal, parse_request
+from workers.sandbox.egress.uplink import Lookups, Overloaded, Uplink, break_off, leads_here
+from workers.sandbox.inside.forward import CHUNK_BYTES, PORT
+from workers.sandbox.resident.client import ResidentClient
+from workers.sandbox.resident.tunnels import LINE_BYTES, Tunnel, TunnelBroken, Tunnels
+
+log = structlog.get_logger(__name__)
+
+HEAD_SECONDS = 15.0
+"""How long a client may take to say what it wants."""
+LOOKUP_SECONDS = 15.0
+"""How long a host's name may take to be resolved: a resolver's own patience is about as long."""
+ENDED_SECONDS = 30.0
+"""How long a client may go on sending after the server has said everything."""
+REFUSED_SECONDS = 1.0
+"""How long the rest of a refused request is awaited: an answer can get lost when its connection is reset."""
+LOGGED_REFUSALS = 1000
+"""Of one sandbox; the rest are counted."""
+
+_ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+
+
+class Egress:
+    """The proxy of one sandbox."""
+
+    def __init__(self, client: ResidentClient, hosts: AllowedHosts, uplink: Uplink, *, job_id: str) -> None:
+        self._tunnels = Tunnels(client, self._serve)
+        self._hosts = hosts
+        self._uplink = uplink
+        self._lookups = Lookups(uplink.resolve)
+        self._job_id = job_id
+        self._refusals = 0
+
+    async def start(self, port: int = PORT) -> int:
+        """Begin to serve; the port inside the sandbox. See `ResidentClient.listen`."""
+        return await self._tunnels.listen(port)
+
+    async def close(self) -> None:
+        """End every connection."""
+        await self._tunnels.close()
+        await self._lookups.close()
+        if self._refusals > LOGGED_REFUSALS:
+            log.warning("requests to hosts refused", job=self._job_id, count=self._refusals)
+
+    async def _serve(self, tunnel: Tunnel) -> None:
+        try:
+            request = await _read_request(tunnel)
+            if request is not None:
+                await self._carry_out(tunnel, request)
+        except Refusal as refusal:
+            self._log(refusal)
+            await _answer(tunnel, refusal)
+
+    async def _carry_out(self, tunnel: Tunnel, request: ProxyRequest) -> None:
+        """Connect to the first of the host's addresses that takes the connection, and relay."""
+        for address in await self._addresses(request):
+            async with contextlib.AsyncExitStack() as stack:
+                try:
+                    reader, writer = await stack.enter_async_context(
+                        self._uplink.connect(address, request.port)
+                    )
+                except OSError:
+                    continue
+                except Overloaded:
+                    raise _refusal(503, request, "cannot be connected to now: there are too many.") from None
+                if leads_here(writer) and not self._hosts.names(address, request.port):
+                    raise _refusal(403, request, "is the machine that the proxy runs on.")
+                await _relay(tunnel, request, reader, writer)
+                return
+        raise _refusal(502, request, "does not take connections.")
+
+    async def _addresses(self, request: ProxyRequest) -> list[Address]:
+        """Where a request may go.
+
+        Raises:
+            Refusal: nowhere.
+        """
+        if not self._hosts.names(request.host, request.port):
+            allowed = ", ".join(self._hosts.entries)
+            raise _refusal(403, request, f"is none of the hosts that this job may reach: {allowed}.")
+        if not isinstance(request.host, str):
+            return [request.host]
+        try:
+            async with asyncio.timeout(LOOKUP_SECONDS):
+                found = await self._lookups.addresses(request.host)
+        except TimeoutError:
+            raise _refusal(504, request, "could not be looked up in time.") from None
+        except Overloaded:
+            raise _refusal(503, request, "cannot be looked up now: there are too many.") from None
+        if not found:
+            raise _refusal(502, request, "has no address.")
+        admitted = [address for address in found if self._hosts.admits(address, request.port)]
+        if not admitted:
+            raise _refusal(403, request, "has an address of a private or special network.")
+        return admitted
+
+    def _log(self, refusal: Refusal) -> None:
+        self._refusals += 1
+        if self._refusals <= LOGGED_REFUSALS:
+            log.warning(
+                "request to host refused",
+                job=self._job_id,
+                host=refusal.host,
+                port=refusal.port,
+                status=refusal.status,
+            )
+
+
+def _refusal(status: int, request: ProxyRequest, why: str) -> Refusal:
+    host, port = str(request.host), request.port
+    return Refusal(status, f"{host}, port {port}, {why}", host, port)
+
+
+async def _read_request(tunnel: Tunnel) -> ProxyRequest | None:
+    """What the client wants; None when it went without a word."""
+    try:
+        async with asyncio.timeout(HEAD_SECONDS):
+            head = await tunnel.read_until(b"\r\n\r\n")
+    except TimeoutError:
+        raise Refusal(408, f"The request did not come within {HEAD_SECONDS:g} s.") from None
+    except asyncio.LimitOverrunError:
+        raise Refusal(431, f"The request's headers are longer than {LINE_BYTES} bytes.") from None
+    except asyncio.IncompleteReadError as error:
+        if not error.partial:
+            return None
+        raise Refusal(400, "The request ended within its headers.") from None
+    return parse_request(head)
+
+
+async def _answer(tunnel: Tunnel, refusal: Refusal) -> None:
+    text = f"{refusal}\n".encode()
+    head = (
+        f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n"
+        f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n"
+    )
+    await tunnel.write(head.encode() + text)
+    await tunnel.end()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(REFUSED_SECONDS):
+            while await tunnel.read():
+                pass
+
+
+async def _relay(
+    tunnel: Tunnel, request: ProxyRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Both directions, until the server has ended its own."""
+    sending = asyncio.create_task(_send(tunnel, request, writer))
+    try:
+        if request.head is None:
+            await tunnel.write(_ESTABLISHED)
+        while data := await reader.read(CHUNK_BYTES):
+            await tunnel.write(data)
+        if sending.done() and isinstance(sending.exception(), TunnelBroken):
+            raise TunnelBroken
+        await tunnel.end()
+        with contextlib.suppress(OSError):
+            async with asyncio.timeout(ENDED_SECONDS):
+                await sending
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+
+
+async def _send(tunnel: Tunnel, request: ProxyRequest, writer: asyncio.StreamWriter) -> None:
+    """What the client sends, to the server."""
+    try:
+        async for part in _outgoing(tunnel, request):
+            writer.write(part)
+            await writer.drain()
+        if request.head is None:
+            writer.write_eof()
+    except TunnelBroken:
+        break_off(writer)
+        raise
+
+
+async def _outgoing(tunnel: Tunnel, request: ProxyRequest) -> AsyncIterator[bytes]:
+    if request.head is None:
+        while data := await tunnel.read():
+            yield data
+        return
+    yield request.head
+    if request.body != "chunked":
+        async for part in _exactly(tunnel, request.body):
+            yield part
+        return
+    async for part in _chunked(tunnel):
+        yield part
+
+
+async def _exactly(tunnel: Tunnel, size: int) -> AsyncIterator[bytes]:
+    while size:
+        data = await tunnel.read(min(size, CHUNK_BYTES))
+        if not data:
+            raise TunnelBroken
+        size -= len(data)
+        yield data
+
+
+async def _chunked(tunnel: Tunnel) -> AsyncIterator[bytes]:
+    """A chunked body to its end, trailers included."""
+    size = -1
+    try:
+        while size != 0:
+            line = await tunnel.read_until(b"\r\n")
+            size = int(line.partition(b";")[0].strip() or b"-", 16)
+            yield line
+            if size:
+                async for part in _exactly(tunnel, size + len(b"\r\n")):
+                    yield part
+        while line != b"\r\n":
+            line = await tunnel.read_until(b"\r\n")
+            yield line
+    except (ValueError, asyncio.LimitOverrunError, asyncio.IncompleteReadError):
+        raise TunnelBroken from None

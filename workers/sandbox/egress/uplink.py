@@ -1,0 +1,147 @@
+"""How the proxies of a worker's sandboxes reach other machines."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import resource
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+
+from workers.sandbox.egress.hosts import Address
+
+Resolve = Callable[[str], Awaitable[Sequence[str]]]
+"""The addresses of a name; OSError when it has none."""
+
+CONNECT_SECONDS = 10.0
+"""For each address."""
+LAST_BYTES_SECONDS = 5.0
+"""How long the last bytes to a client may take before its connection is cut."""
+READ_AHEAD_BYTES = 32 << 10
+"""Of each connection, waiting in memory: there may be thousands."""
+
+_LOOKUP_THREADS = 16
+_LOOKUPS_OF_A_JOB = 4
+"""At once: a job whose lookups hang leaves threads to the others."""
+_WAITING_LOOKUPS = 128
+_RESET_AT_CLOSE = struct.pack("ii", 1, 0)
+_MOST_CONNECTIONS = 2048
+"""Of all jobs of a worker: each takes two descriptors of the few thousand that a process has."""
+
+
+class Overloaded(Exception):
+    """There is no connection or lookup to spare at the moment."""
+
+
+class Uplink:
+    """Lookups in threads of their own, a bounded number of connections; shared by a worker's jobs."""
+
+    def __init__(self, resolve: Resolve | None = None, *, max_connections: int | None = None) -> None:
+        """Args:
+        resolve: looks a name up; None asks the system's resolver.
+        max_connections: None takes half of the files that this process may open, at most 2,048.
+        """  # noqa: D205 - the class says what it is
+        self._threads = ThreadPoolExecutor(_LOOKUP_THREADS, thread_name_prefix="lookup")
+        self.resolve = resolve or self._ask_the_system
+        self._free = _connections() if max_connections is None else max_connections
+
+    @asynccontextmanager
+    async def connect(
+        self, address: Address, port: int
+    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """A connection to this address, which is reset when the context ends with an exception.
+
+        Raises:
+            OSError: it cannot be had.
+            Overloaded: there are too many already.
+        """
+        if self._free <= 0:
+            raise Overloaded
+        self._free -= 1
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                reader, writer = await asyncio.open_connection(str(address), port, limit=READ_AHEAD_BYTES)
+            link = writer.get_extra_info("socket")
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a server may go without a word
+            try:
+                yield reader, writer
+                writer.close()
+                with suppress(OSError):
+                    async with asyncio.timeout(LAST_BYTES_SECONDS):
+                        await writer.wait_closed()
+            finally:
+                break_off(writer)
+        finally:
+            self._free += 1
+
+    def close(self) -> None:
+        """Look nothing up any more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _ask_the_system(self, name: str) -> Sequence[str]:
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._threads, _look_up, name)
+        return list(dict.fromkeys(found))
+
+
+class Lookups:
+    """The lookups of one job. Those of one name at the same time are one."""
+
+    def __init__(self, resolve: Resolve) -> None:
+        self._resolve = resolve
+        self._turns = asyncio.Semaphore(_LOOKUPS_OF_A_JOB)
+        self._running: dict[str, asyncio.Task[list[Address]]] = {}
+
+    async def addresses(self, name: str) -> list[Address]:
+        """The addresses of a name, none when it has none.
+
+        Raises:
+            Overloaded: too many others are being looked up.
+        """
+        task = self._running.get(name)
+        if task is None:
+            if len(self._running) >= _WAITING_LOOKUPS:
+                raise Overloaded
+            task = self._running[name] = asyncio.create_task(self._look_up(name))
+            task.add_done_callback(lambda _task: self._running.pop(name))
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Await nothing any more."""
+        tasks = list(self._running.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look_up(self, name: str) -> list[Address]:
+        async with self._turns:  # until it is over: a thread cannot be called back
+            try:
+                return [ipaddress.ip_address(text.partition("%")[0]) for text in await self._resolve(name)]
+            except (OSError, UnicodeError):
+                return []
+
+
+def break_off(writer: asyncio.StreamWriter) -> None:
+    """Reset a connection that is not closed: its other end is not to take what it got for the whole."""
+    link = writer.get_extra_info("socket")
+    with suppress(OSError):  # it is closed already
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
+    writer.transport.abort()
+
+
+def leads_here(writer: asyncio.StreamWriter) -> bool:
+    """Whether a connection's other end is this machine, by whichever of its addresses."""
+    return bool(writer.get_extra_info("sockname")[0] == writer.get_extra_info("peername")[0])
+
+
+def _look_up(name: str) -> list[str]:
+    found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in found]
+
+
+def _connections() -> int:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_CONNECTIONS if files == resource.RLIM_INFINITY else min(files // 2, _MOST_CONNECTIONS)

@@ -1,0 +1,399 @@
+"""Finds what a job changed, and writes it down as a change bundle. Standard library only: see `steward`.
+
+The bundle is the one that `orchestrator.jobs.changes` describes. Left out are the insides of `.git` folders;
+named but not carried are special files, big ones, unreadable ones, and names that are no text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import stat
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from workers.sandbox.inside.change_patch import GitFile, PathDiff, PrivateGit
+from workers.sandbox.inside.change_sides import (
+    MAX_DEPTH,
+    Side,
+    equal_contents,
+    names_in,
+    open_folder,
+    paths_below,
+    status_in,
+)
+
+MAX_FILE_BYTES = 64 << 20
+"""The biggest file that a bundle carries."""
+MAX_TOTAL_BYTES = 512 << 20
+"""The most that a bundle carries; what comes later, sorted by path, is named only."""
+
+_BY_PRODUCT = re.compile(
+    r"(^|/)(__pycache__|\.pytest_cache|\.mypy_cache|\.ruff_cache|\.hypothesis|node_modules|\.venv)(/|$)"
+    r"|\.py[co]$|(^|/)\.fanout-[0-9a-f]+~$"
+)
+"""What tools leave behind, and the resident when it is killed while it writes."""
+
+_MAX_RULES_BYTES = 1 << 20
+"""Of one file of ignore rules: a longer one was not written by a person; the rest is not read."""
+_READ_BYTES = 1 << 20
+"""Read at once: large enough to be quick, small beside a process."""
+_OPAQUE_MARKS = ("user.overlay.opaque", "trusted.overlay.opaque")
+
+
+def scan_upper(lower: Path, upper: Path) -> Iterator[str]:
+    """The paths that an overlay's upper layer may have changed: more than the changed ones, never fewer.
+
+    Whole folders that were deleted or replaced are expanded to their files.
+    """
+    with ExitStack() as stack:
+        below, above = open_folder(lower), open_folder(upper)
+        for descriptor in (below, above):
+            if descriptor is not None:
+                stack.callback(os.close, descriptor)
+        if above is not None:
+            yield from _scan_layer(below, above, "", 0)
+
+
+def _scan_layer(lower: int | None, upper: int, prefix: str, depth: int) -> Iterator[str]:
+    """The candidates of one folder that is in the upper layer."""
+    if lower is not None and _is_opaque(upper):
+        yield from paths_below(lower, prefix)
+        lower = None
+    if lower is None:
+        yield from paths_below(upper, prefix)
+        return
+    for name in names_in(upper):
+        with ExitStack() as stack:
+            above = _folder_in(stack, upper, name) if depth < MAX_DEPTH else None
+            below = _folder_in(stack, lower, name)
+            if above is not None and below is not None:
+                yield from _scan_layer(below, above, f"{prefix}{name}/", depth + 1)
+                continue
+            yield prefix + name
+            for folder in (above, below):
+                if folder is not None:
+                    yield from paths_below(folder, f"{prefix}{name}/")
+
+
+def _folder_in(stack: ExitStack, folder: int, name: str) -> int | None:
+    descriptor = open_folder(name, folder)
+    if descriptor is not None:
+        stack.callback(os.close, descriptor)
+    return descriptor
+
+
+def _is_opaque(folder: int) -> bool:
+    """Whether a folder of the upper layer hides the one below it."""
+    for mark in _OPAQUE_MARKS:
+        with suppress(OSError):
+            if os.getxattr(folder, mark) == b"y":
+                return True
+    return False
+
+
+def scan_trees(before: Path, after: Path) -> Iterator[str]:
+    """The paths that differ between two folders by type, mode or content; reads all files of equal size."""
+    with ExitStack() as stack:
+        first, second = open_folder(before), open_folder(after)
+        for descriptor in (first, second):
+            if descriptor is not None:
+                stack.callback(os.close, descriptor)
+        if first is not None and second is not None:
+            yield from _scan_pair(first, second, "", 0)
+
+
+def _scan_pair(before: int, after: int, prefix: str, depth: int) -> Iterator[str]:
+    for name in sorted({*names_in(before), *names_in(after)}):
+        with ExitStack() as stack:
+            first = _folder_in(stack, before, name) if depth < MAX_DEPTH else None
+            second = _folder_in(stack, after, name) if depth < MAX_DEPTH else None
+            if first is not None and second is not None:
+                yield from _scan_pair(first, second, f"{prefix}{name}/", depth + 1)
+            elif first is not None or second is not None:
+                yield prefix + name
+                for folder in (first, second):
+                    if folder is not None:
+                        yield from paths_below(folder, f"{prefix}{name}/")
+            elif _differ(before, after, name):
+                yield prefix + name
+
+
+def _differ(before: int, after: int, name: str) -> bool:
+    first, second = status_in(before, name), status_in(after, name)
+    if first is None or second is None or first.st_mode != second.st_mode:
+        return True
+    if stat.S_ISLNK(first.st_mode):
+        return os.readlink(name, dir_fd=before) != os.readlink(name, dir_fd=after)
+    if not stat.S_ISREG(first.st_mode):
+        return False
+    return first.st_size != second.st_size or not equal_contents(before, after, name)
+
+
+class _Skip(Exception):
+    """A path is named, not carried; the text says why."""
+
+
+@dataclass(frozen=True)
+class _Version:
+    """One side of a change; the fields of `orchestrator.jobs.changes.FileVersion`."""
+
+    kind: str
+    mode: int
+    sha256: str | None
+    size_bytes: int
+
+    @property
+    def git_mode(self) -> str:
+        return "120000" if self.kind == "symlink" else "100755" if self.mode & 0o100 else "100644"
+
+
+class _Objects:
+    """Contents on their way into a bundle, in a scratch folder, each once."""
+
+    def __init__(self, folder: Path, max_file_bytes: int, max_total_bytes: int) -> None:
+        self._folder = folder
+        self._max_file_bytes, self._left = max_file_bytes, max_total_bytes
+        folder.mkdir()
+
+    def path(self, sha256: str) -> Path:
+        return self._folder / sha256
+
+    def version(self, side: Side, path: str, status: os.stat_result | None) -> _Version | None:
+        """What is at a path, its content kept. Folders count only when they are empty.
+
+        Raises:
+            _Skip: it cannot be carried.
+        """
+        if status is None:
+            return None
+        mode = stat.S_IMODE(status.st_mode)
+        try:
+            if stat.S_ISDIR(status.st_mode):
+                return _Version("directory", mode, None, 0) if side.is_empty(path) else None
+            if stat.S_ISLNK(status.st_mode):
+                return _Version("symlink", 0o777, *self._keep(io.BytesIO(side.link_target(path))))
+            if not stat.S_ISREG(status.st_mode):
+                raise _Skip("a special file")
+            if status.st_size > self._max_file_bytes:
+                raise _Skip(f"larger than {self._max_file_bytes} bytes")
+            with os.fdopen(side.open_file(path), "rb", buffering=0) as file:
+                return _Version("file", mode, *self._keep(file))
+        except OSError as error:
+            raise _Skip(f"unreadable: {error.strerror}") from error
+
+    def _keep(self, source: io.BytesIO | io.FileIO) -> tuple[str, int]:
+        """Copy a content into the scratch folder; its hash and size."""
+        digest, size = hashlib.sha256(), 0
+        with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as copy:
+            while data := source.read(_READ_BYTES):
+                size += len(data)
+                if size > self._max_file_bytes:  # it grows while it is read
+                    Path(copy.name).unlink()
+                    raise _Skip(f"larger than {self._max_file_bytes} bytes")
+                digest.update(data)
+                copy.write(data)
+        kept = self.path(digest.hexdigest())
+        if kept.exists():
+            Path(copy.name).unlink()
+            return kept.name, size
+        if size > self._left:
+            Path(copy.name).unlink()
+            raise _Skip("the changes are larger than a bundle may be")
+        self._left -= size
+        Path(copy.name).rename(kept)
+        return kept.name, size
+
+
+@dataclass
+class _Change:
+    path: str
+    before: _Version | None
+    after: _Version | None
+
+
+def write_bundle(
+    out: IO[bytes],
+    before: Path,
+    after: Path,
+    candidates: Iterable[str],
+    *,
+    max_file_bytes: int = MAX_FILE_BYTES,
+    max_total_bytes: int = MAX_TOTAL_BYTES,
+) -> None:
+    """Write the change bundle of the candidates that did change.
+
+    Args:
+        out: written from its start to its end; `write` is all that it needs.
+        before: the snapshot.
+        after: what became of it: a whole folder, or an overlay's upper layer.
+        candidates: from `scan_trees` or `scan_upper`; what is not in `after` counts as deleted.
+        max_file_bytes: bigger files are named only.
+        max_total_bytes: of all contents together.
+
+    Raises:
+        GitFailed: git is missing or broken.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="fanout-changes-") as scratch,
+        Side(before) as old,
+        Side(after) as new,
+    ):
+        objects = _Objects(Path(scratch, "objects"), max_file_bytes, max_total_bytes)
+        git = PrivateGit(Path(scratch))
+        paths = sorted(set(candidates))
+        ignored = _ignored(git, old, new, paths)
+        changes, skipped = _changes(objects, old, new, (path for path in paths if path not in ignored))
+        patch = Path(scratch, "patch")
+        with patch.open("wb") as file:
+            diffs = _compare(git, objects, changes, file)
+        document = {
+            "version": 1,
+            "files": _file_entries(changes, diffs),
+            "ignored": sorted(_text(path) for path in ignored),
+            "skipped": skipped,
+        }
+        kept = {version.sha256 for change in changes for version in (change.before, change.after) if version}
+        _write_archive(out, document, patch, [objects.path(name) for name in sorted(filter(None, kept))])
+
+
+def _ignored(git: PrivateGit, old: Side, new: Side, paths: list[str]) -> set[str]:
+    """Which new paths are by-products, or left out by the snapshot's own rules: the job may edit its copy."""
+    added = {}
+    for path in paths:
+        status = new.status(path)
+        if status is not None and old.status(path) is None:
+            is_folder = stat.S_ISDIR(status.st_mode)
+            if not is_folder or new.is_empty(path):
+                added[path + ("/" if is_folder else "")] = path
+    by_products = {path for path in added.values() if _BY_PRODUCT.search(path)}
+    queries = {query: path for query, path in added.items() if path not in by_products}
+    folders = {""} | {path[: at.start()] for path in queries.values() for at in re.finditer("/", path)}
+    rules = {folder: _rules(old, f"{folder}/.gitignore".lstrip("/")) for folder in sorted(folders)}
+    found = git.ignored(
+        list(queries),
+        {folder: text for folder, text in rules.items() if text},
+        _rules(old, ".git/info/exclude"),
+    )
+    return by_products | {queries[query] for query in found}
+
+
+def _rules(side: Side, path: str) -> bytes:
+    """An ignore file's content; empty when there is none that git would read."""
+    try:
+        with os.fdopen(side.open_file(path), "rb", buffering=0) as file:
+            is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            return file.read(_MAX_RULES_BYTES) or b"" if is_file else b""
+    except OSError:
+        return b""
+
+
+def _changes(
+    objects: _Objects, old: Side, new: Side, paths: Iterable[str]
+) -> tuple[list[_Change], list[dict[str, str]]]:
+    """Which of the paths changed and how, and which cannot be carried and why."""
+    changes: list[_Change] = []
+    skipped: list[dict[str, str]] = []
+    for path in paths:
+        first, second = old.status(path), new.status(path)
+        if (
+            first is not None
+            and second is not None
+            and stat.S_ISDIR(first.st_mode)
+            and stat.S_ISDIR(second.st_mode)
+        ):
+            continue
+        try:
+            change = _Change(path, objects.version(old, path, first), objects.version(new, path, second))
+            if change.before != change.after:
+                _check_name(path)
+                changes.append(change)
+        except _Skip as reason:
+            skipped.append({"path": _text(path), "reason": str(reason)})
+    return changes, skipped
+
+
+def _check_name(path: str) -> None:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise _Skip("its name is not UTF-8") from None
+    if any(part.lower() == ".git" for part in path.split("/")):
+        raise _Skip("git refuses its name")
+
+
+def _text(path: str) -> str:
+    """A path for people; undecodable bytes are written out."""
+    return path.encode("utf-8", "backslashreplace").decode()
+
+
+def _compare(
+    git: PrivateGit, objects: _Objects, changes: list[_Change], patch: IO[bytes]
+) -> dict[str, PathDiff]:
+    sides: tuple[list[GitFile], list[GitFile]] = ([], [])
+    for change in changes:
+        for files, version in zip(sides, (change.before, change.after), strict=True):
+            if version is not None and version.sha256 is not None:
+                files.append(GitFile(change.path, version.git_mode, objects.path(version.sha256)))
+    return git.compare(*sides, patch) if any(sides) else {}
+
+
+def _file_entries(changes: list[_Change], diffs: dict[str, PathDiff]) -> list[dict[str, Any]]:
+    """The entries of `changes.json`; two that git takes for a rename become one."""
+    by_path = {change.path: change for change in changes}
+    # a renamed file's old place may be a folder now: that folder keeps an entry of its own
+    moved = {d.from_path for d in diffs.values() if d.from_path and by_path[d.from_path].after is None}
+    entries = []
+    for path, change in by_path.items():
+        if path in moved:
+            continue
+        diff = diffs.get(path, PathDiff(None, 0, 0, binary=False))
+        from_path = diff.from_path if diff.from_path in moved else None
+        before = by_path[from_path].before if from_path else change.before
+        entries.append(
+            {
+                "path": path,
+                "change": "renamed" if from_path else _kind(before, change.after),
+                "from_path": from_path,
+                "lines_added": diff.lines_added,
+                "lines_removed": diff.lines_removed,
+                "binary": diff.binary,
+                "size_bytes": change.after.size_bytes if change.after else 0,
+                "before": vars(before) if before else None,
+                "after": vars(change.after) if change.after else None,
+            }
+        )
+    return entries
+
+
+def _kind(before: _Version | None, after: _Version | None) -> str:
+    if before is None:
+        return "added"
+    if after is None:
+        return "deleted"
+    same_content = (before.kind, before.sha256) == (after.kind, after.sha256)
+    return "mode" if same_content else "modified"
+
+
+def _write_archive(out: IO[bytes], document: dict[str, Any], patch: Path, objects: list[Path]) -> None:
+    """The same changes make the same bytes."""
+    with tarfile.open(fileobj=out, mode="w|", format=tarfile.GNU_FORMAT) as archive:
+        text = json.dumps(document, sort_keys=True).encode()
+        _add(archive, "changes.json", io.BytesIO(text), len(text))
+        for name, path in [("patch", patch), *((f"objects/{path.name}", path) for path in objects)]:
+            with path.open("rb") as file:
+                _add(archive, name, file, path.stat().st_size)
+
+
+def _add(archive: tarfile.TarFile, name: str, content: IO[bytes], size: int) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = size
+    archive.addfile(member, content)

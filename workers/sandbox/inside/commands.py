@@ -1,0 +1,393 @@
+"""The resident's commands: started, listened to, timed, killed. Runs inside the sandbox: see `resident`."""
+
+# Descriptors and /proc are what this file works with, and importing pathlib would cost every start 5 ms:
+# ruff: noqa: PTH110, PTH123, PTH208
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from functools import partial
+
+from workers.sandbox.inside.files import remove_quietly, take_upload, write_all
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from workers.sandbox.inside.resident import Loop
+
+MAX_OUTPUT_BYTES = 6 << 20
+"""The most that is kept of a command's output; both outputs together fit into a payload."""
+GRACE_SECONDS = 1.0
+"""Between SIGTERM and SIGKILL: a program may remove its temporary files."""
+ABANDONED_GRACE_SECONDS = 0.3
+"""The same where nobody waits for the command any more: its job is cancelled, or late, and its end is
+promised within two seconds."""
+DRAIN_SECONDS = 0.075
+"""How long an ended command's output is still awaited when a process that it left behind holds the pipe."""
+GIVE_UP_SECONDS = 5.0
+"""How long after SIGKILL a command is reported although the kernel has not let go of it."""
+COMMAND_MARKER = "FANOUT_COMMAND"
+_OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+
+
+def other_processes() -> Iterator[tuple[int, int]]:
+    """Process id and session id of every live process but this one."""
+    own = str(os.getpid())
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or name == own:
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+            if fields[0] not in (b"Z", b"X"):
+                yield int(name), int(fields[3])
+        except (OSError, IndexError):
+            continue  # it ended meanwhile
+
+
+def processes_of(marker: str, session: int) -> list[int]:
+    """The live processes of one command: those of its session (0: it has none), and those with its marker."""
+    wanted, found = f"{COMMAND_MARKER}={marker}".encode(), []
+    for pid, its_session in other_processes():
+        try:
+            if its_session != session or not session:
+                with open(f"/proc/{pid}/environ", "rb") as file:
+                    if wanted not in file.read().split(b"\0"):
+                        continue
+            found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+def signal_all(pids: list[int], number: int) -> None:
+    """Send a signal to those that are still there."""
+    for pid in pids:
+        with suppress(OSError):
+            os.kill(pid, number)
+
+
+class KeptOutput:
+    """Head and tail of a stream of output, and how long the whole was."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.total = 0
+        self._head_bytes = max_bytes // 2
+        self._tail_bytes = max_bytes - self._head_bytes
+        self._head, self._tail = bytearray(), bytearray()
+
+    def add(self, data: bytes) -> None:
+        """Keep what belongs to the head, and what may turn out to be the tail."""
+        self.total += len(data)
+        room = self._head_bytes - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        if len(self._tail) > 2 * self._tail_bytes + 65536:
+            del self._tail[: len(self._tail) - self._tail_bytes]
+
+    def content(self) -> bytes:
+        """What is kept: everything, or the first half of the limit and the second."""
+        return bytes(self._head + self._tail[max(0, len(self._tail) - self._tail_bytes) :])
+
+
+class Pipe:
+    """One output of a running command."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.kept = KeptOutput(max_bytes)
+        self.descriptor, self.write_end = os.pipe()
+        os.set_blocking(self.descriptor, False)
+        self.open = True
+
+    def read(self) -> bytes:
+        """What is there; closes at the end."""
+        try:
+            data = os.read(self.descriptor, 1 << 18)
+        except BlockingIOError:
+            return b""
+        self.kept.add(data)
+        if not data:
+            self.close()
+        return data
+
+    def close(self) -> None:
+        """Listen no more."""
+        if self.open:
+            self.open = False
+            os.close(self.descriptor)
+
+
+class Run:
+    """A command on its way: its process, its outputs, its clock."""
+
+    def __init__(self, number: int, arguments: dict[str, Any], oom_kills: int) -> None:
+        self.number, self.cap = number, max(0, min(arguments["max_output_bytes"], MAX_OUTPUT_BYTES))
+        self.stream, self.streamed = bool(arguments.get("stream")), 0
+        self.is_live = "tunnel" in arguments
+        """Its input and output are a tunnel; only its error output is collected."""
+        self.output = Pipe(self.cap)
+        self.errors = None if arguments.get("merge_stderr", True) else Pipe(self.cap)
+        self.started = time.monotonic()
+        self.deadline = self.started + arguments["timeout_seconds"]
+        self.oom_kills = oom_kills
+        self.pid = 0
+        self.exit_code: int | None = None
+        self.stopping = self.timed_out = False
+        self.next_step = 0.0
+        """When it is looked at again, once it has ended or is being stopped."""
+
+    @property
+    def pipes(self) -> list[Pipe]:
+        """Its outputs."""
+        return [self.output] if self.errors is None else [self.output, self.errors]
+
+    def spawn(self, arguments: dict[str, Any], stdin: int, environment: dict[str, str]) -> None:
+        """Start it; when that fails, the output says why and the exit code is 127.
+
+        A live one's `stdin` is a socket, and its output as well.
+        """
+        argv = arguments["argv"]
+        errors = self.errors or self.output
+        try:
+            process = subprocess.Popen(  # noqa: S603 - running the job's commands is the purpose
+                ["/bin/sh", "-c", argv] if isinstance(argv, str) else argv,
+                stdin=stdin,
+                stdout=stdin if self.is_live else self.output.write_end,
+                stderr=errors.write_end,
+                cwd=arguments["cwd"],
+                env=environment,
+                start_new_session=True,
+                close_fds=False,  # every descriptor of ours is closed by exec
+            )
+            self.pid, process.returncode = process.pid, 0  # its status is taken by `Commands.reap`
+        except (OSError, ValueError, IndexError, TypeError, subprocess.SubprocessError) as error:
+            what = getattr(error, "filename", None) or (argv if isinstance(argv, str) else " ".join(argv[:1]))
+            reason = getattr(error, "strerror", None) or "not a command"
+            errors.kept.add(f"cannot start {what}: {reason}\n".encode("utf-8", "replace"))
+            self.exit_code = 127
+        finally:
+            for pipe in self.pipes:
+                os.close(pipe.write_end)
+
+
+class Commands:
+    """All running commands."""
+
+    def __init__(self, loop: Loop, *, reap_orphans: bool) -> None:
+        self._loop, self._reap_orphans = loop, reap_orphans
+        self._runs: dict[int, Run] = {}
+        self._is_init = os.getpid() == 1
+        self._token = os.urandom(6).hex()
+        self._purge = False
+        """A command was stopped while others ran: what it left without a trace is killed after them."""
+        self._environment = {key: value for key, value in os.environ.items() if not key.startswith("FANOUT_")}
+        self._oom_path = next((path for path in _OOM_COUNTERS if os.path.exists(path)), None)
+        self._oom_score = _open_oom_score()
+
+    def start(self, number: int, arguments: dict[str, Any], payload: bytes, link: int | None = None) -> None:
+        """Start the command of a request; its end is the reply. `link` is the socket of a live one."""
+        environment = dict(self._environment, **arguments.get("env", {}))
+        environment[COMMAND_MARKER] = f"{self._token}-{number}"
+        run = self._runs[number] = Run(number, arguments, self._oom_kills())
+        stdin = stdin_descriptor(take_upload(arguments), payload) if link is None else link
+        _write_oom_score(self._oom_score, b"800")  # the kernel is to take the job's processes, not this one
+        try:
+            run.spawn(arguments, stdin, environment)
+        finally:
+            _write_oom_score(self._oom_score, b"0")
+            os.close(stdin)
+        for pipe in run.pipes:
+            self._loop.watch(pipe.descriptor, partial(self._on_output, run, pipe))
+
+    def stop(self, number: int) -> None:
+        """Stop the command of a request, if it still runs."""
+        if number in self._runs:
+            self._stop(self._runs[number], ABANDONED_GRACE_SECONDS)
+
+    def watch_outputs(self, events: int) -> None:
+        """Say which events of all outputs count: none while the peer is behind."""
+        for run in self._runs.values():
+            for pipe in run.pipes:
+                if pipe.open:
+                    self._loop.watch(pipe.descriptor, None, events)
+
+    def advance(self, now: float) -> float:
+        """Take every step that is due; the time of the next one."""
+        for run in list(self._runs.values()):
+            self._advance_run(run, now)
+        return min(
+            (max(run.next_step, now) if run.next_step else run.deadline for run in self._runs.values()),
+            default=now + 60,
+        )
+
+    def reap(self) -> None:
+        """Take the status of children that ended."""
+        for run in self._runs.values():
+            if run.exit_code is None and run.pid:
+                self._collect(run.pid)
+        while self._reap_orphans and self._collect(-1):
+            pass
+
+    def end(self) -> None:
+        """Kill everything, at once."""
+        if self._is_init:
+            self._kill_everything()
+        for run in self._runs.values():
+            signal_all(processes_of(self._marker(run), run.pid), signal.SIGKILL)
+
+    def _marker(self, run: Run) -> str:
+        return f"{self._token}-{run.number}"
+
+    def _on_output(self, run: Run, pipe: Pipe, _events: int = 0) -> bytes:
+        data = pipe.read()
+        if not pipe.open:
+            self._loop.forget(pipe.descriptor)
+        if run.stream and data and run.streamed < run.cap:
+            part = data[: run.cap - run.streamed]
+            run.streamed += len(part)
+            self._loop.send({"id": run.number, "more": True}, part)
+        return data
+
+    def _collect(self, wanted: int) -> bool:
+        """Take one ended child's status, if there is one."""
+        try:
+            pid, status = os.waitpid(wanted, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        for run in self._runs.values():
+            if pid and run.pid == pid:
+                run.exit_code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                run.next_step = time.monotonic() + (0.0 if run.stopping else DRAIN_SECONDS)
+        return pid != 0
+
+    def _advance_run(self, run: Run, now: float) -> None:
+        if run.stopping:
+            self._advance_stop(run, now)
+        elif run.exit_code is not None:
+            if run.is_live and run.pid:
+                self._stop(run)  # what it has left behind goes with it
+            elif not any(pipe.open for pipe in run.pipes):
+                self._finish(run)
+            elif self._loop.is_stalled:  # its output has not been read yet
+                run.next_step = now + DRAIN_SECONDS
+            elif now >= run.next_step:
+                self._finish(run)
+        elif now >= run.deadline:
+            run.timed_out = True
+            self._stop(run)
+
+    def _stop(self, run: Run, grace_seconds: float = GRACE_SECONDS) -> None:
+        """Ask a command's processes to end; `_advance_stop` sees to it that they do."""
+        if not run.stopping:
+            now = time.monotonic()
+            run.stopping, run.deadline, run.next_step = True, now + grace_seconds, now + 0.02
+            signal_all(processes_of(self._marker(run), run.pid), signal.SIGTERM)
+
+    def _advance_stop(self, run: Run, now: float) -> None:
+        if now < run.next_step:
+            return
+        run.next_step = now + 0.05
+        if run.exit_code is not None and not processes_of(self._marker(run), run.pid):
+            self._exterminate(run)
+            self._finish(run)
+        elif now >= run.deadline:
+            self._exterminate(run)
+            if run.exit_code is not None or now >= run.deadline + GIVE_UP_SECONDS:
+                self._finish(run)
+
+    def _exterminate(self, run: Run) -> None:
+        """Kill what a stopped command left. Daemons without session and marker are known to PID 1 only.
+
+        A live process ends in the ordinary course of a job: daemons of earlier commands stay.
+        """
+        if self._is_init and len(self._runs) == 1 and not run.is_live:
+            self._kill_everything()
+            return
+        self._purge = self._purge or not run.is_live
+        for _round in range(5):
+            left = processes_of(self._marker(run), run.pid)
+            if not left:
+                return
+            signal_all(left, signal.SIGKILL)
+            time.sleep(0.002)
+            self.reap()
+        if self._is_init:  # it forks faster than one process can be killed after another
+            self._kill_everything()
+
+    def _kill_everything(self) -> None:
+        """Kill every other process of this container: atomic against forks, and needs no new process."""
+        for _round in range(400):
+            signal_all([-1], signal.SIGKILL)
+            self.reap()
+            if next(other_processes(), None) is None:
+                break
+            time.sleep(0.005)
+        self._purge = False
+
+    def _finish(self, run: Run) -> None:
+        for pipe in run.pipes:
+            for _part in range(16):  # a pipe's worth and more; whoever still writes may do so forever
+                if not pipe.open or not self._on_output(run, pipe):
+                    break
+            if pipe.open:
+                self._loop.forget(pipe.descriptor)
+                pipe.close()
+        del self._runs[run.number]
+        output, errors = run.output.kept.content(), run.errors.kept.content() if run.errors else b""
+        result = {
+            "exit_code": -signal.SIGKILL if run.exit_code is None else run.exit_code,
+            "output_bytes": len(output),
+            "total_bytes": run.output.kept.total,
+            "timed_out": run.timed_out,
+            "out_of_memory": self._oom_kills() > run.oom_kills,
+            "seconds": time.monotonic() - run.started,
+        }
+        if self._purge and self._is_init and not self._runs:
+            self._kill_everything()
+        self._loop.send({"id": run.number, "result": result}, output + errors)
+
+    def _oom_kills(self) -> int:
+        """How many processes of this container the kernel has killed for memory."""
+        if self._oom_path is None:
+            return 0
+        try:
+            with open(self._oom_path, "rb") as file:
+                return next((int(line.split()[1]) for line in file if line.startswith(b"oom_kill ")), 0)
+        except (OSError, ValueError):
+            return 0
+
+
+def stdin_descriptor(upload: str | None, payload: bytes) -> int:
+    """A descriptor that a command reads its input from."""
+    if upload is not None:
+        descriptor = os.open(upload, os.O_RDONLY)
+        remove_quietly(upload)
+        return descriptor
+    if not payload:
+        return os.open(os.devnull, os.O_RDONLY)
+    descriptor = os.memfd_create("stdin")
+    write_all(descriptor, payload)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _open_oom_score() -> int | None:
+    """Opened before the process becomes undumpable, when its own /proc files become root's."""
+    try:
+        return os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+    except OSError:
+        return None
+
+
+def _write_oom_score(descriptor: int | None, score: bytes) -> None:
+    if descriptor is not None:
+        with suppress(OSError):  # lower than at the start: the engine gave this container a score of its own
+            os.pwrite(descriptor, score, 0)

@@ -1,0 +1,332 @@
+"""The resident's file operations. Runs inside the sandbox: see `resident`."""
+
+# Descriptors and DirEntry are what this file works with, and importing pathlib would cost every start 5 ms:
+# ruff: noqa: PTH101, PTH103, PTH105, PTH106, PTH108, PTH116, PTH118, PTH119, PTH120
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from contextlib import suppress
+
+from workers.sandbox.inside import frames as wire
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, BinaryIO
+
+    from workers.sandbox.inside.resident import Operation, Reply
+
+MAX_ANSWER_BYTES = 8 << 20
+"""Where a walk or a grep stops, whatever its budget."""
+MAX_LINE_CHARACTERS = 2000
+"""Of a line that a search found: what is longer was not written by a person."""
+TEMPORARY_PREFIX = ".fanout-"
+"""Of a file that is not complete yet, beside its later place."""
+
+_uploads: dict[str, str] = {}
+
+
+def take_upload(arguments: dict[str, Any]) -> str | None:
+    """The path of the file that `arguments["upload"]` names; it belongs to the caller from now on."""
+    name = arguments.get("upload")
+    return None if name is None else _uploads.pop(name)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write everything to a blocking descriptor."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def remove_quietly(path: str) -> None:
+    """Remove a file that may be gone already."""
+    with suppress(OSError):
+        os.unlink(path)
+
+
+def _upload(arguments: dict[str, Any], payload: bytes) -> Reply:
+    """Append a part to the upload `id`, kept in `directory`; with `abort`, forget it."""
+    name, directory = str(arguments["id"]), str(arguments.get("directory", "/tmp"))  # noqa: S108 - our own tmpfs
+    if arguments.get("abort"):
+        remove_quietly(_uploads.pop(name, ""))
+        return {}, b""
+    path = _uploads.get(name)
+    flags = os.O_WRONLY | os.O_APPEND
+    if path is None:
+        os.makedirs(directory, exist_ok=True)
+        path = os.path.join(directory, f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}~")
+        flags |= os.O_CREAT | os.O_EXCL
+    descriptor = os.open(path, flags, 0o600)
+    _uploads[name] = path
+    try:
+        write_all(descriptor, payload)
+    finally:
+        os.close(descriptor)
+    return {}, b""
+
+
+def _read(arguments: dict[str, Any], _payload: bytes) -> Reply:
+    """At most `max_bytes` (and one chunk) from `offset`."""
+    path = arguments["path"]
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a FIFO must not block
+    try:
+        kind = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(kind):
+            raise OSError(errno.EISDIR if stat.S_ISDIR(kind) else errno.EINVAL, "not a file", path)
+        wanted, offset, parts = min(arguments["max_bytes"], wire.CHUNK_BYTES), arguments["offset"], []
+        while wanted > 0:
+            part = os.pread(descriptor, wanted, offset)
+            if not part:
+                break
+            parts.append(part)
+            wanted, offset = wanted - len(part), offset + len(part)
+        return {}, b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
+def _write(arguments: dict[str, Any], payload: bytes) -> Reply:
+    path, staged = arguments["path"], take_upload(arguments)
+    try:
+        create_only = bool(arguments.get("create_only"))
+        target = path if create_only else os.path.realpath(path)
+        if not os.path.basename(path):
+            raise IsADirectoryError(errno.EISDIR, "not a file name", path)
+        if create_only and os.path.lexists(path):  # also where nothing could be written anyway
+            raise FileExistsError(errno.EEXIST, "exists", path)
+        mode = _mode_for(target, arguments.get("mode"))
+        if staged is None:
+            directory = os.path.dirname(target)
+            os.makedirs(directory, exist_ok=True)
+            staged = os.path.join(directory, f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}~")
+            descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                write_all(descriptor, payload)
+            finally:
+                os.close(descriptor)
+        os.chmod(staged, mode)
+        if create_only:
+            os.link(staged, target)
+        else:
+            os.replace(staged, target)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
+    finally:
+        if staged is not None:
+            remove_quietly(staged)
+    return {}, b""
+
+
+def _mode_for(target: str, asked: int | None) -> int:
+    """The mode that the file at `target` is to have; PermissionError when it may not be written."""
+    try:
+        existing = os.stat(target).st_mode
+    except FileNotFoundError:
+        return 0o644 if asked is None else asked
+    if stat.S_ISREG(existing) and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, "not writable", target)
+    return stat.S_IMODE(existing) if asked is None else asked
+
+
+def _delete(arguments: dict[str, Any], _payload: bytes) -> Reply:
+    path = arguments["path"]
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
+        os.unlink(path)
+        return {}, b""
+    directories = [path]
+    for directory in directories:  # grows while it is walked; children come after their parents
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    directories.append(entry.path)
+                else:
+                    os.unlink(entry.path)
+    for directory in reversed(directories):
+        os.rmdir(directory)
+    return {}, b""
+
+
+def entry_record(path: str, status: os.stat_result) -> bytes:
+    """One path as a record `kind size modified mode path`; records are joined with NUL."""
+    mode = status.st_mode
+    kinds = ((stat.S_ISREG, b"f"), (stat.S_ISDIR, b"d"), (stat.S_ISLNK, b"l"))
+    kind = next((letter for matches, letter in kinds if matches(mode)), b"o")
+    return b"%s %d %.6f %o %s" % (
+        kind,
+        status.st_size,
+        status.st_mtime,
+        stat.S_IMODE(mode),
+        os.fsencode(path),
+    )
+
+
+def _stat(arguments: dict[str, Any], _payload: bytes) -> Reply:
+    return {}, entry_record(arguments["path"], os.lstat(arguments["path"]))
+
+
+def _list(arguments: dict[str, Any], _payload: bytes) -> Reply:
+    records = []
+    with os.scandir(arguments["path"]) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            try:
+                records.append(entry_record(entry.path, entry.stat(follow_symlinks=False)))
+            except FileNotFoundError:
+                continue  # deleted since it was listed
+    return {}, b"\0".join(records)
+
+
+def _files_below(root: str, deadline: float) -> Iterator[os.DirEntry[str] | None]:
+    """All files below a directory, `.git` directories left out; None, at the end, when the time is over."""
+    waiting = [root]
+    while waiting:
+        directory, below = waiting.pop(), []
+        try:
+            with os.scandir(directory) as entries:
+                names = sorted(entries, key=lambda entry: entry.name)
+        except OSError:
+            if directory == root:
+                raise
+            continue  # unreadable, or deleted meanwhile: the rest still counts
+        for entry in names:
+            if time.monotonic() > deadline:
+                yield None
+                return
+            if not entry.is_dir(follow_symlinks=False):
+                yield entry
+            elif entry.name != ".git":
+                below.append(entry.path)
+        waiting += reversed(below)
+
+
+def _walk(arguments: dict[str, Any], _payload: bytes) -> Reply:
+    records: list[bytes] = []
+    size, complete = 0, True
+    for entry in _files_below(arguments["path"], time.monotonic() + arguments["timeout_seconds"]):
+        if entry is None or len(records) >= arguments["max_entries"] or size > MAX_ANSWER_BYTES:
+            complete = False
+            break
+        try:
+            records.append(entry_record(entry.path, entry.stat(follow_symlinks=False)))
+        except FileNotFoundError:
+            continue  # deleted since it was listed
+        size += len(records[-1])
+    return {"complete": complete}, b"\0".join(records)
+
+
+class _Grep:
+    """One search: what it looks for, what it found, what is left of its budget."""
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        self.text = arguments["text"].encode("utf-8", "surrogateescape")
+        self.max_hits = arguments["max_hits"]
+        self.deadline = time.monotonic() + arguments["timeout_seconds"]
+        self.hits: list[list[Any]] = []
+        self.complete = b"\n" not in self.text  # no line holds a line break: nothing to look for
+        self._bytes = 0
+
+    def paths(self, path: str, only: list[str] | None) -> Iterator[str]:
+        if only is not None:
+            yield from only
+        elif not stat.S_ISDIR(os.stat(path).st_mode):
+            yield path
+        else:
+            for entry in _files_below(path, self.deadline):
+                if entry is None:
+                    self.complete = False
+                elif not entry.is_symlink():
+                    yield entry.path
+
+    def file(self, path: str) -> None:
+        """Collect one file's hits."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return
+            number = 1
+            for block in _blocks(file):
+                if number == 1 and b"\0" in block[:8192]:
+                    return
+                number = self._block(path, block, number)
+                if not self.complete:
+                    return
+
+    def _block(self, path: str, block: bytes, number: int) -> int:
+        """Collect a block's hits; the number of the line that follows it."""
+        at = 0
+        while self.complete:
+            found = block.find(self.text, at)
+            if found < 0:
+                break
+            number += block.count(b"\n", at, found)
+            begin, end = block.rfind(b"\n", 0, found) + 1, block.find(b"\n", found)
+            line = block[begin : end if end >= 0 else len(block)].rstrip(b"\r")
+            self._hit(path, number, line[: 4 * MAX_LINE_CHARACTERS])
+            at = end if end >= 0 else len(block)
+            if at >= len(block) - 1:
+                break
+            at, number = at + 1, number + 1
+        return number + block.count(b"\n", at)
+
+    def _hit(self, path: str, number: int, line: bytes) -> None:
+        if (
+            len(self.hits) >= self.max_hits
+            or self._bytes > MAX_ANSWER_BYTES
+            or time.monotonic() > self.deadline
+        ):
+            self.complete = False
+            return
+        self.hits.append([path, number, line.decode("utf-8", "replace")[:MAX_LINE_CHARACTERS]])
+        self._bytes += len(line) + len(path)
+
+
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
+    """A file in blocks that end with a line, or where a line is longer than a block, anywhere."""
+    rest = b""
+    while True:
+        data = file.read(wire.CHUNK_BYTES)
+        if not data:
+            break
+        block = rest + data
+        cut = block.rfind(b"\n") + 1 or (len(block) if len(block) >= wire.CHUNK_BYTES else 0)
+        rest = block[cut:]
+        if cut:
+            yield block[:cut]
+    if rest:
+        yield rest
+
+
+def _grep(arguments: dict[str, Any], _payload: bytes) -> Reply:
+    search = _Grep(arguments)
+    if not search.complete:
+        return {"complete": True}, wire.encode([])
+    for path in search.paths(arguments["path"], arguments.get("only")):
+        if time.monotonic() > search.deadline:
+            search.complete = False
+        if not search.complete:
+            break
+        try:
+            search.file(path)
+        except OSError:
+            continue  # unreadable, or deleted meanwhile
+    return {"complete": search.complete}, wire.encode(search.hits)
+
+
+OPERATIONS: dict[str, Operation] = {
+    "upload": _upload,
+    "read": _read,
+    "write": _write,
+    "stat": _stat,
+    "list": _list,
+}
+SLOW_OPERATIONS: dict[str, Operation] = {"delete": _delete, "walk": _walk, "grep": _grep}
+
+
+def forget_uploads() -> None:
+    """Remove what was uploaded and not used."""
+    for path in _uploads.values():
+        remove_quietly(path)

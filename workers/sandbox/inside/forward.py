@@ -1,0 +1,224 @@
+"""Streams of bytes between a sandbox's processes and the worker, carried as frames.
+
+Runs inside the sandbox: see `resident`, whose loop this uses. A stream is a tunnel; its number is never used
+again. There are two kinds:
+
+- The way out of a sandbox without a network: connections to a loopback port. Nothing listens until the worker
+  asks for it with the operation `listen`. What a process sends to the port then goes to the worker, which
+  decides what becomes of it (see `egress`). These have numbers above 0, given here.
+- Standard input and output of a live process (the operation `run` with a `tunnel`). These have numbers below
+  0, given by the worker, and begin without `open`.
+
+A frame names the tunnel and what happened to it:
+
+open        to the worker    a process has connected
+data        both             a payload, of at least one byte
+taken       both             so many `bytes` were passed on: as many more may be sent
+end         both             this side sends no more
+close       to the resident  deliver what is on its way, then the connection is over
+reset       both             the connection is broken; the resident delivers what is on its way, and resets it
+
+A tunnel that ended on this side stays until the worker closes it. Frames for one that is gone are ignored.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from functools import partial
+
+from workers.sandbox.inside import frames as wire
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
+if TYPE_CHECKING:
+    from typing import Any
+
+    from workers.sandbox.inside.resident import Loop
+
+PORT = 3128
+MAX_TUNNELS = 128
+"""Further connections wait in the kernel until one has ended."""
+WINDOW_BYTES = 128 << 10
+"""How much of one tunnel may be on its way in one direction; it bounds what either side must keep."""
+TAKEN_BYTES = WINDOW_BYTES // 4
+"""How much is passed on before the other side is told so."""
+CHUNK_BYTES = 32 << 10
+"""A tunnel's biggest piece: no command waits long behind it."""
+_RESET_AT_CLOSE = struct.pack("ii", 1, 0)
+
+
+class Connection:
+    """One process's connection to the port, or its standard input and output."""
+
+    def __init__(self, number: int, link: socket.socket) -> None:
+        self.number, self.link = number, link
+        self.descriptor = link.fileno()
+        self.credit = WINDOW_BYTES
+        """How much more may be sent to the worker."""
+        self.waiting = bytearray()
+        """What the process has not taken yet."""
+        self.taken = 0
+        """What it has taken and the worker has not been told of."""
+        self.is_heard = True
+        """The process may still send."""
+        self.is_ending = self.is_closing = self.is_broken = False
+
+
+class Forward:
+    """All tunnels, and the listening port where there is one."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._listener: socket.socket | None = None
+        self._connections: dict[int, Connection] = {}
+        self._last_number = 0
+        self._is_paused = False
+
+    def listen(self, port: int) -> int:
+        """From now on every connection to the port is a tunnel; the port, which 0 leaves open.
+
+        Raises:
+            OSError: the port cannot be had.
+        """
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(MAX_TUNNELS)
+        listener.setblocking(False)
+        self._listener = listener
+        self._watch_listener()
+        return int(listener.getsockname()[1])
+
+    def pair(self, number: int) -> int:
+        """Begin a tunnel to a process that is about to start; the descriptor that it gets."""
+        link, theirs = socket.socketpair()
+        link.setblocking(False)
+        connection = self._connections[number] = Connection(number, link)
+        self._watch(connection)
+        return theirs.detach()
+
+    def pause(self, paused: bool) -> None:
+        """Read no connection, or read them again: output of commands goes first."""
+        if paused != self._is_paused:
+            self._is_paused = paused
+            for connection in self._connections.values():
+                self._watch(connection)
+
+    def frame(self, number: int, event: str, payload: bytes, taken: int) -> None:
+        """Carry out a frame of the worker.
+
+        Raises:
+            FrameError: it is not of this protocol.
+        """
+        connection = self._connections.get(number)
+        if connection is None:
+            return
+        if event == "data":
+            connection.waiting += payload
+            if len(connection.waiting) > WINDOW_BYTES:
+                raise wire.FrameError("more than was asked for")
+        elif event == "taken":
+            connection.credit += taken
+        elif event == "end":
+            connection.is_ending = True
+        elif event in ("close", "reset"):
+            connection.is_closing, connection.is_broken = True, event == "reset"
+        else:
+            raise wire.FrameError("an unknown event")
+        self._deliver(connection)
+
+    def _watch_listener(self) -> None:
+        if self._listener is not None:
+            is_open = len(self._connections) < MAX_TUNNELS
+            handler = partial(self._on_connect, self._listener)
+            self._loop.watch(self._listener.fileno(), handler, select.POLLIN if is_open else 0)
+
+    def _on_connect(self, listener: socket.socket, _events: int) -> None:
+        try:
+            link, _address = listener.accept()
+        except OSError:  # it is gone again, or there is no descriptor left for it
+            return
+        link.setblocking(False)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._last_number += 1
+        connection = self._connections[self._last_number] = Connection(self._last_number, link)
+        self._send(connection, "open")
+        self._watch(connection)
+        self._watch_listener()
+
+    def _watch(self, connection: Connection) -> None:
+        reads = connection.is_heard and connection.credit > 0 and not self._is_paused
+        events = (select.POLLIN if reads else 0) | (select.POLLOUT if connection.waiting else 0)
+        if events:
+            self._loop.watch(connection.descriptor, partial(self._on_event, connection), events)
+        else:  # a broken connection would be reported again and again, whatever is asked for
+            self._loop.forget(connection.descriptor)
+
+    def _on_event(self, connection: Connection, events: int) -> None:
+        if events & select.POLLOUT:
+            self._deliver(connection)
+        elif connection.is_heard:  # also of a broken one, which says so
+            self._hear(connection)
+        else:
+            self._break(connection)
+
+    def _hear(self, connection: Connection) -> None:
+        if self._loop.is_behind:
+            return  # `pause` follows
+        try:
+            data = connection.link.recv(min(CHUNK_BYTES, connection.credit))
+        except BlockingIOError:
+            return
+        except OSError:
+            self._break(connection)
+            return
+        if data:
+            connection.credit -= len(data)
+            self._send(connection, "data", data)
+        else:
+            connection.is_heard = False
+            self._send(connection, "end")
+        self._watch(connection)
+
+    def _deliver(self, connection: Connection) -> None:
+        """Pass on what the process takes; then, if that was all, what else was asked for."""
+        try:
+            if connection.waiting:
+                sent = connection.link.send(connection.waiting)
+                del connection.waiting[:sent]
+                connection.taken += sent
+            if connection.is_ending and not connection.waiting:
+                connection.is_ending = False
+                connection.link.shutdown(socket.SHUT_WR)
+        except BlockingIOError:
+            pass
+        except OSError:
+            if connection.number > 0 or connection.is_closing or not connection.is_heard:
+                self._break(connection)
+                return
+            connection.waiting.clear()  # a process that has ended: its last output is still to be read
+        if connection.is_closing and not connection.waiting:
+            self._drop(connection)
+            return
+        if connection.taken >= TAKEN_BYTES:
+            self._loop.send({"tunnel": connection.number, "event": "taken", "bytes": connection.taken})
+            connection.taken = 0
+        self._watch(connection)
+
+    def _break(self, connection: Connection) -> None:
+        """The process's side is gone."""
+        self._send(connection, "reset")
+        self._drop(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        self._loop.forget(connection.descriptor)
+        if connection.is_broken:  # the process is to see that this is no proper end
+            connection.link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
+        connection.link.close()
+        del self._connections[connection.number]
+        self._watch_listener()
+
+    def _send(self, connection: Connection, event: str, payload: bytes = b"") -> None:
+        header: dict[str, Any] = {"tunnel": connection.number, "event": event}
+        self._loop.send(header, payload)

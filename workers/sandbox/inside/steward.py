@@ -1,0 +1,385 @@
+"""The steward: keeps the files of all jobs of one owner on one Docker engine.
+
+It runs in a container of its own, one for each worker process, as root over one volume and with no network.
+Workers reach it through its attach stream alone, so they need neither mounts nor root, and a remote engine
+works like a local one. Standard library only. The stewards of one owner share the volume:
+
+    code/<id>/                    what sandboxes run, mounted read-only into them
+    snapshots/<id>/tree           a snapshot, unpacked, never changed again
+    snapshots/<id>/bytes          its size; the file's time is the snapshot's last use
+    jobs/<job>/upper, work        the job's overlay on its snapshot: everything that it changed
+    jobs/<job>/tree, start_bytes  instead of these, a copy of the snapshot, where the engine mounts no overlay
+    jobs/<job>/snapshot           the id of its snapshot
+    tmp/                          uploads, half unpacked snapshots, what is being deleted
+"""
+
+from __future__ import annotations
+
+import compileall
+import fcntl
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from workers.sandbox.inside import change_scan, resident
+from workers.sandbox.inside import frames as wire
+from workers.sandbox.inside.files import take_upload
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer as ReadableBuffer
+
+    from workers.sandbox.inside.resident import Context, Reply, SlowOperation
+
+AGENT_ID = 10001
+"""The user and group that sandboxes run as; a snapshot's files belong to it."""
+
+EMPTY_SNAPSHOT = "empty"
+
+_BYTES_PER_ENTRY = 1024
+"""What an inode and a directory entry cost; without it ten million empty files would count as nothing."""
+
+_LEFTOVER_SECONDS = 24 * 3600.0
+"""What is unfinished and older than a day has been forgotten."""
+
+
+class UnusableArchive(Exception):
+    """The archive is damaged, or holds something that a snapshot may not hold."""
+
+
+class Store:
+    """The volume's files. Methods may run in threads and in several stewards at once."""
+
+    def __init__(self, root: Path, cache_bytes: int) -> None:
+        """`cache_bytes` bounds the unpacked snapshots that no job uses."""
+        self._root = root
+        self._cache_bytes = cache_bytes
+
+    def set_up(self, code: Path, code_id: str) -> None:
+        """Make the folders, put the resident's code in place, and clear what killed stewards left."""
+        self._root.chmod(0o700)
+        for folder in ("code", "snapshots", "jobs", "tmp"):
+            self._path(folder).mkdir(exist_ok=True)
+        if not self._path("code", code_id).exists():
+            fresh = self._scratch()
+            shutil.copytree(code, fresh)
+            compileall.compile_dir(fresh, quiet=2)  # or every start of a sandbox would do it
+            self._put_in_place(fresh, "code", code_id)
+        if not self._path("snapshots", EMPTY_SNAPSHOT).exists():
+            fresh = self._scratch()
+            fresh.mkdir()
+            (fresh / "bytes").write_text("0")
+            _make_agents_folder(fresh / "tree")
+            self._put_in_place(fresh, "snapshots", EMPTY_SNAPSHOT)
+        before = time.time() - _LEFTOVER_SECONDS
+        for leftover in self._path("tmp").iterdir():
+            if leftover.lstat().st_mtime < before:
+                _delete(leftover)
+
+    def prepare(self, job: str, snapshot: str, *, overlay: bool) -> str | None:
+        """Make a job's folders on a snapshot; those of an earlier attempt stay as they are.
+
+        The id of these files, which others that are made for the job do not have; None when the snapshot is
+        not unpacked here.
+        """
+        with self._locked():
+            base = self._path("snapshots", snapshot)
+            if not base.exists():
+                return None
+            os.utime(base / "bytes")
+            home = self._path("jobs", job)
+            complete = "upper" if overlay else "tree"
+            if (home / complete).exists():
+                return (home / "files").read_text() if (home / "files").exists() else ""
+            _delete(home)  # half made, or made for the other way
+            home.mkdir()
+            files = uuid.uuid4().hex
+            (home / "files").write_text(files)
+            (home / "snapshot").write_text(snapshot)
+            if overlay:
+                _make_agents_folder(home / "work")
+                _make_agents_folder(home / "upper")
+                return files
+        self._copy(base / "tree", home)
+        return files
+
+    def _copy(self, source: Path, home: Path) -> None:
+        """Give a job its own copy. Outside the lock: the snapshot is in use from here on, so it stays."""
+        copy = home / "tree.part"
+        subprocess.run(["cp", "-a", "--reflink=auto", "--", source, copy], check=True)  # noqa: S603, S607 - our paths
+        (home / "start_bytes").write_text(str(_used_bytes([copy])[0]))
+        copy.rename(home / "tree")
+
+    def unpack(self, snapshot: str, archive: Path) -> None:
+        """Unpack a snapshot's archive, once; makes room before, and deletes the archive.
+
+        Raises:
+            UnusableArchive: it is damaged, or has a member that is not a file, folder or symlink inside it.
+        """
+        fresh = self._scratch()
+        try:
+            fresh.mkdir()
+            _make_agents_folder(fresh / "tree")
+            unpack_archive(archive, fresh / "tree")
+            size = _used_bytes([fresh / "tree"])[0]
+            (fresh / "bytes").write_text(str(size))
+            with self._locked():
+                self._evict(self._cache_bytes - size)
+                self._put_in_place(fresh, "snapshots", snapshot)
+        finally:
+            archive.unlink(missing_ok=True)
+            _delete(fresh)
+
+    def _evict(self, keep_bytes: int) -> None:
+        """Delete snapshots that no job uses, least recently used first, until the rest fits."""
+        in_use = {EMPTY_SNAPSHOT} | {
+            reference.read_text() for reference in self._path("jobs").glob("*/snapshot")
+        }
+        sizes = {record.parent: int(record.read_text()) for record in self._path("snapshots").glob("*/bytes")}
+        total = sum(sizes.values())
+        for folder in sorted(sizes, key=lambda folder: (folder / "bytes").stat().st_mtime):
+            if total <= keep_bytes:
+                return
+            if folder.name not in in_use:
+                self._discard(folder)
+                total -= sizes[folder]
+
+    def before_and_after(self, job: str) -> tuple[Path, Path, bool]:
+        """A job's snapshot, what it made of it, and whether the latter is an overlay's upper layer."""
+        home = self._path("jobs", job)
+        before = self._path("snapshots", (home / "snapshot").read_text()) / "tree"
+        upper = home / "upper"
+        return (before, upper, True) if upper.exists() else (before, home / "tree", False)
+
+    def measure(self, jobs: Sequence[str]) -> dict[str, int]:
+        """How many bytes each of these jobs has added to its snapshot."""
+        homes = [home for home in (self._path("jobs", job) for job in jobs) if home.exists()]
+        trees = [home / ("upper" if (home / "upper").exists() else "tree") for home in homes]
+        return {
+            home.name: max(0, used - _number(home / "start_bytes"))
+            for home, used in zip(homes, _used_bytes(trees), strict=True)
+        }
+
+    def jobs(self) -> list[str]:
+        """The jobs that have files here."""
+        return sorted(home.name for home in self._path("jobs").iterdir())
+
+    def delete(self, job: str) -> bool:
+        """Delete a job's files; whether there were any."""
+        return self._discard(self._path("jobs", job))
+
+    def _discard(self, folder: Path) -> bool:
+        """Move a folder out of sight at once, then delete it."""
+        away = self._scratch()
+        try:
+            folder.rename(away)
+        except FileNotFoundError:
+            return False
+        _delete(away)
+        return True
+
+    def _put_in_place(self, fresh: Path, *place: str) -> None:
+        try:
+            fresh.rename(self._path(*place))
+        except OSError:  # another steward was first
+            _delete(fresh)
+
+    def _path(self, *parts: str) -> Path:
+        for part in parts:
+            if part in {"", ".", ".."} or "/" in part:
+                raise ValueError("a name of the store is one path component")
+        return self._root.joinpath(*parts)
+
+    def _scratch(self) -> Path:
+        return self._path("tmp", uuid.uuid4().hex)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One steward, and one thread of it, at a time."""
+        descriptor = os.open(self._path("lock"), os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def unpack_archive(archive: Path, target: Path) -> None:
+    """Unpack a plain tar into an empty folder, all of it owned by the agent.
+
+    Raises:
+        UnusableArchive: see `Store.unpack`.
+    """
+    links: list[tarfile.TarInfo] = []
+    try:
+        with tarfile.open(archive, "r:") as tar:
+            for member in tar:
+                path = target / _inside(member)
+                if member.issym():
+                    links.append(member)
+                elif member.isdir():
+                    _make_folders(path)
+                    _hand_over(path, member)
+                elif member.isreg() and not member.issparse():
+                    _unpack_file(tar, member, path)
+                else:
+                    raise UnusableArchive("it has a member that is not a file, a folder or a symlink")
+        # Links come last, so that no member can be written through one.
+        for member in links:
+            path = target / _inside(member)
+            if any((target / folder).is_symlink() for folder in path.relative_to(target).parents):
+                raise UnusableArchive("it has a member below a symlink")
+            _make_folders(path.parent)
+            path.symlink_to(member.linkname)
+            os.lchown(path, AGENT_ID, AGENT_ID)
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        raise UnusableArchive(f"it is damaged ({type(error).__name__})") from error
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise UnusableArchive("it has two members at one path") from error
+
+
+def _inside(member: tarfile.TarInfo) -> str:
+    if member.name.startswith("/") or ".." in member.name.split("/"):
+        raise UnusableArchive("it has a member outside its root")
+    return member.name
+
+
+def _unpack_file(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+    source = tar.extractfile(member)
+    if source is None:
+        raise UnusableArchive("it has a member without content")
+    _make_folders(path.parent)
+    with path.open("xb") as file:
+        shutil.copyfileobj(source, file, 1024 * 1024)
+        if file.tell() != member.size:
+            raise UnusableArchive("it ends early")
+    _hand_over(path, member)
+
+
+def _hand_over(path: Path, member: tarfile.TarInfo) -> None:
+    path.chmod(member.mode & 0o777)
+    os.utime(path, (member.mtime, member.mtime))
+    os.chown(path, AGENT_ID, AGENT_ID)
+
+
+def _make_folders(path: Path) -> None:
+    """Make a folder and those above it that no member names."""
+    if not path.exists():
+        _make_folders(path.parent)
+        _make_agents_folder(path)
+
+
+def _make_agents_folder(path: Path) -> None:
+    path.mkdir(mode=0o755)
+    os.chown(path, AGENT_ID, AGENT_ID)
+
+
+def _used_bytes(trees: Sequence[Path]) -> list[int]:
+    """What each tree takes on the disk. `du` also gets through paths that are too long for Python."""
+    if not trees:
+        return []
+    blocks, entries = (_du(option, trees) for option in ("--block-size=1", "--inodes"))
+    return [size + count * _BYTES_PER_ENTRY for size, count in zip(blocks, entries, strict=True)]
+
+
+def _du(option: str, trees: Sequence[Path]) -> list[int]:
+    answer = subprocess.run(  # noqa: S603 - our own paths
+        ["du", "--summarize", "--null", option, "--", *trees],  # noqa: S607 - as installed in the image
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False,  # files vanish while it counts
+    )  # fmt: skip
+    found = {}
+    for line in answer.stdout.split(b"\0"):
+        number, _, path = line.partition(b"\t")
+        if path:
+            found[os.fsdecode(path)] = int(number)
+    return [found.get(str(tree), 0) for tree in trees]
+
+
+def _delete(path: Path) -> None:
+    """Delete a tree of any depth; nothing there is fine."""
+    subprocess.run(["rm", "-rf", "--", path], check=True)  # noqa: S603, S607 - our own paths, as installed
+
+
+def _number(file: Path) -> int:
+    try:
+        return int(file.read_text())
+    except FileNotFoundError:
+        return 0
+
+
+def _operations(store: Store) -> dict[str, SlowOperation]:
+    """What the worker may ask for; `workers.sandbox.docker.steward_client` is the other end."""
+
+    def prepare(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
+        files = store.prepare(arguments["job"], arguments["snapshot"], overlay=arguments["overlay"])
+        return {"files": files}, b""
+
+    def unpack(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
+        try:
+            store.unpack(arguments["snapshot"], Path(take_upload(arguments) or os.devnull))
+        except UnusableArchive as error:
+            raise resident.Refused("UnusableArchive", str(error)) from error
+        return {}, b""
+
+    def bundle(context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
+        _send_bundle(store, arguments["job"], context)
+        return {}, b""
+
+    def measure(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
+        return {"bytes": store.measure(arguments["jobs"])}, b""
+
+    def jobs(_context: Context, _arguments: dict[str, Any], _payload: bytes) -> Reply:
+        return {"jobs": store.jobs()}, b""
+
+    def delete(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
+        return {"deleted": store.delete(arguments["job"])}, b""
+
+    return {
+        "prepare": prepare,
+        "unpack": unpack,
+        "bundle": bundle,
+        "measure": measure,
+        "jobs": jobs,
+        "delete": delete,
+    }
+
+
+class _Chunks(io.RawIOBase):
+    """A file whose content goes to the client while it is written, in pieces that fit into a frame."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__()
+        self._context = context
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: ReadableBuffer) -> int:
+        view = memoryview(data)
+        for at in range(0, len(view), wire.CHUNK_BYTES):
+            self._context.send_chunk(bytes(view[at : at + wire.CHUNK_BYTES]))
+        return len(view)
+
+
+def _send_bundle(store: Store, job: str, context: Context) -> None:
+    before, after, is_overlay = store.before_and_after(job)
+    scan = change_scan.scan_upper if is_overlay else change_scan.scan_trees
+    with io.BufferedWriter(_Chunks(context), wire.CHUNK_BYTES) as out:
+        change_scan.write_bundle(out, before, after, scan(before, after))
+
+
+def main() -> NoReturn:
+    """Serve one worker. Arguments: the volume's folder, the cache's bytes, the resident's code and its id."""
+    root, cache_bytes, code, code_id = sys.argv[1:]
+    store = Store(Path(root), int(cache_bytes))
+    store.set_up(Path(code), code_id)
+    resident.SLOW_OPERATIONS.update(_operations(store))
+    resident.main(reap_orphans=False)

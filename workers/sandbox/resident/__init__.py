@@ -1,0 +1,1 @@
+"""The worker's end of the stream to a resident."""

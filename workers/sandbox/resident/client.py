@@ -1,0 +1,329 @@
+"""The worker's end of a resident's stream: requests and their answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import itertools
+import os
+from collections.abc import AsyncIterable, Awaitable, Callable
+from typing import Any, Protocol
+
+from orchestrator.jobs.failures import SandboxFailure
+from workers.sandbox.errors import SandboxDied
+from workers.sandbox.inside import frames as wire
+from workers.sandbox.resident.sandbox import ResidentSandbox
+
+__all__ = ["ByteStream", "OperationFailed", "ResidentClient", "ResidentSandbox"]
+
+DEFAULT_ANSWER_SECONDS = 120.0
+"""How long a request may go unanswered before the sandbox counts as dead."""
+
+MAX_QUEUED_FRAMES = 100_000
+"""A command that writes byte by byte makes a small frame of each; a hostile stream may not go on forever."""
+
+_Frame = tuple[dict[str, Any], bytes]
+
+
+class ByteStream(Protocol):
+    """Both directions of a connection; every method may raise OSError."""
+
+    async def read(self) -> bytes:
+        """What has arrived, at least one byte; empty at the end."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Send everything; waits while the peer is behind."""
+        ...
+
+    async def close(self) -> None:
+        """Close both directions."""
+        ...
+
+
+class Tunnelling(Protocol):
+    """Whoever takes the frames of tunnels: see `resident_forward`."""
+
+    def receive(self, header: dict[str, Any], payload: bytes) -> None:
+        """A frame has come. Must not wait; FrameError means that the sandbox is not to be trusted."""
+        ...
+
+    def abandon(self) -> None:
+        """The sandbox is dead."""
+        ...
+
+
+class OperationFailed(SandboxFailure):
+    """The resident refused or failed an operation; `kind` says how."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class ResidentClient:
+    """Sends requests to a resident; any number of them at once.
+
+    After the stream's end, a malformed frame or an answer that does not come, every pending and every later
+    request raises `SandboxDied`.
+    """
+
+    def __init__(self, stream: ByteStream, *, ttl_seconds: float | None = None) -> None:
+        """`ttl_seconds`: the resident's `FANOUT_RESIDENT_TTL`, if it has one; it hears a ping in time."""
+        self._stream = stream
+        self._ttl_seconds = ttl_seconds
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, asyncio.Queue[_Frame | SandboxDied]] = {}
+        self._outgoing: asyncio.Queue[bytes] = asyncio.Queue(maxsize=4)
+        self._ready = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._tunnels: Tunnelling | None = None
+        self._own_tunnels: dict[int, Callable[[dict[str, Any], bytes], None]] = {}
+        self._death: str | None = None
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether every further request fails."""
+        return self._death is not None
+
+    async def start(self, timeout_seconds: float) -> None:
+        """Wait until the resident is there.
+
+        Raises:
+            SandboxDied: it ended, or did not come in time.
+        """
+        self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._transmit())]
+        try:
+            await asyncio.wait_for(self._ready.wait(), timeout_seconds)
+        except TimeoutError:
+            self.mark_dead(f"the sandbox did not start within {timeout_seconds:g} s")
+        self._raise_if_dead()
+        if self._ttl_seconds is not None:
+            self._tasks.append(asyncio.create_task(self._keep_alive(self._ttl_seconds)))
+
+    async def close(self) -> None:
+        """Close the stream, which ends the resident and everything in its sandbox."""
+        self.mark_dead("the sandbox is closed")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with contextlib.suppress(OSError):
+            await self._stream.close()
+
+    def mark_dead(self, reason: str) -> None:
+        """Fail every pending and every later request with `SandboxDied(reason)`; the first reason counts."""
+        if self._death is None:
+            self._death = reason
+        for answers in self._pending.values():
+            answers.put_nowait(SandboxDied(self._death))
+        if self._tunnels is not None:
+            self._tunnels.abandon()
+        self._ready.set()
+
+    async def listen(self, port: int, tunnels: Tunnelling) -> int:
+        """Have the resident listen on a loopback port, 0 for any; the port. What connects is a tunnel.
+
+        Raises:
+            OSError: the port cannot be had.
+            SandboxFailure: as `request` does.
+        """
+        self._tunnels = tunnels
+        result, _ = await self.request("listen", {"port": port})
+        return int(result["port"])
+
+    def begin_tunnel(self, receive: Callable[[dict[str, Any], bytes], None]) -> int:
+        """The number of a tunnel to a process that is about to be started; its frames go to `receive`."""
+        number = -next(self._numbers)
+        self._own_tunnels[number] = receive
+        return number
+
+    async def close_tunnel(self, number: int) -> None:
+        """The end of a tunnel that `begin_tunnel` gave."""
+        del self._own_tunnels[number]
+        with contextlib.suppress(SandboxDied):
+            await self.send_tunnel(number, "close")
+
+    async def send_tunnel(self, number: int, event: str, payload: bytes = b"", taken: int = 0) -> None:
+        """Send a frame of a tunnel; waits while the resident is behind.
+
+        Raises:
+            SandboxDied: the resident is gone.
+        """
+        self._raise_if_dead()
+        header = {"op": "tunnel", "target": number, "event": event, "bytes": taken}
+        await self._enqueue(_pack(header, payload))
+
+    async def request(
+        self,
+        op: str,
+        arguments: dict[str, Any],
+        payload: bytes = b"",
+        on_chunk: Callable[[bytes], Awaitable[None]] | None = None,
+        *,
+        timeout_seconds: float | None = DEFAULT_ANSWER_SECONDS,
+        stop_seconds: float = 0.0,
+    ) -> tuple[dict[str, Any], bytes]:
+        """Have an operation carried out; its result and payload.
+
+        Args:
+            op: the operation's name.
+            arguments: what it takes.
+            payload: at most `wire.MAX_PAYLOAD_BYTES`; more goes through `upload`.
+            on_chunk: receives the parts that come before the reply, in order; the resident waits for it.
+            timeout_seconds: how long without a frame for it the sandbox counts as alive; None: forever.
+            stop_seconds: how long a cancelled caller waits until the operation has ended.
+
+        Raises:
+            OSError: of the right subclass, when the operation met one in the sandbox.
+            OperationFailed: the operation refused.
+            SandboxDied: the resident is gone, or became so.
+        """
+        self._raise_if_dead()
+        number = next(self._numbers)
+        frame = _pack({"id": number, "op": op, "arguments": arguments}, payload)
+        answers = self._pending[number] = asyncio.Queue()
+        replied = False
+        try:
+            await self._enqueue(frame)
+            while not replied:
+                header, data = await self._next_frame(answers, timeout_seconds)
+                replied = "more" not in header
+                if not replied:
+                    if on_chunk is not None:
+                        await on_chunk(data)
+                    await self._enqueue(_pack({"op": "credit", "target": number}))
+        finally:
+            if not (replied or self.is_dead):
+                await self._abandon(number, answers, stop_seconds)
+            del self._pending[number]
+        return _result(header), data
+
+    async def upload(self, source: bytes | AsyncIterable[bytes], directory: str) -> str:
+        """Send a big content into a temporary file in `directory`; what to give an operation as `upload`."""
+        name = f"{next(self._numbers)}"
+        try:
+            async for chunk in _chunks(source):
+                await self.request("upload", {"id": name, "directory": directory}, chunk)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                await self.request("upload", {"id": name, "abort": True}, timeout_seconds=1.0)
+            raise
+        return name
+
+    def _raise_if_dead(self) -> None:
+        if self._death is not None:
+            raise SandboxDied(self._death)
+
+    async def _enqueue(self, frame: bytes) -> None:
+        """Queue a frame; it is sent whole even when the caller is cancelled."""
+        await self._outgoing.put(frame)
+        self._raise_if_dead()
+
+    async def _next_frame(
+        self, answers: asyncio.Queue[_Frame | SandboxDied], timeout_seconds: float | None
+    ) -> _Frame:
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                answer = await answers.get()
+        except TimeoutError:
+            self.mark_dead(f"the sandbox did not answer within {timeout_seconds:g} s")
+            answer = await answers.get()
+        if isinstance(answer, SandboxDied):
+            raise answer
+        return answer
+
+    async def _abandon(
+        self, number: int, answers: asyncio.Queue[_Frame | SandboxDied], stop_seconds: float
+    ) -> None:
+        """Tell the resident that nobody waits any more; see the operation's end when there is time."""
+        with contextlib.suppress(TimeoutError, SandboxFailure):
+            async with asyncio.timeout(max(stop_seconds, 1.0)):
+                await self._enqueue(_pack({"op": "cancel", "target": number}))
+                while stop_seconds > 0 and "more" in (await self._next_frame(answers, None))[0]:
+                    pass
+
+    async def _receive(self) -> None:
+        frames = wire.FrameReader()
+        try:
+            while data := await self._stream.read():
+                for header, payload in frames.feed(data):
+                    self._dispatch(header, payload)
+            self.mark_dead("the sandbox is gone: its stream ended")
+        except (OSError, EOFError) as error:
+            self.mark_dead(f"the sandbox is gone: its stream broke ({type(error).__name__})")
+        except wire.FrameError:
+            self.mark_dead("the sandbox sent something that is no answer")
+
+    def _dispatch(self, header: dict[str, Any], payload: bytes) -> None:
+        if header.get("ready") is True:
+            self._ready.set()
+            return
+        if "tunnel" in header and self._on_tunnel(header, payload):
+            return
+        number = header.get("id")
+        if not isinstance(number, int):
+            raise wire.FrameError("a frame without an id")
+        answers = self._pending.get(number)
+        if answers is None:
+            return  # its caller no longer waits
+        if answers.qsize() > MAX_QUEUED_FRAMES:
+            raise wire.FrameError("more parts than were asked for")
+        answers.put_nowait((header, payload))
+
+    def _on_tunnel(self, header: dict[str, Any], payload: bytes) -> bool:
+        """Hand a tunnel's frame to whom it belongs; False when nobody may have asked for one."""
+        number = header["tunnel"]
+        if type(number) is int and number < 0:
+            receive = self._own_tunnels.get(number)
+            if receive is not None:  # else it has just been closed
+                receive(header, payload)
+            return True
+        if self._tunnels is not None:
+            self._tunnels.receive(header, payload)
+        return self._tunnels is not None
+
+    async def _transmit(self) -> None:
+        try:
+            while True:
+                await self._stream.write(await self._outgoing.get())
+        except OSError as error:
+            self.mark_dead(f"the sandbox is gone: its stream broke ({type(error).__name__})")
+            while True:  # nobody may wait for a place in the queue
+                await self._outgoing.get()
+
+    async def _keep_alive(self, ttl_seconds: float) -> None:
+        with contextlib.suppress(SandboxFailure):
+            while True:
+                await asyncio.sleep(ttl_seconds / 3)
+                await self.request("ping", {}, timeout_seconds=max(ttl_seconds, 10.0))
+
+
+def _pack(header: dict[str, Any], payload: bytes = b"") -> bytes:
+    try:
+        return wire.pack_frame(header, payload)
+    except UnicodeEncodeError as error:  # no file of the sandbox can have that name
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from error
+
+
+def _result(header: dict[str, Any]) -> dict[str, Any]:
+    """A reply's result, or what it says went wrong."""
+    if "errno" in header:
+        raise OSError(header["errno"], os.strerror(header["errno"]), header.get("path"))
+    if "refused" in header:
+        raise OperationFailed(str(header["refused"]), str(header.get("message", "")))
+    result = header.get("result")
+    if not isinstance(result, dict):
+        raise SandboxDied("the sandbox sent something that is no answer")
+    return result
+
+
+async def _chunks(source: bytes | AsyncIterable[bytes]) -> AsyncIterable[bytes]:
+    """The parts of a content, none above the size of a chunk."""
+    if isinstance(source, bytes):
+        for at in range(0, len(source), wire.CHUNK_BYTES):
+            yield source[at : at + wire.CHUNK_BYTES]
+    else:
+        async for part in source:
+            for at in range(0, len(part), wire.CHUNK_BYTES):
+                yield part[at : at + wire.CHUNK_BYTES]

@@ -1,0 +1,28 @@
+"""What a sandbox needs of this package's code, as files to put into it.
+
+The folder `workers/sandbox/inside` keeps its place in the package, so that its modules import each other
+inside as they do here. In a folder, the code is started with `python3 -ISB FOLDER` (which runs its
+`__main__.py`).
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+
+INSIDE = "workers/sandbox/inside"
+"""Stdlib-only, Python 3.8 or later, nothing that python3-minimal lacks."""
+
+
+def code_files(main_module: str = "resident") -> dict[str, bytes]:
+    """Relative path and content of each file.
+
+    Args:
+        main_module: a module of `workers.sandbox.inside` whose `main()` is run.
+    """
+    package = resources.files(INSIDE.replace("/", "."))
+    files = {
+        f"{INSIDE}/{file.name}": file.read_bytes() for file in package.iterdir() if file.name.endswith(".py")
+    }
+    files["workers/__init__.py"] = files["workers/sandbox/__init__.py"] = b""
+    files["__main__.py"] = f"from workers.sandbox.inside.{main_module} import main\nmain()\n".encode()
+    return files

@@ -1,0 +1,179 @@
+"""A sandbox made of a resident's operations."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from pathlib import PurePosixPath
+from typing import Any, Protocol
+
+from workers.sandbox.inside import commands as resident_commands
+from workers.sandbox.inside import frames as wire
+from workers.sandbox.protocol import (
+    Command,
+    CommandResult,
+    EntryKind,
+    FileEntry,
+    GrepHit,
+    Grepped,
+    OutputSink,
+    Walked,
+)
+
+STOP_SECONDS = resident_commands.GRACE_SECONDS + 2.0
+"""How long a cancelled caller waits until its command is dead."""
+
+_KINDS: dict[bytes, EntryKind] = {b"f": "file", b"d": "directory", b"l": "symlink", b"o": "other"}
+
+
+class Requests(Protocol):
+    """Whoever carries out the operations of `resident_files` and `resident_commands`."""
+
+    async def request(
+        self,
+        op: str,
+        arguments: dict[str, Any],
+        payload: bytes = b"",
+        on_chunk: Callable[[bytes], Awaitable[None]] | None = None,
+        *,
+        timeout_seconds: float | None = ...,
+        stop_seconds: float = ...,
+    ) -> tuple[dict[str, Any], bytes]:
+        """See `ResidentClient.request`."""
+        ...
+
+    async def upload(self, source: bytes | AsyncIterable[bytes], directory: str) -> str:
+        """See `ResidentClient.upload`."""
+        ...
+
+
+class ResidentSandbox:
+    """The commands and file operations of a `Sandbox`, carried out by a resident; providers add `changes`."""
+
+    def __init__(self, client: Requests) -> None:
+        self._client = client
+
+    async def run(self, command: Command, on_output: OutputSink | None = None) -> CommandResult:
+        """See `Sandbox.run`. At most `resident_commands.MAX_OUTPUT_BYTES` are kept."""
+        return await self._run(command, on_output)
+
+    async def _run_live(self, command: Command, tunnel: int, on_errors: OutputSink) -> CommandResult:
+        """Run a command without a time limit, its input and output a tunnel of that number."""
+        endless = dataclasses.replace(command, stdin=b"", timeout_seconds=math.inf, merge_stderr=False)
+        return await self._run(endless, on_errors, tunnel=tunnel)
+
+    async def _run(self, command: Command, on_output: OutputSink | None, **more: int) -> CommandResult:
+        arguments: dict[str, Any] = {
+            "argv": command.argv if isinstance(command.argv, str) else list(command.argv),
+            "cwd": command.cwd,
+            "env": dict(command.env),
+            "timeout_seconds": float(command.timeout_seconds),
+            "max_output_bytes": command.max_output_bytes,
+            "merge_stderr": command.merge_stderr,
+            "stream": on_output is not None,
+            **more,
+        }
+        stdin = command.stdin
+        if len(stdin) > wire.CHUNK_BYTES:
+            arguments["upload"], stdin = await self._client.upload(stdin, "/tmp"), b""  # noqa: S108 - the sandbox's own
+        result, data = await self._client.request(
+            "run",
+            arguments,
+            stdin,
+            on_output,
+            timeout_seconds=command.timeout_seconds + resident_commands.GRACE_SECONDS + 30.0,
+            stop_seconds=STOP_SECONDS,
+        )
+        return CommandResult(
+            exit_code=int(result["exit_code"]),
+            output=data[: result["output_bytes"]],
+            error_output=data[result["output_bytes"] :],
+            total_bytes=int(result["total_bytes"]),
+            timed_out=bool(result["timed_out"]),
+            out_of_memory=bool(result["out_of_memory"]),
+            seconds=float(result["seconds"]),
+        )
+
+    async def read(self, path: str, offset: int = 0, max_bytes: int | None = None) -> bytes:
+        """See `Sandbox.read`."""
+        parts: list[bytes] = []
+        wanted = max_bytes
+        while True:
+            size = wire.CHUNK_BYTES if wanted is None else min(wanted, wire.CHUNK_BYTES)
+            arguments = {"path": path, "offset": offset, "max_bytes": size}
+            _, data = await self._client.request("read", arguments)
+            parts.append(data)
+            offset += len(data)
+            wanted = None if wanted is None else wanted - len(data)
+            if len(data) < wire.CHUNK_BYTES or wanted == 0:
+                return b"".join(parts)
+
+    async def write(
+        self, path: str, data: bytes, *, create_only: bool = False, mode: int | None = None
+    ) -> None:
+        """See `Sandbox.write`."""
+        arguments: dict[str, Any] = {"path": path, "create_only": create_only, "mode": mode}
+        if len(data) > wire.CHUNK_BYTES:
+            arguments["upload"], data = await self._client.upload(data, str(PurePosixPath(path).parent)), b""
+        await self._client.request("write", arguments, data)
+
+    async def delete(self, path: str) -> None:
+        """See `Sandbox.delete`."""
+        await self._client.request("delete", {"path": path})
+
+    async def stat(self, path: str) -> FileEntry:
+        """See `Sandbox.stat`."""
+        _, data = await self._client.request("stat", {"path": path})
+        return _entries(data)[0]
+
+    async def list(self, path: str) -> tuple[FileEntry, ...]:
+        """See `Sandbox.list`."""
+        _, data = await self._client.request("list", {"path": path})
+        return _entries(data)
+
+    async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walked:
+        """See `Sandbox.walk`."""
+        arguments = {"path": path, "max_entries": max_entries, "timeout_seconds": float(timeout_seconds)}
+        result, data = await self._client.request("walk", arguments)
+        entries = tuple(sorted(_entries(data), key=lambda entry: entry.path))
+        return Walked(entries=entries, complete=bool(result["complete"]))
+
+    async def grep(
+        self,
+        text: str,
+        path: str,
+        *,
+        only: Sequence[str] | None = None,
+        max_hits: int,
+        timeout_seconds: float,
+    ) -> Grepped:
+        """See `Sandbox.grep`."""
+        arguments = {
+            "text": text,
+            "path": path,
+            "only": None if only is None else list(only),
+            "max_hits": max_hits,
+            "timeout_seconds": float(timeout_seconds),
+        }
+        result, data = await self._client.request("grep", arguments)
+        hits = (GrepHit(path=path, line_number=number, line=line) for path, number, line in wire.decode(data))
+        return Grepped(hits=tuple(hits), complete=bool(result["complete"]))
+
+
+def _entries(data: bytes) -> tuple[FileEntry, ...]:
+    """What `resident_files.entry_record` made."""
+    entries = []
+    for record in data.split(b"\0") if data else ():
+        kind, size, modified, mode, path = record.split(b" ", 4)
+        entries.append(
+            FileEntry(
+                path=os.fsdecode(path),
+                kind=_KINDS[kind],
+                size_bytes=int(size),
+                modified_at=float(modified),
+                mode=int(mode, 8),
+            )
+        )
+    return tuple(entries)

@@ -1,0 +1,181 @@
+"""The worker's end of a resident's tunnels: connections that a job's processes made to a loopback port.
+
+The frames are described in `resident_forward`. What comes through them is a job's doing and is bounded here,
+whatever the resident was supposed to keep to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+
+from workers.sandbox.errors import SandboxDied
+from workers.sandbox.inside import frames as wire
+from workers.sandbox.inside.forward import CHUNK_BYTES, MAX_TUNNELS, TAKEN_BYTES, WINDOW_BYTES
+from workers.sandbox.resident.client import ResidentClient
+
+log = structlog.get_logger(__name__)
+
+LINE_BYTES = 16 << 10
+"""The longest text that `Tunnel.read_until` looks through."""
+
+_MOST_OPEN = 2 * MAX_TUNNELS
+"""A tunnel that both sides close at the same time is here a little longer than there."""
+
+
+class TunnelBroken(Exception):
+    """The connection did not end in order: there is nobody to answer."""
+
+
+class Tunnel:
+    """One connection. `read` what the process sends, `write` what it gets."""
+
+    def __init__(self, number: int, send: Callable[[int, str, bytes, int], Awaitable[None]]) -> None:
+        self.number = number
+        self._send = send
+        self._incoming = asyncio.StreamReader(limit=LINE_BYTES)
+        self._unread = 0
+        """What has come and was not read; with what was read and not reported it is at most a window."""
+        self._unreported = 0
+        self._credit = WINDOW_BYTES
+        self._has_credit = asyncio.Event()
+        self._has_credit.set()
+        self._has_ended = False
+
+    async def read(self, most: int = CHUNK_BYTES) -> bytes:
+        """The next bytes, at least one; empty when the process sends no more."""
+        return await self._took(await self._incoming.read(most))
+
+    async def read_until(self, end: bytes) -> bytes:
+        """Everything up to `end`, which is included.
+
+        Raises:
+            LimitOverrunError: it does not come within `LINE_BYTES`.
+            IncompleteReadError: the process sends no more.
+        """
+        return await self._took(await self._incoming.readuntil(end))
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes to the process; waits while it does not take them."""
+        rest = memoryview(data)
+        while rest:
+            await self._has_credit.wait()
+            part = rest[: min(self._credit, CHUNK_BYTES)]
+            rest = rest[len(part) :]
+            self._credit -= len(part)
+            if self._credit == 0:
+                self._has_credit.clear()
+            await self._send(self.number, "data", bytes(part), 0)
+
+    async def end(self) -> None:
+        """Send no more: the process reads the end when it has read the rest."""
+        await self._send(self.number, "end", b"", 0)
+
+    async def _took(self, data: bytes) -> bytes:
+        self._unread -= len(data)
+        self._unreported += len(data)
+        if self._unreported >= TAKEN_BYTES:
+            taken, self._unreported = self._unreported, 0
+            await self._send(self.number, "taken", b"", taken)
+        return data
+
+    def receive(self, event: str, payload: bytes, taken: int) -> None:
+        """Take in a frame.
+
+        Raises:
+            FrameError: it breaks the rules.
+        """
+        if event == "data" and payload and not self._has_ended:
+            self._unread += len(payload)
+            if self._unread + self._unreported > WINDOW_BYTES:
+                raise wire.FrameError("a tunnel sent more than it was asked for")
+            self._incoming.feed_data(payload)
+        elif event == "end" and not self._has_ended:
+            self._has_ended = True
+            self._incoming.feed_eof()
+        elif event == "taken" and 0 < taken <= WINDOW_BYTES - self._credit:
+            self._credit += taken
+            self._has_credit.set()
+        else:
+            raise wire.FrameError("a tunnel's event is out of order")
+
+    def break_off(self) -> None:
+        """Nothing more comes from the process; what has come can still be read."""
+        if not self._has_ended:
+            self._has_ended = True
+            self._incoming.feed_eof()
+
+
+class Tunnels:
+    """All tunnels of one sandbox; each is served by a task, which ends with it."""
+
+    def __init__(self, client: ResidentClient, serve: Callable[[Tunnel], Awaitable[None]]) -> None:
+        """`serve` is called with each tunnel. When it returns the tunnel is closed, when it raises reset."""
+        self._client = client
+        self._serve = serve
+        self._last_number = 0
+        self._is_over = False
+        self._open: dict[int, tuple[Tunnel, asyncio.Task[None]]] = {}
+        self._turn = asyncio.Lock()
+        """One tunnel's frame at a time: a command's request waits behind that one, not behind all."""
+
+    async def listen(self, port: int) -> int:
+        """Begin; the port inside the sandbox. See `ResidentClient.listen`."""
+        return await self._client.listen(port, self)
+
+    async def close(self) -> None:
+        """End every tunnel."""
+        tasks = [task for _, task in self._open.values()]
+        self.abandon()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def abandon(self) -> None:
+        """See `Tunnelling`."""
+        self._is_over = True
+        for _, task in self._open.values():
+            task.cancel()
+
+    def receive(self, header: dict[str, Any], payload: bytes) -> None:
+        """See `Tunnelling`."""
+        number, event, taken = header["tunnel"], header.get("event"), header.get("bytes", 0)
+        if type(number) is not int or type(event) is not str or type(taken) is not int:
+            raise wire.FrameError("a tunnel's frame is malformed")
+        if event == "open":
+            self._begin(number)
+        elif number in self._open:
+            tunnel, task = self._open[number]
+            if event == "reset":
+                task.cancel()
+            else:
+                tunnel.receive(event, payload, taken)
+
+    def _begin(self, number: int) -> None:
+        if number <= self._last_number or len(self._open) >= _MOST_OPEN:
+            raise wire.FrameError("a tunnel that may not be opened")
+        self._last_number = number
+        if self._is_over:
+            return
+        tunnel = Tunnel(number, self._send)
+        task = asyncio.create_task(self._run(tunnel))
+        self._open[number] = (tunnel, task)
+        task.add_done_callback(lambda _task: self._open.pop(number))
+
+    async def _run(self, tunnel: Tunnel) -> None:
+        event = "close"
+        try:
+            await self._serve(tunnel)
+        except (TunnelBroken, OSError, EOFError, SandboxDied):
+            event = "reset"
+        except Exception as error:  # noqa: BLE001 - a fault in serving one is to end that one
+            log.error("tunnel failed", error=type(error).__name__)  # noqa: TRY400 - a trace could hold what was sent
+            event = "reset"
+        with contextlib.suppress(SandboxDied):
+            await self._send(tunnel.number, event, b"", 0)
+
+    async def _send(self, number: int, event: str, payload: bytes, taken: int) -> None:
+        async with self._turn:
+            await self._client.send_tunnel(number, event, payload, taken)

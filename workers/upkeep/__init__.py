@@ -1,0 +1,1 @@
+"""A worker's background loops: reaper, retention, watchdog, warm-up."""

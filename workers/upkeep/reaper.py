@@ -1,0 +1,67 @@
+"""The reaper: takes back what died without saying so. Every worker runs one; they do not mind each other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import structlog
+
+from orchestrator.jobs.failures import JobFailure
+from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.admission import Admission
+from orchestrator.jobs.store.ledger import Ledger
+from workers.sandbox.protocol import SandboxProvider
+
+log = structlog.get_logger(__name__)
+
+LEFTOVERS_SECONDS = 5.0
+"""How often containers and folders are looked through: all are gone 30 s after their job's end."""
+LEFTOVERS_PAUSE_SECONDS = 1.0
+"""At the least between two rounds, also when jobs end without their worker."""
+
+
+class Reaper:
+    """Puts lapsed jobs back, sends what has room, and removes what ended jobs left behind."""
+
+    def __init__(
+        self, ledger: Ledger, admission: Admission, provider: SandboxProvider, *, interval_seconds: float
+    ) -> None:
+        self._ledger = ledger
+        self._admission = admission
+        self._provider = provider
+        self._interval_seconds = interval_seconds
+        self._ended = asyncio.Event()
+        """A job ended without its worker: its sandbox may still be there, and at work."""
+
+    async def run(self) -> None:
+        """Reap for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._reap_jobs())
+            group.create_task(self._reap_leftovers())
+
+    async def _reap_jobs(self) -> None:
+        while True:
+            try:
+                for job_id, state in (await self._ledger.reap()).items():
+                    log.warning("job reaped", job=job_id, state=state)
+                    if JobState(state).is_terminal:
+                        self._ended.set()
+                await self._admission.pump()
+            except JobFailure as error:
+                log.warning("reaping jobs failed", error=str(error))
+            await asyncio.sleep(self._interval_seconds)
+
+    async def _reap_leftovers(self) -> None:
+        while True:
+            self._ended.clear()
+            try:
+                removed = await self._provider.reap(self._ledger.is_live)
+                if removed:
+                    log.info("leftovers removed", count=removed)
+            except JobFailure as error:
+                log.warning("reaping leftovers failed", error=str(error))
+            await asyncio.sleep(LEFTOVERS_PAUSE_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LEFTOVERS_SECONDS - LEFTOVERS_PAUSE_SECONDS):
+                    await self._ended.wait()

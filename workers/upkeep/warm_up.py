@@ -1,0 +1,66 @@
+"""Warming up: what the first job would wait for is done before the worker takes jobs.
+
+ADK and the models' clients load much of themselves when they are first used, on the event loop: half a second
+in which no lease is renewed and no other job moves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+
+import structlog
+from google.adk.runners import InMemoryRunner
+from google.genai import types
+
+from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
+from orchestrator.deep_agent.guards.budget import Budget
+from orchestrator.deep_agent.models.resolve import preload_client
+from orchestrator.deep_agent.models.scripted_model import (
+    Conversation,
+    Script,
+    ScriptedCall,
+    ScriptedModel,
+    ScriptedReply,
+)
+
+log = structlog.get_logger(__name__)
+
+_SCRIPT = Script(
+    conversations=(
+        Conversation(
+            replies=(
+                ScriptedReply(calls=(ScriptedCall(tool="ls", args={"path": "/"}),)),
+                ScriptedReply(text="warm"),
+            )
+        ),
+    )
+)
+
+
+async def warm_up(models: Iterable[str]) -> None:
+    """Run an agent of two replies and one tool call, and make these models' clients; no model is asked.
+
+    Blocks the loop: call it on the worker's loop, before there is a job.
+    Nothing depends on it: what fails here fails again, in words, in the jobs that need it.
+    """
+    for model in models:
+        await preload_client(model)
+    try:
+        await _run_agent()
+    except Exception as error:  # noqa: BLE001 - a worker that starts cold still works
+        log.warning("not warmed up", error=type(error).__name__)
+
+
+async def _run_agent() -> None:
+    agent = create_deep_agent(
+        ScriptedModel(model="scripted:warm_up", script=_SCRIPT, agent_name="warm_up"), name="warm_up"
+    )
+    runner = InMemoryRunner(app=create_deep_app(agent, budget=Budget()))
+    session = await runner.session_service.create_session(app_name=runner.app_name, user_id="warm_up")
+    message = types.Content(role="user", parts=[types.Part(text="warm up")])
+    run = runner.run_async(user_id="warm_up", session_id=session.id, new_message=message)
+    async with contextlib.aclosing(run) as events:
+        async for _ in events:
+            pass
+    await runner.close()
