@@ -1,6 +1,7 @@
 """The parent's side: decide, dispatch, wait, merge, serve.
 
-Public names are loaded when they are first asked for: a program that only submits does not pay for ADK.
+Public names are loaded when they are first asked for: a program that only submits does not pay for
+ADK.
 """
 
 from __future__ import annotations

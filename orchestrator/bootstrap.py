@@ -11,7 +11,11 @@ from google.adk.apps import App
 from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import COORDINATOR
 from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.coordinator.coordinator import budgets_of, create_coordinator, create_coordinator_app
+from orchestrator.coordinator.coordinator import (
+    budgets_of,
+    create_coordinator,
+    create_coordinator_app,
+)
 from orchestrator.embedded.services import Embedded, attached
 from orchestrator.jobs.failures import LedgerUnavailable
 
@@ -19,7 +23,8 @@ from orchestrator.jobs.failures import LedgerUnavailable
 def coordinator_app() -> App:
     """The coordinator on the workspace of the settings.
 
-    Without FANOUT_REDIS_URL it works with the Redis that `fanout up` left running, or starts its own.
+    Without FANOUT_REDIS_URL it works with the Redis that `fanout up` left running, or starts its
+    own.
     """
     settings = load_settings()
     try:
@@ -36,8 +41,8 @@ def coordinator_app() -> App:
 class _EmbeddedInBackground:
     """An embedded Redis and worker, held by a thread of their own until the process ends.
 
-    ADK imports an agent inside or outside of a running loop, so neither can hold them; and the kernel
-    ends such children with the thread that started them, so it has to stay.
+    ADK imports an agent inside or outside of a running loop, so neither can hold them; and the
+    kernel ends such children with the thread that started them, so it has to stay.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -49,7 +54,9 @@ class _EmbeddedInBackground:
 
     def start(self) -> Settings:
         """Start them; the settings that reach them."""
-        thread = threading.Thread(target=self._loop.run_until_complete, args=(self._hold(),), daemon=True)
+        thread = threading.Thread(
+            target=self._loop.run_until_complete, args=(self._hold(),), daemon=True
+        )
         thread.start()
         self._ready.wait()
         if self._failure is not None:

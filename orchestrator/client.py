@@ -82,7 +82,9 @@ class JobClient:
         """
         settings = settings or load_settings()
         if settings.redis_url is None:
-            raise InvalidSetting("FANOUT_REDIS_URL is not set: give the Redis that the workers use.")
+            raise InvalidSetting(
+                "FANOUT_REDIS_URL is not set: give the Redis that the workers use."
+            )
         return cls(settings.redis_url, settings, load_agent_definitions(settings.agents_dir))
 
     async def __aenter__(self) -> Self:
@@ -100,7 +102,10 @@ class JobClient:
         await self._redis.aclose()
 
     def workspace(self, folder: Path) -> Workspace:
-        """The workspace of a folder: one object for one folder, so that it remembers its snapshot."""
+        """The workspace of a folder.
+
+        One object for one folder, so that it remembers its snapshot.
+        """
         root = folder.absolute()
         if root not in self._workspaces:
             limit = self._settings.limits.snapshot_bytes
@@ -132,13 +137,19 @@ class JobClient:
             for spec, folder in jobs
         ]
         for snapshot in {spec.snapshot for spec in specs if spec.snapshot}:
-            await self._blobs.keep(snapshot)  # it may be an old one: of a retried job, or remembered
+            await self._blobs.keep(
+                snapshot
+            )  # it may be an old one: of a retried job, or remembered
         ids = await self._ledger.submit(specs)
-        with contextlib.suppress(LedgerUnavailable):  # they are stored: a worker's reaper sends them later
+        with contextlib.suppress(
+            LedgerUnavailable
+        ):  # they are stored: a worker's reaper sends them later
             await self._admission.pump()
         return ids
 
-    async def run(self, spec: JobSpec, *, workspace: Path | None = None, merge: bool = True) -> JobResult:
+    async def run(
+        self, spec: JobSpec, *, workspace: Path | None = None, merge: bool = True
+    ) -> JobResult:
         """Submit a job, wait for its end and, unless told otherwise, merge its changes into the workspace.
 
         Those of a job that did not succeed stay out; `apply` merges them.
@@ -163,12 +174,15 @@ class JobClient:
         Raises:
             TimeoutError: it has not ended by then; it goes on.
         """
-        result = await self.result(job_id)  # an unknown job, or a Redis that is not there, is told at once
+        result = await self.result(
+            job_id
+        )  # an unknown job, or a Redis that is not there, is told at once
         if result is not None:
             return result
         async with asyncio.timeout(timeout_seconds):
             while True:
-                # The journal's end before the result: a job that ends in between is then followed to its end.
+                # The journal's end before the result: a job that ends in between is then followed
+                # to its end.
                 last = await through_outage(lambda: self._journal.last(job_id))
                 result = await through_outage(lambda: self.result(job_id))
                 if result is not None:
@@ -196,7 +210,9 @@ class JobClient:
         message: str = "",
         by: str = "",
     ) -> str:
-        """Decide on a call that waits; the id of its job, which goes on when nothing of it waits any more.
+        """Decide on a call that waits.
+
+        The id of its job, which goes on when nothing of it waits any more.
 
         Args:
             approval_id: which; `approvals` lists them.
@@ -220,7 +236,9 @@ class JobClient:
         except ValidationError as error:
             raise InvalidAnswer(f"The answer is not whole: {error.errors()[0]['msg']}.") from None
         job_id = await self._ledger.answer(approval_id, answer)
-        with contextlib.suppress(LedgerUnavailable):  # the answer is stored: a worker's reaper sends the job
+        with contextlib.suppress(
+            LedgerUnavailable
+        ):  # the answer is stored: a worker's reaper sends the job
             await self._admission.pump()
         return job_id
 
@@ -237,13 +255,19 @@ class JobClient:
             return found[0].id
         if found and prefix:
             named = ", ".join(f"{approval.id} ({approval.tool})" for approval in found[:MOST_NAMED])
-            raise UnknownApproval(f"{prefix} stands for {len(found)} approvals, so name one: {named}.")
+            raise UnknownApproval(
+                f"{prefix} stands for {len(found)} approvals, so name one: {named}."
+            )
         if await self._ledger.knows_approval(prefix):
             return prefix  # the answer will say what became of it
-        raise UnknownApproval(f"No approval waits under {prefix!r}; `fanout approvals` lists those that do.")
+        raise UnknownApproval(
+            f"No approval waits under {prefix!r}; `fanout approvals` lists those that do."
+        )
 
     async def send(self, job_id: str, text: str) -> None:
-        """Tell a job's agent something while it works or waits; it reads it before its next model call.
+        """Tell a job's agent something while it works or waits.
+
+        It reads it before its next model call.
 
         Raises:
             UnknownJob: there is no such job.
@@ -255,7 +279,13 @@ class JobClient:
         """Submit the same job again under a new id, as a tree of its own."""
         spec = await self._ledger.specification(job_id)
         fresh = new_job_id()
-        update = {"id": fresh, "root_id": fresh, "parent_id": None, "depth": 0, "idempotency_key": None}
+        update = {
+            "id": fresh,
+            "root_id": fresh,
+            "parent_id": None,
+            "depth": 0,
+            "idempotency_key": None,
+        }
         return await self.submit(JobSpec.model_validate({**spec.model_dump(), **update}))
 
     async def list(
@@ -265,7 +295,10 @@ class JobClient:
         labels: Mapping[str, str] | None = None,
         limit: int = 1000,
     ) -> Records:
-        """Jobs in those states with all those labels, oldest first; of more than `limit` the newest."""
+        """Jobs in those states with all those labels, oldest first.
+
+        Of more than `limit` the newest.
+        """
         live_only = states is not None and not any(state.is_terminal for state in states)
         ids = await self._ledger.ids(live_only=live_only)
         wanted = (labels or {}).items()
@@ -282,7 +315,9 @@ class JobClient:
         return await self._explained(found[max(0, len(found) - limit) :])
 
     async def tree(self, job_id: str) -> Records:
-        """Every job of a job's tree, or of the tree of that root id, oldest first: parents before children.
+        """Every job of a job's tree, or of the tree of that root id, oldest first.
+
+        Parents before children.
 
         Raises:
             UnknownJob: there is no such job or tree.
@@ -311,18 +346,24 @@ class JobClient:
         if await self._ledger.get_many([prefix]):
             return prefix
         matches = (
-            [job_id for job_id in await self._ledger.ids() if job_id.startswith(prefix)] if prefix else []
+            [job_id for job_id in await self._ledger.ids() if job_id.startswith(prefix)]
+            if prefix
+            else []
         )
         if not matches:
             raise UnknownJob(f"There is no job {prefix}.")
         if len(matches) > 1:
-            raise InvalidJob(f"{prefix} is ambiguous: {len(matches)} ids begin so, {matches[0]} for one.")
+            raise InvalidJob(
+                f"{prefix} is ambiguous: {len(matches)} ids begin so, {matches[0]} for one."
+            )
         return matches[0]
 
     async def events(
         self, job_id: str, after: str = BEGINNING, *, follow: bool = True
     ) -> AsyncIterator[JournalEvent]:
-        """A job's journal after an event id; with `follow` on to the job's end, also through an outage.
+        """A job's journal after an event id.
+
+        With `follow` on to the job's end, also through an outage.
 
         Raises:
             UnknownJob: there is no such job.
@@ -337,7 +378,9 @@ class JobClient:
 
     @contextlib.asynccontextmanager
     async def changes(self, job_id: str) -> AsyncIterator[ChangeBundle]:
-        """The change bundle of a job that has ended; its methods read a file, so call them in a thread.
+        """The change bundle of a job that has ended.
+
+        Its methods read a file, so call them in a thread.
 
         Raises:
             InvalidJob: it has not ended, or changed nothing.
@@ -373,6 +416,8 @@ class JobClient:
         workers = await self._ledger.workers()
         occupied = await occupancy(self._redis, self._keys, records, workers)
         return [
-            record.model_copy(update={"waiting_for": waiting_reason(record, occupied) or record.waiting_for})
+            record.model_copy(
+                update={"waiting_for": waiting_reason(record, occupied) or record.waiting_for}
+            )
             for record in records
         ]

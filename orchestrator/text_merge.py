@@ -29,8 +29,8 @@ def is_text(content: bytes) -> bool:
 def merge_text(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
     """`ours` with what changed from `base` to `theirs`; None when both changed the same lines.
 
-    Changes of neighbouring lines, a conflict to Git, are merged too. Merging into the outcome again changes
-    nothing: where lines repeat so that this cannot be known, the answer is None.
+    Changes of neighbouring lines, a conflict to Git, are merged too. Merging into the outcome again
+    changes nothing: where lines repeat so that this cannot be known, the answer is None.
 
     Raises:
         GitFailed: Git is not installed or failed.

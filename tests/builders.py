@@ -16,9 +16,17 @@ def make_spec(description: str = "do it", **fields: Any) -> JobSpec:
 
 def make_result(job_id: str, state: JobState = JobState.SUCCEEDED, **fields: Any) -> JobResult:
     success = state is JobState.SUCCEEDED
-    return JobResult.model_validate({"job_id": job_id, "state": state, "success": success, **fields})
+    return JobResult.model_validate(
+        {"job_id": job_id, "state": state, "success": success, **fields}
+    )
 
 
 def make_worker(name: str = "w1", **fields: Any) -> WorkerInfo:
-    values: dict[str, Any] = {"host": "h1", "concurrency": 8, "running": 0, "sandbox": "local", **fields}
+    values: dict[str, Any] = {
+        "host": "h1",
+        "concurrency": 8,
+        "running": 0,
+        "sandbox": "local",
+        **fields,
+    }
     return WorkerInfo(name=name, **values)

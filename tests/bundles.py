@@ -46,7 +46,11 @@ class BundleBuilder:
         return self
 
     def change(
-        self, path: str, before: FileVersion | None, after: FileVersion | None, from_path: str | None = None
+        self,
+        path: str,
+        before: FileVersion | None,
+        after: FileVersion | None,
+        from_path: str | None = None,
     ) -> BundleBuilder:
         kind = (
             ChangeKind.RENAMED

@@ -1,4 +1,7 @@
-"""What holds for every test: no way to a real model, a clean environment, a loop that is never blocked."""
+"""What holds for every test.
+
+No way to a real model, a clean environment, a loop that is never blocked.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,18 @@ from tests.services import RedisProcess
 
 OURS = ["orchestrator", "workers"]
 
-FOREIGN_SETTINGS = ("FANOUT_", "GOOGLE_", "GEMINI_", "ANTHROPIC_", "OPENAI_", "AZURE_", "OLLAMA_", "LITELLM_")
-"""Variables that name a service or carry a key: none of the developer's reaches a test or its children."""
+FOREIGN_SETTINGS = (
+    "FANOUT_",
+    "GOOGLE_",
+    "GEMINI_",
+    "ANTHROPIC_",
+    "OPENAI_",
+    "AZURE_",
+    "OLLAMA_",
+    "LITELLM_",
+)
+"""Variables that name a service or carry a key: none of the developer's reaches a test or its
+children."""
 
 
 class OutsideConnection(RuntimeError):

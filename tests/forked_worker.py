@@ -1,7 +1,8 @@
 """Workers forked from one process that has imported what all of them import.
 
-A start costs three seconds of processor time, nearly all of it imports; a suite with a hundred of them
-waits long for these. What runs is the same: a process group, environment, log and command line of its own.
+A start costs three seconds of processor time, nearly all of it imports; a suite with a hundred of
+them waits long for these. What runs is the same: a process group, environment, log and command line
+of its own.
 """
 
 from __future__ import annotations
@@ -20,14 +21,21 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     # The last three are imported late, by every worker all the same.
-    ["workers.celery_app", "celery.bin.celery", "celery.apps.worker", "google.adk.workflow._workflow"]
+    [
+        "workers.celery_app",
+        "celery.bin.celery",
+        "celery.apps.worker",
+        "google.adk.workflow._workflow",
+    ]
 )
 
 
 class ForkedProcess:
     """A forked child with the face of `subprocess.Popen`."""
 
-    def __init__(self, module: str, arguments: list[str], environment: dict[str, str], log: Path) -> None:
+    def __init__(
+        self, module: str, arguments: list[str], environment: dict[str, str], log: Path
+    ) -> None:
         self._process: BaseProcess = FORKS.Process(
             target=_run_module, args=(module, arguments, environment, log), daemon=True
         )

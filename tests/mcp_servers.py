@@ -1,4 +1,7 @@
-"""MCP servers for tests: one over HTTP in this process, one as a file that needs nothing but Python."""
+"""MCP servers for tests.
+
+One over HTTP in this process, one as a file that needs nothing but Python.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +120,9 @@ class HttpServer:
             self, log_config=None, log_level="critical", timeout_graceful_shutdown=1, lifespan="on"
         )
         server = self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        self._thread = threading.Thread(
+            target=server.run, kwargs={"sockets": [listener]}, daemon=True
+        )
         self._thread.start()
         deadline = time.monotonic() + START_SECONDS
         while not server.started:

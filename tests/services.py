@@ -37,7 +37,16 @@ class RedisProcess:
     def start(self) -> None:
         binary = shutil.which("redis-server")
         assert binary, "redis-server is not installed"
-        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", ""]
+        options = [
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--dir",
+            str(self._folder),
+            "--save",
+            "",
+        ]
         durable = ["--appendonly", "yes", "--appendfsync", "always"]
         self._process = subprocess.Popen([binary, *options, *durable], stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + START_SECONDS
@@ -117,7 +126,9 @@ class ForkedWorker(WorkerProcess):
 class Installation:
     """One Redis, one state folder, any number of workers, and the settings that a client needs."""
 
-    def __init__(self, folder: Path, redis: RedisProcess, *, script: Path | None, **environment: str) -> None:
+    def __init__(
+        self, folder: Path, redis: RedisProcess, *, script: Path | None, **environment: str
+    ) -> None:
         self.folder = folder
         self.redis = redis
         self.workers: list[WorkerProcess] = []
@@ -144,7 +155,12 @@ class Installation:
         return JobClient(self.redis.url, self.settings, self.definitions)
 
     def start_worker(
-        self, concurrency: int = 4, module: str = "workers", *, forked: bool = True, **environment: str
+        self,
+        concurrency: int = 4,
+        module: str = "workers",
+        *,
+        forked: bool = True,
+        **environment: str,
     ) -> WorkerProcess:
         """One more worker; one that is measured is not `forked`, since that shares its memory."""
         log = self.folder / f"worker-{len(self.workers)}.log"
@@ -168,7 +184,9 @@ class Installation:
 
 
 @contextmanager
-def installation(folder: Path, *, script: Path | None = None, **environment: str) -> Iterator[Installation]:
+def installation(
+    folder: Path, *, script: Path | None = None, **environment: str
+) -> Iterator[Installation]:
     """A Redis of its own, and whatever workers the test starts; all stopped at the end."""
     redis = RedisProcess(folder)
     redis.start()

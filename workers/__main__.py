@@ -22,7 +22,9 @@ def main() -> None:
     if options.drain:
         os.environ["FANOUT_WORKER__DRAIN"] = "true"
     if options.concurrency is not None:
-        os.environ["FANOUT_WORKER__CONCURRENCY"] = str(options.concurrency)  # one source for all its readers
+        os.environ["FANOUT_WORKER__CONCURRENCY"] = str(
+            options.concurrency
+        )  # one source for all its readers
     settings, _ = load_worker_settings()
     # Root is normal in a container, and what agents run does not run as this process's user.
     warnings.filterwarnings("ignore", category=SecurityWarning)

@@ -70,7 +70,8 @@ def load_worker_settings() -> tuple[Settings, str]:
         raise _refuse(str(error), EXIT_USAGE) from None
     if settings.redis_url is None:
         raise _refuse(
-            "FANOUT_REDIS_URL is not set: a worker needs the Redis that its parents use.", EXIT_USAGE
+            "FANOUT_REDIS_URL is not set: a worker needs the Redis that its parents use.",
+            EXIT_USAGE,
         )
     return settings, settings.redis_url
 
@@ -120,7 +121,8 @@ class WorkerProcess:
     def give_jobs_back(self) -> None:
         """Release all jobs unharmed; when the grace time is over the process ends without them.
 
-        A draining worker takes no more jobs and ends with its last one; asked a second time it releases.
+        A draining worker takes no more jobs and ends with its last one; asked a second time it
+        releases.
         """
         asked_before, self._draining = self._draining, True
         asyncio.run_coroutine_threadsafe(self._register(), self.agents.loop)
@@ -131,7 +133,9 @@ class WorkerProcess:
         killer = threading.Timer(grace, self._give_up)
         killer.daemon = True
         killer.start()
-        self.agents.loop.call_soon_threadsafe(self._heartbeats.stop_all, ShuttingDown("Its worker stops."))
+        self.agents.loop.call_soon_threadsafe(
+            self._heartbeats.stop_all, ShuttingDown("Its worker stops.")
+        )
 
     def close(self) -> None:
         """Let everything go."""
@@ -185,7 +189,9 @@ class WorkerProcess:
             step_down=self._step_down,
             lease_seconds=settings.worker.lease_seconds,
         )
-        await warm_up({settings.model, *(agent.model for agent in definitions.values() if agent.model)})
+        await warm_up(
+            {settings.model, *(agent.model for agent in definitions.values() if agent.model)}
+        )
 
     async def _open_provider(self) -> SandboxProvider:
         """The provider asked for; `auto` takes local where Docker cannot be used, and says so."""
@@ -210,7 +216,10 @@ class WorkerProcess:
             else:
                 self._sandbox, self._host = "docker", engine.id
                 return docker
-        self._sandbox, self._why_local = "local", self._why_local or "FANOUT_SANDBOX__PROVIDER is local."
+        self._sandbox, self._why_local = (
+            "local",
+            self._why_local or "FANOUT_SANDBOX__PROVIDER is local.",
+        )
         folder = self._settings.state_dir / "sandboxes"
         return LocalProvider(self._blobs.fetch, root=folder, owner=sandbox.owner)
 
@@ -248,7 +257,9 @@ class WorkerProcess:
     async def _register(self) -> None:
         try:
             self._started_at = self._started_at or await self._ledger.now_ms()
-            await self._ledger.register(self.info(), REGISTRATION_SECONDS, self._policy, self._started_at)
+            await self._ledger.register(
+                self.info(), REGISTRATION_SECONDS, self._policy, self._started_at
+            )
         except JobFailure as error:
             log.warning("not registered", error=str(error))
 
@@ -267,14 +278,18 @@ class WorkerProcess:
                     while True:
                         message = await channel.get_message(timeout=1.0)
                         if message is not None:
-                            self._heartbeats.stop(message["data"], JobCancelled("The job was cancelled."))
+                            self._heartbeats.stop(
+                                message["data"], JobCancelled("The job was cancelled.")
+                            )
                 except Exception as error:  # noqa: BLE001 - whatever broke the connection: subscribe again
                     log.warning("cancellations not heard", error=type(error).__name__)
                     await asyncio.sleep(SUBSCRIBE_AGAIN_SECONDS)
 
     async def _close(self) -> None:
         pending = set(self._background)
-        while pending:  # again and again: before Python 3.12 `wait_for` loses a cancel that meets its answer
+        while (
+            pending
+        ):  # again and again: before Python 3.12 `wait_for` loses a cancel that meets its answer
             for task in pending:
                 task.cancel()
             _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_SECONDS)
@@ -303,7 +318,9 @@ def _policy(settings: Settings, definitions: AgentDefinitions) -> AdmissionPolic
         tree_jobs=settings.limits.tree_jobs,
         tenant_jobs=settings.limits.tenant_jobs,
         tenants=settings.tenants,
-        agents={name: agent.max_running for name, agent in definitions.items() if agent.max_running},
+        agents={
+            name: agent.max_running for name, agent in definitions.items() if agent.max_running
+        },
     )
 
 

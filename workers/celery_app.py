@@ -1,4 +1,7 @@
-"""The Celery app: how messages reach this worker. Configured when it is first used, not when imported."""
+"""The Celery app: how messages reach this worker.
+
+Configured when it is first used, not when imported.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ log = structlog.get_logger(__name__)
 
 
 class SteadyQoS(QoS):
-    """Lets unacknowledged messages go when they cannot be put back: as kombu has it, that ends the worker."""
+    """Lets unacknowledged messages go when they cannot be put back.
+
+    As kombu has it, that ends the worker.
+    """
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
         """Put them back if Redis is there; the ledger dispatches again what does not arrive."""
@@ -102,9 +108,12 @@ def _take_jobs(**_: Any) -> None:
 
 
 def _give_jobs_back(**_: Any) -> None:
-    """On SIGTERM, before Celery waits for its tasks: ours end within a second, so it waits no longer.
+    """On SIGTERM, before Celery waits for its tasks.
 
-    Mapping TERM to QUIT (REMAP_SIGTERM) would not help: Celery then sleeps first and tells us afterwards.
+    Ours end within a second, so it waits no longer.
+
+    Mapping TERM to QUIT (REMAP_SIGTERM) would not help: Celery then sleeps first and tells us
+    afterwards.
     """
     worker().give_jobs_back()
 

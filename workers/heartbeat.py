@@ -1,9 +1,9 @@
 """Heartbeats: one loop renews the leases of all jobs that this worker runs.
 
-A lease that could not be renewed for 80 % of its length counts as lost here, before it lapses there:
-an attempt stops by itself before another can begin. `HeldLease.check` is that fence; it stands before
-every model call, every tool call and the commit, because a process that was paused (a stopped VM, a
-closed lid) goes on in the middle of whatever it was doing.
+A lease that could not be renewed for 80 % of its length counts as lost here, before it lapses
+there: an attempt stops by itself before another can begin. `HeldLease.check` is that fence; it
+stands before every model call, every tool call and the commit, because a process that was paused (a
+stopped VM, a closed lid) goes on in the middle of whatever it was doing.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ log = structlog.get_logger(__name__)
 
 BEATS_PER_LEASE = 4
 FENCE = 0.8
-"""The share of a lease after which an attempt stops by itself: the rest is for clocks and pauses."""
+"""The share of a lease after which an attempt stops by itself: the rest is for clocks and
+pauses."""
 MISSED_SECONDS = 5.0
-"""A cancel may be heard before the answer to the claim that it means, which is not on its way for longer."""
+"""A cancel may be heard before the answer to the claim that it means, which is not on its way for
+longer."""
 LOOKS_PER_LEASE = 20
-"""How often the fence is looked at: an attempt stops 5 % of its lease later at most, before the lapse."""
+"""How often the fence is looked at: an attempt stops 5 % of its lease later at most, before the
+lapse."""
 
 
 def elapsed_clock() -> float:
@@ -38,7 +41,9 @@ def elapsed_clock() -> float:
 class HeldLease:
     """The lease of one running attempt."""
 
-    def __init__(self, claim: Claim, lease_seconds: float, stop: Callable[[JobFailure], None]) -> None:
+    def __init__(
+        self, claim: Claim, lease_seconds: float, stop: Callable[[JobFailure], None]
+    ) -> None:
         self.claim = claim
         self.stop = stop
         """Ends the attempt, for the reason given."""
@@ -91,7 +96,9 @@ class Heartbeats:
         self._held[claim.spec.id] = lease
         missed_at, reason = self._missed.pop(claim.spec.id, (-math.inf, None))
         if reason is not None and elapsed_clock() - missed_at < MISSED_SECONDS:
-            asyncio.get_running_loop().call_soon(self.stop, claim.spec.id, reason)  # when it has begun
+            asyncio.get_running_loop().call_soon(
+                self.stop, claim.spec.id, reason
+            )  # when it has begun
         try:
             yield lease
         finally:
@@ -111,7 +118,10 @@ class Heartbeats:
             del self._missed[other]
 
     def beat_soon(self) -> None:
-        """Beat now rather than at the next turn: somebody may wait to hear that we know of a cancel."""
+        """Beat now rather than at the next turn.
+
+        Somebody may wait to hear that we know of a cancel.
+        """
         self._soon.set()
 
     def stop_all(self, reason: JobFailure) -> None:
@@ -137,7 +147,9 @@ class Heartbeats:
         while True:
             for lease in list(self._held.values()):
                 if not lease.is_held:
-                    lease.stop(LeaseLost("The lease was not renewed in time, so this attempt stops."))
+                    lease.stop(
+                        LeaseLost("The lease was not renewed in time, so this attempt stops.")
+                    )
             await asyncio.sleep(self._lease_seconds / LOOKS_PER_LEASE)
 
     async def _beat(self) -> None:

@@ -1,11 +1,12 @@
 """The worker's pool: threads that wait, and one asyncio loop that works.
 
-Celery knows tasks as blocking calls, agents are coroutines that wait for models most of their lives.
-So each task occupies a thread that only waits, and all agents of the process share one loop: hundreds
-of them fit where prefork fits a handful, and clients that belong to a loop stay with the one they know.
+Celery knows tasks as blocking calls, agents are coroutines that wait for models most of their
+lives. So each task occupies a thread that only waits, and all agents of the process share one loop:
+hundreds of them fit where prefork fits a handful, and clients that belong to a loop stay with the
+one they know.
 
-The threads also give Celery what its own thread pool lacks: `revoke(terminate=True)`, which is Flower's
-Terminate button, cancels the coroutine of the task.
+The threads also give Celery what its own thread pool lacks: `revoke(terminate=True)`, which is
+Flower's Terminate button, cancels the coroutine of the task.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class AgentLoop:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="agent-loop", daemon=True)
+        self._thread = threading.Thread(
+            target=self.loop.run_forever, name="agent-loop", daemon=True
+        )
         self._thread.start()
 
     @property
@@ -121,22 +124,28 @@ class TaskPool(ThreadPool):  # type: ignore[misc] # Celery ships no types
         accept_callback: Callable[..., Any] | None = None,
         **_: Any,
     ) -> ApplyResult:
-        """Give a task to a waiting thread. Its number stands where other pools have a process id."""
+        """Give a task to a waiting thread.
+
+        Its number stands where other pools have a process id.
+        """
         task = PooledTask(next(self._numbers))
         self._tasks[task.number] = task
 
         def run() -> None:
             _current.task = task
             try:
-                # Also when it was terminated before it began: Celery frees its slot once it is accepted,
-                # and `wait_for` runs nothing of it.
-                apply_target(target, args, kwargs, quiet(callback), accept_callback, pid=task.number)
+                # Also when it was terminated before it began: Celery frees its slot once it is
+                # accepted, and `wait_for` runs nothing of it.
+                apply_target(
+                    target, args, kwargs, quiet(callback), accept_callback, pid=task.number
+                )
             finally:
                 _current.task = None
                 self._tasks.pop(task.number, None)
 
         def quiet(report: Callable[..., Any] | None) -> Callable[..., Any]:
-            # After a termination Celery has announced `revoked`; a second outcome would contradict it.
+            # After a termination Celery has announced `revoked`; a second outcome would contradict
+            # it.
             return lambda result: None if task.terminated or report is None else report(result)
 
         return _Terminable(self.executor.submit(run), task)

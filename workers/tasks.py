@@ -16,7 +16,8 @@ from workers.pool import wait_for
 PROGRESS_SECONDS = 1.0
 """At most one progress event a job and second: dashboards keep them all."""
 _dashboards = ThreadPoolExecutor(1, "dashboards")
-"""Sends progress events: a thread of its own, because Celery blocks, and for long when its Redis is away."""
+"""Sends progress events: a thread of its own, because Celery blocks, and for long when its Redis is
+away."""
 
 
 class JobNotSucceeded(Exception):

@@ -41,7 +41,14 @@ _COMMANDS = (
     ),
     *(reading.logs, waiting.watch, waiting.wait, merging.diff, merging.apply, submitting.cancel),
     *(approving.approvals, approving.approve, approving.reject),
-    *(submitting.tell, submitting.retry, processes.worker, processes.flower, processes.up, processes.down),
+    *(
+        submitting.tell,
+        submitting.retry,
+        processes.worker,
+        processes.flower,
+        processes.up,
+        processes.down,
+    ),
     *(installation.agents, installation.config, doctor.doctor),
 )
 
@@ -94,7 +101,10 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def _fanout(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     del version

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, JsonValue, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    JsonValue,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from orchestrator.configuration.bundled import bundled
 from orchestrator.configuration.definition_files import OwnFile, OwnFiles, UnusableOwnFile, is_own
@@ -39,7 +46,8 @@ class AgentDefinition(WireModel):
     mcp_servers: tuple[McpServerDefinition, ...] = ()
     """Servers whose tools it has as `<server>__<tool>`."""
     skills: tuple[str, ...] = ()
-    """Folders with skills: a path that starts with `/` is the agent's, any other is beside the definition."""
+    """Folders with skills: a path that starts with `/` is the agent's, any other is beside the
+    definition."""
     memory: tuple[str, ...] = ()
     """AGENTS.md files, by paths as those of `skills`."""
     interrupt_on: InterruptOn = Field(default_factory=dict)
@@ -87,7 +95,9 @@ class AgentDefinition(WireModel):
             InvalidAgentDefinition: it names some, and was not loaded from a file.
         """
         if self._own_files is None and any(map(is_own, (*self.memory, *self.skills))):
-            raise InvalidAgentDefinition(f"{self.name} names files beside it, and is not from a file itself.")
+            raise InvalidAgentDefinition(
+                f"{self.name} names files beside it, and is not from a file itself."
+            )
         return self._own_files or ()
 
 
@@ -117,12 +127,16 @@ class AgentDefinitions(Mapping[str, AgentDefinition]):
         return self._definitions[name]
 
     def callable_by(self, caller: AgentDefinition) -> dict[str, str]:
-        """The agents that one may call, with their descriptions: those that it names, and general-purpose.
+        """The agents that one may call, with their descriptions.
+
+        Those that it names, and general-purpose.
 
         Raises:
             UnknownAgent: it names one that there is not.
         """
-        return {name: self[name].description for name in sorted({GENERAL_PURPOSE, *caller.subagents})}
+        return {
+            name: self[name].description for name in sorted({GENERAL_PURPOSE, *caller.subagents})
+        }
 
     def __contains__(self, name: object) -> bool:
         return name in self._definitions
@@ -165,7 +179,9 @@ def load_agent_definition(path: Path) -> AgentDefinition:
     except yaml.YAMLError as error:
         raise InvalidAgentDefinition(f"{path}: not YAML: {error}") from error
     if not isinstance(data, dict):
-        raise InvalidAgentDefinition(f"{path}:1: a definition is a mapping with name, description, …")
+        raise InvalidAgentDefinition(
+            f"{path}:1: a definition is a mapping with name, description, …"
+        )
     data = _with_instruction(path, data)
     try:
         definition = AgentDefinition.model_validate(data)
@@ -176,11 +192,17 @@ def load_agent_definition(path: Path) -> AgentDefinition:
     return definition
 
 
-def _own_files(path: Path, node: yaml.Node | None, definition: AgentDefinition) -> tuple[OwnFile, ...]:
+def _own_files(
+    path: Path, node: yaml.Node | None, definition: AgentDefinition
+) -> tuple[OwnFile, ...]:
     """Read what the definition brings along."""
     own = OwnFiles(path.parent)
-    sources = [(("memory", at), source, own.add_file) for at, source in enumerate(definition.memory)]
-    sources += [(("skills", at), source, own.add_folder) for at, source in enumerate(definition.skills)]
+    sources = [
+        (("memory", at), source, own.add_file) for at, source in enumerate(definition.memory)
+    ]
+    sources += [
+        (("skills", at), source, own.add_folder) for at, source in enumerate(definition.skills)
+    ]
     for place, source, add in sources:
         if is_own(source):
             try:

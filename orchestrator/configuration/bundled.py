@@ -8,7 +8,9 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def bundled(name: str) -> Path:
-    """The path of a data folder: inside the installed package, or beside the packages in a checkout.
+    """The path of a data folder.
+
+    Inside the installed package, or beside the packages in a checkout.
 
     Args:
         name: `config` or `sandbox_images`.

@@ -1,8 +1,9 @@
 """The files that an agent definition brings along: memory and skills beside its yaml.
 
-A path in `memory` or `skills` that starts with `/` is one of the agent's own files, such as a repository's
-`/workspace/AGENTS.md`. Any other is beside the definition and travels with it: wherever the agent runs, it
-appears under the same relative path in one folder, outside of the workspace and of its changes.
+A path in `memory` or `skills` that starts with `/` is one of the agent's own files, such as a
+repository's `/workspace/AGENTS.md`. Any other is beside the definition and travels with it:
+wherever the agent runs, it appears under the same relative path in one folder, outside of the
+workspace and of its changes.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def is_own(source: str) -> bool:
 def placed(sources: Sequence[str], folder: str) -> tuple[str, ...]:
     """The paths by which an agent knows its sources when its own files appear in `folder`."""
     return tuple(
-        posixpath.normpath(posixpath.join(folder, source)) if is_own(source) else source for source in sources
+        posixpath.normpath(posixpath.join(folder, source)) if is_own(source) else source
+        for source in sources
     )
 
 
@@ -101,7 +103,10 @@ class OwnFiles:
 
 
 def _files_of(path: Path) -> Iterator[Path]:
-    """The file itself, or all files below a folder; a link to a folder counts as a file, and is refused."""
+    """The file itself, or all files below a folder.
+
+    A link to a folder counts as a file, and is refused.
+    """
     if path.is_file():
         yield path
         return

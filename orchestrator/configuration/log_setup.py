@@ -30,7 +30,9 @@ def set_up_logging(level: str) -> None:
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.ExceptionRenderer(_traceback_with_texts if level == "debug" else _traceback),
+        structlog.processors.ExceptionRenderer(
+            _traceback_with_texts if level == "debug" else _traceback
+        ),
     ]
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -53,6 +55,15 @@ def set_up_logging(level: str) -> None:
     root.setLevel(level.upper())
     http = ("httpx", "httpcore", "httpx2", "httpcore2", "urllib3")
     # `client` is the name under which MCP's sessions log
-    for noisy in (*http, "google_genai", "google_adk", "openai", "anthropic", "docker", "mcp", "client"):
+    for noisy in (
+        *http,
+        "google_genai",
+        "google_adk",
+        "openai",
+        "anthropic",
+        "docker",
+        "mcp",
+        "client",
+    ):
         # Their records below warning quote requests, and with them prompts.
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -10,7 +10,8 @@ from pydantic import AfterValidator, Field, model_validator
 from orchestrator.jobs.spec import WireModel
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
-"""For a server's start and for each call: what other MCP clients grant, so servers are made for it."""
+"""For a server's start and for each call: what other MCP clients grant, so servers are made for
+it."""
 
 MAX_NAME_CHARACTERS = 32
 """Half of what a tool's name may have: the other half is the server's."""
@@ -24,7 +25,9 @@ def _usable_url(url: str) -> str:
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError("a url begins with http:// or https:// and names a host")
     if parts.username or parts.password:
-        raise ValueError("a url holds no password; give it in headers, as ${NAME} of the environment")
+        raise ValueError(
+            "a url holds no password; give it in headers, as ${NAME} of the environment"
+        )
     return url
 
 
@@ -37,10 +40,12 @@ class McpServerDefinition(WireModel):
     transport: Literal["http", "sse"] | None = None
     """Of a `url`; None is `http`, MCP's streamable HTTP."""
     headers: dict[str, str] = Field(default_factory=dict, repr=False, exclude=True)
-    """`${NAME}` is taken from the environment of the process that connects. Never shown, so not dumped."""
+    """`${NAME}` is taken from the environment of the process that connects. Never shown, so not
+    dumped."""
     command: tuple[str, ...] | None = Field(default=None, min_length=1)
     env: dict[str, str] = Field(default_factory=dict)
-    """Added to the environment of a `command`, literally: whoever works in the sandbox can read it."""
+    """Added to the environment of a `command`, literally: whoever works in the sandbox can read
+    it."""
     tools: tuple[str, ...] | None = None
     """The tools to have, by the server's names; None gives all."""
     timeout_seconds: float = Field(default=DEFAULT_TIMEOUT_SECONDS, gt=0, le=MAX_TIMEOUT_SECONDS)

@@ -1,7 +1,7 @@
 """Every setting of an installation: name, unit, default and environment variable.
 
-Sources, first wins: the environment (`FANOUT_…`, nested with `__`), a `.env` file, `config/fanout.toml`.
-Only composition roots read this module.
+Sources, first wins: the environment (`FANOUT_…`, nested with `__`), a `.env` file,
+`config/fanout.toml`. Only composition roots read this module.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class SandboxSettings(_Section):
     """Where jobs run their commands."""
 
     provider: Literal["docker", "local", "auto"] | None = None
-    """`docker` needs an engine; `local` isolates nothing; `auto` takes docker where an engine answers.
-    Unset: `docker` for a worker, `auto` for `demo`, `run` and `up`."""
+    """`docker` needs an engine; `local` isolates nothing; `auto` takes docker where an engine
+    answers. Unset: `docker` for a worker, `auto` for `demo`, `run` and `up`."""
     image: str = "fanout/python:latest"
     """For agents whose definition names none."""
     runtime: str | None = None
@@ -55,26 +55,30 @@ class WorkerSettings(_Section):
     lease_seconds: float = Field(default=9.0, ge=2, le=60)
     """How long a silent attempt counts as alive; renewed every quarter."""
     reap_interval_seconds: float = Field(default=1.0, gt=0, le=60)
-    """Between two looks for jobs whose worker is gone: part of the time until they are back at work."""
+    """Between two looks for jobs whose worker is gone: part of the time until they are back at
+    work."""
     shutdown_grace_seconds: float = Field(default=10.0, ge=1, le=600)
     """From SIGTERM until the process is gone."""
     checkpoint_seconds: float = Field(default=60.0, ge=0, le=3600)
-    """Between two copies of a running job's changed files in the blob store: when a host is lost with its
-    disk, at most this much work is done again. A copy of few changes takes some 50 ms, and never
-    more than 5 % of the time goes into them. 0 makes none but those of jobs that wait."""
+    """Between two copies of a running job's changed files in the blob store: when a host is lost
+    with its disk, at most this much work is done again. A copy of few changes takes some 50 ms, and
+    never more than 5 % of the time goes into them. 0 makes none but those of jobs that wait."""
     drain: bool = False
-    """On SIGTERM finish the running jobs instead of handing them over; a second SIGTERM hands over."""
+    """On SIGTERM finish the running jobs instead of handing them over; a second SIGTERM hands
+    over."""
     queue: str = "fanout"
     stream_text: bool = False
-    """Whether a job's journal shows its model's words as they come. Each piece of a few words costs 0.3 ms of
-    CPU time, and hundreds of agents share a process; what commands print is shown anyway."""
+    """Whether a job's journal shows its model's words as they come. Each piece of a few words costs
+    0.3 ms of CPU time, and hundreds of agents share a process; what commands print is shown
+    anyway."""
 
 
 class LimitSettings(TreeBounds, Limits):
     """What a job gets when neither it nor its agent says more, and how many run at once."""
 
     timeout_seconds: float = Field(default=1800, gt=0)
-    """Of all attempts of a job together: half an hour is ample for a task that one agent is given."""
+    """Of all attempts of a job together: half an hour is ample for a task that one agent is
+    given."""
     max_model_calls: int = Field(default=200, gt=0)
     """Of a job: an agent that has not finished by then goes round in circles."""
     cpus: float = Field(default=1.0, gt=0)
@@ -87,11 +91,13 @@ class LimitSettings(TreeBounds, Limits):
     """What a job may add to its workspace: installed packages and build results fit."""
     network: Literal["none"] | tuple[str, ...] = "none"
     host_jobs: int | None = Field(default=None, ge=1)
-    """Jobs at once on one host, over all its workers; unset: what its workers' concurrency adds up to."""
+    """Jobs at once on one host, over all its workers; unset: what its workers' concurrency adds up
+    to."""
     tree_jobs: int = Field(default=TREE_JOBS, ge=1)
     """Jobs of one tree at once, over all hosts."""
     tenant_jobs: int | None = Field(default=None, ge=1)
-    """Jobs of one tenant at once, over all hosts, where `FANOUT_TENANTS` gives it no number of its own."""
+    """Jobs of one tenant at once, over all hosts, where `FANOUT_TENANTS` gives it no number of its
+    own."""
     snapshot_bytes: int = Field(default=2 * GIB, ge=1024)
     """The largest workspace that is sent to a job."""
 
@@ -145,8 +151,9 @@ class Settings(BaseSettings):
     model: str = "gemini-2.5-flash"
     """For agents whose definition names none."""
     models: dict[str, ModelRate] = Field(default_factory=dict)
-    """By model, as it is written where it is used: `requests_per_minute` and `tokens_per_minute`, over all
-    workers and coordinators, which need the same; a model that is not named has no limit."""
+    """By model, as it is written where it is used: `requests_per_minute` and `tokens_per_minute`,
+    over all workers and coordinators, which need the same; a model that is not named has no
+    limit."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     sandbox: SandboxSettings = SandboxSettings()
     worker: WorkerSettings = WorkerSettings()
@@ -186,8 +193,8 @@ def load_settings(**overrides: Any) -> Settings:
     """Read the settings once, for a composition root.
 
     Raises:
-        InvalidSetting: a value is not allowed; the text names the setting, the value (unless secret)
-            and what is allowed.
+        InvalidSetting: a value is not allowed; the text names the setting, the value (unless
+            secret) and what is allowed.
     """
     try:
         return Settings(**overrides)

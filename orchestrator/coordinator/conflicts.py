@@ -1,7 +1,8 @@
 """What of the jobs' changes did not get into the workspace by the end of a coordinator's run.
 
-A coordinator is told of each conflict and is to settle it. Whether it did cannot be read from the files: only
-that a file still is as it was when the conflict was told, so that nobody has done anything about it.
+A coordinator is told of each conflict and is to settle it. Whether it did cannot be read from the
+files: only that a file still is as it was when the conflict was told, so that nobody has done
+anything about it.
 """
 
 from __future__ import annotations

@@ -166,8 +166,13 @@ def create_coordinator(
         raise InvalidJob(str(error)) from error
 
 
-def create_coordinator_app(coordinator: LlmAgent, budget: Budget | BudgetMaker | None = None) -> App:
-    """The ADK app of a coordinator, with the harness's plugins; see `budgets_of` for an app of many runs."""
+def create_coordinator_app(
+    coordinator: LlmAgent, budget: Budget | BudgetMaker | None = None
+) -> App:
+    """The ADK app of a coordinator, with the harness's plugins.
+
+    See `budgets_of` for an app of many runs.
+    """
     return create_deep_app(coordinator, name=APP_NAME, budget=budget)
 
 
@@ -184,7 +189,9 @@ async def run_goal(
     decide: Decide = reject_unasked,
     stream_text: bool = False,
 ) -> RunOutcome:
-    """Run a coordinator on a goal to its end; its jobs' changes are merged into the workspace as they come.
+    """Run a coordinator on a goal to its end.
+
+    Its jobs' changes are merged into the workspace as they come.
 
     `decide` is asked about each call of the coordinator's own that needs an approval.
     `stream_text` tells the coordinator's words as they come, too.
@@ -204,7 +211,9 @@ async def run_goal(
         on_delivery=conflicts.note,
     )
     runner = InMemoryRunner(app=create_coordinator_app(coordinator, budget))
-    await runner.session_service.create_session(app_name=APP_NAME, user_id=USER_ID, session_id=root_id)
+    await runner.session_service.create_session(
+        app_name=APP_NAME, user_id=USER_ID, session_id=root_id
+    )
     config = RunConfig(streaming_mode=text_mode(streamed=stream_text))
     try:
         text = await _to_the_end(runner, root_id, goal, on_event, decide=decide, run_config=config)
@@ -243,7 +252,10 @@ class _TreeAccount:
 
 
 def budgets_of(definition: AgentDefinition, shared: Accounts | None = None) -> BudgetMaker:
-    """Opens the accounts of a coordinator's runs: a definition's limits hold for each as for a job."""
+    """Opens the accounts of a coordinator's runs.
+
+    A definition's limits hold for each as for a job.
+    """
     limits = definition.job_limits()
     of_a_run = BudgetLimits(
         max_model_calls=limits.max_model_calls,
@@ -301,7 +313,9 @@ async def _drain(
         AgentFailed: the run ended with an error instead.
     """
     last, error = "", None
-    run = runner.run_async(user_id=USER_ID, session_id=session_id, new_message=message, run_config=run_config)
+    run = runner.run_async(
+        user_id=USER_ID, session_id=session_id, new_message=message, run_config=run_config
+    )
     async with contextlib.aclosing(run) as events:
         async for event in events:
             for told in _told(event):
@@ -324,14 +338,19 @@ def _told(event: Event) -> list[CoordinatorEvent]:
             return [CoordinatorEvent("progress", text.strip(), job_id)]
         return [] if event.custom_metadata or not text else [CoordinatorEvent("partial", text)]
     told = (
-        [CoordinatorEvent("text", text)] if text and event.content and event.content.role == "model" else []
+        [CoordinatorEvent("text", text)]
+        if text and event.content and event.content.role == "model"
+        else []
     )
     calls = [] if confirmation_calls(event) else event.get_function_calls()
     return told + [CoordinatorEvent("tool", _in_one_line(call)) for call in calls]
 
 
 def _in_one_line(call: types.FunctionCall) -> str:
-    """A tool call as a person is told of it: the tool, and how its description or first argument begins."""
+    """A tool call as a person is told of it.
+
+    The tool, and how its description or first argument begins.
+    """
     arguments = call.args or {}
     texts = (value for value in arguments.values() if isinstance(value, str))
     first = arguments.get("description") or next(texts, "")
@@ -352,7 +371,9 @@ def _as_failure(error: ModelFailed | McpServerFailed | JobFailure) -> JobFailure
 
 
 def root_id_of(tool_context: ToolContext) -> str:
-    """The tree of a session's jobs: the session's id where that is ours and can be a job id, else a hash.
+    """The tree of a session's jobs.
+
+    The session's id where that is ours and can be a job id, else a hash.
 
     Elsewhere people choose the ids of their sessions, and two of them may choose the same.
     """

@@ -30,15 +30,17 @@ async def dispatch(
 ) -> AsyncGenerator[JournalEvent | Delivery]:
     """Run a job on the workspace: its journal as it grows, then its delivery.
 
-    A caller that goes away cancels the job. Doing it again with the same id finds the same job, so a
-    parent that died and came back waits for what it had submitted.
+    A caller that goes away cancels the job. Doing it again with the same id finds the same job, so
+    a parent that died and came back waits for what it had submitted.
     """
     try:
         job_id = await client.submit(spec, workspace=workspace)
         async for event in client.events(job_id):
             yield event
     except (asyncio.CancelledError, GeneratorExit):
-        await asyncio.shield(_give_up(client, spec.id))  # it may have been stored before submit returned
+        await asyncio.shield(
+            _give_up(client, spec.id)
+        )  # it may have been stored before submit returned
         raise
     yield await deliver(client, job_id, workspace)
 
@@ -52,7 +54,8 @@ async def _give_up(client: JobClient, job_id: str) -> None:
 async def deliver(client: JobClient, job_id: str, workspace: Path) -> Delivery:
     """Wait for a submitted job's end and merge what it changed; merging again changes nothing.
 
-    Changes of a job that did not succeed stay out of the workspace: they can be seen and applied by hand.
+    Changes of a job that did not succeed stay out of the workspace: they can be seen and applied by
+    hand.
     """
     result = await client.wait(job_id)
     merged = await client.merge(result, workspace) if result.success else None

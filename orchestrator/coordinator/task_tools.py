@@ -1,7 +1,7 @@
 """The coordinator's tools: `task` and its kin. Each call becomes a job; none of them ever raises.
 
-A tool that raises would cancel its siblings and end the coordinator's run, so every failure comes back
-as an answer with `status: error` and a sentence for the model.
+A tool that raises would cancel its siblings and end the coordinator's run, so every failure comes
+back as an answer with `status: error` and a sentence for the model.
 """
 
 from __future__ import annotations
@@ -102,19 +102,20 @@ class TaskTools:
     ) -> AsyncGenerator[Event | Answer]:
         """Delegate one self-contained task to a sub-agent and wait for its result.
 
-        The sub-agent works in its own sandbox on a copy of the workspace, which it sees at /workspace.
-        When it succeeds, its changes are merged into the workspace. Call `task` several times in one
-        reply to run sub-agents at the same time.
+        The sub-agent works in its own sandbox on a copy of the workspace, which it sees at
+        /workspace. When it succeeds, its changes are merged into the workspace. Call `task` several
+        times in one reply to run sub-agents at the same time.
 
         Args:
-            description: What to do, complete in itself: the sub-agent sees nothing of this conversation.
+            description: What to do, complete in itself: the sub-agent sees nothing of this
+                conversation.
             subagent_type: Which agent does it.
             context: What it should know besides: findings, constraints, file paths.
             timeout_seconds: How long it may take; leave it out for the agent's own limit.
 
         Returns:
-            status, job_id, summary, files_modified, merge (applied, conflicts), execution_seconds, usage,
-            and output or error.
+            status, job_id, summary, files_modified, merge (applied, conflicts), execution_seconds,
+            usage, and output or error.
         """
         job_id = ""
         try:
@@ -132,11 +133,13 @@ class TaskTools:
     async def tasks(
         self, tasks: list[dict[str, Any]], tool_context: ToolContext
     ) -> AsyncGenerator[Event | Answer]:
-        """Delegate many tasks at once and wait for all of them; one that fails does not stop the others.
+        """Delegate many tasks at once and wait for all of them.
+
+        One that fails does not stop the others.
 
         Args:
-            tasks: Objects with `description` and, if wanted, `subagent_type`, `context`, `timeout_seconds`,
-                as for `task`.
+            tasks: Objects with `description` and, if wanted, `subagent_type`, `context`,
+                `timeout_seconds`, as for `task`.
 
         Returns:
             status, and `results`: one answer as of `task` for each, in order.
@@ -215,7 +218,10 @@ class TaskTools:
             call_id = _call_id(tool_context)
             wanted = TaskCall(description, subagent_type, context, timeout_seconds)
             spec = self._spec(tool_context, call_id, wanted)
-            return {"status": "success", "job_id": await self._client.submit(spec, workspace=self._workspace)}
+            return {
+                "status": "success",
+                "job_id": await self._client.submit(spec, workspace=self._workspace),
+            }
         except (JobFailure, ValidationError) as failure:
             return refused(failure)
 
@@ -237,7 +243,10 @@ class TaskTools:
     @polling
     @tabular
     async def wait_tasks(
-        self, job_ids: list[str], tool_context: ToolContext, timeout_seconds: float = LONGEST_WAIT_SECONDS
+        self,
+        job_ids: list[str],
+        tool_context: ToolContext,
+        timeout_seconds: float = LONGEST_WAIT_SECONDS,
     ) -> Answer:
         """Wait until all of these tasks have ended or the time is over.
 
@@ -246,7 +255,8 @@ class TaskTools:
             timeout_seconds: How long to wait, 600 at the most; what has not ended goes on.
 
         Returns:
-            status; `results`, as of `task`, of those that ended; `unfinished`: the ids of the others.
+            status; `results`, as of `task`, of those that ended; `unfinished`: the ids of the
+            others.
         """
         waiting = {
             job_id: asyncio.create_task(self._settle(job_id, tool_context))
@@ -274,7 +284,9 @@ class TaskTools:
             return refused(failure, job_id)
 
     async def update_task(self, job_id: str, message: str, tool_context: ToolContext) -> Answer:
-        """Tell a started task's sub-agent something while it works; it reads it before its next step.
+        """Tell a started task's sub-agent something while it works.
+
+        It reads it before its next step.
 
         Args:
             job_id: The id that start_task gave.

@@ -16,7 +16,12 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 from pydantic import BaseModel
 
-from orchestrator.deep_agent.approval.gate import ApprovalFlow, ApprovalGate, InterruptOn, merge_policies
+from orchestrator.deep_agent.approval.gate import (
+    ApprovalFlow,
+    ApprovalGate,
+    InterruptOn,
+    merge_policies,
+)
 from orchestrator.deep_agent.backends.artifacts import with_artifacts
 from orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
 from orchestrator.deep_agent.backends.state import StateBackend
@@ -76,26 +81,31 @@ def create_deep_agent(
 
     Args:
         model: A name for `resolve_model`, or an ADK model.
-        tools: More tools, as ADK takes them; async ones, because a plain function stops the event loop.
-            One that is a Part, such as McpTools, is one of this agent's parts.
+        tools: More tools, as ADK takes them; async ones, because a plain function stops the event
+            loop. One that is a Part, such as McpTools, is one of this agent's parts.
         instruction: The agent's own prompt; it is taken literally, braces and all.
-        subagents: Whom it may delegate to, in this process: specifications or ready agents, and besides a
-            general-purpose one. None is no delegation.
+        subagents: Whom it may delegate to, in this process: specifications or ready agents, and
+            besides a general-purpose one. None is no delegation.
         delegation: One `task` tool for all of them, or one tool for each (`agent_tools`).
         skills: Folders of the backend with skills in them, or that are one; later ones win.
         memory: Paths of AGENTS.md files on the backend, in the order in which they are shown.
-        output_schema: What the final message must be valid against; one that is not is sent back once.
-        backend: Where the files are, or how to find out from the session's state; the state when not given.
+        output_schema: What the final message must be valid against; one that is not is sent back
+            once.
+        backend: Where the files are, or how to find out from the session's state; the state when
+            not given.
         interrupt_on: Tools that a person approves first: true, or the decisions to offer.
         inherited_interrupt_on: A parent's policy: the stricter of the two counts for each tool.
-        built_in_tools: The built-in tools to have, by name; all that the backend can serve when not given.
-        summarization: When a long conversation is summed up, and how; by its defaults when not given.
+        built_in_tools: The built-in tools to have, by name; all that the backend can serve when not
+            given.
+        summarization: When a long conversation is summed up, and how; by its defaults when not
+            given.
         name: Made an identifier, which ADK asks for: `general-purpose` becomes `general_purpose`.
         description: What other agents are told about it.
         is_subagent: Another agent, not a person, reads the result.
         inbox: Where messages to the agent come from while it works.
         fatal_errors: Exceptions of tools that end the run; all others become text for the model.
-        admission: Where requests to models that are given by name wait for their turn, summaries' too.
+        admission: Where requests to models that are given by name wait for their turn, summaries'
+            too.
 
     Raises:
         ValueError: An argument cannot be used; ModelNotConfigured is one.
@@ -143,7 +153,9 @@ def create_deep_agent(
         _approval_gate(
             interrupt_on or {}, inherited_interrupt_on or {}, [*built_in, *delegating], tools or ()
         ),
-        Eviction([tool.name for tool in chosen]),  # it replaces results, and after it no part is told of one
+        Eviction(
+            [tool.name for tool in chosen]
+        ),  # it replaces results, and after it no part is told of one
     ]
     return DeepLlmAgent(
         name=agent_identifier(name),
@@ -171,13 +183,17 @@ def create_deep_app(
     plugins: Sequence[BasePlugin] = (),
     budget: Budget | BudgetMaker | None = None,
 ) -> App:
-    """The agent as a resumable ADK app; the caller's plugins go first, so a journal sees everything.
+    """The agent as a resumable ADK app.
+
+    The caller's plugins go first, so a journal sees everything.
 
     `budget` is one account for all of its runs, or what opens one for each.
     """
     budgets = [BudgetPlugin(budget)] if budget is not None else []
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"\[EXPERIMENTAL\]")  # known, and pinned by our tests
+        warnings.filterwarnings(
+            "ignore", message=r"\[EXPERIMENTAL\]"
+        )  # known, and pinned by our tests
         resumability = ResumabilityConfig(is_resumable=True)
         # Only says that caching is wanted: ResilientModel has the limits of each model.
         caching = ContextCacheConfig()
@@ -205,7 +221,9 @@ def _summarization(
 ) -> Summarization:
     config = config or SummarizationConfig()
     other = config.model
-    return Summarization(config, model, None if other is None else _resolved(other, name, admission))
+    return Summarization(
+        config, model, None if other is None else _resolved(other, name, admission)
+    )
 
 
 def _resolved(model: str | BaseLlm, agent_name: str, admission: ModelAdmission | None) -> BaseLlm:
@@ -253,19 +271,28 @@ def _each_once(tools: Sequence[AgentTool]) -> list[AgentTool]:
 
 
 def _approval_gate(
-    interrupt_on: InterruptOn, inherited: InterruptOn, built_in: Sequence[Part], tools: Sequence[AgentTool]
+    interrupt_on: InterruptOn,
+    inherited: InterruptOn,
+    built_in: Sequence[Part],
+    tools: Sequence[AgentTool],
 ) -> ApprovalGate:
-    """The gate of an agent; its policy may name every built-in tool, as it binds agents below too."""
+    """The gate of an agent.
+
+    Its policy may name every built-in tool, as it binds agents below too.
+    """
     names = {tool.name for part in built_in for tool in part.tools()} | {"execute"}
     single = [tool for tool in tools if not isinstance(tool, BaseToolset)]
     names |= {tool.name if isinstance(tool, BaseTool) else tool.__name__ for tool in single}
     return ApprovalGate(interrupt_on, inherited, known=names, more_later=len(single) < len(tools))
 
 
-def _instruction_of(parts: Sequence[Part], tools: frozenset[str]) -> Callable[[ReadonlyContext], Any]:
+def _instruction_of(
+    parts: Sequence[Part], tools: frozenset[str]
+) -> Callable[[ReadonlyContext], Any]:
     """The parts' words, together.
 
-    ADK fills `{name}` in a string from the session's state and fails on JSON; a callable is left alone.
+    ADK fills `{name}` in a string from the session's state and fails on JSON; a callable is left
+    alone.
     """
 
     async def provide(context: ReadonlyContext) -> str:

@@ -1,7 +1,9 @@
-"""The ADK agent that a deep agent is: one more step is possible before a request's contents are made.
+"""The ADK agent that a deep agent is.
 
-ADK makes a flow for each run and has no public way to give an agent its own; `_llm_flow` is where it asks for
-one. The flow's processors, their names and their order are its documented interface.
+One more step is possible before a request's contents are made.
+
+ADK makes a flow for each run and has no public way to give an agent its own; `_llm_flow` is where
+it asks for one. The flow's processors, their names and their order are its documented interface.
 """
 
 # mypy: disable-error-code="name-defined"

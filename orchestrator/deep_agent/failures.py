@@ -1,15 +1,15 @@
 """What goes wrong in a deep agent, drawn once.
 
-ToolMistake               the agent called a tool wrongly; its text goes to the model and the run goes on
-ModelFailed               no reply from the model; `retryable` says whether asking later may help
-├── ModelUnavailable      overloaded, rate-limited, or not reached, after all retries       retryable
-├── ModelRefused          the service refused the request: wrong key, unknown model, bad request
-├── ModelContextExceeded  the request is longer than the model's context window
-├── UnknownGuardedTool    interrupt_on names a tool that the agent does not have
-└── ScriptFailed          a scripted model has no reply that fits
-McpServerFailed           an MCP server did not start, or lacks a tool; `retryable` as above
-└── McpServerUnavailable  it was not reached                                                retryable
-ModelNotConfigured        a model's name, key or package is missing; raised before any call
+ToolMistake               the agent called a tool wrongly; its text goes to the model and the run
+goes on ModelFailed               no reply from the model; `retryable` says whether asking later may
+help ├── ModelUnavailable      overloaded, rate-limited, or not reached, after all retries
+retryable ├── ModelRefused          the service refused the request: wrong key, unknown model, bad
+request ├── ModelContextExceeded  the request is longer than the model's context window ├──
+UnknownGuardedTool    interrupt_on names a tool that the agent does not have └── ScriptFailed
+a scripted model has no reply that fits McpServerFailed           an MCP server did not start, or
+lacks a tool; `retryable` as above └── McpServerUnavailable  it was not reached
+retryable ModelNotConfigured        a model's name, key or package is missing; raised before any
+call
 
 A ModelFailed or a McpServerFailed ends the run: `Runner.run_async` raises it.
 """
@@ -52,7 +52,10 @@ class ScriptFailed(ModelFailed):
 
 
 class McpServerFailed(Exception):
-    """An MCP server did not start: it ended, is no such server, or lacks a tool that it is wanted for."""
+    """An MCP server did not start.
+
+    It ended, is no such server, or lacks a tool that it is wanted for.
+    """
 
     retryable: ClassVar[bool] = False
 

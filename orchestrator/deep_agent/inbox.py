@@ -1,7 +1,9 @@
-"""Messages to an agent that is at work: each stands in its session before its next model call, once.
+"""Messages to an agent that is at work.
 
-How many were delivered is read from the session's events, so a run that another process goes on with neither
-loses one nor is told twice.
+Each stands in its session before its next model call, once.
+
+How many were delivered is read from the session's events, so a run that another process goes on
+with neither loses one nor is told twice.
 """
 
 from __future__ import annotations

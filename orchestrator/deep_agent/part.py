@@ -1,7 +1,9 @@
-"""What a deep agent is put together from: parts, each with tools, words for the prompt and callbacks.
+"""What a deep agent is put together from.
 
-A part overrides what it needs. `create.py` lists the parts in order; for one hook ADK asks them in that order
-and stops at the first answer that is not None, so a part that only watches returns None.
+Parts, each with tools, words for the prompt and callbacks.
+
+A part overrides what it needs. `create.py` lists the parts in order; for one hook ADK asks them in
+that order and stops at the first answer that is not None, so a part that only watches returns None.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ class Part:
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
         """Its words in the system instruction, for an agent that has these tools; empty for none.
 
-        Asked before every model call. What changes during a run costs the provider's prompt cache, so parts
-        whose words change stand last.
+        Asked before every model call. What changes during a run costs the provider's prompt cache,
+        so parts whose words change stand last.
         """
         del context, tools
         return ""
@@ -79,4 +81,8 @@ class Part:
 
 def hooks(parts: Sequence[Part], name: str) -> list[Callable[..., Any]]:
     """The parts' callbacks of that name, of those parts that have one."""
-    return [getattr(part, name) for part in parts if getattr(type(part), name) is not getattr(Part, name)]
+    return [
+        getattr(part, name)
+        for part in parts
+        if getattr(type(part), name) is not getattr(Part, name)
+    ]

@@ -1,7 +1,9 @@
-"""A tool made from an async generator method: it tells how it gets on, at once, before it has its result.
+"""A tool made from an async generator method.
 
-ADK would do that for a generator, but keeps the result twice: in an event of the generator's own and in the
-tool's response.
+It tells how it gets on, at once, before it has its result.
+
+ADK would do that for a generator, but keeps the result twice: in an event of the generator's own
+and in the tool's response.
 """
 
 # mypy: disable-error-code="name-defined"
@@ -20,13 +22,21 @@ from google.adk.workflow import BaseNode
 from google.genai import types
 
 from orchestrator.deep_agent.failures import ToolMistake
-from orchestrator.deep_agent.tool import arguments_model, checked_arguments, declaration_of, mistake_result
+from orchestrator.deep_agent.tool import (
+    arguments_model,
+    checked_arguments,
+    declaration_of,
+    mistake_result,
+)
 
 ToolGenerator = Callable[..., AsyncGenerator[Any]]
 
 
 class ProgressTool(BaseTool):
-    """An async generator method as a tool: its Events are shown at once, its other value is the result."""
+    """An async generator method as a tool.
+
+    Its Events are shown at once, its other value is the result.
+    """
 
     def __init__(self, method: ToolGenerator) -> None:
         self._method = method
@@ -75,7 +85,10 @@ class _Work:
 
 
 class _Progress(BaseNode):
-    """ADK's way to emit events from within a tool; one that has no output leaves nothing in the session."""
+    """ADK's way to emit events from within a tool.
+
+    One that has no output leaves nothing in the session.
+    """
 
     rerun_on_resume: bool = True
     events: Callable[[], AsyncGenerator[Event, None]]

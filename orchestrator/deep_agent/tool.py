@@ -1,8 +1,8 @@
 """A tool made from a method, whose arguments are checked before it runs.
 
-ADK's FunctionTool builds a model class per closure (2.6 ms each, on the event loop) and keeps a thousand of
-them, with everything that they hold, in a cache. Here the declaration belongs to the method in its class:
-built once, holding no sandbox.
+ADK's FunctionTool builds a model class per closure (2.6 ms each, on the event loop) and keeps a
+thousand of them, with everything that they hold, in a cache. Here the declaration belongs to the
+method in its class: built once, holding no sandbox.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ class MethodTool(BaseTool):
 
 
 def polling(method: Method) -> Method:
-    """Mark a tool's method: to call it again and again with the same arguments is how it is used."""
+    """Mark a tool's method.
+
+    To call it again and again with the same arguments is how it is used.
+    """
     method.is_polling = True  # type: ignore[attr-defined] # a mark on the function
     return method
 
@@ -83,7 +86,9 @@ def declaration_of(tool: BaseTool, arguments: type[BaseModel]) -> types.Function
     )
 
 
-def checked_arguments(name: str, arguments: type[BaseModel], args: dict[str, Any]) -> dict[str, Any]:
+def checked_arguments(
+    name: str, arguments: type[BaseModel], args: dict[str, Any]
+) -> dict[str, Any]:
     """The arguments as the method takes them; ToolMistake says what is wrong with them."""
     try:
         checked = arguments.model_validate(args)
@@ -108,13 +113,16 @@ def arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
         for name, parameter in inspect.signature(function).parameters.items()
         if name not in INJECTED
     }
-    return create_model(f"{function.__name__}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
+    return create_model(
+        f"{function.__name__}_arguments", __config__=ConfigDict(extra="forbid"), **fields
+    )
 
 
 @cache
 def _schema(model: type[BaseModel]) -> dict[str, Any]:
     schema = model.model_json_schema()
-    # Providers differ in what else they accept; ADK's own declarations have these three and no more.
+    # Providers differ in what else they accept; ADK's own declarations have these three and no
+    # more.
     properties = {
         name: {key: value for key, value in detail.items() if key != "title"}
         for name, detail in schema.get("properties", {}).items()

@@ -1,7 +1,7 @@
 """Lists of records as the model reads them: TOON names the fields once instead of once a record.
 
-A session keeps a tool's result as it is. Each request, and only the request, has the lists in the results of
-`tabular` tools as TOON texts: about half of the tokens of JSON, and the same values.
+A session keeps a tool's result as it is. Each request, and only the request, has the lists in the
+results of `tabular` tools as TOON texts: about half of the tokens of JSON, and the same values.
 """
 
 from __future__ import annotations
@@ -64,8 +64,14 @@ def _part_shown(part: types.Part, names: set[str]) -> types.Part:
     response = {key: as_toon(value) if _is_table(value) else value for key, value in given.items()}
     if response == given:
         return part
-    return part.model_copy(update={"function_response": answer.model_copy(update={"response": response})})
+    return part.model_copy(
+        update={"function_response": answer.model_copy(update={"response": response})}
+    )
 
 
 def _is_table(value: Any) -> bool:
-    return isinstance(value, list) and len(value) >= MIN_ROWS and all(isinstance(row, dict) for row in value)
+    return (
+        isinstance(value, list)
+        and len(value) >= MIN_ROWS
+        and all(isinstance(row, dict) for row in value)
+    )

@@ -29,7 +29,9 @@ def delivered(result: JobResult, merged: MergeReport | None) -> Answer:
         "status": "success" if result.success else "error",
         "job_id": result.job_id,
         "summary": result.summary,
-        "files_modified": [{"path": file.path, "change": str(file.change)} for file in result.files_modified],
+        "files_modified": [
+            {"path": file.path, "change": str(file.change)} for file in result.files_modified
+        ],
         "merge": _merged(merged),
         "execution_seconds": result.execution_seconds,
         "usage": result.usage.model_dump(exclude_none=True),
@@ -44,7 +46,10 @@ def delivered(result: JobResult, merged: MergeReport | None) -> Answer:
 
 
 def _merged(report: MergeReport | None) -> JsonValue:
-    """What became of the changes; what is neither applied nor in conflict is told only where there is any."""
+    """What became of the changes.
+
+    What is neither applied nor in conflict is told only where there is any.
+    """
     if report is None:
         return {"applied": [], "conflicts": []}
     merged: dict[str, JsonValue] = {

@@ -38,7 +38,11 @@ class TaskCall:
             InvalidJob: it is no such item.
         """
         known = set(cls.__dataclass_fields__)
-        if not isinstance(item, dict) or not isinstance(item.get("description"), str) or item.keys() - known:
+        if (
+            not isinstance(item, dict)
+            or not isinstance(item.get("description"), str)
+            or item.keys() - known
+        ):
             raise InvalidJob(
                 f"tasks[{number}] takes description, and subagent_type, context, timeout_seconds."
             )
@@ -57,7 +61,9 @@ def check_agent(name: str, agents: Mapping[str, str]) -> None:
 
 def agent_list(agents: Mapping[str, str]) -> str:
     """The agents that may be called, with their descriptions, as a prompt says it."""
-    return "\n".join(["Values of subagent_type:", *(f"- {name}: {text}" for name, text in agents.items())])
+    return "\n".join(
+        ["Values of subagent_type:", *(f"- {name}: {text}" for name, text in agents.items())]
+    )
 
 
 def job_id_of_call(parent_id: str, call_id: str) -> str:

@@ -16,13 +16,16 @@ SCRIPT = Path(__file__).parent / "script.yaml"
 MODEL = f"scripted:{SCRIPT}"
 """The model that answers from the script."""
 
-GOAL = "The bakery's tests fail. Find out why, mend the code, and cover the empty basket with a test."
+GOAL = (
+    "The bakery's tests fail. Find out why, mend the code, and cover the empty basket with a test."
+)
 
 TEST_COMMAND = "python3 -m unittest"
 """Runs the sample's tests from its folder; needs nothing but Python."""
 
 TEST_TASK = "Run the whole test suite and report what it prints."
-"""A task for the agent `tester`: its summary is the command's answer, with `exit_code` and `output`."""
+"""A task for the agent `tester`: its summary is the command's answer, with `exit_code` and
+`output`."""
 
 
 def copy_sample(target: Path) -> None:
@@ -33,4 +36,6 @@ def copy_sample(target: Path) -> None:
     """
     if (target / "bakery").exists():
         raise FileExistsError(f"{target} has a bakery already: name an empty folder.")
-    shutil.copytree(SAMPLE, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        SAMPLE, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+    )

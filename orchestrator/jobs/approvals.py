@@ -1,7 +1,7 @@
 """Approvals: the calls for which jobs wait, and what a person answered.
 
-Arguments and answers are content. They stand in Redis, in the journal and until then in the request, and
-nowhere else: no log, message or error text holds them.
+Arguments and answers are content. They stand in Redis, in the journal and until then in the
+request, and nowhere else: no log, message or error text holds them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from orchestrator.jobs.store.stored import read
 APPROVAL_ID_CHARACTERS = 20
 """Hexadecimal ones of a hash: 80 bits, so that no two approvals of an installation meet."""
 MAX_SHOWN_CHARACTERS = 64 * 1024
-"""Of a call's arguments as JSON: a person judges by them, so they are whole where that is possible at all;
-Redis holds them for as long as the job waits."""
+"""Of a call's arguments as JSON: a person judges by them, so they are whole where that is possible
+at all; Redis holds them for as long as the job waits."""
 SHOWN_VALUE_CHARACTERS = 4_000
 """How much of a text is left where the arguments together are longer."""
 MAX_ANSWER_CHARACTERS = 256 * 1024
@@ -114,7 +114,10 @@ def _cut(value: Any) -> JsonValue:
 
 
 def stored_approval(request: str, requested_at: str) -> Approval:
-    """An approval from what the ledger holds: the request as JSON, and when it came, in milliseconds."""
+    """An approval from what the ledger holds.
+
+    The request as JSON, and when it came, in milliseconds.
+    """
     approval = read(Approval, request, "An approval that waits")
     return approval.model_copy(update={"requested_at": float(requested_at) / 1000})
 
@@ -125,9 +128,13 @@ def refusal(approval_id: str, decision: str, told: Sequence[str]) -> ApprovalRef
         case ["settled", "withdrawn", job_id]:
             return AnsweredAlready(f"Job {job_id} has ended, so {approval_id} needs no answer.")
         case ["settled", earlier, job_id]:
-            return AnsweredAlready(f"{approval_id} of job {job_id} was answered already: {earlier}.")
+            return AnsweredAlready(
+                f"{approval_id} of job {job_id} was answered already: {earlier}."
+            )
         case ["not allowed", allowed]:
-            return DecisionNotAllowed(f"{decision} is not allowed for {approval_id}; allowed are {allowed}.")
+            return DecisionNotAllowed(
+                f"{decision} is not allowed for {approval_id}; allowed are {allowed}."
+            )
     return UnknownApproval(f"There is no approval {approval_id}.")
 
 

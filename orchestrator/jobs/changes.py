@@ -52,7 +52,10 @@ class FileChange(WireModel):
 
 
 class FileVersion(WireModel):
-    """One side of a change. `sha256` names an object of the bundle; a symlink's content is its target."""
+    """One side of a change.
+
+    `sha256` names an object of the bundle; a symlink's content is its target.
+    """
 
     kind: FileKind
     mode: int = Field(ge=0, le=0o7777)
@@ -69,7 +72,10 @@ class ChangedFile(FileChange):
 
 
 class SkippedFile(WireModel):
-    """A path that changed and is not carried: a special file, one over the size limit, an unreadable one."""
+    """A path that changed and is not carried.
+
+    A special file, one over the size limit, an unreadable one.
+    """
 
     path: str
     reason: str
@@ -112,8 +118,12 @@ class ChangeBundle:
             version = _version(document)
             if version > BUNDLE_VERSION:
                 known = f"version {version}; this one reads {BUNDLE_VERSION}"
-                raise NewerBundle(f"A newer release of fanout wrote the changes ({known}).") from error
-            raise MalformedBundle(f"changes.json is not understood: {error.error_count()} errors") from error
+                raise NewerBundle(
+                    f"A newer release of fanout wrote the changes ({known})."
+                ) from error
+            raise MalformedBundle(
+                f"changes.json is not understood: {error.error_count()} errors"
+            ) from error
 
     @classmethod
     @contextmanager
@@ -143,7 +153,9 @@ class ChangeBundle:
 
     def _read(self, name: str) -> bytes:
         member = self._members.get(name)
-        stream = self._archive.extractfile(member) if member is not None and member.isfile() else None
+        stream = (
+            self._archive.extractfile(member) if member is not None and member.isfile() else None
+        )
         if stream is None:
             raise MalformedBundle(f"the bundle has no {name}")
         return stream.read()

@@ -1,7 +1,10 @@
-"""The admission policy: how many jobs of what run at once, over all workers, and whose turn comes how often.
+"""The admission policy.
 
-Workers bring it along when they register, and the ledger keeps that of the worker that started last. So
-there is one for the installation, and a parent that has none of the settings cannot exceed them.
+How many jobs of what run at once, over all workers, and whose turn comes how often.
+
+Workers bring it along when they register, and the ledger keeps that of the worker that started
+last. So there is one for the installation, and a parent that has none of the settings cannot exceed
+them.
 """
 
 from __future__ import annotations
@@ -43,10 +46,17 @@ class AdmissionPolicy(WireModel):
 
     @classmethod
     def read(cls, stored: str) -> Self:
-        """The policy from what the ledger keeps; a newer release's may hold more, which is passed over."""
-        data = {name: value for name, value in json.loads(stored).items() if name in cls.model_fields}
+        """The policy from what the ledger keeps.
+
+        A newer release's may hold more, which is passed over.
+        """
+        data = {
+            name: value for name, value in json.loads(stored).items() if name in cls.model_fields
+        }
         shares = {
-            tenant: {name: value for name, value in share.items() if name in TenantShare.model_fields}
+            tenant: {
+                name: value for name, value in share.items() if name in TenantShare.model_fields
+            }
             for tenant, share in data.get("tenants", {}).items()
         }
         return cls.model_validate({**data, "tenants": shares})

@@ -58,10 +58,11 @@ class JobResult(WireModel):
     attempts: int = 0
     queued_seconds: float = 0
     execution_seconds: float = 0
-    """What counts against `timeout_seconds`: its attempts, and the time in which it waited for children
-    alone. So the seconds of a parent and of its children are partly the same ones."""
+    """What counts against `timeout_seconds`: its attempts, and the time in which it waited for
+    children alone. So the seconds of a parent and of its children are partly the same ones."""
     error: JobError | None = None
     unread_messages: tuple[str, ...] = ()
-    """How each message begins that was taken for the job, and that its agent did not read before its end."""
+    """How each message begins that was taken for the job, and that its agent did not read before
+    its end."""
     sandbox: str | None = None
     """What the commands ran in: `docker`, or `local`, which isolates nothing."""

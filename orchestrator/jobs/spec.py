@@ -26,8 +26,8 @@ class WireModel(BaseModel):
 
 
 Decision = Literal["approve", "edit", "reject", "respond"]
-"""What a person may decide about a call: let it run, run it with other arguments, refuse it, or answer in its
-stead."""
+"""What a person may decide about a call: let it run, run it with other arguments, refuse it, or
+answer in its stead."""
 
 InterruptOn = dict[str, bool | Annotated[tuple[Decision, ...], Field(min_length=1)]]
 """Tool name -> whether a person is asked before it runs, or which decisions are offered."""
@@ -64,7 +64,10 @@ class Limits(WireModel):
 
 
 class ModelRate(WireModel):
-    """What one model may be asked per minute, over all workers and coordinators; None is no limit."""
+    """What one model may be asked per minute, over all workers and coordinators.
+
+    None is no limit.
+    """
 
     requests_per_minute: int | None = Field(default=None, gt=0)
     """Requests that reach the service, repeated ones too."""
@@ -86,7 +89,8 @@ class TreeBounds(WireModel):
     max_children: int = Field(default=32, ge=1, le=1000)
     """Of one job, over its whole life: as many answers as its agent can still read."""
     max_tree_children: int = Field(default=1000, ge=1)
-    """Of all jobs of a tree together, ended ones too: agents that delegate to their like grow by powers."""
+    """Of all jobs of a tree together, ended ones too: agents that delegate to their like grow by
+    powers."""
     max_tree_model_calls: int | None = Field(default=None, gt=0)
     """Of all jobs of a tree together; each may be in the middle of one more when it is reached."""
     max_tree_tokens: int | None = Field(default=None, gt=0)
@@ -118,7 +122,8 @@ class JobSpec(WireModel):
     """Overrides the agent definition's model."""
     limits: Limits = Limits()
     interrupt_on: InterruptOn = Field(default_factory=dict)
-    """The parent's approval policy, which binds beside the definition's own: for each tool the stricter."""
+    """The parent's approval policy, which binds beside the definition's own: for each tool the
+    stricter."""
     priority: int = Field(default=0, ge=-100, le=100)
     """Higher goes first within a tree."""
     max_attempts: int = Field(default=3, ge=1, le=100)

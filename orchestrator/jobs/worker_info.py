@@ -26,7 +26,8 @@ class WorkerInfo:
     wire_newest: int = WIRE_NEWEST
     """The versions of jobs that it understands (`wire.py`)."""
     agents: tuple[str, ...] = ()
-    """The names of the agents that it has definitions of; a release that tells none counts as knowing all."""
+    """The names of the agents that it has definitions of; a release that tells none counts as
+    knowing all."""
 
     def reads(self, wire: int, agent: str) -> bool:
         """Whether it understands a job of that wire version and that agent."""

@@ -31,24 +31,30 @@ CHUNK_BYTES = 1024 * 1024
 """How much is read at once: large enough that the hash, not the loop, takes the time."""
 
 DEFAULT_CACHE_BYTES = 10 * 1024**3
-"""What the copies of a remote store may take on this machine: five snapshots of the largest size."""
+"""What the copies of a remote store may take on this machine: five snapshots of the largest
+size."""
 
 CACHE_GRACE_SECONDS = 15 * 60
-"""A copy used this recently is kept whatever the cache's size: its reader may not have opened it yet."""
+"""A copy used this recently is kept whatever the cache's size: its reader may not have opened it
+yet."""
 
 REFRESH_SECONDS = 3600
-"""A blob that is stored again, or wanted for longer, gets a new time when it has one older than this: `sweep`
-goes by it, and in an object store a new time costs a copy."""
+"""A blob that is stored again, or wanted for longer, gets a new time when it has one older than
+this: `sweep` goes by it, and in an object store a new time costs a copy."""
 
 ABANDONED_SECONDS = 24 * 3600
 """A half-written file this old belongs to a process that died."""
 
 _PUTS_ARE_ATOMIC = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"})
-"""Object stores show an object only when its upload is complete; elsewhere we upload aside and rename."""
+"""Object stores show an object only when its upload is complete; elsewhere we upload aside and
+rename."""
 
 
 class BlobStoreUnusable(JobFailure):
-    """The blob store cannot be reached, read or written; the message names the setting to look at."""
+    """The blob store cannot be reached, read or written.
+
+    The message names the setting to look at.
+    """
 
     retryable = True
 
@@ -56,7 +62,8 @@ class BlobStoreUnusable(JobFailure):
 class BlobStore:
     """Blobs below an fsspec URL (`file://`, `memory://`, `s3://` …).
 
-    All methods raise `BlobStoreUnusable` when the store fails, and `BlobMissing` when an id is not in it.
+    All methods raise `BlobStoreUnusable` when the store fails, and `BlobMissing` when an id is not
+    in it.
 
     Args:
         url: where the blobs are; a plain path is a directory.
@@ -83,7 +90,9 @@ class BlobStore:
         if isinstance(source, Path):
             with await asyncio.to_thread(source.open, "rb") as stream:
                 return await self.put_file(stream)
-        blob_id, _ = await self.put_written(lambda sink: shutil.copyfileobj(source, sink, CHUNK_BYTES))
+        blob_id, _ = await self.put_written(
+            lambda sink: shutil.copyfileobj(source, sink, CHUNK_BYTES)
+        )
         return blob_id
 
     async def put_written(self, write: Callable[[IO[bytes]], Result]) -> tuple[str, Result]:
@@ -117,7 +126,10 @@ class BlobStore:
         await asyncio.to_thread(self._keep, _checked(blob_id))
 
     async def sweep(self, unused_since: float) -> int:
-        """Remove the blobs last stored or kept before that time, in seconds since the epoch; how many."""
+        """Remove the blobs last stored or kept before that time, in seconds since the epoch.
+
+        How many.
+        """
         return await asyncio.to_thread(self._sweep, unused_since)
 
     async def delete(self, blob_id: str) -> None:
@@ -177,11 +189,16 @@ class BlobStore:
         self._make_room()
         partial = self._incoming() / uuid4().hex
         try:
-            with partial.open("xb") as stream, self._files.open(self._remote_path(blob_id), "rb") as remote:
+            with (
+                partial.open("xb") as stream,
+                self._files.open(self._remote_path(blob_id), "rb") as remote,
+            ):
                 sink = _HashingSink(stream, self._translated)
                 shutil.copyfileobj(remote, cast("IO[bytes]", sink), CHUNK_BYTES)
             if sink.hash.hexdigest() != blob_id:
-                raise BlobMissing(f"The blob {blob_id} is damaged: its content does not match its id.")
+                raise BlobMissing(
+                    f"The blob {blob_id} is damaged: its content does not match its id."
+                )
             local.parent.mkdir(parents=True, exist_ok=True)
             partial.replace(local)
         finally:
@@ -203,7 +220,9 @@ class BlobStore:
 
     def _is_fresh(self, path: str) -> bool:
         """Whether the store has an object that no sweep will take soon."""
-        return bool(self._files.exists(path)) and self._modified(path) > time.time() - REFRESH_SECONDS
+        return (
+            bool(self._files.exists(path)) and self._modified(path) > time.time() - REFRESH_SECONDS
+        )
 
     def _modified(self, path: str) -> float:
         return float(self._files.modified(path).timestamp())
@@ -281,7 +300,10 @@ class BlobStore:
 
 
 class _HashingSink:
-    """A write-only stream that hashes what passes; a write's error is the store's, not the writer's."""
+    """A write-only stream that hashes what passes.
+
+    A write's error is the store's, not the writer's.
+    """
 
     def __init__(self, target: IO[bytes], translated: Callable[[str], Any]) -> None:
         self.hash = hashlib.sha256()

@@ -1,7 +1,8 @@
 """A snapshot with a job's changes in it: what the children of that job start from.
 
-It is made from the job's own snapshot and its change bundle, so no sandbox needs to be read for it. What a
-bundle does not carry is as it was: the insides of `.git`, ignored files, files over the size limit.
+It is made from the job's own snapshot and its change bundle, so no sandbox needs to be read for it.
+What a bundle does not carry is as it was: the insides of `.git`, ignored files, files over the size
+limit.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from orchestrator.workspace.snapshot import ARCHIVE_MTIME
 
 
 def write(sink: IO[bytes], snapshot: Path | None, bundle: ChangeBundle) -> None:
-    """Write the archive of `snapshot`, None for an empty one, with the changes of `bundle`. It blocks.
+    """Write the archive of `snapshot`, None for an empty one, with the changes of `bundle`.
+
+    It blocks.
 
     Raises:
         MalformedBundle: the bundle lacks a content.
@@ -37,9 +40,14 @@ def write(sink: IO[bytes], snapshot: Path | None, bundle: ChangeBundle) -> None:
 def _kept(
     members: dict[str, tarfile.TarInfo], gone: set[str], made: dict[str, FileVersion]
 ) -> dict[str, tarfile.TarInfo]:
-    """The members that stay: those that did not change, without the directories that lost all they held."""
+    """The members that stay.
+
+    Those that did not change, without the directories that lost all they held.
+    """
     held = _folders(members)
-    left = {name: member for name, member in members.items() if name not in gone and name not in made}
+    left = {
+        name: member for name, member in members.items() if name not in gone and name not in made
+    }
     holding = _folders([*(name for name in left if not left[name].isdir()), *made])
     holding |= _folders(name for name in left if left[name].isdir() and name not in held)
     return {
@@ -76,7 +84,9 @@ def _write(
             new.addfile(member, old.extractfile(member) if member.isreg() else None)
 
 
-def _member(name: str, version: FileVersion, bundle: ChangeBundle) -> tuple[tarfile.TarInfo, IO[bytes]]:
+def _member(
+    name: str, version: FileVersion, bundle: ChangeBundle
+) -> tuple[tarfile.TarInfo, IO[bytes]]:
     """One changed path as a member."""
     info = tarfile.TarInfo(name)
     info.mode = version.mode

@@ -1,4 +1,7 @@
-"""A folder on which changes are only tried: nothing is written, and what was done is seen all the same."""
+"""A folder on which changes are only tried.
+
+Nothing is written, and what was done is seen all the same.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +35,18 @@ class Rehearsal(RootedFolder):
         if path in self._done:
             return self._done[path]
         for directory in above:
-            if directory in self._done:  # made afresh, or gone: nothing of the real folder is below it
+            if (
+                directory in self._done
+            ):  # made afresh, or gone: nothing of the real folder is below it
                 _require_directory(self._done[directory])
                 return None
         return super().find(path)
 
     def names(self, path: str) -> frozenset[str]:
         """The names that a directory has, or would have by now."""
-        inside = {name: found for name, found in self._done.items() if posixpath.dirname(name) == path}
+        inside = {
+            name: found for name, found in self._done.items() if posixpath.dirname(name) == path
+        }
         gone = {posixpath.basename(name) for name, found in inside.items() if found is None}
         made = {posixpath.basename(name) for name in inside} - gone
         is_fresh = any(above in self._done for above in _paths_down_to(path))

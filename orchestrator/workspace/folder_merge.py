@@ -1,7 +1,7 @@
 """The merge itself, over any folder: a workspace on this machine, or an agent's in its sandbox.
 
-Nothing that somebody changed since the snapshot is ever overwritten. A conflict leaves the file as it is
-here; the job's version stays in its change bundle, where `fanout diff` shows it.
+Nothing that somebody changed since the snapshot is ever overwritten. A conflict leaves the file as
+it is here; the job's version stays in its change bundle, where `fanout diff` shows it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class MergedFile(WireModel):
     path: str
     change: ChangeKind
     how: How
-    """`taken`: nobody else had touched it; `already`: it was there; `merged`: with changes made here."""
+    """`taken`: nobody else had touched it; `already`: it was there; `merged`: with changes made
+    here."""
 
 
 class Conflict(WireModel):
@@ -64,7 +65,8 @@ class MergeReport(WireModel):
     refused: tuple[NotMerged, ...] = ()
     """The path or link leaves the workspace, or the bundle contradicts itself."""
     failed: tuple[NotMerged, ...] = ()
-    """The system failed (a full disk, no permission): the file is as it was, and merging again may help."""
+    """The system failed (a full disk, no permission): the file is as it was, and merging again may
+    help."""
     skipped: tuple[SkippedFile, ...] = ()
     """Changed by the job, and not carried by its bundle."""
 
@@ -75,7 +77,10 @@ class MergeReport(WireModel):
 
 
 class Folder(Protocol):
-    """The files that are merged into, by relative paths; `RootedFolder` says what each method means."""
+    """The files that are merged into, by relative paths.
+
+    `RootedFolder` says what each method means.
+    """
 
     def find(self, path: str) -> Found | None:
         """What stands at the path."""
@@ -124,7 +129,10 @@ class FolderMerge:
     """Directories that lost a file."""
 
     def run(self) -> MergeReport:
-        """Merge. Removals come first: a file may take a directory's place and the other way round."""
+        """Merge. Removals come first.
+
+        A file may take a directory's place and the other way round.
+        """
         files = [part for file in self.bundle.changes.files for part in _without_nesting(file)]
         for file in files:
             if file.after is None and not _was_directory(file):
@@ -187,7 +195,9 @@ class FolderMerge:
         settled = settle(before, after, old, self._content)
         content = old.content if settled.content is None else settled.content
         if content is None:
-            raise ChangesCollide("binary", "What stands at the old path is no file that could be moved.")
+            raise ChangesCollide(
+                "binary", "What stands at the old path is no file that could be moved."
+            )
         if new is None:
             self._put(file.path, after, content, settled.mode, None)
         elif new.content != content:
@@ -216,10 +226,17 @@ class FolderMerge:
         return "taken"
 
     def _here(self, path: str, before: FileVersion | None, after: FileVersion) -> Found | None:
-        """What stands at the path; empty directories make way for a file that was not there before."""
+        """What stands at the path.
+
+        Empty directories make way for a file that was not there before.
+        """
         ours = self.folder.find(path)
         is_in_the_way = ours is not None and ours.kind == "directory" and after.kind != "directory"
-        if is_in_the_way and (before is None or before.kind == "directory") and self._is_vacant(path):
+        if (
+            is_in_the_way
+            and (before is None or before.kind == "directory")
+            and self._is_vacant(path)
+        ):
             self._clear(path)
             return None
         return ours
@@ -238,7 +255,9 @@ class FolderMerge:
         found = self.folder.find(path)
         return found is not None and found.kind == "directory"
 
-    def _put(self, path: str, after: FileVersion, content: bytes, mode: int, ours: Found | None) -> None:
+    def _put(
+        self, path: str, after: FileVersion, content: bytes, mode: int, ours: Found | None
+    ) -> None:
         """Make the path what it becomes, instead of what stands there."""
         if after.kind == "file":
             self.folder.put_file(path, content, mode, ours)

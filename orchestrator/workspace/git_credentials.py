@@ -1,7 +1,7 @@
 """Git's own files without the credentials that people leave in them.
 
-A job gets a copy of `.git`, and its agent may do whatever a repository tells it to: a token in a remote's URL
-or in an extra header, as CI systems write them, must not come along.
+A job gets a copy of `.git`, and its agent may do whatever a repository tells it to: a token in a
+remote's URL or in an extra header, as CI systems write them, must not come along.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import re
 _FILES = frozenset({"config", "config.worktree", "FETCH_HEAD"})
 
 _WEB_USER = re.compile(rb"(https?://)[^/\s]*@", re.IGNORECASE)
-"""Whatever stands before the host: a token may take the place of the name as well as of the password."""
+"""Whatever stands before the host: a token may take the place of the name as well as of the
+password."""
 
 _PASSWORD = re.compile(rb"([a-z][a-z0-9+.-]*://[^/\s:@]*):[^/\s]*@", re.IGNORECASE)
 
@@ -24,7 +25,10 @@ _SECRET_VARIABLE = re.compile(
 
 
 def may_hold_credentials(path: str) -> bool:
-    """Whether a file of a workspace is one of Git's that names URLs: a configuration, a log, FETCH_HEAD."""
+    """Whether a file of a workspace is one of Git's that names URLs.
+
+    A configuration, a log, FETCH_HEAD.
+    """
     *folders, name = path.split("/")
     at = next((index for index, folder in enumerate(folders) if folder.endswith(".git")), None)
     return at is not None and (name in _FILES or "logs" in folders[at + 1 :])

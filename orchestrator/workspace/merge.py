@@ -1,4 +1,7 @@
-"""Putting a job's changes into a workspace, three ways: the snapshot, the job's version, and the file now."""
+"""Putting a job's changes into a workspace, three ways.
+
+The snapshot, the job's version, and the file now.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from orchestrator.workspace.workspace import Workspace
 async def merge(workspace: Workspace, bundle: ChangeBundle, *, check: bool = False) -> MergeReport:
     """Put a bundle's changes into the workspace; merging the same bundle again changes nothing.
 
-    Each file is put in whole or not at all. With `check` nothing is written; the report says what would be.
+    Each file is put in whole or not at all. With `check` nothing is written; the report says what
+    would be.
 
     Raises:
         WorkspaceUnusable: there is no folder.

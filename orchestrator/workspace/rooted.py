@@ -1,7 +1,7 @@
 """Reading and changing the files below one folder, such that no path and no symlink leads out of it.
 
-Every step of a path is opened relative to the directory before it and never through a link, so a link
-that appears between a check and its use changes nothing.
+Every step of a path is opened relative to the directory before it and never through a link, so a
+link that appears between a check and its use changes nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from pathlib import Path
 from orchestrator.jobs.changes import FileKind
 
 MAX_HELD_BYTES = 64 * 1024**2
-"""A file up to this size is read into memory, the largest that a change bundle carries; others are hashed."""
+"""A file up to this size is read into memory, the largest that a change bundle carries; others are
+hashed."""
 
 PERMISSION_BITS = 0o777
 """What a mode means here: set-user-id and its like never travel."""
@@ -99,7 +100,9 @@ class RootedFolder:
             ChangedMeanwhile: what stands there is no longer `instead_of`.
         """
         with self._parent(path, create=True) as (folder, name), _aside(folder) as partial:
-            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
+            descriptor = os.open(
+                partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder
+            )
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(content)
                 stream.flush()
@@ -227,7 +230,8 @@ def check_path(path: str) -> list[str]:
 def check_link(path: str, target: str) -> None:
     """Check that a symlink at `path` stays inside, wherever links on its way lead.
 
-    A `..` may only stand at the start of the target: behind a name it would depend on what that name is.
+    A `..` may only stand at the start of the target: behind a name it would depend on what that
+    name is.
 
     Raises:
         PathRefused: it does not.

@@ -1,7 +1,8 @@
 """Which files of a folder a snapshot has, and the archive that holds them.
 
-The archive is an uncompressed tar of regular files, directories and symlinks, sorted, without owners and
-with one time for all, so that equal trees are equal bytes. Credentials in Git's own files stay here.
+The archive is an uncompressed tar of regular files, directories and symlinks, sorted, without
+owners and with one time for all, so that equal trees are equal bytes. Credentials in Git's own
+files stay here.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ ARCHIVE_MTIME = 315_619_200
 """1980-01-02, the time of every file in a snapshot; zip archives know no earlier day."""
 
 _HELD_BYTES = 8 * 1024**2
-"""A file up to this size is read in one go; a larger one is copied aside first, since it may be growing."""
+"""A file up to this size is read in one go; a larger one is copied aside first, since it may be
+growing."""
 
 _COPY_BYTES = 1024**2
 """Copied at once: large enough to be quick, small beside a process."""
@@ -106,7 +108,9 @@ class _Walk:
                 for item in listing:
                     path = f"{directory}/{item.name}" if directory else item.name
                     if not self.left_out(path, item.name):
-                        with suppress(FileNotFoundError):  # gone since it was listed; the others are there
+                        with suppress(
+                            FileNotFoundError
+                        ):  # gone since it was listed; the others are there
                             self._add(path, item.stat(follow_symlinks=False))
         finally:
             os.close(descriptor)
@@ -127,8 +131,8 @@ class _Walk:
 def scan(root: Path) -> Tree:
     """The tree that a snapshot of `root` has.
 
-    Of a Git repository: what Git tracks or would track, empty directories, and `.git` itself. Of another
-    folder: all but `BY_PRODUCTS`. Links are never followed.
+    Of a Git repository: what Git tracks or would track, empty directories, and `.git` itself. Of
+    another folder: all but `BY_PRODUCTS`. Links are never followed.
 
     Raises:
         IgnoreRulesUnreadable: Git is missing or failed.
@@ -159,7 +163,8 @@ def write(root: Path, tree: Tree, sink: IO[bytes], *, max_bytes: int) -> tuple[S
 def _let_the_clock_tick(tree: Tree) -> None:
     """Wait until a change of any file would show in its times.
 
-    A file changed within the tick of its last stamp, after we read it, would look as if nothing had happened.
+    A file changed within the tick of its last stamp, after we read it, would look as if nothing had
+    happened.
     """
     newest = max((entry.stamp[2] for entry in tree.entries), default=0) / 1e9
     age = time.time() - newest
@@ -191,7 +196,9 @@ def _add_file(archive: tarfile.TarFile, info: tarfile.TarInfo, root: Path, room:
         head = stream.read(_HELD_BYTES + 1)
         if may_hold_credentials(info.name):
             if len(head) > _HELD_BYTES:
-                raise OSError(errno.EFBIG, "It may hold credentials and is too large to take them out")
+                raise OSError(
+                    errno.EFBIG, "It may hold credentials and is too large to take them out"
+                )
             head = without_credentials(head)
         if len(head) <= _HELD_BYTES:
             _add_bytes(archive, info, io.BytesIO(head), len(head), room)
@@ -229,7 +236,8 @@ def _is_by_product(_path: str, name: str) -> bool:
 def _ignored_by_git(root: Path) -> LeftOut:
     """What Git ignores, and the locks of Git commands that run just now.
 
-    Asking for the ignored paths, rather than for the others, keeps empty directories and nested repositories.
+    Asking for the ignored paths, rather than for the others, keeps empty directories and nested
+    repositories.
     """
     ignored = _ignored_paths(root)
 
@@ -240,7 +248,14 @@ def _ignored_by_git(root: Path) -> LeftOut:
 
 
 def _ignored_paths(root: Path) -> frozenset[str]:
-    settings = ["-c", "safe.directory=*", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"]
+    settings = [
+        "-c",
+        "safe.directory=*",
+        "-c",
+        "core.fsmonitor=false",
+        "-c",
+        f"core.hooksPath={os.devnull}",
+    ]
     listing = ["ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:

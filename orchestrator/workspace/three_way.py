@@ -37,7 +37,10 @@ class Settled:
 
 
 def settle(
-    before: FileVersion | None, after: FileVersion, ours: Found, content_of: Callable[[FileVersion], bytes]
+    before: FileVersion | None,
+    after: FileVersion,
+    ours: Found,
+    content_of: Callable[[FileVersion], bytes],
 ) -> Settled:
     """Bring a job's change, `before` to `after`, together with what the workspace has.
 
@@ -60,8 +63,14 @@ def settle(
     if before is None:
         raise ChangesCollide("both_added", "Both sides added it, with different content.")
     base, theirs = content_of(before), content_of(after)
-    if ours.kind != "file" or ours.content is None or not all(map(is_text, (base, ours.content, theirs))):
-        raise ChangesCollide("binary", "Both sides changed it, and it is not text that could be merged.")
+    if (
+        ours.kind != "file"
+        or ours.content is None
+        or not all(map(is_text, (base, ours.content, theirs)))
+    ):
+        raise ChangesCollide(
+            "binary", "Both sides changed it, and it is not text that could be merged."
+        )
     merged = merge_text(base, ours.content, theirs)
     if merged == ours.content or contains_change(base, ours.content, theirs):
         return kept

@@ -20,7 +20,8 @@ from orchestrator.workspace.blobs import BlobStore
 Result = TypeVar("Result")
 
 DEFAULT_MAX_SNAPSHOT_BYTES = 2 * GIB
-"""Every host unpacks a snapshot once: this takes it about ten seconds, and more is seldom source."""
+"""Every host unpacks a snapshot once: this takes it about ten seconds, and more is seldom
+source."""
 
 
 class WorkspaceUnusable(JobFailure):
@@ -59,12 +60,15 @@ class Workspace:
         return self._last.skipped if self._last else ()
 
     async def snapshot(self, blobs: BlobStore) -> BlobId:
-        """Store the tree as it is now; equal trees give equal ids, and an unchanged one is not read again.
+        """Store the tree as it is now.
+
+        Equal trees give equal ids, and an unchanged one is not read again.
 
         Which files it has is said in `snapshot_archive.scan`.
 
         Raises:
-            WorkspaceUnusable: there is no folder, it is too large, or Git cannot say what it ignores.
+            WorkspaceUnusable: there is no folder, it is too large, or Git cannot say what it
+                ignores.
             BlobStoreUnusable: the store failed.
         """
         asked = time.monotonic()
@@ -74,11 +78,17 @@ class Workspace:
                 return last.blob_id  # somebody's scan began while this caller waited
             started = time.monotonic()
             tree = await _to_its_end(lambda: self._locked(self._scan, shared=True))
-            if last and (last.store, last.tree) == (blobs.url, tree) and await blobs.exists(last.blob_id):
+            if (
+                last
+                and (last.store, last.tree) == (blobs.url, tree)
+                and await blobs.exists(last.blob_id)
+            ):
                 self._last = replace(last, started=started)
             else:
                 blob_id, (tree, unreadable) = await blobs.put_written(self._write)
-                self._last = _LastSnapshot(started, blobs.url, blob_id, tree, tree.skipped + unreadable)
+                self._last = _LastSnapshot(
+                    started, blobs.url, blob_id, tree, tree.skipped + unreadable
+                )
             return self._last.blob_id
 
     async def alone(self, work: Callable[[], Result]) -> Result:
@@ -98,7 +108,9 @@ class Workspace:
         def scan_and_write() -> tuple[snapshot_archive.Tree, tuple[SkippedFile, ...]]:
             tree = self._scan()
             try:
-                return tree, snapshot_archive.write(self.root, tree, sink, max_bytes=self._max_snapshot_bytes)
+                return tree, snapshot_archive.write(
+                    self.root, tree, sink, max_bytes=self._max_snapshot_bytes
+                )
             except snapshot_archive.TooLarge as error:
                 raise self._too_large() from error
 
@@ -122,7 +134,10 @@ class Workspace:
         )
 
     def _locked(self, work: Callable[[], Result], *, shared: bool) -> Result:
-        """Hold the lock on the folder itself: every process finds it, and nothing of it lies in the tree."""
+        """Hold the lock on the folder itself.
+
+        Every process finds it, and nothing of it lies in the tree.
+        """
         try:
             folder = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -137,7 +152,10 @@ class Workspace:
 
 
 async def _to_its_end(work: Callable[[], Result]) -> Result:
-    """Run blocking work in a thread; a cancelled caller waits for it, so that nothing goes on unseen."""
+    """Run blocking work in a thread.
+
+    A cancelled caller waits for it, so that nothing goes on unseen.
+    """
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)

@@ -9,7 +9,15 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-WATCHED = {"open", "socket.connect", "socket.bind", "subprocess.Popen", "os.mkdir", "os.remove", "os.listdir"}
+WATCHED = {
+    "open",
+    "socket.connect",
+    "socket.bind",
+    "subprocess.Popen",
+    "os.mkdir",
+    "os.remove",
+    "os.listdir",
+}
 REPOSITORY = f"{Path.cwd().resolve()}{os.sep}"
 
 seen: list[str] = []
@@ -28,7 +36,9 @@ def author(frame: FrameType | None) -> str:
 
 
 def is_ours(name: str) -> bool:
-    return name.startswith(REPOSITORY) and "/.venv/" not in name and name != os.path.realpath(__file__)
+    return (
+        name.startswith(REPOSITORY) and "/.venv/" not in name and name != os.path.realpath(__file__)
+    )
 
 
 def note(what: str, frame: FrameType | None) -> None:

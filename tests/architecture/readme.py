@@ -8,13 +8,18 @@ from orchestrator.cli.checks.limits import limit_table
 from tests.architecture.sources import REPOSITORY
 
 README = REPOSITORY / "README.md"
-BEGIN, END = "<!-- limits: made by `python -m tests.architecture.readme` -->", "<!-- end of limits -->"
+BEGIN, END = (
+    "<!-- limits: made by `python -m tests.architecture.readme` -->",
+    "<!-- end of limits -->",
+)
 
 
 def with_limits(text: str) -> str:
     """The README with the table that the source gives now."""
     table = f"{BEGIN}\n\n{limit_table()}\n\n{END}"
-    return re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: table, text, count=1, flags=re.DOTALL)
+    return re.sub(
+        f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: table, text, count=1, flags=re.DOTALL
+    )
 
 
 def main() -> None:

@@ -1,4 +1,7 @@
-"""The repository's files and functions; `python -m tests.architecture.sources` lists the longest."""
+"""The repository's files and functions.
+
+`python -m tests.architecture.sources` lists the longest.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,9 @@ def package_sources() -> Iterator[tuple[str, str]]:
 
 
 def file_lengths() -> list[Length]:
-    return sorted((Length(len(text.splitlines()), name) for name, text in package_sources()), reverse=True)
+    return sorted(
+        (Length(len(text.splitlines()), name) for name, text in package_sources()), reverse=True
+    )
 
 
 def function_lengths() -> list[Length]:

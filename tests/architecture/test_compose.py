@@ -16,7 +16,9 @@ SECRETS = {"FANOUT_REDIS_PASSWORD": "p", "FLOWER_BASIC_AUTH": "u:p"}
 
 
 def test_only_the_worker_reaches_the_engine():
-    reaching = [name for name, service in SERVICES.items() if "docker.sock" in str(service.get("volumes"))]
+    reaching = [
+        name for name, service in SERVICES.items() if "docker.sock" in str(service.get("volumes"))
+    ]
 
     assert reaching == ["worker"]
 
@@ -38,7 +40,9 @@ def test_what_a_models_client_reads_reaches_the_worker_and_no_value_stands_in_th
 
 def test_the_workers_image_reaches_every_kind_of_model():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (extras,) = re.findall(r"-e '\.\[(.*)\]'", (REPOSITORY / "Dockerfile").read_text(encoding="utf-8"))
+    (extras,) = re.findall(
+        r"-e '\.\[(.*)\]'", (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
+    )
 
     assert sorted(extras.split(",")) == sorted(project["optional-dependencies"])
 

@@ -17,7 +17,9 @@ def test_every_limit_has_its_reason(source):
 
 
 def test_every_limit_is_a_number_that_can_be_read(source):
-    assert [f"{limit.where}: {limit.name}" for limit in source.constants() if limit.value is None] == []
+    assert [
+        f"{limit.where}: {limit.name}" for limit in source.constants() if limit.value is None
+    ] == []
 
 
 def test_limits_are_read_from_modules_and_from_settings_with_what_they_inherit(source):

@@ -20,12 +20,15 @@ BUILT_FROM_PARTS = "tests/architecture/test_repository.py"
 
 def texts() -> list[tuple[str, str]]:
     files = [(name, (REPOSITORY / name).read_bytes()) for name in repository_files()]
-    return [(name, data.decode("utf-8", "replace")) for name, data in files if b"\0" not in data[:8000]]
+    return [
+        (name, data.decode("utf-8", "replace")) for name, data in files if b"\0" not in data[:8000]
+    ]
 
 
 def module_names() -> list[str]:
     names = [
-        name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name, _ in package_sources()
+        name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for name, _ in package_sources()
     ]
     return [name for name in names if not name.endswith("__main__")]
 
@@ -34,7 +37,9 @@ def test_top_level_names_are_ours():
     folders = {name.split("/")[0] for name in repository_files() if "/" in name}
 
     assert folders - OUR_FOLDERS == set()
-    assert not (REPOSITORY / "workers/celery.py").exists()  # it would hide the library from `celery -A`
+    assert not (
+        REPOSITORY / "workers/celery.py"
+    ).exists()  # it would hide the library from `celery -A`
 
 
 def test_nothing_names_one_machine_or_where_its_packages_come_from():
@@ -49,22 +54,29 @@ def test_nothing_names_one_machine_or_where_its_packages_come_from():
 
 
 def test_nothing_is_committed_that_a_program_leaves_behind():
-    left_behind = re.compile(r"\.(rdb|aof|pyc|log|sock|pid)$|(^|/)(__pycache__|\.venv|appendonlydir)/")
+    left_behind = re.compile(
+        r"\.(rdb|aof|pyc|log|sock|pid)$|(^|/)(__pycache__|\.venv|appendonlydir)/"
+    )
 
     assert [name for name in repository_files() if left_behind.search(name)] == []
 
 
 def test_every_test_folder_is_a_package():
-    folders = {name.rpartition("/")[0] for name in repository_files() if re.search(r"^tests/.*\.py$", name)}
+    folders = {
+        name.rpartition("/")[0] for name in repository_files() if re.search(r"^tests/.*\.py$", name)
+    }
 
-    assert [folder for folder in sorted(folders) if not (REPOSITORY / folder / "__init__.py").exists()] == []
+    assert [
+        folder for folder in sorted(folders) if not (REPOSITORY / folder / "__init__.py").exists()
+    ] == []
 
 
 def test_what_the_constraints_pin_is_what_the_project_asks_for():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     asked = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
     pinned = {
-        line.partition("==")[0].lower() for line in (REPOSITORY / "constraints.txt").read_text().split()
+        line.partition("==")[0].lower()
+        for line in (REPOSITORY / "constraints.txt").read_text().split()
     }
 
     names = {re.split(r"[\[<>=~!; ]", requirement, maxsplit=1)[0].lower() for requirement in asked}

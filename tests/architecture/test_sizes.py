@@ -14,7 +14,9 @@ def test_no_file_is_too_long():
 
 
 def test_no_function_is_too_long():
-    assert [f for f in function_lengths() if f.lines > MAX_FUNCTION_LINES and f.where not in LONGER] == []
+    assert [
+        f for f in function_lengths() if f.lines > MAX_FUNCTION_LINES and f.where not in LONGER
+    ] == []
 
 
 def test_every_exception_is_still_needed():

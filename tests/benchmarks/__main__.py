@@ -1,7 +1,9 @@
-"""`python -m tests.benchmarks`: what fanout promises about speed and size, measured beside its floors.
+"""`python -m tests.benchmarks`.
 
-Everything is measured in one run, each benchmark in turn with its floor, so that a busy machine is slow
-for both. A missed target is said in the table; the exit code is 0 all the same.
+What fanout promises about speed and size, measured beside its floors.
+
+Everything is measured in one run, each benchmark in turn with its floor, so that a busy machine is
+slow for both. A missed target is said in the table; the exit code is 0 all the same.
 """
 
 from __future__ import annotations
@@ -36,8 +38,12 @@ WIDTH = 132
 def main() -> None:
     """Measure what is asked for and report it."""
     names = [benchmark.name for section in SECTIONS for benchmark in section.benchmarks]
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description="Measure fanout.")
-    parser.add_argument("--json", metavar="FILE", help="write a JSON document there; - is standard output")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks", description="Measure fanout."
+    )
+    parser.add_argument(
+        "--json", metavar="FILE", help="write a JSON document there; - is standard output"
+    )
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=names, help=" · ".join(names))
     options = parser.parse_args()
     logging.disable(logging.WARNING)
@@ -61,7 +67,9 @@ async def _measure(wanted: Collection[str], progress: Console) -> list[Row]:
     return rows
 
 
-async def _measure_section(section: Section, wanted: Collection[str], progress: Console) -> list[Row]:
+async def _measure_section(
+    section: Section, wanted: Collection[str], progress: Console
+) -> list[Row]:
     """The rows of a section; what could not be measured says why, the rest goes on."""
     found: dict[str, Row] = {}
     why = "it was not reached"

@@ -28,7 +28,8 @@ MEMORY = "# Project\n\nUse tabs.\n"
 def _model(turns: int) -> ScriptedModel:
     """Calls a tool in every turn but the last, each time with another argument."""
     replies: list[dict[str, Any]] = [
-        {"calls": [{"tool": "ls", "args": {"path": f"/workspace/{turn}"}}]} for turn in range(turns - 1)
+        {"calls": [{"tool": "ls", "args": {"path": f"/workspace/{turn}"}}]}
+        for turn in range(turns - 1)
     ]
     script = Script.model_validate({"conversations": [{"replies": [*replies, {"text": "Done."}]}]})
     return ScriptedModel(script=script, agent_name="bench")  # type: ignore[call-arg] # model is filled in
@@ -50,11 +51,16 @@ def deep_app(turns: int, folder: Path) -> App:
 
 
 def plain_app(turns: int, folder: Path) -> App:
-    """ADK's agent with as many function tools as the deep one has; they do nothing and are shared."""
+    """ADK's agent with as many function tools as the deep one has.
+
+    They do nothing and are shared.
+    """
     agent = LlmAgent(
         name="bench", model=_model(turns), instruction=INSTRUCTION, tools=list(_plain_tools(folder))
     )
-    return App(name="fanout", root_agent=agent, resumability_config=ResumabilityConfig(is_resumable=True))
+    return App(
+        name="fanout", root_agent=agent, resumability_config=ResumabilityConfig(is_resumable=True)
+    )
 
 
 @cache

@@ -1,4 +1,7 @@
-"""The floor of the latency benchmark: a Celery worker with our pool, whose one task says when it began."""
+"""The floor of the latency benchmark.
+
+A Celery worker with our pool, whose one task says when it began.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the sandbox benchmarks share: a provider of their own on the engine, and nothing left of it after."""
+"""What the sandbox benchmarks share.
+
+A provider of their own on the engine, and nothing left of it after.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ from workers.sandbox.docker.naming import OWNER
 from workers.sandbox.docker.provider import DEFAULT_IMAGE, DockerProvider
 from workers.sandbox.protocol import Sandbox, SandboxSpec
 
-LIMITS = Limits(timeout_seconds=600, cpus=1, memory_bytes=GIB, pids=256, disk_bytes=GIB, network="none")
+LIMITS = Limits(
+    timeout_seconds=600, cpus=1, memory_bytes=GIB, pids=256, disk_bytes=GIB, network="none"
+)
 """Those of an installation that sets none, for a sandbox and for its floor."""
 
 
@@ -44,15 +49,22 @@ class Bench:
     async def sandbox(self, snapshot: BlobId | None = None) -> AsyncIterator[Sandbox]:
         """A sandbox whose files go when it is closed."""
         job = new_job_id()
-        spec = SandboxSpec(job_id=job, attempt=1, image=DEFAULT_IMAGE, limits=LIMITS, snapshot=snapshot)
+        spec = SandboxSpec(
+            job_id=job, attempt=1, image=DEFAULT_IMAGE, limits=LIMITS, snapshot=snapshot
+        )
         try:
             async with self.provider.open(spec) as sandbox:
                 yield sandbox
         finally:
             await self.provider.discard(job)
 
-    async def opened(self, snapshot: BlobId | None, use: Callable[[Sandbox], Awaitable[object]]) -> float:
-        """Milliseconds from asking for a sandbox to the end of its first use; closing it is not in it."""
+    async def opened(
+        self, snapshot: BlobId | None, use: Callable[[Sandbox], Awaitable[object]]
+    ) -> float:
+        """Milliseconds from asking for a sandbox to the end of its first use.
+
+        Closing it is not in it.
+        """
         opening = self.sandbox(snapshot)
 
         async def open_and_use() -> None:

@@ -42,11 +42,16 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
             folder = Path(name)
             await _turn("deep", folder)
             await _turn("plain", folder)
-            pairs = [(await _turn("deep", folder), await _turn("plain", folder)) for _ in range(ROUNDS)]
+            pairs = [
+                (await _turn("deep", folder), await _turn("plain", folder)) for _ in range(ROUNDS)
+            ]
         yield TURN, Samples([deep - plain for deep, plain in pairs], [plain for _, plain in pairs])
     if MEMORY.name in wanted:
         weights = [(await _weight("deep"), await _weight("plain")) for _ in range(WEIGHINGS)]
-        yield MEMORY, Samples([deep - plain for deep, plain in weights], [plain for _, plain in weights])
+        yield (
+            MEMORY,
+            Samples([deep - plain for deep, plain in weights], [plain for _, plain in weights]),
+        )
 
 
 async def _turn(kind: Kind, folder: Path) -> float:

@@ -1,4 +1,6 @@
-"""`python -m tests.benchmarks.idle_agents deep|plain`: what one idle agent weighs in this process, in MiB.
+"""`python -m tests.benchmarks.idle_agents deep|plain`.
+
+What one idle agent weighs in this process, in MiB.
 
 A process of its own for each answer: memory that another measurement freed would be used again.
 """

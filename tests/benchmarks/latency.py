@@ -58,7 +58,10 @@ async def run(_wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Sample
 
 
 async def _submit_to_running(client: JobClient) -> float:
-    """Milliseconds by the machine's clock, which the journal's is, too; the journal's part is rounded up."""
+    """Milliseconds by the machine's clock, which the journal's is, too.
+
+    The journal's part is rounded up.
+    """
     await asyncio.sleep(IDLE_AFTER_SECONDS)
     asked = time.time()
     job = await client.submit(JobSpec(description="Nothing to do."))
@@ -71,12 +74,27 @@ async def _submit_to_running(client: JobClient) -> float:
 
 @contextlib.contextmanager
 def _empty_tasks(place: Installation) -> Iterator[Callable[[float], float]]:
-    """A worker for empty tasks; the function sends one and gives the milliseconds until it began."""
-    command = [sys.executable, "-m", "celery", "-A", "tests.benchmarks.empty_task", "-b", place.redis.url]
+    """A worker for empty tasks.
+
+    The function sends one and gives the milliseconds until it began.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "celery",
+        "-A",
+        "tests.benchmarks.empty_task",
+        "-b",
+        place.redis.url,
+    ]
     options = ["--queues", QUEUE, "--hostname", "bench@%h", "--without-gossip", "--without-mingle"]
     quiet = subprocess.DEVNULL
     worker = subprocess.Popen(
-        [*command, "worker", *options], cwd=REPOSITORY, env=place.environment, stdout=quiet, stderr=quiet
+        [*command, "worker", *options],
+        cwd=REPOSITORY,
+        env=place.environment,
+        stdout=quiet,
+        stderr=quiet,
     )
     sender = Celery("bench", broker=place.redis.url, set_as_current=False)
     sender.conf.update(broker_transport_options=broker_options("bench"), task_ignore_result=True)

@@ -1,4 +1,7 @@
-"""What one Redis carries: heartbeats of a thousand running jobs, and the records of jobs that have ended."""
+"""What one Redis carries.
+
+Heartbeats of a thousand running jobs, and the records of jobs that have ended.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ LEASE_SECONDS = WorkerSettings().lease_seconds
 WINDOWS, WINDOW_SECONDS = 4, 4.5
 """Each window holds two beats of every worker."""
 KIB = 1024
-DESCRIPTION = "Move the tax calculation of every module below src/ to the new rates, and run its tests. " * 6
+DESCRIPTION = (
+    "Move the tax calculation of every module below src/ to the new rates, and run its tests. " * 6
+)
 SUMMARY = "All call sites of the old table now take their rate from rates.py; the tests pass. " * 10
 
 BEATS = Benchmark(
@@ -61,7 +66,9 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
                 yield BEATS, Samples(await _beating(ledger, redis, claims), await _expiring(redis))
                 await redis.delete(*(f"floor:{number}" for number in range(JOBS)))
                 sizes = await _finished(ledger, claims)
-                weight = (await _memory(redis) - empty - await _journals(redis, claims)) / JOBS / KIB
+                weight = (
+                    (await _memory(redis) - empty - await _journals(redis, claims)) / JOBS / KIB
+                )
                 yield RECORD, Samples([weight], [sum(sizes) / JOBS / KIB])
         finally:
             await asyncio.to_thread(server.stop)
@@ -70,7 +77,9 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
 async def _claimed(ledger: Ledger) -> list[Claim]:
     worker = make_worker(concurrency=JOBS)
     await ledger.register(worker, 3600, AdmissionPolicy(tree_jobs=JOBS))
-    ids = await ledger.submit([make_spec(DESCRIPTION, root_id=f"tree-{n % 10}") for n in range(JOBS)])
+    ids = await ledger.submit(
+        [make_spec(DESCRIPTION, root_id=f"tree-{n % 10}") for n in range(JOBS)]
+    )
     while await ledger.dispatch(100):
         pass
     claims = [await ledger.claim(job_id, worker, 3600) for job_id in ids]
@@ -88,7 +97,10 @@ async def _beating(ledger: Ledger, redis: Redis, claims: list[Claim]) -> list[fl
         answers = await ledger.beat(held, 3600)
         assert set(answers.values()) == {"held"}
 
-    return [await _window(redis, [(lambda b=batch: beat(b)) for batch in batches]) for _ in range(WINDOWS)]
+    return [
+        await _window(redis, [(lambda b=batch: beat(b)) for batch in batches])
+        for _ in range(WINDOWS)
+    ]
 
 
 async def _expiring(redis: Redis) -> list[float]:
@@ -101,11 +113,17 @@ async def _expiring(redis: Redis) -> list[float]:
             await pipe.execute()
 
     starts = range(0, JOBS, JOBS // WORKERS)
-    return [await _window(redis, [(lambda f=first: expire(f)) for first in starts]) for _ in range(WINDOWS)]
+    return [
+        await _window(redis, [(lambda f=first: expire(f)) for first in starts])
+        for _ in range(WINDOWS)
+    ]
 
 
 async def _window(redis: Redis, workers: list) -> float:  # type: ignore[type-arg] # coroutine functions
-    """Every worker acts twice in the window, spread over it; the CPU that Redis took, in percent."""
+    """Every worker acts twice in the window, spread over it.
+
+    The CPU that Redis took, in percent.
+    """
     process = psutil.Process((await redis.info("server"))["process_id"])
     pause = LEASE_SECONDS / BEATS_PER_LEASE / len(workers)
     before, began = sum(process.cpu_times()[:2]), time.monotonic()
@@ -121,15 +139,27 @@ async def _finished(ledger: Ledger, claims: list[Claim]) -> list[int]:
     sizes = []
     for claim in claims:
         files = [
-            {"path": f"src/module_{n}.py", "change": "modified", "lines_added": 3, "lines_removed": 2}
+            {
+                "path": f"src/module_{n}.py",
+                "change": "modified",
+                "lines_added": 3,
+                "lines_removed": 2,
+            }
             for n in range(5)
         ]
         result = JobResult.model_validate(
-            {"job_id": claim.spec.id, "state": JobState.SUCCEEDED, "success": True, "summary": SUMMARY}
+            {
+                "job_id": claim.spec.id,
+                "state": JobState.SUCCEEDED,
+                "success": True,
+                "summary": SUMMARY,
+            }
             | {"files_modified": files, "changes": "0" * 64, "attempts": 1}
         )
         assert await ledger.finish(claim.spec.id, claim.token, result, {})
-        sizes.append(len(claim.spec.model_dump_json(exclude_defaults=True)) + len(result.model_dump_json()))
+        sizes.append(
+            len(claim.spec.model_dump_json(exclude_defaults=True)) + len(result.model_dump_json())
+        )
     return sizes
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Sample = Callable[[], Awaitable[float]]
-"""Does the work once and gives what it took, in the benchmark's unit; set-up and clean-up are not in it."""
+"""Does the work once and gives what it took, in the benchmark's unit; set-up and clean-up are not
+in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +110,9 @@ def p95(values: Sequence[float]) -> float:
     return statistics.quantiles(values, n=20, method="inclusive")[-1]
 
 
-async def interleaved(rounds: int, ours: Sample, floor: Sample, *, ours_a_round: int = 1) -> Samples:
+async def interleaved(
+    rounds: int, ours: Sample, floor: Sample, *, ours_a_round: int = 1
+) -> Samples:
     """Sample both in turn, after one warm-up each: what disturbs the machine disturbs both."""
     measured, floors = [], []
     await ours()
@@ -128,7 +131,10 @@ async def milliseconds(work: Awaitable[object]) -> float:
 
 
 async def milliseconds_of(call: Callable[[], object]) -> float:
-    """How long a blocking call takes; it runs in a thread, and the way to and from it does not count."""
+    """How long a blocking call takes.
+
+    It runs in a thread, and the way to and from it does not count.
+    """
 
     def clocked() -> float:
         began = time.perf_counter()

@@ -65,11 +65,17 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
                 await client.cancel(job)
         for benchmark, field in FIELDS.items():
             if benchmark.name in wanted:
-                yield benchmark, Samples([sizes[field] for sizes in busy], [sizes[field] for sizes in idle])
+                yield (
+                    benchmark,
+                    Samples([sizes[field] for sizes in busy], [sizes[field] for sizes in idle]),
+                )
 
 
 def _waiting_script(folder: Path) -> Path:
-    """A file is written, so that the agent has had its tools and sandbox; then the model takes its time."""
+    """A file is written, so that the agent has had its tools and sandbox.
+
+    Then the model takes its time.
+    """
     write = calls(call("write_file", file_path="/workspace/note.txt", content="Here I was.\n"))
     return write_script(folder, conversation(".*", write, {**DONE, "delay_seconds": MODEL_SECONDS}))
 

@@ -1,4 +1,7 @@
-"""The floor of the sandbox benchmarks: a container as the Engine API and its SDK alone make and use it."""
+"""The floor of the sandbox benchmarks.
+
+A container as the Engine API and its SDK alone make and use it.
+"""
 
 from __future__ import annotations
 

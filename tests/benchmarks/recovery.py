@@ -87,7 +87,9 @@ async def _ran_again(client: JobClient, job_id: str, told_at: float) -> float:
     return (event.at - told_at) * 1000
 
 
-async def _until(client: JobClient, job_id: str, wanted: Callable[[JournalEvent], bool]) -> JournalEvent:
+async def _until(
+    client: JobClient, job_id: str, wanted: Callable[[JournalEvent], bool]
+) -> JournalEvent:
     async with asyncio.timeout(AGAIN_SECONDS):
         async for event in client.events(job_id):
             if wanted(event):

@@ -26,7 +26,11 @@ def document(rows: Sequence[Row], seconds: float) -> str:
         "python": platform.python_version(),
         "kernel": platform.release(),
     }
-    content = {"machine": machine, "seconds": round(seconds, 1), "rows": [asdict(row) for row in rows]}
+    content = {
+        "machine": machine,
+        "seconds": round(seconds, 1),
+        "rows": [asdict(row) for row in rows],
+    }
     return json.dumps(content, indent=2, ensure_ascii=False)
 
 

@@ -32,8 +32,12 @@ COLD_START = Benchmark(
 COMMAND_RUN = Benchmark(
     name="command", title="trivial command", unit="ms", floor="API exec", target_ratio=1 / 12
 )
-READ = Benchmark(name="read", title="read 4 KB", unit="ms", floor="get_archive", target_ratio=1 / 30)
-WRITE = Benchmark(name="write", title="write 4 KB", unit="ms", floor="put_archive", target_ratio=1 / 30)
+READ = Benchmark(
+    name="read", title="read 4 KB", unit="ms", floor="get_archive", target_ratio=1 / 30
+)
+WRITE = Benchmark(
+    name="write", title="write 4 KB", unit="ms", floor="put_archive", target_ratio=1 / 30
+)
 
 
 async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples]]:
@@ -88,7 +92,9 @@ async def _commands(sandbox: Sandbox, plain: PlainContainer) -> Samples:
 async def _reads(sandbox: Sandbox, plain: PlainContainer) -> Samples:
     await sandbox.write(f"{WORKSPACE}/file", FILE)
     await asyncio.to_thread(plain.write, "/tmp", "file", FILE)
-    assert await sandbox.read(f"{WORKSPACE}/file") == await asyncio.to_thread(plain.read, "/tmp/file")
+    assert await sandbox.read(f"{WORKSPACE}/file") == await asyncio.to_thread(
+        plain.read, "/tmp/file"
+    )
     return await interleaved(
         OPERATIONS,
         lambda: milliseconds(sandbox.read(f"{WORKSPACE}/file")),

@@ -50,4 +50,6 @@ def edits(number: int) -> Edits:
 
 
 def _text(source: random.Random, lines: int) -> str:
-    return "".join(f"value_{source.getrandbits(32):08x} = {source.random()}\n" for _ in range(lines))
+    return "".join(
+        f"value_{source.getrandbits(32):08x} = {source.random()}\n" for _ in range(lines)
+    )

@@ -44,7 +44,10 @@ OPEN = Benchmark(
     target_ratio=1.1,
 )
 FIRST_SEED = Benchmark(
-    name="seed-first", title="seed 5,000 files, snapshot new to host", unit="ms", floor="put_archive"
+    name="seed-first",
+    title="seed 5,000 files, snapshot new to host",
+    unit="ms",
+    floor="put_archive",
 )
 CHANGES = Benchmark(
     name="changes",
@@ -57,11 +60,18 @@ CHANGES = Benchmark(
 
 async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples]]:
     """Measure on one tree; the first use of its snapshot, which unpacks it, is a warm-up."""
-    measures = {SEED: _seedings, OPEN: _openings, FIRST_SEED: _first_seedings, CHANGES: _change_lists}
+    measures = {
+        SEED: _seedings,
+        OPEN: _openings,
+        FIRST_SEED: _first_seedings,
+        CHANGES: _change_lists,
+    }
     async with bench() as place:
         tree = place.folder / "tree"
         tree.mkdir()
-        write_tree(tree)  # not in a thread, which would go on while an interrupted run removes the folder
+        write_tree(
+            tree
+        )  # not in a thread, which would go on while an interrupted run removes the folder
         snapshot = await place.snapshot(tree)
         for benchmark, measure in measures.items():
             if benchmark.name in wanted:

@@ -23,9 +23,13 @@ def main() -> int:
     """The program; 0 only when every proof holds."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long jobs are submitted")
-    parser.add_argument("--seed", type=int, help="replays the plan of an earlier run; default: a new one")
+    parser.add_argument(
+        "--seed", type=int, help="replays the plan of an earlier run; default: a new one"
+    )
     parser.add_argument("--json", action="store_true", help="one document instead of the report")
-    parser.add_argument("--keep", type=Path, help="a folder for the logs and for the journals of violations")
+    parser.add_argument(
+        "--keep", type=Path, help="a folder for the logs and for the journals of violations"
+    )
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:

@@ -1,4 +1,7 @@
-"""A Docker engine of the run's own, which can be killed: own folders, own socket, own network namespace."""
+"""A Docker engine of the run's own, which can be killed.
+
+Own folders, own socket, own network namespace.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ import docker
 IMAGE = "fanout/base:latest"
 """The steward's image; the jobs of a run need no more."""
 START_SECONDS = 120.0
-"""dockerd gives up when a busy machine has not started its containerd within 15 s: it is tried again."""
+"""dockerd gives up when a busy machine has not started its containerd within 15 s: it is tried
+again."""
 STOP_SECONDS = 20.0
 
 
@@ -52,9 +56,19 @@ class PrivateEngine:
         folders = [f"--data-root={self._folder}/data", f"--exec-root={self._folder}/exec"]
         own = [f"--pidfile={self._folder}/docker.pid", "-H", self.host]
         # A second engine in the machine's network namespace would take the first one's bridge away.
-        command = ["unshare", "--net", "dockerd", "--bridge=none", "--iptables=false", *folders, *own]
+        command = [
+            "unshare",
+            "--net",
+            "dockerd",
+            "--bridge=none",
+            "--iptables=false",
+            *folders,
+            *own,
+        ]
         with (self._folder / "dockerd.log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, start_new_session=True
+            )
 
     async def load_image(self) -> None:
         """Take the sandbox image over from the machine's engine."""
@@ -64,7 +78,9 @@ class PrivateEngine:
         )
         _, errors = await process.communicate()
         if not await asyncio.to_thread(self._has_image):
-            raise NoEngine(f"{IMAGE} could not be copied ({errors.decode()[-300:]}): `fanout images build`.")
+            raise NoEngine(
+                f"{IMAGE} could not be copied ({errors.decode()[-300:]}): `fanout images build`."
+            )
 
     async def kill(self) -> None:
         assert self._process is not None
@@ -84,17 +100,22 @@ class PrivateEngine:
     def is_there(self, container: str) -> bool:
         """Whether a container that is listed exists; blocks.
 
-        dockerd's list may go on showing one that it has removed, as dead, until dockerd starts again: by its
-        id it knows nothing of it, and nothing of it is left to remove.
+        dockerd's list may go on showing one that it has removed, as dead, until dockerd starts
+        again: by its id it knows nothing of it, and nothing of it is left to remove.
         """
         try:
             self.client.api.inspect_container(container)
         except docker.errors.NotFound:
-            return any(container.encode() in command for _pid, command in _commands())  # its shim lives
+            return any(
+                container.encode() in command for _pid, command in _commands()
+            )  # its shim lives
         return True
 
     def refusals(self, owner: str) -> list[str]:
-        """What the engine answers when it is asked once more to remove the owner's containers; blocks."""
+        """What the engine answers when it is asked once more to remove the owner's containers.
+
+        Blocks.
+        """
         answers = []
         for container in self.containers(owner):
             try:
@@ -114,7 +135,9 @@ class PrivateEngine:
         """End it with all that runs on it, and remove its folders; also after a failed start."""
         with contextlib.suppress(Exception):
             for container in await asyncio.to_thread(self.client.api.containers, all=True):
-                await asyncio.to_thread(self.client.api.remove_container, container["Id"], force=True)
+                await asyncio.to_thread(
+                    self.client.api.remove_container, container["Id"], force=True
+                )
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):

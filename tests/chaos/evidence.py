@@ -80,7 +80,9 @@ async def _of_job(client: JobClient, record: JobRecord) -> JobEvidence:
 async def _files(client: JobClient, job_id: str) -> dict[str, str]:
     async with client.changes(job_id) as bundle:
         return {
-            file.path: (await asyncio.to_thread(bundle.content, file.after)).decode(errors="replace")
+            file.path: (await asyncio.to_thread(bundle.content, file.after)).decode(
+                errors="replace"
+            )
             for file in bundle.changes.files
             if file.after is not None
         }

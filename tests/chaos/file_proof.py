@@ -24,7 +24,10 @@ class Step:
 
 
 def files_as_told(jobs: Mapping[str, JobEvidence]) -> list[str]:
-    """A finished command has left its lines once, an interrupted one at most once; nothing else is there."""
+    """A finished command has left its lines once, an interrupted one at most once.
+
+    Nothing else is there.
+    """
     return [problem for job in jobs.values() for problem in _problems(job, jobs)]
 
 
@@ -51,7 +54,9 @@ def steps_told(events: list[JournalEvent]) -> list[Step]:
         if event.type is EventType.SANDBOX_READY and event.data.get("resumed") is False:
             steps = {}
         for call in _parts(event, "function_call"):
-            if call.get("name") == "execute" and (of := step_of(str(call["args"].get("command", "")))):
+            if call.get("name") == "execute" and (
+                of := step_of(str(call["args"].get("command", "")))
+            ):
                 steps.setdefault(call["id"], Step(*of))
         if event.type is EventType.TOOL_CALL and event.data["id"] in steps:
             steps[str(event.data["id"])].begun = True
@@ -102,7 +107,9 @@ def overlapping(lines: list[Line], events: list[JournalEvent]) -> list[str]:
         # The journal's times are whole milliseconds, cut off.
         later = [start for start in ready if min(at) < start and start + 0.001 < max(at)]
         if later:
-            found.append(f"container {place} wrote {max(at) - later[0]:.2f} s after the next one was ready")
+            found.append(
+                f"container {place} wrote {max(at) - later[0]:.2f} s after the next one was ready"
+            )
     return found
 
 
@@ -135,14 +142,17 @@ def _since_fresh_start(events: list[JournalEvent]) -> list[JournalEvent]:
     return events[starts[-1] :] if starts else events
 
 
-def _of_children(job: JobEvidence, files: Mapping[str, str], jobs: Mapping[str, JobEvidence]) -> list[str]:
+def _of_children(
+    job: JobEvidence, files: Mapping[str, str], jobs: Mapping[str, JobEvidence]
+) -> list[str]:
     """What a child made stands in its parent's files, when the parent was told that it succeeded."""
     found = []
     told = {
         str((answer.get("response") or {}).get("job_id")): answer["response"]
         for event in _since_fresh_start(job.events)
         for answer in _parts(event, "function_response")
-        if answer.get("name") == "task" and (answer.get("response") or {}).get("status") == "success"
+        if answer.get("name") == "task"
+        and (answer.get("response") or {}).get("status") == "success"
     }
     for child_id in told:
         child = jobs.get(child_id)

@@ -64,7 +64,9 @@ class Installation:
         """Where the files of the jobs are."""
         if self.engine is None:
             return self.folder / "state" / "sandboxes" / "jobs"
-        return self.folder / "engine" / "data" / "volumes" / f"fanout-{self.owner}" / "_data" / "jobs"
+        return (
+            self.folder / "engine" / "data" / "volumes" / f"fanout-{self.owner}" / "_data" / "jobs"
+        )
 
     def client(self) -> JobClient:
         """A client with its own way to Redis, which is never cut."""
@@ -100,7 +102,9 @@ class Installation:
 
     async def _start_engine(self) -> None:
         if os.geteuid() != 0 or not shutil.which("dockerd") or not shutil.which("unshare"):
-            self.left_out.append("containers, residents, steward and engine (dockerd and root are needed)")
+            self.left_out.append(
+                "containers, residents, steward and engine (dockerd and root are needed)"
+            )
             return
         self.engine = PrivateEngine(self.folder / "engine")
         self._stack.push_async_callback(self.engine.stop)

@@ -1,7 +1,10 @@
-"""What happens in a run: the jobs and the faults, made from the seed alone, so that a seed can be replayed.
+"""What happens in a run.
 
-Jobs are submitted as fast as they are worked off, so how many there are depends on the machine; the n-th is
-always the same. Faults have times, and targets by number: of the workers, or of what runs at that moment.
+The jobs and the faults, made from the seed alone, so that a seed can be replayed.
+
+Jobs are submitted as fast as they are worked off, so how many there are depends on the machine; the
+n-th is always the same. Faults have times, and targets by number: of the workers, or of what runs
+at that moment.
 """
 
 from __future__ import annotations
@@ -55,7 +58,9 @@ JOB_KINDS = {
         cancel_after_seconds=(0.0, 8.0),
         ends=("cancelled",),
     ),
-    "late": JobKind(2, sleep_seconds=(120.0, 120.0), timeout_seconds=(4.0, 8.0), ends=("timed_out",)),
+    "late": JobKind(
+        2, sleep_seconds=(120.0, 120.0), timeout_seconds=(4.0, 8.0), ends=("timed_out",)
+    ),
     "broken": JobKind(2, ends=("failed",)),
     "once": JobKind(3, sleep_seconds=(0.2, 1.5), max_attempts=1, ends=("succeeded", "failed")),
 }
@@ -132,7 +137,8 @@ def planned_jobs(seed: int) -> Iterator[PlannedJob]:
             agent=kind.agent,
             max_attempts=kind.max_attempts,
             timeout_seconds=kind.timeout_seconds and _between(random, kind.timeout_seconds),
-            cancel_after_seconds=kind.cancel_after_seconds and _between(random, kind.cancel_after_seconds),
+            cancel_after_seconds=kind.cancel_after_seconds
+            and _between(random, kind.cancel_after_seconds),
             with_workspace=random.random() < WORKSPACE_SHARE,
         )
 

@@ -1,4 +1,7 @@
-"""The proofs: each takes what a run left and returns its violations in words; none is a proof that holds."""
+"""The proofs: each takes what a run left and returns its violations in words.
+
+None is a proof that holds.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ def states(job: JobEvidence) -> list[JournalEvent]:
 
 def all_ended(jobs: Jobs, acknowledged: Iterable[str]) -> list[str]:
     """Every acknowledged job, and every child, has ended as it was to end."""
-    found = [f"{job_id} was acknowledged and is lost" for job_id in acknowledged if job_id not in jobs]
+    found = [
+        f"{job_id} was acknowledged and is lost" for job_id in acknowledged if job_id not in jobs
+    ]
     for job in jobs.values():
         state = job.record.state
         if not state.is_terminal or job.result is None:
@@ -63,7 +68,9 @@ def committed_once(jobs: Jobs) -> list[str]:
     for job in jobs.values():
         ends = [event for event in states(job) if event.data["state"] in TERMINAL_STATES]
         if len(ends) > 1:
-            found.append(f"{job.id} ended {len(ends)} times: {[event.data['state'] for event in ends]}")
+            found.append(
+                f"{job.id} ended {len(ends)} times: {[event.data['state'] for event in ends]}"
+            )
         if ends and job.result is not None:
             told = {str(ends[0].data["state"]), str(job.record.state), str(job.result.state)}
             if len(told) > 1:
@@ -86,20 +93,32 @@ def _overlaps(job: JobEvidence) -> list[str]:
     for event in job.events:
         if event.type is EventType.JOB_STATE:
             if event.data["state"] == state == "running":
-                found.append(f"{job.id} was given to attempt {event.attempt} while {attempt} held it")
+                found.append(
+                    f"{job.id} was given to attempt {event.attempt} while {attempt} held it"
+                )
             state, attempt = str(event.data["state"]), event.attempt
         elif event.type in WORK and state != "running":
-            found.append(f"{job.id}: attempt {event.attempt} wrote {event.type} while the job was {state}")
+            found.append(
+                f"{job.id}: attempt {event.attempt} wrote {event.type} while the job was {state}"
+            )
         elif event.type in WORK and event.attempt != attempt:
-            found.append(f"{job.id}: attempt {event.attempt} wrote {event.type} while {attempt} was at work")
+            found.append(
+                f"{job.id}: attempt {event.attempt} wrote {event.type} while {attempt} was at work"
+            )
     return found
 
 
 def nothing_left(left: Leftovers, *, workers_live: bool) -> list[str]:
     """No lease, slot, message, container, volume or folder of any job is left."""
-    found = [f"the ledger still has {key}: {held}" for key, held in left.keys.items() if not _may_stay(key)]
+    found = [
+        f"the ledger still has {key}: {held}"
+        for key, held in left.keys.items()
+        if not _may_stay(key)
+    ]
     roles = {"steward", "network"} if workers_live else set[str]()
-    found += [f"container {name} is left" for name in left.containers if name.split()[0] not in roles]
+    found += [
+        f"container {name} is left" for name in left.containers if name.split()[0] not in roles
+    ]
     volumes = {"store", "code"}
     found += [f"volume {name} is left" for name in left.volumes if name.split()[0] not in volumes]
     return found + [f"the files of {name} are left" for name in left.folders]
@@ -114,8 +133,8 @@ STAYING = (
 
 
 MESSAGES = ("fanout:queue:_kombu.", "fanout:queue:unacked")
-"""The broker's: its routes, and messages that a worker was just given when it died; they come back after the
-visibility timeout and claim nothing."""
+"""The broker's: its routes, and messages that a worker was just given when it died; they come back
+after the visibility timeout and claim nothing."""
 
 
 def _may_stay(key: str) -> bool:

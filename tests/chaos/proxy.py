@@ -14,9 +14,10 @@ CHUNK_BYTES = 64 * 1024
 class Proxy:
     """A TCP proxy in front of one port of the loopback interface.
 
-    `cut` ends all connections and refuses new ones. `swallow` keeps and takes connections and lets nothing
-    through, as a network does that loses packets; what it swallowed is lost with its connection. `no answers`
-    lets through what is asked, and ends a connection instead of passing an answer on.
+    `cut` ends all connections and refuses new ones. `swallow` keeps and takes connections and lets
+    nothing through, as a network does that loses packets; what it swallowed is lost with its
+    connection. `no answers` lets through what is asked, and ends a connection instead of passing an
+    answer on.
     """
 
     def __init__(self, target: int) -> None:

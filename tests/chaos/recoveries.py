@@ -41,10 +41,16 @@ def recoveries(faults: Sequence[Injected], jobs: Mapping[str, JobEvidence]) -> l
     runs = [run for job in jobs.values() for run in _runs(job)]
     found = []
     for run in runs:
-        hits = [fault for fault in faults if run.began <= fault.at <= run.ended and _is_hit(fault, run)]
+        hits = [
+            fault for fault in faults if run.began <= fault.at <= run.ended and _is_hit(fault, run)
+        ]
         if run.again is not None and hits:
             first = hits[0]
-            others = [other for other in faults if other is not first and _meets(other, first.at, run.again)]
+            others = [
+                other
+                for other in faults
+                if other is not first and _meets(other, first.at, run.again)
+            ]
             found.append(Recovery(first.kind, run.job, run.again - first.at, alone=not others))
     return found
 

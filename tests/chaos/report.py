@@ -97,7 +97,9 @@ class Report:
                 lines.append(f"            and {len(violations) - MOST_SHOWN} more")
         verdict = "PASS" if self.passed else "FAIL"
         replay = f"python -m tests.chaos --minutes {self.minutes:g} --seed {self.seed}"
-        return "\n".join([*lines, f"{verdict} in {self.seconds:.0f} s; the same plan again: {replay}"])
+        return "\n".join(
+            [*lines, f"{verdict} in {self.seconds:.0f} s; the same plan again: {replay}"]
+        )
 
 
 def _has_begun(job: JobEvidence) -> bool:

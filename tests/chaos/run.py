@@ -18,7 +18,8 @@ from tests.chaos.report import Report
 from tests.chaos.workload import Workload
 
 WINDOW = (WORKERS - 1) * CONCURRENCY + 2
-"""Jobs under way: with one worker gone nearly nothing queues, so a recovery is no wait for a place."""
+"""Jobs under way: with one worker gone nearly nothing queues, so a recovery is no wait for a
+place."""
 END_SECONDS = 300.0
 """For what is under way when all faults are healed; jobs take seconds."""
 GONE_SECONDS = 45.0
@@ -67,7 +68,10 @@ async def run(folder: Path, seed: int, minutes: float, keep: Path | None) -> Rep
 
 async def _break(work: Workload, injector: Injector, seconds: float) -> None:
     """Submit and break for so long, then wait for the ends."""
-    helpers = [asyncio.create_task(work.answer_approvals()), asyncio.create_task(_progress(work, injector))]
+    helpers = [
+        asyncio.create_task(work.answer_approvals()),
+        asyncio.create_task(_progress(work, injector)),
+    ]
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(injector.run())
@@ -116,7 +120,11 @@ def _keep(folder: Path, place: Installation, report: Report) -> None:
     (folder / "faults.json").write_text(
         json.dumps([vars(fault) | {"hit": vars(fault.hit)} for fault in report.faults], indent=1)
     )
-    lives = [vars(life) | {"worker": n} for n, worker in enumerate(place.workers) for life in worker.lives]
+    lives = [
+        vars(life) | {"worker": n}
+        for n, worker in enumerate(place.workers)
+        for life in worker.lives
+    ]
     (folder / "workers.json").write_text(json.dumps(lives, indent=1))
     told = " ".join(word for words in report.violations.values() for word in words)
     for job in report.jobs.values():

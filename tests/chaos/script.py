@@ -1,7 +1,9 @@
-"""What the agents of the jobs do: a scripted model, whose commands leave numbered lines with their time.
+"""What the agents of the jobs do.
 
-A step writes `3 begin <place> <time>` and, when it is through, `3 end …` to its file. The place tells one
-container from another (the start of its first process), the time is the machine's.
+A scripted model, whose commands leave numbered lines with their time.
+
+A step writes `3 begin <place> <time>` and, when it is through, `3 end …` to its file. The place
+tells one container from another (the start of its first process), the time is the machine's.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ def step(number: int, file: str = STEPS, seconds: str = "{{1}}") -> dict[str, An
     """A reply that runs one step."""
     note = f'echo "{number} %s $p $(date +%%s.%%N)" >> {file}'
     place = "p=$(cut -d' ' -f22 /proc/1/stat)"
-    return shell(f": step {number} {file}; {place}; {note % 'begin'}; sleep {seconds}; {note % 'end'}")
+    return shell(
+        f": step {number} {file}; {place}; {note % 'begin'}; sleep {seconds}; {note % 'end'}"
+    )
 
 
 def step_of(command: str) -> tuple[int, str] | None:
@@ -50,7 +54,9 @@ def lines_of(content: str) -> list[Line]:
     """The lines of a steps file; a line that is none is a step 0."""
     found = [_LINE.fullmatch(line) for line in content.splitlines()]
     return [
-        Line(int(match[1]), match[2], match[3], float(match[4])) if match else Line(0, "torn", "", 0.0)
+        Line(int(match[1]), match[2], match[3], float(match[4]))
+        if match
+        else Line(0, "torn", "", 0.0)
         for match in found
     ]
 
@@ -76,10 +82,14 @@ CONVERSATIONS = (
         DONE,
     ),
     conversation(r"chaos long (\S+)", *(step(number) for number in range(1, 4)), DONE),
-    conversation(r"chaos stumbles (\S+)", step(1), shell("exit 3"), _file("read_file"), step(2), DONE),
+    conversation(
+        r"chaos stumbles (\S+)", step(1), shell("exit 3"), _file("read_file"), step(2), DONE
+    ),
     conversation(
         r"chaos background (\S+)",
-        shell("setsid sleep 300 >/dev/null 2>&1 & (trap '' TERM; sleep 300) >/dev/null 2>&1 & echo left"),
+        shell(
+            "setsid sleep 300 >/dev/null 2>&1 & (trap '' TERM; sleep 300) >/dev/null 2>&1 & echo left"
+        ),
         step(1),
         step(2),
         DONE,
@@ -111,8 +121,11 @@ CONVERSATIONS = (
         step(2, "leaf-{{1}}.txt", "{{2}}"),
         DONE,
     ),
-    # Each attempt that is lost costs these a step: they must not come to their end before they are ended.
-    conversation(r"chaos (?:cancelled|late) (\S+)", *(step(number) for number in range(1, 30)), DONE),
+    # Each attempt that is lost costs these a step: they must not come to their end before they are
+    # ended.
+    conversation(
+        r"chaos (?:cancelled|late) (\S+)", *(step(number) for number in range(1, 30)), DONE
+    ),
     conversation(r"chaos broken (\S+)", step(1), {"raise": "broken on purpose"}),
 )
 

@@ -39,7 +39,9 @@ class Life:
 class SupervisedWorker:
     """A worker's place: its way to Redis, and one process after another."""
 
-    def __init__(self, proxy: Proxy, environment: Mapping[str, str], concurrency: int, log: Path) -> None:
+    def __init__(
+        self, proxy: Proxy, environment: Mapping[str, str], concurrency: int, log: Path
+    ) -> None:
         self.proxy = proxy
         self.clock: str | None = None
         """What libfaketime shows the next process; None is the machine's time."""
@@ -103,7 +105,8 @@ class SupervisedWorker:
         library = faketime_library()
         if self.clock is None or library is None:
             return {}
-        # Only the time of day is wrong: monotonic clocks never jump, and files have the file system's times.
+        # Only the time of day is wrong: monotonic clocks never jump, and files have the file
+        # system's times.
         return {
             "LD_PRELOAD": str(library),
             "FAKETIME": self.clock,

@@ -1,4 +1,7 @@
-"""The parent's side of a run: submits, answers approvals, cancels, waits; patient while Redis is away."""
+"""The parent's side of a run: submits, answers approvals, cancels, waits.
+
+Patient while Redis is away.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,9 @@ class Submitted:
 class Workload:
     """Keeps so many jobs under way, until told to stop."""
 
-    def __init__(self, client: JobClient, jobs: Iterator[PlannedJob], window: int, workspace: Path) -> None:
+    def __init__(
+        self, client: JobClient, jobs: Iterator[PlannedJob], window: int, workspace: Path
+    ) -> None:
         self._client = client
         self._jobs = jobs
         self._room = asyncio.Semaphore(window)
@@ -82,7 +87,9 @@ class Workload:
 
     async def _answer(self, approval_id: str, *, reject: bool) -> None:
         with contextlib.suppress(ApprovalRefused):  # an answer that got lost was taken all the same
-            await patiently(lambda: self._client.answer(approval_id, "reject" if reject else "approve"))
+            await patiently(
+                lambda: self._client.answer(approval_id, "reject" if reject else "approve")
+            )
 
     async def _one(self, planned: PlannedJob) -> None:
         workspace = self._workspace if planned.with_workspace else None

@@ -1,4 +1,7 @@
-"""The file tools on every backend; tests with them run in the session's event loop, as the container does."""
+"""The file tools on every backend.
+
+Tests with them run in the session's event loop, as the container does.
+"""
 
 import asyncio
 import secrets
@@ -27,7 +30,14 @@ from workers.sandbox.local.provider import LocalProvider
 from workers.sandbox.protocol import WORKSPACE, Sandbox, SandboxProvider, SandboxSpec
 
 WITH_A_SHELL = ["local_shell", "local_sandbox", pytest.param("docker", marks=pytest.mark.docker)]
-EVERY_BACKEND = ["state", "directory", "route_to_directory", "route_to_state", "overlay", *WITH_A_SHELL]
+EVERY_BACKEND = [
+    "state",
+    "directory",
+    "route_to_directory",
+    "route_to_state",
+    "overlay",
+    *WITH_A_SHELL,
+]
 
 
 @pytest.fixture(params=EVERY_BACKEND)
@@ -87,7 +97,10 @@ def local_shell(folder: Path) -> Tools:
 
 
 class Containers:
-    """Keeps one container for many tests. It ends when no heartbeat comes: while tests on other loops run."""
+    """Keeps one container for many tests.
+
+    It ends when no heartbeat comes: while tests on other loops run.
+    """
 
     def __init__(self, provider: DockerProvider) -> None:
         self._provider = provider

@@ -28,7 +28,9 @@ class Context:
 class Tools:
     """Calls tools by name with the model's arguments, on files below `root`."""
 
-    def __init__(self, backend: Backend, root: str = "/workspace", *, folder: Path | None = None) -> None:
+    def __init__(
+        self, backend: Backend, root: str = "/workspace", *, folder: Path | None = None
+    ) -> None:
         """`folder`: where the files are on this machine, if they are."""
         self.backend = backend
         self.root = root

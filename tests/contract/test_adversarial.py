@@ -1,24 +1,42 @@
 """What was found in other deep agents (`notes/peers-deepagents.md`, B.3 and B.6), tried on every backend.
 
-| finding there                               | tests                                                        |
+| finding there                               | tests
+|
 |---------------------------------------------|--------------------------------------------------------------|
-| 1 code runs through options of grep         | test_no_option_of_a_search_program_is_taken_from_a_text      |
-| 2 glob and grep leave the virtual root      | test_patterns_and_links_…, test_backend_properties.py        |
-| 3 the default backend is no jail            | test_files_of_this_machine_are_not_there                     |
-| 4, 5 a delegation drops or replaces a policy| unit/deep_agent/test_subagents.py, unit/deep_agent/*approval*|
-| 4 a list of commands is matched loosely     | nothing matches commands: a sandbox confines them            |
-| 6 a client names the folder a worker uses   | a job's spec has no folder: it starts from a snapshot        |
-| 7 fetching a URL reaches inside             | test_no_tool_fetches, unit/test_egress_rules.py              |
-| 8 the shell sees keys in the environment    | test_the_shell_sees_no_key_of_this_process                   |
-| 8 tracebacks reach the model                | test_a_tool_that_fails_tells_its_reason_and_no_traceback     |
-| 9 wrapping a tool overwrites globals        | no tool is wrapped: `MethodTool` calls the method            |
-| an escaping link ends the run               | test_patterns_and_links_…                                    |
-| traversal and corruption through edit       | test_an_edit_cannot_be_led_away_…, test_file_writing.py      |
-| a swapped link wins a race                  | test_a_folder_that_is_swapped_…, unit/deep_agent/test_jail.py|
-| output is held whole                        | test_300_mb_of_output_take_no_memory                         |
-| a search or a command blocks the event loop | test_no_pattern_…, test_no_depth_…, test_commands_run_at_…   |
-| a killed command leaves processes           | test_shell_tool.py                                           |
-| archives with hostile names                 | unit/test_adversarial_archives.py, unit/test_merge.py        |
+| 1 code runs through options of grep         |
+test_no_option_of_a_search_program_is_taken_from_a_text      |
+| 2 glob and grep leave the virtual root      | test_patterns_and_links_…,
+test_backend_properties.py        |
+| 3 the default backend is no jail            | test_files_of_this_machine_are_not_there
+|
+| 4, 5 a delegation drops or replaces a policy| unit/deep_agent/test_subagents.py,
+unit/deep_agent/*approval*|
+| 4 a list of commands is matched loosely     | nothing matches commands: a sandbox confines them
+|
+| 6 a client names the folder a worker uses   | a job's spec has no folder: it starts from a
+snapshot        |
+| 7 fetching a URL reaches inside             | test_no_tool_fetches, unit/test_egress_rules.py
+|
+| 8 the shell sees keys in the environment    | test_the_shell_sees_no_key_of_this_process
+|
+| 8 tracebacks reach the model                |
+test_a_tool_that_fails_tells_its_reason_and_no_traceback     |
+| 9 wrapping a tool overwrites globals        | no tool is wrapped: `MethodTool` calls the method
+|
+| an escaping link ends the run               | test_patterns_and_links_…
+|
+| traversal and corruption through edit       | test_an_edit_cannot_be_led_away_…,
+test_file_writing.py      |
+| a swapped link wins a race                  | test_a_folder_that_is_swapped_…,
+unit/deep_agent/test_jail.py|
+| output is held whole                        | test_300_mb_of_output_take_no_memory
+|
+| a search or a command blocks the event loop | test_no_pattern_…, test_no_depth_…,
+test_commands_run_at_…   |
+| a killed command leaves processes           | test_shell_tool.py
+|
+| archives with hostile names                 | unit/test_adversarial_archives.py,
+unit/test_merge.py        |
 """
 
 import asyncio
@@ -43,7 +61,9 @@ OPTIONS = ["--pre=sh", "--pre", "-f", "-e", "--files", "-r", "--exec=sh", "-exec
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-async def test_no_option_of_a_search_program_is_taken_from_a_text(tools: Tools, option: str) -> None:
+async def test_no_option_of_a_search_program_is_taken_from_a_text(
+    tools: Tools, option: str
+) -> None:
     await tools.put(tools.at("attack.sh"), f"touch {tools.root}/pwned /tmp/pwned\n")
     await tools.put(tools.at("notes"), f"see {option} here\n")
     found = await tools.ok("grep", pattern=option)
@@ -69,9 +89,13 @@ async def test_no_option_of_a_search_program_is_taken_from_a_text(tools: Tools, 
         "out/**",
     ],
 )
-async def test_patterns_and_links_lead_nowhere_outside(shell: Tools, tmp_path: Path, pattern: str) -> None:
+async def test_patterns_and_links_lead_nowhere_outside(
+    shell: Tools, tmp_path: Path, pattern: str
+) -> None:
     await asyncio.to_thread((tmp_path / "secret").write_text, SECRET)
-    await shell.execute(command=f"mkdir in; ln -s {tmp_path} out; ln -s {tmp_path}/secret abs; ln -s .. up")
+    await shell.execute(
+        command=f"mkdir in; ln -s {tmp_path} out; ln -s {tmp_path}/secret abs; ln -s .. up"
+    )
     base = shell.at("in")
     shown = [
         await shell("glob", pattern=pattern, path=base),
@@ -88,7 +112,9 @@ async def test_patterns_and_links_lead_nowhere_outside(shell: Tools, tmp_path: P
     assert all(result["status"] == "error" for result in shown[-4:]), shown[-4:]
 
 
-@pytest.mark.parametrize("path", ["/etc/passwd", "/proc/self/environ", "/proc/self/cwd/README.md", "/root"])
+@pytest.mark.parametrize(
+    "path", ["/etc/passwd", "/proc/self/environ", "/proc/self/cwd/README.md", "/root"]
+)
 async def test_files_of_this_machine_are_not_there(tools: Tools, path: str) -> None:
     if "docker" in str(type(getattr(tools.backend, "_sandbox", ""))).lower():
         pytest.skip("these are the container's own files")
@@ -97,15 +123,21 @@ async def test_files_of_this_machine_are_not_there(tools: Tools, path: str) -> N
     assert await tools.error("ls", path=path)
 
 
-async def test_an_edit_cannot_be_led_away_by_what_lies_at_its_path(shell: Tools, tmp_path: Path) -> None:
+async def test_an_edit_cannot_be_led_away_by_what_lies_at_its_path(
+    shell: Tools, tmp_path: Path
+) -> None:
     await asyncio.to_thread((tmp_path / "secret").write_text, SECRET)
     await shell.execute(command=f"ln -s {tmp_path}/secret file; ln -s {tmp_path} folder")
     for name in ("file", "folder/secret", "folder/new"):
         await shell("edit_file", file_path=shell.at(name), old_string=SECRET, new_string="changed")
-        await shell("write_file", file_path=shell.at(name), content="changed")  # maybe in a /tmp of its own
+        await shell(
+            "write_file", file_path=shell.at(name), content="changed"
+        )  # maybe in a /tmp of its own
     await shell.ok("delete_file", file_path=shell.at("folder"))
     await shell.ok("delete_file", file_path=shell.at("file"))
-    assert [item.read_text() for item in await asyncio.to_thread(lambda: [*tmp_path.iterdir()])] == [SECRET]
+    assert [
+        item.read_text() for item in await asyncio.to_thread(lambda: [*tmp_path.iterdir()])
+    ] == [SECRET]
 
 
 async def test_a_folder_that_is_swapped_for_a_link_is_never_read_changed_or_emptied(
@@ -118,7 +150,9 @@ async def test_a_folder_that_is_swapped_for_a_link_is_never_read_changed_or_empt
             at = local_shell.at("door/secret")
             shown = [
                 await local_shell("read_file", file_path=at),
-                await local_shell("edit_file", file_path=at, old_string=SECRET, new_string="changed"),
+                await local_shell(
+                    "edit_file", file_path=at, old_string=SECRET, new_string="changed"
+                ),
                 await local_shell("grep", pattern="canary", output_mode="content"),
                 await local_shell("grep", pattern="canary", path=local_shell.at("door"), glob="*"),
                 await local_shell("delete_file", file_path=at),
@@ -150,8 +184,16 @@ def _swapping(door: Path, outside: Path):
         thread.join()
 
 
-async def test_the_shell_sees_no_key_of_this_process(shell: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "FANOUT_REDIS_URL", "LD_PRELOAD_X", "SOME_TOKEN"):
+async def test_the_shell_sees_no_key_of_this_process(
+    shell: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (
+        "OPENAI_API_KEY",
+        "AWS_SECRET_ACCESS_KEY",
+        "FANOUT_REDIS_URL",
+        "LD_PRELOAD_X",
+        "SOME_TOKEN",
+    ):
         monkeypatch.setenv(name, SECRET)
     seen = await shell.execute(command="env; set; export")
     assert seen["status"] == "success"
@@ -244,7 +286,9 @@ async def test_a_tool_that_fails_tells_its_reason_and_no_traceback() -> None:
         """Somebody's tool."""
         raise RuntimeError("the disk is gone")
 
-    run = await Run(scripted([{"calls": [call("fragile")]}, {"text": "done"}]), tools=[fragile]).to_end()
+    run = await Run(
+        scripted([{"calls": [call("fragile")]}, {"text": "done"}]), tools=[fragile]
+    ).to_end()
     assert run.results == [
         {"status": "error", "message": "fragile failed: RuntimeError: the disk is gone"},
     ]

@@ -34,12 +34,19 @@ OPERATIONS = st.one_of(
     st.tuples(
         st.just("edit_file"),
         st.fixed_dictionaries(
-            {"file_path": PATHS, "old_string": TEXTS, "new_string": TEXTS, "replace_all": st.booleans()}
+            {
+                "file_path": PATHS,
+                "old_string": TEXTS,
+                "new_string": TEXTS,
+                "replace_all": st.booleans(),
+            }
         ),
     ),
     st.tuples(
         st.just("read_file"),
-        st.fixed_dictionaries({"file_path": PATHS, "offset": st.integers(-1, 3), "limit": st.integers(0, 3)}),
+        st.fixed_dictionaries(
+            {"file_path": PATHS, "offset": st.integers(-1, 3), "limit": st.integers(0, 3)}
+        ),
     ),
     st.tuples(st.just("delete_file"), st.fixed_dictionaries({"file_path": PATHS})),
     st.tuples(st.just("ls"), st.fixed_dictionaries({"path": PATHS})),
@@ -89,7 +96,10 @@ def fresh(tools: Tools) -> Callable[[], tuple[Tools, str]]:
 async def test_the_same_operations_give_the_same_answers_everywhere(
     fresh: Callable[[], tuple[Tools, str]],
 ) -> None:
-    """Against the state backend, step by step; a directory that was emptied is the one known difference."""
+    """Against the state backend, step by step.
+
+    A directory that was emptied is the one known difference.
+    """
     loop = asyncio.get_running_loop()
 
     async def compare(operations: list[tuple[str, dict[str, Any]]]) -> None:
@@ -150,7 +160,10 @@ HOSTILE = st.lists(
 
 
 async def test_no_path_pattern_or_edit_leaves_the_root(tools: Tools) -> None:
-    """Links out of the root are there where a backend can have them; nothing outside is seen or changed."""
+    """Links out of the root are there where a backend can have them.
+
+    Nothing outside is seen or changed.
+    """
     loop = asyncio.get_running_loop()
     secret = "canary outside"  # noqa: S105 - nobody's
     outside = tools.folder.parent / f"{tools.folder.name}-outside" if tools.folder else None
@@ -165,7 +178,9 @@ async def test_no_path_pattern_or_edit_leaves_the_root(tools: Tools) -> None:
                 await agent("edit_file", file_path=target, old_string=secret, new_string="x"),
                 await agent("glob", pattern=other or "*", path=target),
                 await agent("glob", pattern=target, path=tools.root),
-                await agent("grep", pattern="canary", path=target, glob=other, output_mode="content"),
+                await agent(
+                    "grep", pattern="canary", path=target, glob=other, output_mode="content"
+                ),
             ]
             assert secret not in str(shown)
             if target.startswith(tools.root):

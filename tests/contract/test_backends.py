@@ -51,7 +51,9 @@ async def test_the_failure_of_a_backend_is_not_told_as_the_agents_mistake(tools:
 
 async def test_the_model_is_shown_s2s_tools_with_their_arguments(state: Tools) -> None:
     declared = {name: tool._get_declaration() for name, tool in state.by_name.items()}
-    assert {name: list(found.parameters_json_schema["properties"]) for name, found in declared.items()} == {
+    assert {
+        name: list(found.parameters_json_schema["properties"]) for name, found in declared.items()
+    } == {
         "ls": ["path"],
         "read_file": ["file_path", "offset", "limit"],
         "write_file": ["file_path", "content"],

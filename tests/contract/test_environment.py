@@ -38,7 +38,9 @@ async def test_adks_own_tools_work_on_it(shell: Tools) -> None:
     assert "traversal" in outside["error"]
 
 
-async def test_times_limits_and_missing_files_are_adks(shell: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_times_limits_and_missing_files_are_adks(
+    shell: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
     environment = environment_of(shell)
     assert str(environment.working_dir) == shell.root
     assert (await environment.execute("sleep 30", timeout=0.3)).timed_out

@@ -26,14 +26,19 @@ async def test_ls_of_the_top_shows_the_way_to_the_files(tools: Tools) -> None:
     await tools.put(tools.at("a"), "x")
     top = await tools("ls", path="/")
     if top["status"] == "error":
-        assert top["message"] == "Permission denied: /"  # a sandbox of this machine is all that its job sees
+        assert (
+            top["message"] == "Permission denied: /"
+        )  # a sandbox of this machine is all that its job sees
     else:
         assert f"/{tools.root.split('/')[1]}" in [entry["path"] for entry in top["entries"]]
 
 
 async def test_ls_of_a_missing_path_is_an_error_and_so_is_ls_of_a_file(tools: Tools) -> None:
     await tools.put(tools.at("file"), "x")
-    assert await tools.error("ls", path=tools.at("nowhere")) == f"Error: file not found: {tools.root}/nowhere"
+    assert (
+        await tools.error("ls", path=tools.at("nowhere"))
+        == f"Error: file not found: {tools.root}/nowhere"
+    )
     assert "not a directory" in await tools.error("ls", path=tools.at("file"))
 
 
@@ -45,7 +50,9 @@ async def test_traversal_is_refused_in_s2s_words_by_every_tool(tools: Tools, pat
     assert await tools.error("ls", path=path) == expected
     assert await tools.error("read_file", file_path=path) == expected
     assert await tools.error("write_file", file_path=path, content="") == expected
-    assert await tools.error("edit_file", file_path=path, old_string="a", new_string="b") == expected
+    assert (
+        await tools.error("edit_file", file_path=path, old_string="a", new_string="b") == expected
+    )
     assert await tools.error("delete_file", file_path=path) == expected
     assert await tools.error("glob", pattern="*", path=path) == expected
     assert await tools.error("grep", pattern="x", path=path) == expected
@@ -80,13 +87,16 @@ async def test_delete_takes_files_and_directories_but_never_the_workspace(tools:
     await tools.ok("delete_file", file_path=tools.at("d"))
     assert await tools.found("**/*") == ["/keep"]
     assert (
-        await tools.error("delete_file", file_path=tools.at("d")) == f"Error: file not found: {tools.root}/d"
+        await tools.error("delete_file", file_path=tools.at("d"))
+        == f"Error: file not found: {tools.root}/d"
     )
     assert await tools.error("delete_file", file_path="/")
     await tools.ok("write_file", file_path=tools.at("d/a"), content="again")
 
 
-async def test_ls_says_when_it_shows_only_the_first(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ls_says_when_it_shows_only_the_first(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in "abcd":
         await tools.put(tools.at(name), "x")
     monkeypatch.setattr(files_module, "MAX_ENTRIES", 3)

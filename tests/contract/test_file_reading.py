@@ -16,7 +16,9 @@ JPEG = b"\xff\xd8\xff\xe0\0"
 
 
 async def test_a_written_file_is_read_back_with_cat_n_line_numbers(tools: Tools) -> None:
-    assert await tools("write_file", file_path=tools.at("src/a.py"), content="import os\nimport sys\n") == {
+    assert await tools(
+        "write_file", file_path=tools.at("src/a.py"), content="import os\nimport sys\n"
+    ) == {
         "status": "success",
         "path": tools.at("src/a.py"),
     }
@@ -35,7 +37,9 @@ async def test_reading_goes_on_where_the_trailer_says(tools: Tools) -> None:
     assert rest.endswith("  2150\tline 2149")
 
 
-async def test_a_line_over_5000_characters_is_chunked_with_continuation_markers(tools: Tools) -> None:
+async def test_a_line_over_5000_characters_is_chunked_with_continuation_markers(
+    tools: Tools,
+) -> None:
     await tools.put(tools.at("wide"), "a\n" + "x" * 12_000 + "\nb")
     lines = (await tools.ok("read_file", file_path=tools.at("wide")))["content"].split("\n")
     assert [line.partition("\t")[0].strip() for line in lines] == ["1", "2", "2.1", "2.2", "3"]
@@ -111,7 +115,11 @@ async def test_files_over_the_byte_limit_are_refused_before_they_are_taken_in(
         ("a.jpeg", JPEG, "image/jpeg"),
         ("a.gif", b"GIF89a\0", "image/gif"),
         ("a.webp", b"RIFF\0\0\0\0WEBP", "image/webp"),
-        ("wrongly.png", JPEG, "image/jpeg"),  # a provider refuses media that are not what they are said to be
+        (
+            "wrongly.png",
+            JPEG,
+            "image/jpeg",
+        ),  # a provider refuses media that are not what they are said to be
     ],
 )
 async def test_images_come_as_base64_with_their_media_type(
@@ -120,7 +128,11 @@ async def test_images_come_as_base64_with_their_media_type(
     await tools.put(tools.at(name), data)
     assert await tools("read_file", file_path=tools.at(name)) == {
         "status": "success",
-        "content": {"type": "image", "media_type": media_type, "data": base64.b64encode(data).decode()},
+        "content": {
+            "type": "image",
+            "media_type": media_type,
+            "data": base64.b64encode(data).decode(),
+        },
     }
 
 
@@ -157,7 +169,9 @@ async def test_what_is_no_regular_file_is_refused_and_never_waited_for(shell: To
     await shell.execute(command="mkfifo pipe; ln -s loop loop; ln -s nothing dangling")
     for name in ("pipe", "loop", "dangling"):
         assert await shell.error("read_file", file_path=shell.at(name))
-    assert await shell.error("edit_file", file_path=shell.at("pipe"), old_string="a", new_string="b")
+    assert await shell.error(
+        "edit_file", file_path=shell.at("pipe"), old_string="a", new_string="b"
+    )
     assert (await shell.ok("grep", pattern="x"))["result"] == "No matches found."
     listed = (await shell.ok("ls", path=shell.root))["entries"]
     assert [(entry["path"], entry["is_dir"]) for entry in listed] == [

@@ -12,7 +12,15 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_glob_knows_globstar_braces_and_the_base_directory(tools: Tools) -> None:
-    for name in ("a.txt", "src/a.ts", "src/b/c.ts", "src/b/d.js", "src/x/e.ts", ".hid/f.ts", ".git/g.ts"):
+    for name in (
+        "a.txt",
+        "src/a.ts",
+        "src/b/c.ts",
+        "src/b/d.js",
+        "src/x/e.ts",
+        ".hid/f.ts",
+        ".git/g.ts",
+    ):
         await tools.put(tools.at(f"{name}"), "x")
     assert await tools.found("**/*.ts", tools.root) == ["/src/a.ts", "/src/b/c.ts", "/src/x/e.ts"]
     assert await tools.found("*.txt", tools.root) == ["/a.txt"]
@@ -28,7 +36,9 @@ async def test_glob_knows_globstar_braces_and_the_base_directory(tools: Tools) -
     assert await tools("glob", pattern="*.none") == {"status": "success", "entries": []}
 
 
-@pytest.mark.parametrize("pattern", ["../*", "a/../../*", "", "{1..100000}", "x" * 1000, "~/*", "**/" * 9])
+@pytest.mark.parametrize(
+    "pattern", ["../*", "a/../../*", "", "{1..100000}", "x" * 1000, "~/*", "**/" * 9]
+)
 async def test_glob_patterns_that_escape_or_explode_are_refused(tools: Tools, pattern: str) -> None:
     await tools.put(tools.at("a"), "x")
     assert await tools.error("glob", pattern=pattern, path=tools.root)
@@ -36,7 +46,9 @@ async def test_glob_patterns_that_escape_or_explode_are_refused(tools: Tools, pa
         assert await tools.error("grep", pattern="x", path=tools.root, glob=pattern)
 
 
-async def test_glob_says_when_and_why_it_is_partial(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_glob_says_when_and_why_it_is_partial(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for n in range(6):
         await tools.put(tools.at(f"{n}"), "x")
     monkeypatch.setattr(files_module, "MAX_ENTRIES", 4)
@@ -57,8 +69,12 @@ async def test_grep_is_literal_and_has_three_output_modes(tools: Tools) -> None:
 
     assert await grep("hello") == tools.at(f"a.py\n{tools.root}/sub/b.md")
     assert await grep("def", output_mode="content") == tools.at("a.py:2:    def hello():")
-    assert await grep("hello", output_mode="count") == tools.at(f"a.py: 2\n{tools.root}/sub/b.md: 1")
-    assert await grep("(a.*b)", output_mode="content") == tools.at("sub/b.md:1:hello (a.*b) --pre=sh")
+    assert await grep("hello", output_mode="count") == tools.at(
+        f"a.py: 2\n{tools.root}/sub/b.md: 1"
+    )
+    assert await grep("(a.*b)", output_mode="content") == tools.at(
+        "sub/b.md:1:hello (a.*b) --pre=sh"
+    )
     assert await grep("--pre=sh") == tools.at("sub/b.md")
     assert await grep("hello", glob="*.md") == tools.at("sub/b.md")
     assert await grep("hello", glob="sub/*.md", path=tools.root) == tools.at("sub/b.md")
@@ -87,7 +103,9 @@ async def test_grep_passes_over_binaries_and_git_and_is_bounded(
     assert "partial" in (await tools.ok("grep", pattern="needle", output_mode="count"))["note"]
 
 
-async def test_a_search_ends_with_its_time_and_says_so(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_search_ends_with_its_time_and_says_so(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(20):
         await tools.put(tools.at(f"d/{number}"), "needle\n")
     monkeypatch.setattr(files_module, "SEARCH_SECONDS", 0.0)
@@ -101,12 +119,17 @@ async def test_ls_and_glob_follow_no_links_and_show_them_as_files(shell: Tools) 
     await shell.execute(command="ln -s d link; ln -s / out; ln -s ../d d/again")
     assert await shell.found("**/*", shell.root) == ["/d/again", "/d/needle.txt", "/link", "/out"]
     assert (await shell.ok("grep", pattern="needle"))["result"] == shell.at("d/needle.txt")
-    kinds = {entry["path"]: entry["is_dir"] for entry in (await shell.ok("ls", path=shell.root))["entries"]}
+    kinds = {
+        entry["path"]: entry["is_dir"]
+        for entry in (await shell.ok("ls", path=shell.root))["entries"]
+    }
     assert kinds == {shell.at("d"): True, shell.at("link"): False, shell.at("out"): False}
 
 
 async def test_a_result_of_grep_over_the_limit_is_cut_at_a_line_and_says_so(tools: Tools) -> None:
-    await tools.put(tools.at("f"), "".join(f"needle {number} {'x' * 80}\n" for number in range(2000)))
+    await tools.put(
+        tools.at("f"), "".join(f"needle {number} {'x' * 80}\n" for number in range(2000))
+    )
     result = (await tools.ok("grep", pattern="needle", output_mode="content"))["result"]
     assert len(result) <= MAX_RESULT_CHARACTERS + 100
     *lines, note = result.split("\n")

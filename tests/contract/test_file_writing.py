@@ -24,7 +24,9 @@ async def test_edit_speaks_s2s_words(tools: Tools) -> None:
     await tools.put(tools.at("a"), "one two two\ntwo\n")
 
     async def edit(old: str, new: str, **more: Any) -> Any:
-        return await tools("edit_file", file_path=tools.at("a"), old_string=old, new_string=new, **more)
+        return await tools(
+            "edit_file", file_path=tools.at("a"), old_string=old, new_string=new, **more
+        )
 
     assert (await edit("none", "x"))["message"] == "old_string not found in file content"
     assert (await edit("two", "two"))["message"] == "old_string and new_string are identical"
@@ -36,7 +38,9 @@ async def test_edit_speaks_s2s_words(tools: Tools) -> None:
     assert await edit("one", "1") == {"status": "success", "path": tools.at("a"), "occurrences": 1}
     assert (await edit("two", "2", replace_all=True))["occurrences"] == 3
     assert await tools.get(tools.at("a")) == b"1 2 2\n2\n"
-    missing = await tools.error("edit_file", file_path=tools.at("no"), old_string="a", new_string="b")
+    missing = await tools.error(
+        "edit_file", file_path=tools.at("no"), old_string="a", new_string="b"
+    )
     assert missing == f"Error: file not found: {tools.root}/no"
 
 
@@ -60,11 +64,15 @@ async def test_edit_keeps_line_ends_as_they_are(
     assert (await tools.get(tools.at("f"))).decode() == after
 
 
-async def test_an_edit_is_refused_when_the_file_changed_since_this_agent_read_it(tools: Tools) -> None:
+async def test_an_edit_is_refused_when_the_file_changed_since_this_agent_read_it(
+    tools: Tools,
+) -> None:
     await tools.put(tools.at("f"), "a b\n")
     await tools.ok("read_file", file_path=tools.at("f"))
     await tools.put(tools.at("f"), "a c\n")
-    message = await tools.error("edit_file", file_path=tools.at("f"), old_string="a", new_string="x")
+    message = await tools.error(
+        "edit_file", file_path=tools.at("f"), old_string="a", new_string="x"
+    )
     assert "changed since you read it" in message
     await tools.ok("read_file", file_path=tools.at("f"))
     await tools.ok("edit_file", file_path=tools.at("f"), old_string="a", new_string="x")
@@ -100,7 +108,9 @@ async def test_an_edit_is_refused_when_another_agent_changed_the_file(tools: Too
     other = tools.another_agent()
     await tools.ok("write_file", file_path=tools.at("f"), content="a b\n")
     await other.ok("edit_file", file_path=tools.at("f"), old_string="b", new_string="c")
-    message = await tools.error("edit_file", file_path=tools.at("f"), old_string="a", new_string="x")
+    message = await tools.error(
+        "edit_file", file_path=tools.at("f"), old_string="a", new_string="x"
+    )
     assert message == f"{tools.root}/f changed since you read it. Read it again before you edit it."
     assert await tools.get(tools.at("f")) == b"a c\n"
 
@@ -112,7 +122,9 @@ async def test_a_file_that_was_never_read_may_be_edited(tools: Tools) -> None:
 
 async def test_an_edit_keeps_the_files_mode_and_goes_through_a_link(shell: Tools) -> None:
     await shell.execute(command="echo '#!/bin/sh' > real; chmod 750 real; ln -s real link")
-    await shell.ok("edit_file", file_path=shell.at("link"), old_string="/bin/sh", new_string="/bin/bash")
+    await shell.ok(
+        "edit_file", file_path=shell.at("link"), old_string="/bin/sh", new_string="/bin/bash"
+    )
     shown = await shell.execute(command="stat -c %a real; cat real; readlink link")
     assert shown["output"] == "750\n#!/bin/bash\nreal\n"
 

@@ -26,13 +26,25 @@ from tests.contract.truth_set import CASES, Case, make_snapshot_tree
 from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.errors import DiskLimitExceeded, SnapshotUnusable
 from workers.sandbox.local.provider import LocalProvider, LocalSandbox
-from workers.sandbox.protocol import WORKSPACE, Command, CommandResult, Sandbox, SandboxProvider, SandboxSpec
+from workers.sandbox.protocol import (
+    WORKSPACE,
+    Command,
+    CommandResult,
+    Sandbox,
+    SandboxProvider,
+    SandboxSpec,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MIB = 1024**2
 LIMITS = Limits(
-    timeout_seconds=60, cpus=1, memory_bytes=512 * MIB, pids=200, disk_bytes=200 * MIB, network="none"
+    timeout_seconds=60,
+    cpus=1,
+    memory_bytes=512 * MIB,
+    pids=200,
+    disk_bytes=200 * MIB,
+    network="none",
 )
 
 
@@ -52,7 +64,12 @@ class Bench:
         return name
 
     def open(
-        self, snapshot: str | None = None, *, job: str = "", attempt: int = 1, limits: Limits = LIMITS
+        self,
+        snapshot: str | None = None,
+        *,
+        job: str = "",
+        attempt: int = 1,
+        limits: Limits = LIMITS,
     ) -> AbstractAsyncContextManager[Sandbox]:
         return self.provider.open(
             SandboxSpec(
@@ -66,7 +83,9 @@ class Bench:
 
 
 @pytest_asyncio.fixture(
-    scope="module", loop_scope="module", params=["local", pytest.param("docker", marks=pytest.mark.docker)]
+    scope="module",
+    loop_scope="module",
+    params=["local", pytest.param("docker", marks=pytest.mark.docker)],
 )
 async def bench(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -125,7 +144,9 @@ def _rooted(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return member
 
 
-async def sh(sandbox: Sandbox, script: str, timeout_seconds: float = 30, **options: object) -> CommandResult:
+async def sh(
+    sandbox: Sandbox, script: str, timeout_seconds: float = 30, **options: object
+) -> CommandResult:
     return await sandbox.run(Command(argv=script, timeout_seconds=timeout_seconds, **options))  # type: ignore[arg-type]
 
 
@@ -152,7 +173,8 @@ def unique_sleep() -> str:
     return f"sleep 100{secrets.randbelow(10**8):08d}"
 
 
-# --- commands -----------------------------------------------------------------------------------------------
+# --- commands
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [0, 1, 42, 255])
@@ -196,7 +218,9 @@ async def test_a_command_starts_in_the_workspace(shared: Sandbox) -> None:
     assert (await sh(shared, "cat file", cwd=f"{WORKSPACE}/inner")).output == b"here\n"
 
 
-async def test_a_path_means_the_same_to_the_shell_and_to_the_file_operations(shared: Sandbox) -> None:
+async def test_a_path_means_the_same_to_the_shell_and_to_the_file_operations(
+    shared: Sandbox,
+) -> None:
     await shared.write(f"{WORKSPACE}/same", b"same")
     await shared.write("/tmp/same", b"tmp")
 
@@ -217,7 +241,9 @@ async def test_the_environment_is_clean_and_can_be_added_to(
 ) -> None:
     monkeypatch.setenv("SECRET_OF_THE_WORKER", "x")
 
-    result = await sh(shared, "env; echo home=$HOME; test -w $HOME && echo writable", env={"MINE": "yes"})
+    result = await sh(
+        shared, "env; echo home=$HOME; test -w $HOME && echo writable", env={"MINE": "yes"}
+    )
 
     assert b"MINE=yes" in result.output
     assert b"SECRET_OF_THE_WORKER" not in result.output
@@ -336,7 +362,8 @@ async def test_many_commands_run_at_once(shared: Sandbox) -> None:
     assert time.monotonic() - started < 5
 
 
-# --- time ---------------------------------------------------------------------------------------------------
+# --- time
+# ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -346,18 +373,23 @@ async def test_many_commands_run_at_once(shared: Sandbox) -> None:
         pytest.param("{sleep} & {sleep} & wait", id="children"),
         pytest.param("trap '' TERM; while :; do :; done", id="deaf to SIGTERM"),
         pytest.param(
-            "setsid {sleep} & setsid sh -c \"trap '' TERM; {sleep}; {sleep}\" & {sleep}", id="sessions"
+            "setsid {sleep} & setsid sh -c \"trap '' TERM; {sleep}; {sleep}\" & {sleep}",
+            id="sessions",
         ),
         pytest.param("(setsid sh -c '{sleep} &' &); {sleep}", id="a double fork"),
         pytest.param("(env -i setsid sh -c '/bin/{sleep} &' &); {sleep}", id="no environment left"),
-        pytest.param("(setsid sh -c 'exec >/dev/null 2>&1 </dev/null; {sleep}' &); {sleep}", id="silent"),
+        pytest.param(
+            "(setsid sh -c 'exec >/dev/null 2>&1 </dev/null; {sleep}' &); {sleep}", id="silent"
+        ),
     ],
 )
 async def test_when_the_time_is_over_nothing_is_left(sandbox: Sandbox, script: str) -> None:
     sleep = unique_sleep()
     started = time.monotonic()
 
-    result = await sh(sandbox, "echo begun; " + script.replace("{sleep}", sleep), timeout_seconds=0.7)
+    result = await sh(
+        sandbox, "echo begun; " + script.replace("{sleep}", sleep), timeout_seconds=0.7
+    )
 
     assert result.timed_out
     assert result.output.startswith(b"begun\n")
@@ -381,7 +413,9 @@ async def test_a_fork_bomb_is_ended(bench: Bench) -> None:
         assert await gone(sandbox, "sleep 1000")
 
 
-async def test_a_process_in_the_background_does_not_hold_the_call_and_lives_on(sandbox: Sandbox) -> None:
+async def test_a_process_in_the_background_does_not_hold_the_call_and_lives_on(
+    sandbox: Sandbox,
+) -> None:
     sleep = unique_sleep()
     started = time.monotonic()
 
@@ -427,7 +461,8 @@ async def test_commands_are_cancelled_one_by_one(sandbox: Sandbox) -> None:
     assert (await kept).output == b"kept\n"
 
 
-# --- files --------------------------------------------------------------------------------------------------
+# --- files
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, MIB, MIB + 1, 5 * MIB + 7])
@@ -540,7 +575,9 @@ async def test_a_failed_write_leaves_no_trace(sandbox: Sandbox) -> None:
 async def test_what_is_wrong_with_a_path_is_an_oserror_that_names_it(
     shared: Sandbox, operation: str, path: str, error: type[OSError]
 ) -> None:
-    await sh(shared, "mkdir -p folder; echo x > file; [ -e fifo ] || mkfifo fifo; ln -sfn circle circle")
+    await sh(
+        shared, "mkdir -p folder; echo x > file; [ -e fifo ] || mkfifo fifo; ln -sfn circle circle"
+    )
     whole = f"{WORKSPACE}/{path}"
     calls = {
         "read": lambda: shared.read(whole),
@@ -560,7 +597,9 @@ async def test_what_is_wrong_with_a_path_is_an_oserror_that_names_it(
 
 
 async def test_files_links_and_folders_are_deleted(shared: Sandbox) -> None:
-    await sh(shared, "mkdir -p d/e/f; echo x > d/e/f/g; ln -s /etc d/e/link; echo y > kept; ln -s kept l")
+    await sh(
+        shared, "mkdir -p d/e/f; echo x > d/e/f/g; ln -s /etc d/e/link; echo y > kept; ln -s kept l"
+    )
 
     await shared.delete(f"{WORKSPACE}/l")
     await shared.delete(f"{WORKSPACE}/d")
@@ -586,7 +625,9 @@ async def test_an_entry_says_what_is_there(shared: Sandbox) -> None:
 async def test_a_linked_folder_is_listed_under_its_own_name(shared: Sandbox) -> None:
     await sh(shared, "mkdir -p real; echo needle > real/x; ln -sfn real alias")
 
-    assert [entry.path for entry in await shared.list(f"{WORKSPACE}/alias")] == [f"{WORKSPACE}/alias/x"]
+    assert [entry.path for entry in await shared.list(f"{WORKSPACE}/alias")] == [
+        f"{WORKSPACE}/alias/x"
+    ]
     found = await shared.grep("needle", f"{WORKSPACE}/alias", max_hits=5, timeout_seconds=5)
     assert [hit.path for hit in found.hits] == [f"{WORKSPACE}/alias/x"]
 
@@ -620,7 +661,9 @@ async def test_a_walk_ends_with_its_budget(sandbox: Sandbox) -> None:
 
 async def test_grep_finds_text_as_it_is_written(sandbox: Sandbox) -> None:
     await sandbox.write(f"{WORKSPACE}/a.txt", b"one\nt.o (x)\r\nthree t.o\n")
-    await sandbox.write(f"{WORKSPACE}/b/c.txt", "ü t.o \xff".encode("latin-1") + b"\nno newline t.o")
+    await sandbox.write(
+        f"{WORKSPACE}/b/c.txt", "ü t.o \xff".encode("latin-1") + b"\nno newline t.o"
+    )
     await sandbox.write(f"{WORKSPACE}/binary", b"t.o\0t.o\n")
     await sandbox.write(f"{WORKSPACE}/.git/config", b"t.o\n")
     await sandbox.write(f"{WORKSPACE}/long", b"x" * 5000 + b"t.o" + b"y" * 3_000_000 + b"\nt.o\n")
@@ -659,7 +702,9 @@ async def test_grep_ends_with_its_budget(sandbox: Sandbox) -> None:
     assert not late.complete
 
 
-async def test_a_job_does_not_reach_the_files_of_this_machine(shared: Sandbox, tmp_path: Path) -> None:
+async def test_a_job_does_not_reach_the_files_of_this_machine(
+    shared: Sandbox, tmp_path: Path
+) -> None:
     (tmp_path / "mine").write_text("not for jobs")
     await sh(shared, f"ln -sfn {tmp_path} escape")
 
@@ -673,7 +718,8 @@ async def test_a_job_does_not_reach_the_files_of_this_machine(shared: Sandbox, t
     assert (tmp_path / "mine").read_text() == "not for jobs"
 
 
-# --- changes ------------------------------------------------------------------------------------------------
+# --- changes
+# ------------------------------------------------------------------------------------------------
 
 
 async def changes_of(sandbox: Sandbox) -> Changes:
@@ -738,7 +784,8 @@ async def test_a_job_without_changes_has_an_empty_bundle(bench: Bench, sample: s
         assert (await changes_of(sandbox)) == Changes()
 
 
-# --- life ---------------------------------------------------------------------------------------------------
+# --- life
+# ---------------------------------------------------------------------------------------------------
 
 
 async def test_a_snapshot_is_unpacked_as_it_was(bench: Bench, sample: str) -> None:
@@ -815,7 +862,9 @@ async def test_reaping_spares_live_jobs(bench: Bench) -> None:
         assert await sandbox.list(WORKSPACE) == ()
 
 
-@pytest.mark.parametrize("damage", ["../out", "/etc/out", "fifo", "hard link", "noise", "cut short"])
+@pytest.mark.parametrize(
+    "damage", ["../out", "/etc/out", "fifo", "hard link", "noise", "cut short"]
+)
 async def test_an_unusable_snapshot_is_refused(bench: Bench, damage: str) -> None:
     def fill(archive: tarfile.TarFile) -> None:
         member = tarfile.TarInfo(damage)

@@ -104,7 +104,9 @@ async def test_output_that_nobody_takes_holds_up_the_process(shared: Sandbox) ->
 
 
 async def test_a_process_that_has_ended_says_so_with_its_last_words(shared: Sandbox) -> None:
-    async with shared.open_process(Command(argv="echo last; echo the reason >&2; exit 3")) as process:
+    async with shared.open_process(
+        Command(argv="echo last; echo the reason >&2; exit 3")
+    ) as process:
         assert await line(process) == b"last\n"
         with pytest.raises(ProcessEnded, match="exit code 3: the reason") as ended:
             await process.receive()
@@ -183,7 +185,8 @@ async def test_a_cancelled_caller_leaves_no_process(shared: Sandbox) -> None:
 async def test_many_processes_run_beside_commands(shared: Sandbox) -> None:
     async with contextlib.AsyncExitStack() as stack:
         processes = [
-            await stack.enter_async_context(shared.open_process(Command(argv=ECHO))) for _ in range(8)
+            await stack.enter_async_context(shared.open_process(Command(argv=ECHO)))
+            for _ in range(8)
         ]
         for number, process in enumerate(processes):
             await process.send(b"%d\n" % number)

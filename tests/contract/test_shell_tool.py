@@ -47,7 +47,9 @@ async def test_a_failed_command_has_its_exit_code_and_what_it_said(shell: Tools)
     }
 
 
-async def test_a_command_over_its_time_is_killed_with_everything_that_it_started(shell: Tools) -> None:
+async def test_a_command_over_its_time_is_killed_with_everything_that_it_started(
+    shell: Tools,
+) -> None:
     command = "(setsid sleep 31 & echo $! > child; wait) & sleep 32"
     late = await shell.execute(command=command, timeout_seconds=0.5)
     assert late == {
@@ -65,7 +67,9 @@ async def test_output_before_the_timeout_is_kept(shell: Tools) -> None:
 
 
 async def test_long_output_keeps_its_head_and_its_tail(shell: Tools) -> None:
-    loud = await shell.execute(command="echo first; head -c 300000 /dev/zero | tr '\\0' x; echo; echo last")
+    loud = await shell.execute(
+        command="echo first; head -c 300000 /dev/zero | tr '\\0' x; echo; echo last"
+    )
     assert loud["truncated"] is True
     assert len(loud["output"]) == 100_000
     assert loud["output"].startswith("first\nx")
@@ -112,7 +116,9 @@ async def test_a_cancelled_call_leaves_no_process(shell: Tools) -> None:
         ({"command": "ls", "cwd": "/"}, "cwd"),
     ],
 )
-async def test_a_wrong_call_is_told_in_words(shell: Tools, args: dict[str, object], named: str) -> None:
+async def test_a_wrong_call_is_told_in_words(
+    shell: Tools, args: dict[str, object], named: str
+) -> None:
     result = await shell.execute(**args)
     assert result["status"] == "error"
     assert named in result["message"]
@@ -127,7 +133,9 @@ async def test_an_edit_is_refused_when_the_shell_changed_the_file(shell: Tools) 
     assert "changed since" in message
 
 
-async def test_without_a_time_a_command_gets_120_seconds_and_100000_bytes(local_shell: Tools) -> None:
+async def test_without_a_time_a_command_gets_120_seconds_and_100000_bytes(
+    local_shell: Tools,
+) -> None:
     asked: list[tuple[float, int]] = []
 
     class Remembering(LocalShellBackend):

@@ -1,6 +1,9 @@
-"""What jobs do to files, and what the change bundle must say about it: one case for each way to be wrong.
+"""What jobs do to files, and what the change bundle must say about it.
 
-A case is a shell script that runs in the workspace of `make_snapshot_tree`, and its expected entries.
+One case for each way to be wrong.
+
+A case is a shell script that runs in the workspace of `make_snapshot_tree`, and its expected
+entries.
 """
 
 from __future__ import annotations
@@ -72,15 +75,24 @@ CASES = (
     Case("a file is touched", "touch README.md"),
     Case("a file is rewritten with what it held", "cat README.md > /tmp/t; cat /tmp/t > README.md"),
     Case(
-        "a file is replaced by an equal one", "cp -p README.md /tmp/t; rm README.md; cp -p /tmp/t README.md"
+        "a file is replaced by an equal one",
+        "cp -p README.md /tmp/t; rm README.md; cp -p /tmp/t README.md",
     ),
     Case("a file is deleted", "rm pkg/other.py", {"pkg/other.py": "deleted"}),
-    Case("a file is deleted and made again", "rm README.md; echo x > README.md", {"README.md": "modified"}),
+    Case(
+        "a file is deleted and made again",
+        "rm README.md; echo x > README.md",
+        {"README.md": "modified"},
+    ),
     Case("a file is added and deleted", "echo x > x; rm x"),
     Case("a file becomes executable", "chmod +x README.md", {"README.md": "mode"}),
     Case("a file is no longer executable", "chmod 644 run.sh", {"run.sh": "mode"}),
     Case("a mode that git does not know", "chmod 600 README.md", {"README.md": "mode"}),
-    Case("content and mode change", "echo x >> README.md; chmod +x README.md", {"README.md": "modified"}),
+    Case(
+        "content and mode change",
+        "echo x >> README.md; chmod +x README.md",
+        {"README.md": "modified"},
+    ),
     Case("a new executable", "printf '#!/bin/sh\\n' > tool; chmod 755 tool", {"tool": "added"}),
     Case(
         "a binary file is edited",
@@ -107,7 +119,11 @@ CASES = (
         "printf '\\377\\n' >> data/latin.txt",
         {"data/latin.txt": "modified"},
     ),
-    Case("a file is renamed", "mv pkg/core.py pkg/kernel.py", {"pkg/kernel.py": "renamed<pkg/core.py"}),
+    Case(
+        "a file is renamed",
+        "mv pkg/core.py pkg/kernel.py",
+        {"pkg/kernel.py": "renamed<pkg/core.py"},
+    ),
     Case(
         "a file is renamed and edited",
         "mv pkg/core.py pkg/kernel.py; sed -i 's/line 30/LINE 30/' pkg/kernel.py",
@@ -143,7 +159,9 @@ CASES = (
         'f=$(printf \'data/quo"te\\nnew.txt\'); echo x >> "$f"; echo y > "$(printf \'a\\tb\\\\c\')"',
         {'data/quo"te\nnew.txt': "modified", "a\tb\\c": "added"},
     ),
-    Case("a name that is no text", "touch \"$(printf 'bad\\377name')\"", skipped=("bad\\udcffname",)),
+    Case(
+        "a name that is no text", "touch \"$(printf 'bad\\377name')\"", skipped=("bad\\udcffname",)
+    ),
     Case(
         "a name that looks like an option",
         "echo x > -n; echo y > ./--stdin",
@@ -164,16 +182,28 @@ CASES = (
         "rm README.md; mkdir README.md; echo x > README.md/x",
         {"README.md": "deleted", "README.md/x": "added"},
     ),
-    Case("a file becomes an empty folder", "rm README.md; mkdir README.md", {"README.md": "modified"}),
+    Case(
+        "a file becomes an empty folder", "rm README.md; mkdir README.md", {"README.md": "modified"}
+    ),
     Case(
         "a folder becomes a file",
         "rm -rf folder; echo unlike > folder",
-        {"folder": "added", "folder/x": "deleted", "folder/y": "deleted", "folder/sub/z": "deleted"},
+        {
+            "folder": "added",
+            "folder/x": "deleted",
+            "folder/y": "deleted",
+            "folder/sub/z": "deleted",
+        },
     ),
     Case(
         "a folder becomes a link that leads outside",
         "rm -rf folder; ln -s /etc folder",
-        {"folder": "added", "folder/x": "deleted", "folder/y": "deleted", "folder/sub/z": "deleted"},
+        {
+            "folder": "added",
+            "folder/x": "deleted",
+            "folder/y": "deleted",
+            "folder/sub/z": "deleted",
+        },
     ),
     Case(
         "a linked folder becomes a folder",
@@ -254,7 +284,10 @@ CASES = (
         ignored=("node_modules/m/i.js", "pkg/__pycache__/c.pyc", "stray.pyc"),
     ),
     Case(
-        "a special file is named only", "mkfifo pipe; echo x > beside", {"beside": "added"}, skipped=("pipe",)
+        "a special file is named only",
+        "mkfifo pipe; echo x > beside",
+        {"beside": "added"},
+        skipped=("pipe",),
     ),
     Case("a file becomes special", "rm README.md; mkfifo README.md", skipped=("README.md",)),
     Case(
@@ -264,7 +297,9 @@ CASES = (
         skipped=("huge",),
     ),
     Case("what happens in .git is not a change", "rm -rf .git; mkdir .git; echo x > .git/HEAD"),
-    Case("the repository is removed", "rm -rf .git; echo x >> README.md", {"README.md": "modified"}),
+    Case(
+        "the repository is removed", "rm -rf .git; echo x >> README.md", {"README.md": "modified"}
+    ),
     Case(
         "a nested repository is carried without its .git",
         "mkdir -p vendor/lib/.git/hooks; echo x > vendor/lib/.git/HEAD; echo y > vendor/lib/code.c",
@@ -275,7 +310,11 @@ CASES = (
         "printf '* -text -diff\\n*.md filter=evil\\n' > .gitattributes; echo x >> README.md",
         {".gitattributes": "added", "README.md": "modified"},
     ),
-    Case("a file of another case of .git", "mkdir .GIT; echo x > .GIT/config", skipped=(".GIT/config",)),
+    Case(
+        "a file of another case of .git",
+        "mkdir .GIT; echo x > .GIT/config",
+        skipped=(".GIT/config",),
+    ),
     Case("many lines with one change", "seq 20000 > big.txt", {"big.txt": "added"}),
 )
 """Cases with commits made inside need git in the sandbox and live in the suite itself."""

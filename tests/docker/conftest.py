@@ -73,7 +73,11 @@ async def make_provider(
     made: list[DockerProvider] = []
 
     def make(**options: Any) -> DockerProvider:
-        made.append(DockerProvider(snapshots.fetch, **{"owner": owner, "worker": f"w{len(made)}", **options}))
+        made.append(
+            DockerProvider(
+                snapshots.fetch, **{"owner": owner, "worker": f"w{len(made)}", **options}
+            )
+        )
         return made[-1]
 
     yield make
@@ -97,12 +101,20 @@ async def nobody(_job_id: str) -> bool:
 async def leftovers(engine: Engine, owner: str) -> list[str]:
     containers = await engine.containers([f"{OWNER}={owner}"])
     volumes = await engine.volumes(f"{OWNER}={owner}")
-    return [*(container["Names"][0] for container in containers), *(volume["Name"] for volume in volumes)]
+    return [
+        *(container["Names"][0] for container in containers),
+        *(volume["Name"] for volume in volumes),
+    ]
 
 
 def make_sandbox_spec(**fields: Any) -> SandboxSpec:
     limits = Limits(
-        timeout_seconds=60, cpus=1, memory_bytes=256 * MIB, pids=100, disk_bytes=64 * MIB, network="none"
+        timeout_seconds=60,
+        cpus=1,
+        memory_bytes=256 * MIB,
+        pids=100,
+        disk_bytes=64 * MIB,
+        network="none",
     )
     values: dict[str, Any] = {
         "job_id": new_job_id(),

@@ -25,11 +25,16 @@ def exceptions_of(module: object) -> list[type[Exception]]:
     return [kind for kind in kinds if issubclass(kind, Exception) and not issubclass(kind, Warning)]
 
 
-@pytest.mark.parametrize("kind", [*exceptions_of(docker_errors), *exceptions_of(requests.exceptions)])
+@pytest.mark.parametrize(
+    "kind", [*exceptions_of(docker_errors), *exceptions_of(requests.exceptions)]
+)
 def test_every_exception_of_the_library_becomes_one_of_ours(kind: type[Exception]) -> None:
     error = kind.__new__(kind)
     error.args = ("something",)
-    for name, value in {"explanation": "because", "response": SimpleNamespace(status_code=500)}.items():
+    for name, value in {
+        "explanation": "because",
+        "response": SimpleNamespace(status_code=500),
+    }.items():
         setattr(error, name, value)
 
     failure = translated(error, "start the container", "unix:///run/docker.sock")
@@ -40,8 +45,12 @@ def test_every_exception_of_the_library_becomes_one_of_ours(kind: type[Exception
 
 async def test_without_an_engine_one_sentence_says_what_to_do(tmp_path: Path) -> None:
     nowhere = f"unix://{tmp_path}/docker.sock"
-    provider = DockerProvider(SnapshotFolder(tmp_path).fetch, owner="nobody", worker="w", docker_host=nowhere)
-    with pytest.raises(EngineUnavailable, match=r"start Docker, or set FANOUT_SANDBOX__PROVIDER=local\.$"):
+    provider = DockerProvider(
+        SnapshotFolder(tmp_path).fetch, owner="nobody", worker="w", docker_host=nowhere
+    )
+    with pytest.raises(
+        EngineUnavailable, match=r"start Docker, or set FANOUT_SANDBOX__PROVIDER=local\.$"
+    ):
         await provider.probe()
     with pytest.raises(EngineUnavailable):
         async with provider.open(make_sandbox_spec()):
@@ -84,7 +93,9 @@ async def tcp_engine(engine: Engine) -> AsyncIterator[str]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_unix_connection(SOCKET)
-        await asyncio.gather(pump(reader, far_writer), pump(far_reader, writer), return_exceptions=True)
+        await asyncio.gather(
+            pump(reader, far_writer), pump(far_reader, writer), return_exceptions=True
+        )
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     yield f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"

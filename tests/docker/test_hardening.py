@@ -24,7 +24,9 @@ async def test_a_job_has_no_privilege_to_use(provider: DockerProvider) -> None:
 
         assert fields["Uid"].split() == ["10001"] * 4
         assert fields["Gid"].split() == ["10001"] * 4
-        assert {fields[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
+        assert {fields[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {
+            "0" * 16
+        }
         assert fields["NoNewPrivs"] == "1"
         assert fields["Seccomp"] == "2"
 
@@ -94,7 +96,10 @@ for address in (("192.0.2.1", 80), ("169.254.169.254", 80), ("172.17.0.1", 80)):
     except OSError:
         pass
 """
-    async with provider.open(make_sandbox_spec()) as first, provider.open(make_sandbox_spec()) as second:
+    async with (
+        provider.open(make_sandbox_spec()) as first,
+        provider.open(make_sandbox_spec()) as second,
+    ):
         assert await run_python(first, code) == "['lo']"
         own = "import os; print(os.readlink('/proc/self/ns/net'))"
 

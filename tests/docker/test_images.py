@@ -21,7 +21,9 @@ from workers.sandbox.protocol import Command
         ("python", "python python3 git rg gcc make ps pip pytest"),
     ],
 )
-async def test_an_image_has_what_its_readme_says(provider: DockerProvider, image: str, programs: str) -> None:
+async def test_an_image_has_what_its_readme_says(
+    provider: DockerProvider, image: str, programs: str
+) -> None:
     script = f"for p in {programs}; do command -v $p > /dev/null || echo missing $p; done"
     imports = "python3 -c 'import json, ctypes, tarfile, sqlite3, ssl, asyncio, multiprocessing, xml, lzma'"
     async with provider.open(make_sandbox_spec(image=images.tag(image))) as sandbox:
@@ -31,7 +33,9 @@ async def test_an_image_has_what_its_readme_says(provider: DockerProvider, image
 
 
 @pytest.mark.docker
-async def test_the_list_says_what_the_engine_has(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_list_says_what_the_engine_has(
+    engine: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
     statuses = {status.name: status for status in await images.list_images(engine)}
 
     assert list(statuses) == ["base", "python"]
@@ -52,11 +56,15 @@ async def test_an_image_is_out_of_date_when_its_folder_has_changed(
 
 
 @pytest.mark.docker
-async def test_a_build_that_fails_says_the_builders_last_words(engine: Engine, tmp_path: Path) -> None:
+async def test_a_build_that_fails_says_the_builders_last_words(
+    engine: Engine, tmp_path: Path
+) -> None:
     (tmp_path / "Dockerfile").write_text("FROM fanout/base:latest\nRUN echo so far && exit 3\n")
     lines: list[str] = []
     with pytest.raises(ImageBuildFailed, match="returned a non-zero code: 3"):
-        await engine.build_image(tmp_path, "fanout/test:x", arguments={}, labels={}, on_line=lines.append)
+        await engine.build_image(
+            tmp_path, "fanout/test:x", arguments={}, labels={}, on_line=lines.append
+        )
 
     assert "so far" in lines
 

@@ -27,7 +27,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def hold(engine: Engine, names: Names, state: str) -> str:
     """A container of that worker in that state; its name."""
-    config = limits.holder_config(image="fanout/base", seccomp="unconfined", labels=names.labels("network"))
+    config = limits.holder_config(
+        image="fanout/base", seccomp="unconfined", labels=names.labels("network")
+    )
     config["Entrypoint"] = ["sleep", "600"]  # deaf to the end of its stream, as one that hangs
     config["HostConfig"]["AutoRemove"] = False
     name = names.container("network", state)
@@ -60,14 +62,18 @@ async def test_whatever_a_dead_worker_left_goes_and_a_living_ones_stays(
     provider = make_provider(worker="me", living_workers=of_workers(alive))
     owner = provider._names.owner
     dead, other = Names(owner, "dead"), Names(owner, "other")
-    await asyncio.gather(*(hold(engine, dead, state) for state in ("created", "running", "paused", "exited")))
+    await asyncio.gather(
+        *(hold(engine, dead, state) for state in ("created", "running", "paused", "exited"))
+    )
     kept = [await hold(engine, other, state) for state in ("created", "running")]
     former = await hold(engine, Names(owner, "me"), "running")
 
     await provider.reap(nobody)
     first = await names_on(engine, owner)
     assert former not in first  # of a process that had this worker's name
-    assert len([name for name in first if ".network." in name]) >= 3 + len(kept)  # the exited one has gone
+    assert len([name for name in first if ".network." in name]) >= 3 + len(
+        kept
+    )  # the exited one has gone
     await asyncio.sleep(0.3)
     await provider.reap(nobody)
 
@@ -85,7 +91,10 @@ async def test_whatever_a_dead_worker_left_goes_and_a_living_ones_stays(
 
 @pytest.mark.parametrize("how", ["busy", "fails", "hangs"])
 async def test_one_that_is_not_removed_holds_up_none_of_the_others_and_is_tried_again(
-    make_provider: Callable[..., DockerProvider], engine: Engine, monkeypatch: pytest.MonkeyPatch, how: str
+    make_provider: Callable[..., DockerProvider],
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
 ) -> None:
     provider = make_provider(worker="me", living_workers=of_workers([]))
     dead = Names(provider._names.owner, "dead")

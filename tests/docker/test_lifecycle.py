@@ -65,7 +65,9 @@ async def test_nothing_is_left_of_a_closed_sandbox_but_its_files(
     assert await engine.volumes(f"{JOB}={spec.job_id}") == []
 
 
-async def test_a_cancelled_caller_leaves_no_container(provider: DockerProvider, engine: Engine) -> None:
+async def test_a_cancelled_caller_leaves_no_container(
+    provider: DockerProvider, engine: Engine
+) -> None:
     spec = make_sandbox_spec()
 
     async def work() -> None:
@@ -156,7 +158,9 @@ async def test_a_killed_worker_leaves_no_running_container(
     await until(nothing_runs, seconds=3)
     monkeypatch.setattr("workers.sandbox.docker.leftovers.SILENT_SECONDS", 0.0)
     provider = make_provider(living_workers=no_others)
-    await provider.reap(nobody)  # the worker may have died between the creation of a container and its start
+    await provider.reap(
+        nobody
+    )  # the worker may have died between the creation of a container and its start
     async with provider.open(make_sandbox_spec(job_id="j1", attempt=2)) as sandbox:
         assert (await sandbox.run(Command(argv="true"))).exit_code == 0
 
@@ -172,7 +176,9 @@ async def test_the_reaper_takes_what_is_left_of_jobs_that_are_not_live(
     config = limits.holder_config(image="fanout/base", seccomp="unconfined", labels={})
     for spec in (dead, live):
         labels = names.labels("sandbox", spec.job_id, 1)
-        await engine.create_container(names.container("sandbox", spec.job_id), {**config, "Labels": labels})
+        await engine.create_container(
+            names.container("sandbox", spec.job_id), {**config, "Labels": labels}
+        )
     stale = {**Names(names.owner, "dead").labels("network"), EXPIRES: "1"}
     await engine.create_container(names.container("network"), {**config, "Labels": stale})
 
@@ -273,7 +279,9 @@ async def test_where_no_overlay_can_be_mounted_the_workspace_is_a_copy(
     def broken(self: Steward, job: str, snapshot: str | None, *, overlay: bool) -> dict[str, str]:
         options = genuine(self, job, snapshot, overlay=overlay)
         return (
-            {**options, "o": "lowerdir=/nowhere,upperdir=/nowhere,workdir=/nowhere"} if overlay else options
+            {**options, "o": "lowerdir=/nowhere,upperdir=/nowhere,workdir=/nowhere"}
+            if overlay
+            else options
         )
 
     monkeypatch.setattr(Steward, "workspace_options", broken)
@@ -281,6 +289,8 @@ async def test_where_no_overlay_can_be_mounted_the_workspace_is_a_copy(
     spec = make_sandbox_spec(snapshot=snapshot)
     async with provider.open(spec) as sandbox:
         await sandbox.write("/workspace/a.txt", b"changed")
-    async with provider.open(make_sandbox_spec(job_id=spec.job_id, attempt=2, snapshot=snapshot)) as sandbox:
+    async with provider.open(
+        make_sandbox_spec(job_id=spec.job_id, attempt=2, snapshot=snapshot)
+    ) as sandbox:
         assert await sandbox.read("/workspace/a.txt") == b"changed"
         assert await changes_of(sandbox) == [("a.txt", "modified")]

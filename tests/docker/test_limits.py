@@ -32,7 +32,9 @@ async def test_a_command_that_takes_too_much_memory_is_killed_and_the_sandbox_go
         assert not modest.out_of_memory
 
 
-async def test_a_full_tmpfs_is_an_ordinary_error_and_kills_nothing(provider: DockerProvider) -> None:
+async def test_a_full_tmpfs_is_an_ordinary_error_and_kills_nothing(
+    provider: DockerProvider,
+) -> None:
     fill = "for folder in /tmp $HOME /dev/shm; do head -c 1G /dev/zero > $folder/big; done; true"
     async with provider.open(spec_with(memory_bytes=128 * MIB, disk_bytes=2048 * MIB)) as sandbox:
         result = await sandbox.run(Command(argv=fill))
@@ -41,7 +43,9 @@ async def test_a_full_tmpfs_is_an_ordinary_error_and_kills_nothing(provider: Doc
         assert not result.out_of_memory
 
 
-async def test_files_without_content_cannot_fill_the_memory_either(provider: DockerProvider) -> None:
+async def test_files_without_content_cannot_fill_the_memory_either(
+    provider: DockerProvider,
+) -> None:
     code = "for number in range(1_000_000): open(f'/tmp/{number}', 'w').close()"
     async with provider.open(spec_with(memory_bytes=128 * MIB)) as sandbox:
         result = await sandbox.run(Command(argv=["python3", "-c", code]))
@@ -80,7 +84,9 @@ async def test_a_job_that_writes_more_than_its_disk_limit_is_ended_and_its_chang
 
 async def test_one_file_cannot_grow_over_the_disk_limit(provider: DockerProvider) -> None:
     async with provider.open(spec_with(disk_bytes=8 * MIB)) as sandbox:
-        result = await sandbox.run(Command(argv="python3 -c \"open('big', 'wb').write(bytes(9 * 2**20))\""))
+        result = await sandbox.run(
+            Command(argv="python3 -c \"open('big', 'wb').write(bytes(9 * 2**20))\"")
+        )
 
         assert b"File too large" in result.output
 
@@ -92,7 +98,9 @@ async def test_open_files_and_core_dumps_are_bounded(provider: DockerProvider) -
         assert result.output == b"0\n8192\n"
 
 
-async def test_a_network_that_names_no_host_is_refused_and_not_left_out(provider: DockerProvider) -> None:
+async def test_a_network_that_names_no_host_is_refused_and_not_left_out(
+    provider: DockerProvider,
+) -> None:
     with pytest.raises(InvalidJob, match="network"):
         async with provider.open(spec_with(network=("https://pypi.example/simple",))):
             pass

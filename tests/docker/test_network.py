@@ -36,7 +36,9 @@ print(json.dumps([probe(target) for target in sys.argv[1:]]))
 
 
 def spec_for(*hosts: str) -> SandboxSpec:
-    return make_sandbox_spec(limits=make_sandbox_spec().limits.model_copy(update={"network": hosts}))
+    return make_sandbox_spec(
+        limits=make_sandbox_spec().limits.model_copy(update={"network": hosts})
+    )
 
 
 @asynccontextmanager
@@ -79,7 +81,9 @@ def named_here(provider: DockerProvider) -> DockerProvider:
     return provider
 
 
-async def test_programs_find_their_way_to_a_named_host_and_to_no_other(named_here: DockerProvider) -> None:
+async def test_programs_find_their_way_to_a_named_host_and_to_no_other(
+    named_here: DockerProvider,
+) -> None:
     code = """
 import sys, urllib.error, urllib.request
 for host in sys.argv[1:]:
@@ -123,7 +127,8 @@ with zipfile.ZipFile("/tmp/greeting-1.0-py3-none-any.whl", "w") as wheel:
             body = package
         kind = b"text/html" if body.startswith(b"<") else b"application/octet-stream"
         writer.write(
-            b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n" % (kind, len(body)) + body
+            b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n" % (kind, len(body))
+            + body
         )
         await writer.drain()
 
@@ -138,7 +143,9 @@ with zipfile.ZipFile("/tmp/greeting-1.0-py3-none-any.whl", "w") as wheel:
             result = await sandbox.run(Command(argv=install, timeout_seconds=60))
 
             assert result.exit_code == 0, result.output.decode()
-            greeting = "import sys; sys.path.append('/tmp/x'); import greeting; print(greeting.text)"
+            greeting = (
+                "import sys; sys.path.append('/tmp/x'); import greeting; print(greeting.text)"
+            )
             assert await run_python(sandbox, greeting) == "hello"
 
 
@@ -162,7 +169,13 @@ except OSError:
         result = await sandbox.run(Command(argv=["python3", "-c", code, str(port)]))
 
         assert result.output == b"['lo']\n"
-        targets = [f"127.0.0.1:{port}", "169.254.169.254:80", "127.0.0.1:22", "[::1]:80", "2130706433:80"]
+        targets = [
+            f"127.0.0.1:{port}",
+            "169.254.169.254:80",
+            "127.0.0.1:22",
+            "[::1]:80",
+            "2130706433:80",
+        ]
         assert await probe(sandbox, *targets) == [200, 403, 403, 403, 400]
 
 
@@ -267,7 +280,9 @@ while link.recv(1 << 16):
     async with server(pour) as port, provider.open(spec_for(f"127.0.0.1:{port}")) as sandbox:
         idle = await median(sandbox)
         running = asyncio.create_task(
-            sandbox.run(Command(argv=["python3", "-c", take, f"127.0.0.1:{port}"], timeout_seconds=60))
+            sandbox.run(
+                Command(argv=["python3", "-c", take, f"127.0.0.1:{port}"], timeout_seconds=60)
+            )
         )
         await asyncio.sleep(0.5)
         busy = await median(sandbox)

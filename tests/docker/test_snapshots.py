@@ -42,7 +42,9 @@ async def test_a_snapshot_arrives_with_its_modes_links_and_odd_names(
     )
     async with provider.open(make_sandbox_spec(snapshot=snapshot)) as sandbox:
         entries = {entry.path: entry for entry in await sandbox.list("/workspace")}
-        owner = await sandbox.run(Command(argv="stat -c %u:%g . deep deep/er deep/er/file link | sort -u"))
+        owner = await sandbox.run(
+            Command(argv="stat -c %u:%g . deep deep/er deep/er/file link | sort -u")
+        )
 
         assert entries["/workspace/run.sh"].mode & 0o777 == 0o755
         assert entries["/workspace/empty"].kind == "directory"
@@ -67,7 +69,10 @@ async def test_a_snapshot_arrives_with_its_modes_links_and_odd_names(
             ],
             "symlink",
         ),
-        ([("up", {"type": tarfile.SYMTYPE, "linkname": "/store"}), ("up/evil", {"size": 1})], "two members"),
+        (
+            [("up", {"type": tarfile.SYMTYPE, "linkname": "/store"}), ("up/evil", {"size": 1})],
+            "two members",
+        ),
         ([("twice", {"size": 1}), ("twice", {"size": 2})], "two members"),
     ],
 )
@@ -96,7 +101,9 @@ async def test_a_snapshot_is_sent_once_and_never_changed_by_a_job(
     snapshot = snapshots.add({f"folder{n % 20}/file{n}": b"content" for n in range(5000)})
     first, second = make_provider(), make_provider()
     async with first.open(make_sandbox_spec(snapshot=snapshot)) as sandbox:
-        await sandbox.run(Command(argv="rm -rf folder1; for f in folder2/*; do echo changed > $f; done"))
+        await sandbox.run(
+            Command(argv="rm -rf folder1; for f in folder2/*; do echo changed > $f; done")
+        )
     started = time.monotonic()
     async with second.open(make_sandbox_spec(snapshot=snapshot)) as sandbox:
         count = await sandbox.run(Command(argv="find . -type f | wc -l; cat folder2/file2"))

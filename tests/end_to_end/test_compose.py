@@ -61,7 +61,9 @@ def test_workers_can_be_scaled_and_have_time_to_give_jobs_back(services):
 
 
 def test_only_workers_reach_the_engine(services):
-    reaching = [name for name, service in services.items() if "docker.sock" in str(service["volumes"])]
+    reaching = [
+        name for name, service in services.items() if "docker.sock" in str(service["volumes"])
+    ]
 
     assert reaching == ["worker"]
 
@@ -146,7 +148,9 @@ def _require_images() -> None:
     if shutil.which("docker-compose") is None or shutil.which("docker") is None:
         pytest.skip("There is no docker-compose.")
     for image in IMAGES:
-        found = subprocess.run(["docker", "image", "inspect", image], capture_output=True, check=False)
+        found = subprocess.run(
+            ["docker", "image", "inspect", image], capture_output=True, check=False
+        )
         if found.returncode:
             pytest.skip(
                 f"The engine has no {image}: `docker-compose build` and `fanout images build` make it."
@@ -175,7 +179,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yaml.safe_dump(
             {
                 "services": {
-                    name: {"volumes": [f"{REPOSITORY}:/opt/fanout:ro"]} for name in ("worker", "flower")
+                    name: {"volumes": [f"{REPOSITORY}:/opt/fanout:ro"]}
+                    for name in ("worker", "flower")
                 }
             }
         )
@@ -207,7 +212,9 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 def parent(stack: Stack) -> Settings:
     """The settings of a parent on the host."""
     url = f"redis://:secret@127.0.0.1:{stack.environment['FANOUT_REDIS_PORT']}/0"
-    return load_settings(redis_url=url, blobs_url=f"file://{stack.environment['FANOUT_BLOBS_FOLDER']}")
+    return load_settings(
+        redis_url=url, blobs_url=f"file://{stack.environment['FANOUT_BLOBS_FOLDER']}"
+    )
 
 
 @pytest.fixture
@@ -243,7 +250,11 @@ async def _lines(client: JobClient, job_id: str) -> list[str]:
     """What the job's commands wrote."""
     async with client.changes(job_id) as bundle:
         patch = (await asyncio.to_thread(bundle.patch)).decode()
-    return [line[1:] for line in patch.splitlines() if line.startswith("+") and not line.startswith("+++")]
+    return [
+        line[1:]
+        for line in patch.splitlines()
+        if line.startswith("+") and not line.startswith("+++")
+    ]
 
 
 @pytest.mark.docker
@@ -253,7 +264,9 @@ async def test_both_workers_run_jobs_in_sandboxes_and_share_their_hosts_limit(cl
     workers = await _all_run(client, ids)
     results = [await client.wait(job_id) for job_id in ids]
 
-    assert {(result.state, result.sandbox) for result in results} == {(JobState.SUCCEEDED, "docker")}
+    assert {(result.state, result.sandbox) for result in results} == {
+        (JobState.SUCCEEDED, "docker")
+    }
     assert len(set(workers)) == 2
     assert len({worker.host for worker in await client.workers()}) == 1
     assert [await _lines(client, job_id) for job_id in ids] == [["one", "two"]] * 4
@@ -297,7 +310,8 @@ async def test_the_jobs_of_a_killed_worker_go_on_within_twenty_seconds(stack, cl
 @pytest.mark.timeout(180)
 async def test_flower_asks_for_the_password(stack):
     answers = [
-        await asyncio.to_thread(_flower_status, stack, login) for login in (None, "tester:wrong", LOGIN)
+        await asyncio.to_thread(_flower_status, stack, login)
+        for login in (None, "tester:wrong", LOGIN)
     ]
 
     assert answers == [401, 401, 200]
@@ -309,7 +323,9 @@ def _flower_status(stack: Stack, login: str | None) -> int:
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:
-            with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
+            with urllib.request.urlopen(
+                urllib.request.Request(url, headers=headers), timeout=10
+            ) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             return error.code
@@ -336,6 +352,8 @@ async def test_down_leaves_nothing(stack, client, tmp_path):
 
 def test_compose_and_the_dockerfile_name_the_same_default_base():
     dockerfile = (REPOSITORY / "Dockerfile").read_text()
-    default = next(line for line in dockerfile.splitlines() if line.startswith("ARG BASE=")).partition("=")[2]
+    default = next(
+        line for line in dockerfile.splitlines() if line.startswith("ARG BASE=")
+    ).partition("=")[2]
 
     assert f"-{default}}}" in COMPOSE.read_text()

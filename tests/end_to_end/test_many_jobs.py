@@ -26,17 +26,24 @@ AGENTS = ("general-purpose", "researcher")
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Installation]:
     script = write_script(tmp_path, conversation(".*", says("## Summary\nNothing to do.")))
-    limits = {"FANOUT_LIMITS__HOST_JOBS": str(HOST_LIMIT), "FANOUT_LIMITS__TREE_JOBS": str(TREE_LIMIT)}
+    limits = {
+        "FANOUT_LIMITS__HOST_JOBS": str(HOST_LIMIT),
+        "FANOUT_LIMITS__TREE_JOBS": str(TREE_LIMIT),
+    }
     with installation(tmp_path, script=script, **limits) as made:
         yield made
 
 
 def submit_file(place: Installation, count: int, name: str) -> list[str]:
     jobs = place.folder / f"{name}.jsonl"
-    lines = [{"agent": AGENTS[number % 2], "description": f"{name} {number}"} for number in range(count)]
+    lines = [
+        {"agent": AGENTS[number % 2], "description": f"{name} {number}"} for number in range(count)
+    ]
     jobs.write_text("".join(json.dumps(line) + "\n" for line in lines))
     command = [sys.executable, "-m", "orchestrator", "submit", "--file", str(jobs), "--json"]
-    done = subprocess.run(command, env=place.environment, cwd=REPOSITORY, capture_output=True, check=True)
+    done = subprocess.run(
+        command, env=place.environment, cwd=REPOSITORY, capture_output=True, check=True
+    )
     return list(json.loads(done.stdout)["job_ids"])
 
 
@@ -63,7 +70,9 @@ def most_at_once(ran: Iterable[tuple[float, float, str]]) -> int:
     return most
 
 
-async def test_a_thousand_jobs_keep_within_the_limits_and_leave_room_for_others(place: Installation) -> None:
+async def test_a_thousand_jobs_keep_within_the_limits_and_leave_room_for_others(
+    place: Installation,
+) -> None:
     started = time.monotonic()
     big = submit_file(place, 1000, "big")
     seconds = time.monotonic() - started

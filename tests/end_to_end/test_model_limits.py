@@ -1,4 +1,7 @@
-"""Limits of a model over real workers: what arrives at its service, and what the journals say of it."""
+"""Limits of a model over real workers.
+
+What arrives at its service, and what the journals say of it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,14 @@ from orchestrator.jobs.spec import Limits
 from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.builders import make_spec
-from tests.integration.models.model_server import Answer, ModelServer, call, environment, model_server, text
+from tests.integration.models.model_server import (
+    Answer,
+    ModelServer,
+    call,
+    environment,
+    model_server,
+    text,
+)
 from tests.services import Installation, installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
@@ -41,7 +51,9 @@ def place(tmp_path_factory: pytest.TempPathFactory, service: ModelServer) -> Ite
         "FANOUT_WORKER__LEASE_SECONDS": "3",
     }
     folder = tmp_path_factory.mktemp("limits")
-    with installation(folder, script=None, **environment(service, "a-key-of-tests"), **settings) as made:
+    with installation(
+        folder, script=None, **environment(service, "a-key-of-tests"), **settings
+    ) as made:
         for _ in range(2):
             made.start_worker(concurrency=8)  # one can take all jobs of the other
         yield made

@@ -1,4 +1,7 @@
-"""Jobs whose agents ask a model over HTTP: the providers' own clients in a real worker, a server here."""
+"""Jobs whose agents ask a model over HTTP.
+
+The providers' own clients in a real worker, a server here.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,14 @@ from orchestrator.jobs.spec import Limits
 from orchestrator.jobs.state import JobState
 from tests.builders import make_spec
 from tests.integration.coordinator.driving import Coordination, Run
-from tests.integration.models.model_server import Answer, ModelServer, call, environment, model_server, text
+from tests.integration.models.model_server import (
+    Answer,
+    ModelServer,
+    call,
+    environment,
+    model_server,
+    text,
+)
 from tests.integration.models.providers import told
 from tests.services import Installation, installation
 from workers.upkeep.warm_up import warm_up
@@ -202,7 +212,10 @@ SCHEMA: dict[str, Any] = {
 
 
 async def test_a_structured_answer_is_validated_and_sent_back_once(agent: Agent) -> None:
-    wrong, right = Answer([text('{"count": "three"}')]), Answer([text('```json\n{"count": 3}\n```')])
+    wrong, right = (
+        Answer([text('{"count": "three"}')]),
+        Answer([text('```json\n{"count": 3}\n```')]),
+    )
     result = await agent.run(wrong, right, output_schema=SCHEMA)
 
     assert result.success, result.error
@@ -235,7 +248,9 @@ async def test_a_streaming_coordinator_and_its_sub_agent(
     coordination = Coordination(agent.client, tmp_path, agent.workspace)
     run = Run(await coordination.new_session())
     streaming = RunConfig(streaming_mode=StreamingMode.SSE)
-    await coordination.drive(coordination.runner(model="gemini-2.5-flash"), run, run_config=streaming)
+    await coordination.drive(
+        coordination.runner(model="gemini-2.5-flash"), run, run_config=streaming
+    )
 
     assert ["alt=sse" in path for path in agent.service.paths] == [True, False, False, True]
     assert run.text == "I give it away.all done"
@@ -266,7 +281,9 @@ def contents_below(folder: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize("model", MODELS)
-async def test_every_provider_serves_a_job_and_its_refusal_tells_no_key(agent: Agent, model: str) -> None:
+async def test_every_provider_serves_a_job_and_its_refusal_tells_no_key(
+    agent: Agent, model: str
+) -> None:
     result = await agent.run(
         Answer([text("reading"), call("read_file", file_path="/workspace/kept.txt")]),
         Answer(
@@ -298,11 +315,15 @@ async def test_every_provider_serves_a_job_and_its_refusal_tells_no_key(agent: A
 async def test_the_key_is_found_nowhere_and_the_log_tells_no_content(
     agent: Agent, place: Installation
 ) -> None:
-    result = await agent.run(Answer([call("write_file", file_path="/workspace/a", content=CONTENT)]), DONE)
+    result = await agent.run(
+        Answer([call("write_file", file_path="/workspace/a", content=CONTENT)]), DONE
+    )
 
     assert result.success, result.error
     written = contents_below(place.folder)
-    assert any(PROMPT.encode() in content for content in written.values())  # Redis writes all that it gets
+    assert any(
+        PROMPT.encode() in content for content in written.values()
+    )  # Redis writes all that it gets
     assert [path for path, content in written.items() if KEY.encode() in content] == []
     log = place.workers[0].log.read_text()
     assert "attempt ended" in log

@@ -23,12 +23,16 @@ FILL = "dd if=/dev/zero of=big.bin bs=1M count=200 2>&1; sleep 6; echo went on"
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Installation]:
-    script = write_script(tmp_path, conversation("fill the disk", shell("echo a > a.txt"), shell(FILL), DONE))
+    script = write_script(
+        tmp_path, conversation("fill the disk", shell("echo a > a.txt"), shell(FILL), DONE)
+    )
     with installation(tmp_path, script=script) as made:
         yield made
 
 
-def fanout(place: Installation, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def fanout(
+    place: Installation, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "orchestrator", *arguments],
         env={**place.environment, **environment},
@@ -137,7 +141,9 @@ def test_a_state_folder_that_cannot_be_used_is_named(place: Installation) -> Non
     assert "Traceback" not in done.stderr
 
 
-def test_a_blob_folder_that_cannot_be_written_is_named_and_nothing_is_submitted(place: Installation) -> None:
+def test_a_blob_folder_that_cannot_be_written_is_named_and_nothing_is_submitted(
+    place: Installation,
+) -> None:
     (place.folder / "ws").mkdir()
 
     done = fanout(

@@ -1,4 +1,7 @@
-"""Eight jobs at once on a workspace that nobody here wrote: the standard library of the running Python."""
+"""Eight jobs at once on a workspace that nobody here wrote.
+
+The standard library of the running Python.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +43,20 @@ JOBS = {
     "edit the bottom": edit(LAST_LINE, LAST_LINE + "  # a demonstration"),
     "contradict the top": edit(FIRST_LINE, '"""Something else entirely.\n'),
     "add": [
-        calls(call("write_file", file_path="/workspace/fanout_added/new.py", content="VALUE = 1\n")),
-        shell("mkdir empty_folder && printf '\\000\\001' > blob.bin && chmod 755 fanout_added/new.py"),
+        calls(
+            call("write_file", file_path="/workspace/fanout_added/new.py", content="VALUE = 1\n")
+        ),
+        shell(
+            "mkdir empty_folder && printf '\\000\\001' > blob.bin && chmod 755 fanout_added/new.py"
+        ),
     ],
     "delete": [shell("rm -r wsgiref")],
     "rename": [shell("mv colorsys.py colours.py && echo '# moved' >> colours.py")],
     "chmod": [shell("chmod 755 antigravity.py")],
     "link": [
-        shell("ln -s textwrap.py wrap_link.py && rm this.py && python3 -m unittest -q test.test_bisect")
+        shell(
+            "ln -s textwrap.py wrap_link.py && rm this.py && python3 -m unittest -q test.test_bisect"
+        )
     ],
 }
 
@@ -67,7 +76,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     folder = tmp_path_factory.mktemp("installation")
-    script = write_script(folder, *(conversation(f"^{name}$", *steps, DONE) for name, steps in JOBS.items()))
+    script = write_script(
+        folder, *(conversation(f"^{name}$", *steps, DONE) for name, steps in JOBS.items())
+    )
     with installation(folder, script=script, FANOUT_SANDBOX__PROVIDER="docker") as made:
         made.start_worker(concurrency=8)
         yield made
@@ -98,7 +109,9 @@ def assert_merged(library: Path) -> None:
     assert (library / "wrap_link.py").readlink() == Path("textwrap.py")
 
 
-async def test_eight_jobs_edit_one_library_and_their_changes_meet(place: Installation, library: Path) -> None:
+async def test_eight_jobs_edit_one_library_and_their_changes_meet(
+    place: Installation, library: Path
+) -> None:
     before = fingerprint(library)
     wsgiref = {
         ("deleted", str(path.relative_to(library)))
@@ -107,7 +120,9 @@ async def test_eight_jobs_edit_one_library_and_their_changes_meet(place: Install
     }
     async with place.client() as client:
         await place.ready(client)
-        ids = await client.submit_many([(make_spec(name, root_id="library"), library) for name in JOBS])
+        ids = await client.submit_many(
+            [(make_spec(name, root_id="library"), library) for name in JOBS]
+        )
         results = dict(zip(JOBS, [await client.wait(job_id, 120) for job_id in ids], strict=True))
 
         assert {name: result.error for name, result in results.items() if not result.success} == {}

@@ -11,7 +11,9 @@ from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.services import Installation, installation
 
 SCRIPT = (
-    conversation("long command", shell("echo before > before.txt; sleep 60; echo after > after.txt"), DONE),
+    conversation(
+        "long command", shell("echo before > before.txt; sleep 60; echo after > after.txt"), DONE
+    ),
     conversation(
         "steps",
         shell("echo one >> steps.txt"),

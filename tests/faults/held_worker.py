@@ -1,8 +1,8 @@
 """`python -m tests.faults.held_worker`: a worker in which chosen jobs stop for ever at an append.
 
-FANOUT_TEST_HOLDS is a folder. A file `<job id>.<number>` in it holds the job at its tool result of that
-number, counted from 1: before it is written to the journal, or after, as the file says. One that stops there
-leaves a file `….held`, and does not stop there again.
+FANOUT_TEST_HOLDS is a folder. A file `<job id>.<number>` in it holds the job at its tool result of
+that number, counted from 1: before it is written to the journal, or after, as the file says. One
+that stops there leaves a file `….held`, and does not stop there again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A loopback model that leads jobs through numbered steps, and holds chosen jobs at chosen steps.
 
-Each step is one command that writes a line and a file. What the model says next it reads from the request, so
-it needs no memory of its own, and its counts are of what was asked twice.
+Each step is one command that writes a line and a file. What the model says next it reads from the
+request, so it needs no memory of its own, and its counts are of what was asked twice.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any, Literal
 from tests.integration.models.wires import Answer, Gemini, call, text
 
 Moment = Literal["request", "command", "ended", "between"]
-"""Where a job is held: its request is sent and unanswered; its command runs; its command has ended and
-nothing says so; its command's result is written down and the next request is not made."""
+"""Where a job is held: its request is sent and unanswered; its command runs; its command has ended
+and nothing says so; its command's result is written down and the next request is not made."""
 
 STEPS = 30
 BEGUN = "has begun"
@@ -90,7 +90,9 @@ class _Handler(BaseHTTPRequestHandler):
         found = re.search(r"\bjob-\d+\b", str(parts[0]))
         assert found
         job = found.group()
-        results = [part["functionResponse"]["response"] for part in parts if "functionResponse" in part]
+        results = [
+            part["functionResponse"]["response"] for part in parts if "functionResponse" in part
+        ]
         step = len(results) + 1
         if results:
             state.told[job, step] = results[-1]

@@ -36,7 +36,8 @@ COMMANDS = {
 }
 """Each after it has changed something; `{sleep}` is one that no other job has."""
 FIRST_SLEEP = 1_000_000_000 + 100 * os.getpid()
-"""Of this process: other tests run at the same time, and all processes of the machine are looked at."""
+"""Of this process: other tests run at the same time, and all processes of the machine are looked
+at."""
 WORDS = {name: f"sleep {FIRST_SLEEP + at}" for at, name in enumerate(COMMANDS)}
 BEGUN = "echo before > before.txt; "
 
@@ -45,11 +46,15 @@ SCRIPT = (
         conversation(f"^run {name}$", shell(BEGUN + command.replace("{sleep}", WORDS[name])), DONE)
         for name, command in COMMANDS.items()
     ),
-    conversation("^top$", shell(BEGUN + "true"), delegates("middle", "run writes", agent="lead"), DONE),
+    conversation(
+        "^top$", shell(BEGUN + "true"), delegates("middle", "run writes", agent="lead"), DONE
+    ),
     conversation("^middle$", delegates("run deaf", "run daemon", "model backs off"), DONE),
     conversation("^ask$", shell("true"), DONE),
     conversation("^thinks$", shell(BEGUN + "true"), {**DONE, "delay_seconds": 600}),
-    conversation("^model backs off$", {"error": {"status": 503, "times": 99, "retry_after_seconds": 40}}),
+    conversation(
+        "^model backs off$", {"error": {"status": 503, "times": 99, "retry_after_seconds": 40}}
+    ),
 )
 
 HANGS = Answer(hangs=True, parts=[text("Thinking of it, and then nothing more.")])
@@ -68,7 +73,10 @@ def know_agents(place: Installation) -> None:
 
 
 def running(word: str) -> list[str]:
-    """The processes of this machine whose command line has these words; containers' are among them."""
+    """The processes of this machine whose command line has these words.
+
+    Containers' are among them.
+    """
     found = []
     for folder in Path("/proc").iterdir():
         try:
@@ -123,7 +131,15 @@ async def until(client: JobClient, job_id: str, kind: EventType, **data: str) ->
 async def held(place: Installation) -> list[str]:
     """The places and entries that jobs still hold in Redis."""
     async with connect(place.redis.url) as redis:
-        kinds = ("leases", "deadlines", "cancelling", "active:*", "host:*", "awaited:*", "approvals")
+        kinds = (
+            "leases",
+            "deadlines",
+            "cancelling",
+            "active:*",
+            "host:*",
+            "awaited:*",
+            "approvals",
+        )
         return [name for kind in kinds for name in await redis.keys(f"fanout:{kind}")]
 
 
@@ -154,7 +170,11 @@ def of_no_living_worker(place: Installation) -> list[str]:
     """Containers and volumes of jobs, and whatever containers belong to a worker that is dead."""
     if place.environment["FANOUT_SANDBOX__PROVIDER"] != "docker":
         return []
-    alive = [str(each.process.pid) for each in place.workers if each.process and each.process.poll() is None]
+    alive = [
+        str(each.process.pid)
+        for each in place.workers
+        if each.process and each.process.poll() is None
+    ]
     listed = []
     labels = '{{.Label "fanout.job"}}|{{.Label "fanout.worker"}}|'
     for kind, name in ((["ps", "-a"], "{{.Names}} {{.Status}}"), (["volume", "ls"], "{{.Name}}")):

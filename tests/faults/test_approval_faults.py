@@ -1,4 +1,7 @@
-"""Approvals survive whatever dies: worker, parent, Redis, at any moment. What ran never runs again."""
+"""Approvals survive whatever dies: worker, parent, Redis, at any moment.
+
+What ran never runs again.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,13 @@ from orchestrator.jobs.store.keys import Keys
 from tests.builders import make_spec, make_worker
 from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
 from tests.integration.scripts import DONE, call, calls, conversation, shell, write_script
-from tests.integration.worker.approvals import agents_folder, file_of, journal, know_guarded_agent, parked
+from tests.integration.worker.approvals import (
+    agents_folder,
+    file_of,
+    journal,
+    know_guarded_agent,
+    parked,
+)
 from tests.services import Installation, RedisProcess, installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(150)]
@@ -82,7 +91,9 @@ async def test_worker_redis_and_parent_may_die_while_a_person_thinks(place: Inst
         assert (result.attempts, result.usage.model_calls) == (1, 2)
 
 
-async def test_a_worker_killed_in_an_approved_call_is_not_asked_about_again(place: Installation) -> None:
+async def test_a_worker_killed_in_an_approved_call_is_not_asked_about_again(
+    place: Installation,
+) -> None:
     worker = place.start_worker()
     async with place.client() as client:
         await place.ready(client)
@@ -197,7 +208,9 @@ async def test_a_worker_may_die_at_any_entry_of_the_journal(bench: Bench, when: 
         lines = await out_lines(bench, job_id)
         assert lines in (["ran", "again"], ["again"], ["ran"], []), dies_at  # each once at the most
         approved = [
-            event for event in await bench.journal.read(job_id) if event.type is EventType.APPROVAL_RESOLVED
+            event
+            for event in await bench.journal.read(job_id)
+            if event.type is EventType.APPROVAL_RESOLVED
         ]
         assert len(lines) <= len(approved), dies_at
         if not died:
@@ -229,7 +242,10 @@ async def test_no_call_runs_that_was_not_approved(bench: Bench) -> None:
 async def test_an_answer_does_not_count_where_the_conversation_begins_anew(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another host has no files of it: what was approved there says nothing about what is asked here."""
+    """Another host has no files of it.
+
+    What was approved there says nothing about what is asked here.
+    """
     monkeypatch.setattr("orchestrator.jobs.store.ledger.HEAD_START_SECONDS", 0)
     job_id = await bench.submit(make_spec("short", agent="guarded"))
     await bench.work_off()

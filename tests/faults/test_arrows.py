@@ -206,7 +206,9 @@ async def test_an_engine_that_comes_back_costs_attempts_and_no_job(bench: Bench)
     assert (result.success, result.attempts) == (True, 3)
 
 
-async def test_an_engine_that_stays_away_fails_the_job_when_its_attempts_are_used_up(bench: Bench) -> None:
+async def test_an_engine_that_stays_away_fails_the_job_when_its_attempts_are_used_up(
+    bench: Bench,
+) -> None:
     bench.provider.fail_before = [EngineUnavailable("No engine answers.") for _ in range(9)]
     job_id = await bench.submit(make_spec("write", max_attempts=2))
 
@@ -214,7 +216,11 @@ async def test_an_engine_that_stays_away_fails_the_job_when_its_attempts_are_use
 
     result = await bench.ended(job_id)
     assert result.error is not None
-    assert (result.state, result.error.type, result.attempts) == (JobState.FAILED, "EngineUnavailable", 2)
+    assert (result.state, result.error.type, result.attempts) == (
+        JobState.FAILED,
+        "EngineUnavailable",
+        2,
+    )
     assert bench.provider.opened == 2
 
 
@@ -309,13 +315,17 @@ async def test_output_that_is_not_utf8_and_odd_bytes_in_files_arrive(bench: Benc
         assert await asyncio.to_thread(bundle.content, file.after) == b"caf\xe9 \xff\xfe"
 
 
-async def test_three_hundred_megabytes_of_output_are_cut_to_what_a_model_reads(bench: Bench) -> None:
+async def test_three_hundred_megabytes_of_output_are_cut_to_what_a_model_reads(
+    bench: Bench,
+) -> None:
     job_id = await bench.submit(make_spec("flood"))
 
     await bench.work_off()
 
     assert (await bench.ended(job_id)).success
-    assert sum(len(event.model_dump_json()) for event in await bench.journal.read(job_id)) < 1_000_000
+    assert (
+        sum(len(event.model_dump_json()) for event in await bench.journal.read(job_id)) < 1_000_000
+    )
 
 
 async def test_an_answer_that_is_not_unicode_fails_the_job_in_words(bench: Bench) -> None:

@@ -24,7 +24,9 @@ pytestmark = [pytest.mark.redis, pytest.mark.timeout(150)]
 
 
 @pytest.fixture(scope="module", params=["local", pytest.param("docker", marks=pytest.mark.docker)])
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+def place(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
     folder = tmp_path_factory.mktemp("cancel")
     with stopping.stopping_place(folder, str(request.param), 16) as made:
         yield made
@@ -65,7 +67,9 @@ async def opened(place: Installation) -> AsyncIterator[Canceller]:
         yield Canceller(client, redis, place)
 
 
-async def test_whatever_a_command_does_it_is_gone_with_all_its_processes(place: Installation) -> None:
+async def test_whatever_a_command_does_it_is_gone_with_all_its_processes(
+    place: Installation,
+) -> None:
     async with opened(place) as canceller:
         jobs = {name: await canceller.submit(f"run {name}") for name in WORDS}
         for name, job_id in jobs.items():
@@ -77,8 +81,13 @@ async def test_whatever_a_command_does_it_is_gone_with_all_its_processes(place: 
 
 async def test_a_job_that_waits_ends_with_all_that_it_waits_for(place: Installation) -> None:
     async with opened(place) as canceller:
-        thinks, backs_off = await canceller.submit("thinks"), await canceller.submit("model backs off")
-        hangs = [await canceller.submit("hangs", model=model) for model in ("gpt-5", "claude-sonnet-4-5")]
+        thinks, backs_off = (
+            await canceller.submit("thinks"),
+            await canceller.submit("model backs off"),
+        )
+        hangs = [
+            await canceller.submit("hangs", model=model) for model in ("gpt-5", "claude-sonnet-4-5")
+        ]
         asks = await canceller.submit("ask", agent="guarded")
         top = await canceller.submit("top", agent="lead")
         for job_id in (thinks, backs_off, *hangs):
@@ -120,7 +129,9 @@ async def test_a_cancel_does_not_wait_for_a_worker_that_hears_nothing(place: Ins
 
         job_id = await canceller.submit("run nohup")
         await stopping.until_running(word)
-        stopping_worker = asyncio.create_task(asyncio.to_thread(place.workers[-1].send, signal.SIGTERM))
+        stopping_worker = asyncio.create_task(
+            asyncio.to_thread(place.workers[-1].send, signal.SIGTERM)
+        )
         await asyncio.sleep(0.3)
         await canceller.cancel(job_id)
         assert not await stopping.gone(word)

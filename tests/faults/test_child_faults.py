@@ -132,7 +132,9 @@ async def test_a_worker_may_die_at_any_entry_while_it_parks_or_goes_on(bench: Be
         assert len(await bench.ledger.tree_ids(job_id)) <= 3, dies_at
         if EventType.CHILD_SUBMITTED in [entry.type for entry in await bench.journal.read(job_id)]:
             lines = await out_lines(bench, job_id)
-            assert lines in (WHOLE, WHOLE[:-1]), dies_at  # the last command may have been interrupted
+            assert lines in (WHOLE, WHOLE[:-1]), (
+                dies_at
+            )  # the last command may have been interrupted
     assert {EventType.TOOL_CALL, EventType.SESSION_EVENT, EventType.TOOL_RESULT} <= seen
 
 
@@ -144,7 +146,9 @@ async def test_a_worker_may_die_at_any_step_of_the_merge(
     for death in deaths:
         steps = 0
 
-        def dying(folder: SandboxFolder, *arguments: object, death: tuple[int, str] = death) -> None:
+        def dying(
+            folder: SandboxFolder, *arguments: object, death: tuple[int, str] = death
+        ) -> None:
             nonlocal steps
             steps += 1
             if (steps, "before") == death:

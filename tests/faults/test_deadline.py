@@ -1,4 +1,7 @@
-"""A job's time counts whatever it waits for but people and the queue; it ends within two seconds of it."""
+"""A job's time counts whatever it waits for but people and the queue.
+
+It ends within two seconds of it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ FIRST_SECONDS, APART_SECONDS = 5.0, 0.6
 
 
 @pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.docker)])
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+def place(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
     folder = tmp_path_factory.mktemp("deadline")
     with stopping.stopping_place(folder, str(request.param), 20) as made:
         yield made
@@ -34,7 +39,10 @@ async def timed_out(client: JobClient, job_id: str, seconds: float) -> JobResult
     result = await client.wait(job_id, 30)
     assert result.state is JobState.TIMED_OUT, result
     assert result.error is not None
-    assert (result.error.type, f"{seconds:g} seconds" in result.error.message) == ("DeadlineExceeded", True)
+    assert (result.error.type, f"{seconds:g} seconds" in result.error.message) == (
+        "DeadlineExceeded",
+        True,
+    )
     took = await stopping.ended_at(client, job_id) - await stopping.ran_at(client, job_id)
     assert seconds <= took + 0.1, (job_id, took)
     assert took < seconds + PROMISED_SECONDS, (job_id, took)
@@ -46,7 +54,9 @@ async def test_jobs_end_at_their_time_whatever_they_do_or_wait_for(place: Instal
     async with place.client() as client:
         await place.ready(client)
         top = await client.submit(make_spec("top", agent="lead", limits=Limits(timeout_seconds=7)))
-        asks = await client.submit(make_spec("ask", agent="guarded", limits=Limits(timeout_seconds=3)))
+        asks = await client.submit(
+            make_spec("ask", agent="guarded", limits=Limits(timeout_seconds=3))
+        )
         await stopping.until_running(WORDS["daemon"])  # a grandchild is at work
         below = [record for record in await client.tree(top) if record.id != top]
         assert len(below) == 5

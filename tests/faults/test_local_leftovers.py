@@ -1,4 +1,7 @@
-"""Processes that hid from everything: a local sandbox finds them at its end, and when its worker has died."""
+"""Processes that hid from everything.
+
+A local sandbox finds them at its end, and when its worker has died.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,9 @@ async def test_the_next_workers_reaper_finds_it_and_spares_the_next_attempt(
     old, new = (f"sleep 3153{first}{id(tmp_path) % 100_000}" for first in (8, 9))
     label = tmp_path / "jobs" / "j1" / "label.json"
     with monkeypatch.context() as dying:
-        dying.setattr("workers.sandbox.local.processes.kill_job", lambda *_: True)  # it is killed before
+        dying.setattr(
+            "workers.sandbox.local.processes.kill_job", lambda *_: True
+        )  # it is killed before
         await hide(provider, old)
     of_dead = json.loads(label.read_text()) | {"started": "0"}
     async with provider.open(spec(2)) as sandbox:

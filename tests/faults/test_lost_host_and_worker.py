@@ -1,7 +1,9 @@
-"""Host and worker are lost together, in the middle of jobs of thirty steps: another host finishes them.
+"""Host and worker are lost together, in the middle of jobs of thirty steps.
 
-What a job had done before its newest checkpoint is not done again, and its files are those of an undisturbed
-run.
+Another host finishes them.
+
+What a job had done before its newest checkpoint is not done again, and its files are those of an
+undisturbed run.
 """
 
 from __future__ import annotations
@@ -87,7 +89,10 @@ async def lose(place: Installation, host: Host, provider: str) -> None:
 
 
 async def steps_kept(client: JobClient, job_id: str) -> int:
-    """How many commands had ended before the checkpoint from which the job went on; 0 when it began anew."""
+    """How many commands had ended before the checkpoint from which the job went on.
+
+    0 when it began anew.
+    """
     events = [event async for event in client.events(job_id, follow=False)]
     ready = [event for event in events if event.type is EventType.SANDBOX_READY]
     assert len(ready) == 2
@@ -120,7 +125,9 @@ async def test_another_host_finishes_what_a_lost_one_began(
             kept = await steps_kept(client, ids[name])
             again = [step for step in range(1, STEPS + 2) if model.completed[name, step] == 2]
             assert again == [*range(kept + 1, lost_at + 1)], (name, lost_at, kept)
-            assert sum(model.completed[name, step] for step in range(1, STEPS + 2)) == STEPS + 1 + len(again)
+            assert sum(
+                model.completed[name, step] for step in range(1, STEPS + 2)
+            ) == STEPS + 1 + len(again)
             assert results[name].usage.model_calls == STEPS + 1 + len(again), "what was paid counts"
             assert await files(client, ids[name]) == expected, name
         assert await steps_kept(client, ids["job-3"]) > 0, "no checkpoint was taken"

@@ -1,4 +1,7 @@
-"""A host is lost with its disk: the job goes on from its newest checkpoint, and what held still holds."""
+"""A host is lost with its disk.
+
+The job goes on from its newest checkpoint, and what held still holds.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,16 @@ STEPS = [f"step {number}" for number in range(1, 5)]
 
 SCRIPT = (
     conversation("four steps", *(shell(f"echo {step} >> out.txt") for step in STEPS), DONE),
-    conversation("makes a pipe", shell("echo a > out.txt; mkfifo pipe"), shell("echo b >> out.txt"), DONE),
+    conversation(
+        "makes a pipe", shell("echo a > out.txt; mkfifo pipe"), shell("echo b >> out.txt"), DONE
+    ),
     conversation("looks only", shell("echo a > out.txt"), shell("ls"), shell("ls"), DONE),
     conversation(
-        "delegates", shell("echo mine > out.txt"), delegates("a child"), shell("echo x >> out.txt"), DONE
+        "delegates",
+        shell("echo mine > out.txt"),
+        delegates("a child"),
+        shell("echo x >> out.txt"),
+        DONE,
     ),
     conversation("a child", shell("echo child >> out.txt"), DONE),
 )
@@ -86,7 +95,9 @@ async def blobs_of(bench: Bench) -> set[str]:
     return {path.name for path in found}
 
 
-async def dies_at(bench: Bench, mortal: Mortal, description: str, number: int, **fields: object) -> str:
+async def dies_at(
+    bench: Bench, mortal: Mortal, description: str, number: int, **fields: object
+) -> str:
     """A job whose host is lost at that entry of its journal."""
     mortal.dies_at(number)
     job_id = await bench.submit(make_spec(description, max_attempts=9, **fields))
@@ -104,7 +115,9 @@ async def go_on(bench: Bench, job_id: str) -> None:
             await bench.admission.pump()
 
 
-async def test_whenever_a_host_is_lost_only_the_work_since_the_checkpoint_is_done_again(bench: Bench) -> None:
+async def test_whenever_a_host_is_lost_only_the_work_since_the_checkpoint_is_done_again(
+    bench: Bench,
+) -> None:
     """The same job again and again, lost at another entry each time, and once more on its next host."""
     mortal = Mortal(bench)
     for number in range(2, 25, 3):  # a turn has five entries: each kind of them, at another turn
@@ -128,7 +141,9 @@ async def test_whenever_a_host_is_lost_only_the_work_since_the_checkpoint_is_don
         assert last.data["resumed"] == (kept > 0), number
 
 
-async def test_without_a_checkpoint_the_job_begins_anew_and_its_budget_counts_on(bench: Bench) -> None:
+async def test_without_a_checkpoint_the_job_begins_anew_and_its_budget_counts_on(
+    bench: Bench,
+) -> None:
     bench.runner._checkpoint_seconds = 0
     mortal = Mortal(bench)
     job_id = await dies_at(bench, mortal, "four steps", 16, limits=Limits(max_model_calls=6))
@@ -255,10 +270,14 @@ async def test_children_that_have_ended_do_not_run_again_on_another_host(bench: 
     assert len(await bench.ledger.tree_ids(job_id)) == 2
 
 
-async def test_a_bundle_that_left_something_out_is_no_checkpoint_and_is_reported(bench: Bench) -> None:
+async def test_a_bundle_that_left_something_out_is_no_checkpoint_and_is_reported(
+    bench: Bench,
+) -> None:
     mortal = Mortal(bench)
     job_id = await dies_at(bench, mortal, "makes a pipe", 14)
-    assert len(await entries(bench, job_id, EventType.CHECKPOINT)) == 1, "the one from before it was there"
+    assert len(await entries(bench, job_id, EventType.CHECKPOINT)) == 1, (
+        "the one from before it was there"
+    )
     await bench.ledger.cancel(job_id)
     await lapse(bench, job_id)
 
@@ -268,7 +287,9 @@ async def test_a_bundle_that_left_something_out_is_no_checkpoint_and_is_reported
     assert [file.path for file in result.files_modified] == ["out.txt"]
 
 
-async def test_a_job_that_ends_without_its_worker_reports_what_its_checkpoint_has(bench: Bench) -> None:
+async def test_a_job_that_ends_without_its_worker_reports_what_its_checkpoint_has(
+    bench: Bench,
+) -> None:
     mortal = Mortal(bench)
     mortal.dies_at(16)
     job_id = await bench.submit(make_spec("four steps", max_attempts=1))
@@ -292,7 +313,9 @@ async def test_a_claim_that_an_outage_took_back_before_its_first_heartbeat_is_go
     mortal = Mortal(bench)
     job_id = await dies_at(bench, mortal, "four steps", 9)
     redis, key = bench.ledger._redis, bench.ledger._keys.job(job_id)
-    await redis.hset(key, mapping={"beat_at": 0, "claimed_at": 0})  # Redis began after its last heartbeat
+    await redis.hset(
+        key, mapping={"beat_at": 0, "claimed_at": 0}
+    )  # Redis began after its last heartbeat
 
     await go_on(bench, job_id)
 
@@ -302,7 +325,9 @@ async def test_a_claim_that_an_outage_took_back_before_its_first_heartbeat_is_go
     assert [entry.data["resumed"] for entry in ready] == [False, True]
 
 
-async def test_a_last_attempt_that_gets_no_sandbox_reports_what_the_checkpoint_has(bench: Bench) -> None:
+async def test_a_last_attempt_that_gets_no_sandbox_reports_what_the_checkpoint_has(
+    bench: Bench,
+) -> None:
     mortal = Mortal(bench)
     mortal.dies_at(16)
     job_id = await bench.submit(make_spec("four steps", max_attempts=2))
@@ -355,5 +380,7 @@ async def test_files_that_did_not_change_are_stored_once(bench: Bench) -> None:
 
     checkpoints = await entries(bench, job_id, EventType.CHECKPOINT)
     assert len(checkpoints) == 4
-    assert len({str(entry.data["changes"]) for entry in checkpoints}) == 2, "none yet, and the one change"
+    assert len({str(entry.data["changes"]) for entry in checkpoints}) == 2, (
+        "none yet, and the one change"
+    )
     assert (await bench.ended(job_id)).success

@@ -17,14 +17,18 @@ from tests.services import Installation, installation
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
 STEPS = 8
-SCRIPT = conversation("steps", *(shell(f"echo {n} >> steps.txt; sleep 0.5") for n in range(STEPS)), DONE)
+SCRIPT = conversation(
+    "steps", *(shell(f"echo {n} >> steps.txt; sleep 0.5") for n in range(STEPS)), DONE
+)
 LEASE_SECONDS, LONGER_SECONDS, SHORTER_SECONDS = 2, 3, 0.5
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Installation]:
     script = write_script(tmp_path, SCRIPT)
-    with installation(tmp_path, script=script, FANOUT_WORKER__LEASE_SECONDS=str(LEASE_SECONDS)) as made:
+    with installation(
+        tmp_path, script=script, FANOUT_WORKER__LEASE_SECONDS=str(LEASE_SECONDS)
+    ) as made:
         made.start_worker()
         yield made
 
@@ -55,7 +59,9 @@ async def test_a_job_with_one_attempt_outlives_outages_that_are_longer_than_its_
         events = [event async for event in client.events(job_id, follow=False)]
     assert (result.success, result.attempts) == (True, 1), result.error
     states = [event.data for event in events if event.type is EventType.JOB_STATE]
-    assert [data["state"] for data in states].count("running") <= 3  # the short one was waited through
+    assert [data["state"] for data in states].count(
+        "running"
+    ) <= 3  # the short one was waited through
     reasons = {data.get("reason") for data in states if data["state"] == "queued"} - {None}
     assert "Redis was away for longer than its lease" in reasons
     assert "its worker fell silent" not in reasons

@@ -1,9 +1,9 @@
 """A job of thirty steps, killed once at each of them: resumed, not restarted.
 
-Ten jobs run side by side; the first is killed at its steps 1, 11 and 21, the second at 2, 12 and 22, and so
-on. Each kill is of the whole worker, and hits all of them. They are compared with one that nothing disturbed.
-In Docker the containers of nine of them are killed before, from outside and from inside, while the worker
-lives.
+Ten jobs run side by side; the first is killed at its steps 1, 11 and 21, the second at 2, 12 and
+22, and so on. Each kill is of the whole worker, and hits all of them. They are compared with one
+that nothing disturbed. In Docker the containers of nine of them are killed before, from outside and
+from inside, while the worker lives.
 """
 
 from __future__ import annotations
@@ -51,8 +51,15 @@ def rounds(provider: str) -> list[Holds]:
 
 
 def container_kills(provider: str) -> Holds:
-    """Where a container is killed, at steps 1 to 9: while a command runs, whose effect is known then."""
-    return {(f"job-{step + 1}", step): "command" for step in range(1, JOBS)} if provider == "docker" else {}
+    """Where a container is killed, at steps 1 to 9.
+
+    While a command runs, whose effect is known then.
+    """
+    return (
+        {(f"job-{step + 1}", step): "command" for step in range(1, JOBS)}
+        if provider == "docker"
+        else {}
+    )
 
 
 async def kill_container(job_id: str, *, from_inside: bool) -> None:
@@ -89,7 +96,9 @@ async def submitted(client: JobClient, place: Installation, model: SteppingModel
     ids = dict(zip(names, await client.submit_many([(spec, None) for spec in specs]), strict=True))
     for (name, step), moment in model.holds.items():
         if moment in ("ended", "between"):
-            (place.folder / f"{ids[name]}.{step}").write_text("before" if moment == "ended" else "after")
+            (place.folder / f"{ids[name]}.{step}").write_text(
+                "before" if moment == "ended" else "after"
+            )
     return ids
 
 
@@ -133,7 +142,9 @@ async def is_held(
         return where in model.held
     if moment == "command":
         said = [
-            event.data async for event in client.events(job_id, follow=False) if event.type is EventType.LOG
+            event.data
+            async for event in client.events(job_id, follow=False)
+            if event.type is EventType.LOG
         ]
         return any(f"{BEGUN}: {where[1]}" in str(data["text"]).splitlines() for data in said)
     return (place.folder / f"{job_id}.{where[1]}.held").exists()
@@ -142,7 +153,9 @@ async def is_held(
 async def files(client: JobClient, job_id: str) -> dict[str, bytes]:
     async with client.changes(job_id) as bundle:
         return await asyncio.to_thread(
-            lambda: {file.path: bundle.content(file.after) for file in bundle.changes.files if file.after}
+            lambda: {
+                file.path: bundle.content(file.after) for file in bundle.changes.files if file.after
+            }
         )
 
 
@@ -155,7 +168,9 @@ def check_told(model: SteppingModel, ids: dict[str, str]) -> None:
             assert (CALL_INTERRUPTED in str(said)) == was_cut, (name, step, said)
 
 
-async def check(client: JobClient, model: SteppingModel, ids: dict[str, str]) -> dict[str, JobResult]:
+async def check(
+    client: JobClient, model: SteppingModel, ids: dict[str, str]
+) -> dict[str, JobResult]:
     """Every job has ended well, no request was completed twice, and the files are the undisturbed one's."""
     results = {name: await client.wait(job_id, 90) for name, job_id in ids.items()}
     assert [result.error for result in results.values() if not result.success] == []
@@ -183,7 +198,9 @@ def kills(provider: str) -> list[Holds]:
 @pytest.fixture
 def model(kills: list[Holds], provider: str) -> Iterator[SteppingModel]:
     every = [container_kills(provider), *kills]
-    with stepping_model({where: moment for holds in every for where, moment in holds.items()}) as serving:
+    with stepping_model(
+        {where: moment for holds in every for where, moment in holds.items()}
+    ) as serving:
         yield serving
 
 
@@ -216,7 +233,9 @@ async def test_a_worker_is_killed_at_every_step_and_nothing_is_done_twice(
         results = await check(client, model, ids)
 
         check_told(model, ids)
-        died = Counter(name for name, _ in (*containers, *(where for holds in kills for where in holds)))
+        died = Counter(
+            name for name, _ in (*containers, *(where for holds in kills for where in holds))
+        )
         assert {name: result.attempts for name, result in results.items()} == {
             name: 1 + died[name] for name in ids
         }

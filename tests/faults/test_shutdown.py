@@ -43,7 +43,9 @@ async def test_twenty_jobs_go_on_elsewhere_within_four_seconds_and_lose_no_attem
         await asyncio.to_thread(stopped.send, signal.SIGTERM)
         gone_after = time.time() - told_at
         results = [await client.wait(job_id) for job_id in ids]
-        journals = [[event async for event in client.events(job_id, follow=False)] for job_id in ids]
+        journals = [
+            [event async for event in client.events(job_id, follow=False)] for job_id in ids
+        ]
     assert stopped.process is not None
     assert stopped.process.returncode == 0
     assert gone_after < 10  # the grace time
@@ -65,11 +67,17 @@ async def test_a_draining_worker_finishes_its_jobs_and_takes_no_more(place: Inst
         assert (result.success, result.attempts) == (True, 1)
         assert drained.process is not None
         assert drained.process.returncode == 0
-        assert [state async for state in _states(client, job_id)] == ["queued", "running", "succeeded"]
+        assert [state async for state in _states(client, job_id)] == [
+            "queued",
+            "running",
+            "succeeded",
+        ]
         assert [state async for state in _states(client, later)] == ["queued"]
 
 
-async def test_a_draining_worker_that_is_asked_again_hands_its_jobs_over(place: Installation) -> None:
+async def test_a_draining_worker_that_is_asked_again_hands_its_jobs_over(
+    place: Installation,
+) -> None:
     drained = place.start_worker(FANOUT_WORKER__DRAIN="true")
     async with place.client() as client:
         await place.ready(client)

@@ -33,10 +33,12 @@ SCRIPT = (
 )
 TIMEOUT_SECONDS = 4.0
 LEASE_SECONDS = 8.0
-"""A busy machine must not let leases lapse; a cancel that comes with the claim waits for the next beat."""
+"""A busy machine must not let leases lapse; a cancel that comes with the claim waits for the next
+beat."""
 APART_SECONDS = 0.5
 ENTRIES = 10
-"""What the job `write` writes into its journal, and what `delegate` does before it parks, are fewer."""
+"""What the job `write` writes into its journal, and what `delegate` does before it parks, are
+fewer."""
 EFFECTS: list[tuple[type | str, str]] = [
     ("ledger", "claim"),
     ("ledger", "park"),
@@ -88,7 +90,9 @@ def at_call(
 
 
 def at_entries(bench: Bench, stops: dict[str, tuple[int, str, Stop]]) -> set[str]:
-    """Do that before or after an entry of a job's journal: by job, the entry's number, when, and what.
+    """Do that before or after an entry of a job's journal.
+
+    By job, the entry's number, when, and what.
 
     Returns the jobs for which it was done, as they come.
     """
@@ -145,7 +149,8 @@ async def test_a_cancel_at_any_entry_of_the_journal(bench: Bench, what: str) -> 
         for when in ("before", "after")
     }
     stops = {
-        spec.id: (number, when, partial(cancel, bench, spec.id)) for (number, when), spec in specs.items()
+        spec.id: (number, when, partial(cancel, bench, spec.id))
+        for (number, when), spec in specs.items()
     }
     fired = at_entries(bench, stops)
     await bench.ledger.submit([*specs.values()])
@@ -163,7 +168,9 @@ async def test_a_cancel_at_any_entry_of_the_journal(bench: Bench, what: str) -> 
 
 async def test_the_deadline_at_any_entry_of_the_journal(bench: Bench) -> None:
     limits = [TIMEOUT_SECONDS + at * APART_SECONDS for at in range(2 * ENTRIES)]
-    specs = [make_spec("write", agent="lead", limits=Limits(timeout_seconds=limit)) for limit in limits]
+    specs = [
+        make_spec("write", agent="lead", limits=Limits(timeout_seconds=limit)) for limit in limits
+    ]
     stops = {
         spec.id: (1 + at // 2, ("before", "after")[at % 2], partial(asyncio.sleep, 30))
         for at, spec in enumerate(specs)
@@ -196,6 +203,9 @@ async def test_a_cancel_at_every_effect(
     result = await bench.ended(spec.id)
     committed = effect[1] == "discard" or effect == ("ledger", "finish")
     assert result.state is (JobState.SUCCEEDED if committed else JobState.CANCELLED)
-    if effect[1] in {"changes", "put_file"} or (effect[1], when) in {("run", "after"), ("close", "before")}:
+    if effect[1] in {"changes", "put_file"} or (effect[1], when) in {
+        ("run", "after"),
+        ("close", "before"),
+    }:
         assert [file.path for file in result.files_modified] == ["made.txt"]
     await all_is_over(bench)

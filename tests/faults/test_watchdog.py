@@ -1,4 +1,7 @@
-"""An agent that blocks the event loop of its worker: seen, logged, and no harm to the other jobs."""
+"""An agent that blocks the event loop of its worker.
+
+Seen, logged, and no harm to the other jobs.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,9 @@ def place(tmp_path: Path) -> Iterator[Installation]:
         yield made
 
 
-async def test_a_short_block_is_logged_with_its_stack_and_costs_nothing(place: Installation) -> None:
+async def test_a_short_block_is_logged_with_its_stack_and_costs_nothing(
+    place: Installation,
+) -> None:
     worker = place.start_worker()
     async with place.client() as client:
         await place.ready(client)

@@ -31,7 +31,11 @@ async def until_event(client: JobClient, job_id: str, kind: EventType, count: in
 
 async def states(client: JobClient, job_id: str) -> list[tuple[str, float]]:
     events: list[JournalEvent] = [event async for event in client.events(job_id, follow=False)]
-    return [(str(event.data["state"]), event.at) for event in events if event.type is EventType.JOB_STATE]
+    return [
+        (str(event.data["state"]), event.at)
+        for event in events
+        if event.type is EventType.JOB_STATE
+    ]
 
 
 async def content(client: JobClient, job_id: str, path: str) -> str:

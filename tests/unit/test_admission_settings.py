@@ -1,4 +1,7 @@
-"""Where the limits across workers are set: the settings of tenants, and a key of an agent's definition."""
+"""Where the limits across workers are set.
+
+The settings of tenants, and a key of an agent's definition.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.configuration.agent_definitions import InvalidAgentDefinition, load_agent_definition
+from orchestrator.configuration.agent_definitions import (
+    InvalidAgentDefinition,
+    load_agent_definition,
+)
 from orchestrator.configuration.settings import InvalidSetting, load_settings
 from orchestrator.jobs.policy import AdmissionPolicy, TenantShare
 
@@ -16,7 +22,10 @@ DEFINITION = "name: linter\ndescription: Lints.\ninstruction: Lint.\n"
 def test_tenants_are_given_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FANOUT_TENANTS", '{"team-a": {"weight": 3, "jobs": 20}, "team-b": {}}')
 
-    assert load_settings().tenants == {"team-a": TenantShare(weight=3, jobs=20), "team-b": TenantShare()}
+    assert load_settings().tenants == {
+        "team-a": TenantShare(weight=3, jobs=20),
+        "team-b": TenantShare(),
+    }
 
 
 @pytest.mark.parametrize(
@@ -45,7 +54,9 @@ def test_an_agent_says_how_many_jobs_of_it_run_at_once(tmp_path: Path) -> None:
 
 
 def test_a_tenant_without_a_number_of_its_own_has_that_of_all() -> None:
-    policy = AdmissionPolicy(tenant_jobs=5, tenants={"a": TenantShare(weight=2), "b": TenantShare(jobs=9)})
+    policy = AdmissionPolicy(
+        tenant_jobs=5, tenants={"a": TenantShare(weight=2), "b": TenantShare(jobs=9)}
+    )
 
     assert [policy.tenant_limit(tenant) for tenant in "abc"] == [5, 9, 5]
     assert AdmissionPolicy().tenant_limit("a") is None

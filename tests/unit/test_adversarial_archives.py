@@ -75,7 +75,9 @@ def test_no_snapshot_writes_outside_of_the_folder_it_is_unpacked_into(
     monkeypatch.setattr(steward, "AGENT_ID", os.getuid())
     kinds = [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE]
     members = st.lists(
-        st.tuples(st.one_of(NAMES, ABSOLUTE), st.sampled_from(kinds), TARGETS), min_size=1, max_size=6
+        st.tuples(st.one_of(NAMES, ABSOLUTE), st.sampled_from(kinds), TARGETS),
+        min_size=1,
+        max_size=6,
     )
 
     @EXAMPLES
@@ -122,7 +124,9 @@ def test_no_bundle_changes_anything_outside_of_the_workspace_or_in_git_data(
         assert tree_of(root / ".git") == before
 
 
-def _bundle_of(changes: list[tuple[str, str, str, str | None, str]], outside: Path) -> BundleBuilder:
+def _bundle_of(
+    changes: list[tuple[str, str, str, str | None, str]], outside: Path
+) -> BundleBuilder:
     bundle = BundleBuilder()
     for path, before, after, from_path, target in changes:
         sides = {

@@ -10,7 +10,12 @@ import fsspec
 import pytest
 
 from orchestrator.jobs.failures import BlobMissing
-from orchestrator.workspace.blobs import ABANDONED_SECONDS, CACHE_GRACE_SECONDS, BlobStore, BlobStoreUnusable
+from orchestrator.workspace.blobs import (
+    ABANDONED_SECONDS,
+    CACHE_GRACE_SECONDS,
+    BlobStore,
+    BlobStoreUnusable,
+)
 
 ABSENT = "0" * 64
 
@@ -174,7 +179,11 @@ async def test_a_full_disk_is_said_with_the_setting(tmp_path, monkeypatch):
     real_open = Path.open
 
     def open_full(path, mode="r", *args, **kwargs):
-        return real_open(Path("/dev/full"), "wb") if mode == "xb" else real_open(path, mode, *args, **kwargs)
+        return (
+            real_open(Path("/dev/full"), "wb")
+            if mode == "xb"
+            else real_open(path, mode, *args, **kwargs)
+        )
 
     monkeypatch.setattr(Path, "open", open_full)
 

@@ -24,7 +24,10 @@ def _overlay_works() -> bool:
         "mount -t overlay -o lowerdir=/mnt/l,upperdir=/mnt/u,workdir=/mnt/w,userxattr none /mnt/m"
     )
     probe = ["unshare", "-m", "sh", "-c", script]
-    return os.geteuid() == 0 and subprocess.run(probe, capture_output=True, check=False).returncode == 0
+    return (
+        os.geteuid() == 0
+        and subprocess.run(probe, capture_output=True, check=False).returncode == 0
+    )
 
 
 needs_overlay = pytest.mark.skipif(not _overlay_works(), reason="needs root and overlay mounts")
@@ -48,8 +51,12 @@ class Workspace:
             return
         for folder in ("upper", "work", "after"):
             (self._root / folder).mkdir()
-        options = f"lowerdir={self.before},upperdir={self.after},workdir={self._root}/work,userxattr"
-        mounted = f'mount -t overlay -o "{options}" none "{merged}" && cd "{merged}" && {{ {script}\n}}'
+        options = (
+            f"lowerdir={self.before},upperdir={self.after},workdir={self._root}/work,userxattr"
+        )
+        mounted = (
+            f'mount -t overlay -o "{options}" none "{merged}" && cd "{merged}" && {{ {script}\n}}'
+        )
         subprocess.run(["unshare", "-m", "sh", "-c", mounted], check=True)
 
     def candidates(self) -> list[str]:
@@ -145,7 +152,9 @@ def test_the_bundle_holds_both_sides(workspace: Workspace, case: Case) -> None:
 
 
 def test_equal_changes_make_equal_bytes(workspace: Workspace) -> None:
-    workspace.run("echo x >> README.md; mv pkg/core.py core; rm data/empty; echo y > new; echo z > a.log")
+    workspace.run(
+        "echo x >> README.md; mv pkg/core.py core; rm data/empty; echo y > new; echo z > a.log"
+    )
 
     assert workspace.bundle().getvalue() == workspace.bundle().getvalue()
 
@@ -170,7 +179,9 @@ def test_a_link_in_place_of_a_folder_is_never_read_through(tmp_path: Path) -> No
     (workspace.after / "folder").symlink_to(outside)
     out = io.BytesIO()
 
-    write_bundle(out, workspace.before, workspace.after, ["folder/x"])  # a candidate of before the swap
+    write_bundle(
+        out, workspace.before, workspace.after, ["folder/x"]
+    )  # a candidate of before the swap
 
     with tarfile.open(fileobj=io.BytesIO(out.getvalue())) as archive:
         contents = [archive.extractfile(member).read() for member in archive]  # type: ignore[union-attr]

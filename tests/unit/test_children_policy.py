@@ -23,7 +23,10 @@ def agent(name: str, **fields: Any) -> AgentDefinition:
         ({}, None),
         ({"subagents": ["helper"]}, {"helper", "general-purpose"}),
         ({"subagents": ["helper"], "tools": ["read_file"]}, {"helper"}),
-        ({"subagents": ["helper", "general-purpose"], "tools": ["ls"]}, {"helper", "general-purpose"}),
+        (
+            {"subagents": ["helper", "general-purpose"], "tools": ["ls"]},
+            {"helper", "general-purpose"},
+        ),
     ],
 )
 def test_an_agent_with_few_tools_reaches_the_general_one_only_by_name(fields, named) -> None:
@@ -34,4 +37,6 @@ def test_an_agent_with_few_tools_reaches_the_general_one_only_by_name(fields, na
     assert bool(children.tools()) == (named is not None)
     for name in named or ():
         assert f"- {name}:" in children.words()
-    assert ("general-purpose" in children.words()) == (named is not None and "general-purpose" in named)
+    assert ("general-purpose" in children.words()) == (
+        named is not None and "general-purpose" in named
+    )

@@ -78,9 +78,13 @@ class Chat:
         self.app = app
 
     async def say(self, session_id: str, content: types.Content) -> list[Event]:
-        known = await self.sessions.get_session(app_name=APP_NAME, user_id="u", session_id=session_id)
+        known = await self.sessions.get_session(
+            app_name=APP_NAME, user_id="u", session_id=session_id
+        )
         if known is None:
-            await self.sessions.create_session(app_name=APP_NAME, user_id="u", session_id=session_id)
+            await self.sessions.create_session(
+                app_name=APP_NAME, user_id="u", session_id=session_id
+            )
         runner = Runner(app=self.app, session_service=self.sessions)
         run = runner.run_async(user_id="u", session_id=session_id, new_message=content)
         return [event async for event in run]
@@ -91,7 +95,9 @@ def message(text: str = "go") -> types.Content:
 
 
 def texts(events: list[Event]) -> str:
-    parts = [part for event in events for part in (event.content.parts if event.content else None) or []]
+    parts = [
+        part for event in events for part in (event.content.parts if event.content else None) or []
+    ]
     return "".join(part.text or "" for part in parts)
 
 
@@ -103,7 +109,9 @@ async def test_each_run_of_an_app_has_its_own_limits(client: JobClient, tmp_path
 
     for events in (first, other, again):
         assert "The limit max_model_calls=3 is reached" in texts(events)
-    assert [sum(bool(event.get_function_calls()) for event in events) for events in (first, other)] == [2, 2]
+    assert [
+        sum(bool(event.get_function_calls()) for event in events) for events in (first, other)
+    ] == [2, 2]
 
 
 async def test_an_account_goes_on_after_an_approval_also_in_another_process(
@@ -115,7 +123,9 @@ async def test_an_account_goes_on_after_an_approval_also_in_another_process(
     (pending,) = pending_approvals(await chat.say("a", message()))
 
     chat.app = app_of(asking, tmp_path, model)
-    ended = await chat.say("a", answers_message([(pending, Answer("approve", sha256=pending.sha256))]))
+    ended = await chat.say(
+        "a", answers_message([(pending, Answer("approve", sha256=pending.sha256))])
+    )
 
     assert (tmp_path / "a.txt").read_text() == "one"
     assert "The limit max_model_calls=3 is reached" in texts(ended)

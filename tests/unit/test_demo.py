@@ -18,7 +18,12 @@ def run_tests(folder: Path) -> subprocess.CompletedProcess[str]:
 
 def scripted_edits() -> list[dict[str, str]]:
     conversations = yaml.safe_load(SCRIPT.read_text(encoding="utf-8"))["conversations"]
-    calls = [call for talk in conversations for reply in talk["replies"] for call in reply.get("calls", ())]
+    calls = [
+        call
+        for talk in conversations
+        for reply in talk["replies"]
+        for call in reply.get("calls", ())
+    ]
     return [call["args"] for call in calls if call["tool"] == "edit_file"]
 
 
@@ -44,7 +49,11 @@ def test_the_script_gives_every_task_of_the_coordinator_a_conversation_of_its_ow
     tasks = [call["args"] for call in calls if call["tool"] == "task"]
 
     answered = [
-        [talk for talk in conversations[1:] if talk["agent"] == task["subagent_type"] and fits(talk, task)]
+        [
+            talk
+            for talk in conversations[1:]
+            if talk["agent"] == task["subagent_type"] and fits(talk, task)
+        ]
         for task in tasks
     ]
 
@@ -53,7 +62,10 @@ def test_the_script_gives_every_task_of_the_coordinator_a_conversation_of_its_ow
 
 
 def fits(talk: dict[str, str], task: dict[str, str]) -> bool:
-    return Conversation.model_validate(talk).match(task["subagent_type"], task["description"]) is not None
+    return (
+        Conversation.model_validate(talk).match(task["subagent_type"], task["description"])
+        is not None
+    )
 
 
 def test_the_model_of_the_demo_is_made():

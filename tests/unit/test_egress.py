@@ -1,4 +1,7 @@
-"""The proxy with a real resident as a process of its own; connections to its port play the job's part."""
+"""The proxy with a real resident as a process of its own.
+
+Connections to its port play the job's part.
+"""
 
 from __future__ import annotations
 
@@ -122,9 +125,16 @@ def code(tmp_path: Path) -> Path:
 async def open_sandbox(code: Path) -> AsyncIterator[Open]:
     async with contextlib.AsyncExitStack() as stack:
 
-        async def open_one(*hosts: str, names: Names | None = None, uplink: Uplink | None = None) -> Inside:
+        async def open_one(
+            *hosts: str, names: Names | None = None, uplink: Uplink | None = None
+        ) -> Inside:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-ISB", str(code), stdin=-1, stdout=-1, env={"PATH": os.environ["PATH"]}
+                sys.executable,
+                "-ISB",
+                str(code),
+                stdin=-1,
+                stdout=-1,
+                env={"PATH": os.environ["PATH"]},
             )
             client = ResidentClient(ProcessStream(process))
             stack.push_async_callback(client.close)
@@ -144,10 +154,14 @@ def status_of(answer: bytes) -> int:
 # The way through
 
 
-async def test_a_tunnel_to_a_named_host_carries_both_directions_and_their_ends(open_sandbox: Open) -> None:
+async def test_a_tunnel_to_a_named_host_carries_both_directions_and_their_ends(
+    open_sandbox: Open,
+) -> None:
     names = Names(web_example=[["127.0.0.1"]])
     async with Server(echo) as server:
-        inside = await open_sandbox(f"web.example:{server.port}", f"127.0.0.1:{server.port}", names=names)
+        inside = await open_sandbox(
+            f"web.example:{server.port}", f"127.0.0.1:{server.port}", names=names
+        )
         reader, writer = await inside.tunnel(f"WEB.example.:{server.port}")
         sent = os.urandom(3 << 20)
 
@@ -165,7 +179,9 @@ async def test_a_tunnel_to_a_named_host_carries_both_directions_and_their_ends(o
 async def test_a_plain_request_reaches_a_named_host(open_sandbox: Open) -> None:
     names = Names(web_example=[["127.0.0.1"]])
     async with Server(mirror_head) as server:
-        inside = await open_sandbox(f"web.example:{server.port}", f"127.0.0.1:{server.port}", names=names)
+        inside = await open_sandbox(
+            f"web.example:{server.port}", f"127.0.0.1:{server.port}", names=names
+        )
         request = f"GET http://web.example:{server.port}/a?b HTTP/1.1\r\nProxy-Connection: x\r\nA: b\r\n\r\n"
 
         answer = await inside.ask(request.encode())
@@ -301,8 +317,12 @@ async def test_no_spelling_of_a_host_leads_past_the_list(open_sandbox: Open, tar
         inside = await open_sandbox("web.example", names=names)
         target = target.format(port=server.port)
 
-        tunnel = await inside.ask(f"CONNECT {target} HTTP/1.1\r\nHost: web.example\r\n\r\n".encode())
-        plain = await inside.ask(f"GET http://{target} HTTP/1.1\r\nHost: web.example\r\n\r\n".encode())
+        tunnel = await inside.ask(
+            f"CONNECT {target} HTTP/1.1\r\nHost: web.example\r\n\r\n".encode()
+        )
+        plain = await inside.ask(
+            f"GET http://{target} HTTP/1.1\r\nHost: web.example\r\n\r\n".encode()
+        )
 
         assert {status_of(tunnel), status_of(plain)} <= {400, 403}
         assert server.connections == 0
@@ -316,7 +336,9 @@ async def test_no_spelling_of_a_host_leads_past_the_list(open_sandbox: Open, tar
         "100.64.0.1", "fe80::1%lo", "fd00::1", "64:ff9b::7f00:1", "2002:7f00:1::",
     ],
 )  # fmt: skip
-async def test_a_named_host_with_a_private_address_is_refused(open_sandbox: Open, address: str) -> None:
+async def test_a_named_host_with_a_private_address_is_refused(
+    open_sandbox: Open, address: str
+) -> None:
     names = Names(web_example=[[address]])
     async with Server(echo) as server:
         inside = await open_sandbox(f"web.example:{server.port}", names=names)
@@ -328,8 +350,12 @@ async def test_a_named_host_with_a_private_address_is_refused(open_sandbox: Open
         assert server.connections == 0
 
 
-async def test_the_address_that_was_looked_up_is_the_one_that_is_connected_to(open_sandbox: Open) -> None:
-    names = Names(web_example=[["127.0.0.2"], ["127.0.0.3"]])  # it changes its mind after the first answer
+async def test_the_address_that_was_looked_up_is_the_one_that_is_connected_to(
+    open_sandbox: Open,
+) -> None:
+    names = Names(
+        web_example=[["127.0.0.2"], ["127.0.0.3"]]
+    )  # it changes its mind after the first answer
     async with Server(echo, "127.0.0.2") as admitted, Server(echo, "127.0.0.3") as other:
         inside = await open_sandbox(
             f"web.example:{admitted.port}",
@@ -429,10 +455,16 @@ async def test_refusals_that_come_in_masses_are_counted(
 async def test_a_hundred_connections_at_once_are_served(open_sandbox: Open) -> None:
     names = Names(web_example=[["127.0.0.1"]])
     async with Server(echo) as server:
-        inside = await open_sandbox(f"web.example:{server.port}", f"127.0.0.1:{server.port}", names=names)
-        links = await asyncio.gather(*(inside.tunnel(f"web.example:{server.port}") for _ in range(100)))
+        inside = await open_sandbox(
+            f"web.example:{server.port}", f"127.0.0.1:{server.port}", names=names
+        )
+        links = await asyncio.gather(
+            *(inside.tunnel(f"web.example:{server.port}") for _ in range(100))
+        )
 
-        async def exchange(number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        async def exchange(
+            number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> bool:
             sent = bytes([number]) * 200_000
             writer.write(sent)
             writer.write_eof()
@@ -572,7 +604,9 @@ async def test_everything_ends_with_the_sandbox(open_sandbox: Open) -> None:
             writer.close()
 
 
-async def test_a_connection_that_a_process_drops_is_dropped_at_the_server(open_sandbox: Open) -> None:
+async def test_a_connection_that_a_process_drops_is_dropped_at_the_server(
+    open_sandbox: Open,
+) -> None:
     ended = asyncio.Event()
 
     async def hold(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
@@ -678,7 +712,10 @@ async def test_the_connections_of_all_jobs_are_bounded(open_sandbox: Open) -> No
     uplink = Uplink(Names(), max_connections=2)
     async with Server(echo) as server:
         target = f"127.0.0.1:{server.port}"
-        first, second = await open_sandbox(target, uplink=uplink), await open_sandbox(target, uplink=uplink)
+        first, second = (
+            await open_sandbox(target, uplink=uplink),
+            await open_sandbox(target, uplink=uplink),
+        )
         links = [await first.tunnel(target), await second.tunnel(target)]
 
         refused = await second.ask(f"CONNECT {target} HTTP/1.1\r\n\r\n".encode())
@@ -706,7 +743,9 @@ async def test_a_name_of_the_workers_own_machine_leads_nowhere(
     """A public address of this machine, played by one of the loopback."""
     monkeypatch.setattr("workers.sandbox.egress.hosts.is_public", lambda _address: True)
     async with Server(echo) as server:
-        inside = await open_sandbox(f"web.example:{server.port}", names=Names(web_example=[["127.0.0.1"]]))
+        inside = await open_sandbox(
+            f"web.example:{server.port}", names=Names(web_example=[["127.0.0.1"]])
+        )
 
         answer = await inside.ask(f"CONNECT web.example:{server.port} HTTP/1.1\r\n\r\n".encode())
 

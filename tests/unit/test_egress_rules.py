@@ -29,7 +29,8 @@ def test_addresses_that_are_not_on_the_internet_are_known(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["1.1.1.1", "8.8.8.8", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "64:ff9b::808:808"]
+    "address",
+    ["1.1.1.1", "8.8.8.8", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "64:ff9b::808:808"],
 )
 def test_addresses_on_the_internet_are_known(address: str) -> None:
     assert is_public(ipaddress.ip_address(address))

@@ -31,7 +31,10 @@ CANARY = "canary-5f2e"
         ),
         (f"\tproxy = socks5://u:{CANARY}@h:1\n", "\tproxy = socks5://u@h:1\n"),
         (f"[http]\n\textraHeader = Authorization: {CANARY}\n[a]\n", "[http]\n\t\n[a]\n"),
-        (f'[http "https://h/"] extraheader=X \\\n {CANARY}\n\tb = c\n', '[http "https://h/"] \n\tb = c\n'),
+        (
+            f'[http "https://h/"] extraheader=X \\\n {CANARY}\n\tb = c\n',
+            '[http "https://h/"] \n\tb = c\n',
+        ),
         (f"[github]\n\ttoken = {CANARY}", "[github]\n\t"),
     ],
 )
@@ -92,10 +95,14 @@ def repository(root: Path) -> None:
     git("config", "http.https://example.com/.extraheader", f"AUTHORIZATION: basic {CANARY}")
     git("add", ".")
     git("commit", "-q", "-m", "first")
-    (root / ".git/logs/HEAD").open("a").write(f"pull https://{CANARY}@example.com/a.git: fast-forward\n")
+    (root / ".git/logs/HEAD").open("a").write(
+        f"pull https://{CANARY}@example.com/a.git: fast-forward\n"
+    )
 
 
-async def test_a_job_gets_a_repository_that_works_without_credentials_and_has_no_changes(tmp_path) -> None:
+async def test_a_job_gets_a_repository_that_works_without_credentials_and_has_no_changes(
+    tmp_path,
+) -> None:
     root = tmp_path / "root"
     await asyncio.to_thread(repository, root)
     blobs = BlobStore(str(tmp_path / "blobs"))
@@ -104,11 +111,17 @@ async def test_a_job_gets_a_repository_that_works_without_credentials_and_has_no
     assert CANARY.encode() not in await asyncio.to_thread(archive.read_bytes)
     assert CANARY in await asyncio.to_thread((root / ".git/config").read_text)
 
-    limits = Limits(timeout_seconds=60, cpus=1, memory_bytes=2**30, pids=50, disk_bytes=2**30, network="none")
-    spec = SandboxSpec(job_id=new_job_id(), attempt=1, image="none", limits=limits, snapshot=blob_id)
+    limits = Limits(
+        timeout_seconds=60, cpus=1, memory_bytes=2**30, pids=50, disk_bytes=2**30, network="none"
+    )
+    spec = SandboxSpec(
+        job_id=new_job_id(), attempt=1, image="none", limits=limits, snapshot=blob_id
+    )
     provider = await asyncio.to_thread(LocalProvider, blobs.fetch, tmp_path / "jobs", "credentials")
     async with provider.open(spec) as sandbox:
-        shown = await sandbox.run(Command(argv="git remote get-url origin; git log --oneline; git status -s"))
+        shown = await sandbox.run(
+            Command(argv="git remote get-url origin; git log --oneline; git status -s")
+        )
         lines = shown.output.decode().splitlines()
         assert lines[0] == "https://example.com/a.git"
         assert lines[1].endswith("first")

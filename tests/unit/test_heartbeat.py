@@ -67,7 +67,9 @@ async def test_a_renewed_lease_goes_on() -> None:
 
 
 @pytest.mark.parametrize("trouble", ["hangs", "fails"])
-async def test_an_attempt_stops_before_its_lease_lapses_when_redis_hangs_or_fails(trouble: str) -> None:
+async def test_an_attempt_stops_before_its_lease_lapses_when_redis_hangs_or_fails(
+    trouble: str,
+) -> None:
     ledger = FakeLedger()
     setattr(ledger, trouble, True)
     async with beating(ledger) as (_, attempt), asyncio.timeout(5):
@@ -88,7 +90,9 @@ async def test_a_short_trouble_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize(("answer", "failure"), [("cancel", JobCancelled), ("lost", LeaseLost)])
-async def test_what_the_ledger_says_ends_the_attempt(answer: str, failure: type[JobFailure]) -> None:
+async def test_what_the_ledger_says_ends_the_attempt(
+    answer: str, failure: type[JobFailure]
+) -> None:
     ledger = FakeLedger()
     ledger.answer = answer
     async with beating(ledger) as (_, attempt), asyncio.timeout(5):

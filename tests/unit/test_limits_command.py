@@ -14,7 +14,9 @@ def printed(*arguments: str) -> str:
     return done.stdout
 
 
-def test_all_limits_are_printed_as_json_with_the_values_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_limits_are_printed_as_json_with_the_values_in_force(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("FANOUT_LIMITS__MAX_TOOL_CALLS", "77")
     limits = {limit["name"]: limit for limit in json.loads(printed("--json"))["limits"]}
 

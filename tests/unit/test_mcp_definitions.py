@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.configuration.agent_definitions import InvalidAgentDefinition, load_agent_definition
+from orchestrator.configuration.agent_definitions import (
+    InvalidAgentDefinition,
+    load_agent_definition,
+)
 
 HEAD = """\
 name: one
@@ -42,7 +45,9 @@ def test_both_kinds_of_servers_are_read(tmp_path: Path) -> None:
 
 def test_headers_are_never_shown(tmp_path: Path) -> None:
     path = tmp_path / "one.yaml"
-    path.write_text(HEAD + "- {name: docs, url: 'https://x.test/', headers: {authorization: literal-key}}\n")
+    path.write_text(
+        HEAD + "- {name: docs, url: 'https://x.test/', headers: {authorization: literal-key}}\n"
+    )
     definition = load_agent_definition(path)
 
     assert "literal-key" not in repr(definition) + str(definition) + definition.model_dump_json()
@@ -60,11 +65,19 @@ def test_headers_are_never_shown(tmp_path: Path) -> None:
         ),
         ("- name: a\n  url: ftp://x/\n", 8, "begins with http:// or https://"),
         ("- name: a\n  url: http://me:secret@x/\n", 8, "holds no password"),
-        ("- name: a\n  command: [b]\n  headers: {c: d}\n", 7, "transport and headers belong to a url"),
+        (
+            "- name: a\n  command: [b]\n  headers: {c: d}\n",
+            7,
+            "transport and headers belong to a url",
+        ),
         ("- name: a\n  url: http://x/\n  env: {c: d}\n", 7, "env belongs to a command"),
         ("- name: a\n  command: []\n", 8, "at least 1 item"),
         ("- name: a__b\n  command: [b]\n", 7, "mcp_servers.0.name"),
-        ("- name: a\n  command: [b]\n- name: a\n  command: [c]\n", 6, "each server needs a name of its own"),
+        (
+            "- name: a\n  command: [b]\n- name: a\n  command: [c]\n",
+            6,
+            "each server needs a name of its own",
+        ),
         (
             "- name: a\n  command: [b]\n- name: c\n  command: [c]\n  timeout_seconds: 0\n",
             11,

@@ -26,7 +26,10 @@ async def put_in(root: Path, bundle: BundleBuilder, *, check: bool = False) -> M
 
 
 async def merged(root: Path, bundle: BundleBuilder) -> MergeReport:
-    """Rehearse, merge, merge again: the rehearsal foretells the merge, the second merge changes nothing."""
+    """Rehearse, merge, merge again.
+
+    The rehearsal foretells the merge, the second merge changes nothing.
+    """
     untouched = tree_of(root)
     foretold = await put_in(root, bundle, check=True)
     assert tree_of(root) == untouched
@@ -72,7 +75,9 @@ async def test_a_change_that_is_there_already_changes_nothing(tmp_path):
 async def test_changes_of_different_lines_are_merged(tmp_path):
     (tmp_path / "a").write_bytes(LINES.replace(b"one", b"ONE"))
 
-    report = await merged(tmp_path, BundleBuilder().edit("a", LINES, LINES.replace(b"four", b"FOUR")))
+    report = await merged(
+        tmp_path, BundleBuilder().edit("a", LINES, LINES.replace(b"four", b"FOUR"))
+    )
 
     assert hows(report) == {"a": "merged"}
     assert (tmp_path / "a").read_bytes() == b"ONE\ntwo\nthree\nFOUR\nfive\n"
@@ -81,7 +86,9 @@ async def test_changes_of_different_lines_are_merged(tmp_path):
 async def test_changes_of_neighbouring_lines_are_merged(tmp_path):
     (tmp_path / "a").write_bytes(LINES.replace(b"three", b"THREE"))
 
-    report = await merged(tmp_path, BundleBuilder().edit("a", LINES, LINES.replace(b"four", b"FOUR")))
+    report = await merged(
+        tmp_path, BundleBuilder().edit("a", LINES, LINES.replace(b"four", b"FOUR"))
+    )
 
     assert hows(report) == {"a": "merged"}
     assert (tmp_path / "a").read_bytes() == b"one\ntwo\nTHREE\nFOUR\nfive\n"
@@ -91,7 +98,9 @@ async def test_changes_of_one_line_are_a_conflict_and_the_file_stays_without_mar
     here = LINES.replace(b"three", b"here")
     (tmp_path / "a").write_bytes(here)
 
-    report = await merged(tmp_path, BundleBuilder().edit("a", LINES, LINES.replace(b"three", b"there")))
+    report = await merged(
+        tmp_path, BundleBuilder().edit("a", LINES, LINES.replace(b"three", b"there"))
+    )
 
     assert kinds(report) == {"a": "overlap"}
     assert (tmp_path / "a").read_bytes() == here
@@ -141,7 +150,9 @@ async def test_a_file_added_on_both_sides_is_fine_when_equal_and_else_a_conflict
     (tmp_path / "other").write_bytes(b"2")
     bundle = BundleBuilder()
 
-    report = await merged(tmp_path, bundle.add("same", bundle.file(b"1")).add("other", bundle.file(b"3")))
+    report = await merged(
+        tmp_path, bundle.add("same", bundle.file(b"1")).add("other", bundle.file(b"3"))
+    )
 
     assert hows(report) == {"same": "already"}
     assert kinds(report) == {"other": "both_added"}
@@ -163,7 +174,9 @@ async def test_an_emptied_directory_stays_when_the_job_kept_it(tmp_path):
     (tmp_path / "x/a").write_bytes(b"1")
     bundle = BundleBuilder()
 
-    report = await merged(tmp_path, bundle.delete("x/a", bundle.file(b"1")).add("x", bundle.directory()))
+    report = await merged(
+        tmp_path, bundle.delete("x/a", bundle.file(b"1")).add("x", bundle.directory())
+    )
 
     assert report.complete
     assert list(tree_of(tmp_path)) == ["x"]
@@ -209,7 +222,9 @@ async def test_a_rename_onto_another_file_is_a_conflict(tmp_path):
     (tmp_path / "new").write_bytes(b"mine\n")
     bundle = BundleBuilder()
 
-    report = await merged(tmp_path, bundle.rename("old", "new", bundle.file(LINES), bundle.file(LINES)))
+    report = await merged(
+        tmp_path, bundle.rename("old", "new", bundle.file(LINES), bundle.file(LINES))
+    )
 
     assert kinds(report) == {"new": "rename"}
     assert (tmp_path / "old").read_bytes() == LINES
@@ -220,7 +235,9 @@ async def test_a_rename_that_stopped_half_way_is_finished(tmp_path):
     (tmp_path / "new").write_bytes(LINES)
     bundle = BundleBuilder()
 
-    report = await merged(tmp_path, bundle.rename("old", "new", bundle.file(LINES), bundle.file(LINES)))
+    report = await merged(
+        tmp_path, bundle.rename("old", "new", bundle.file(LINES), bundle.file(LINES))
+    )
 
     assert report.complete
     assert list(tree_of(tmp_path)) == ["new"]
@@ -277,7 +294,9 @@ async def test_a_link_changed_on_both_sides_is_a_conflict(tmp_path):
     (tmp_path / "link").symlink_to("mine")
     bundle = BundleBuilder()
 
-    report = await merged(tmp_path, bundle.change("link", bundle.link("base"), bundle.link("theirs")))
+    report = await merged(
+        tmp_path, bundle.change("link", bundle.link("base"), bundle.link("theirs"))
+    )
 
     assert kinds(report) == {"link": "binary"}
 
@@ -304,7 +323,9 @@ async def test_types_that_differ_are_conflicts(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     bundle = BundleBuilder().edit("pipe", b"1", b"2")
 
-    report = await merged(tmp_path, bundle.add("d", bundle.file(b"x")).add("f/below", bundle.file(b"y")))
+    report = await merged(
+        tmp_path, bundle.add("d", bundle.file(b"x")).add("f/below", bundle.file(b"y"))
+    )
 
     assert kinds(report) == {"d": "type", "f/below": "type", "pipe": "type"}
 
@@ -351,7 +372,9 @@ async def test_nothing_is_deleted_or_moved_by_a_hostile_path(tmp_path, path):
     root.mkdir()
     (tmp_path / "out").write_bytes(b"1")
     bundle = BundleBuilder()
-    bundle.delete(path, bundle.file(b"1")).rename(path, "here", bundle.file(b"1"), bundle.file(b"1"))
+    bundle.delete(path, bundle.file(b"1")).rename(
+        path, "here", bundle.file(b"1"), bundle.file(b"1")
+    )
 
     report = await merged(root, bundle)
 
@@ -477,7 +500,10 @@ asyncio.run(main())
     report = MergeReport.model_validate_json(done.stdout)
     assert [entry.path for entry in report.failed] == ["big"]
     assert "File too large" in report.failed[0].reason
-    assert {name: entry[2] for name, entry in tree_of(root).items()} == {"big": b"old", "small": b"new"}
+    assert {name: entry[2] for name, entry in tree_of(root).items()} == {
+        "big": b"old",
+        "small": b"new",
+    }
 
 
 async def test_many_merges_at_once_from_several_processes_all_arrive(tmp_path):
@@ -516,13 +542,17 @@ asyncio.run(main())
     assert (root / "a").read_bytes() == base.replace(b"line", b"changed")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_bundles_that_edit_different_lines_all_arrive_in_any_order(data):
     line = st.text(alphabet="ab \t}", max_size=3)
     lines = data.draw(st.lists(line, min_size=2, max_size=12))
     ended = data.draw(st.booleans())
-    edited = data.draw(st.lists(st.integers(0, len(lines) - 1), unique=True, min_size=1, max_size=5))
+    edited = data.draw(
+        st.lists(st.integers(0, len(lines) - 1), unique=True, min_size=1, max_size=5)
+    )
 
     def text(changed: set[int]) -> bytes:
         parts = [f"new {i}" if i in changed else old for i, old in enumerate(lines)]

@@ -61,7 +61,10 @@ def test_the_files_keep_their_relative_paths_and_whether_they_run(beside):
         ("model: x\nskills: [more]", ":4: skills: there is no more beside the definition"),
         ("memory: [skills]", ":3: memory: there is no file skills"),
         ("skills: [AGENTS.md]", ":3: skills: there is no folder AGENTS.md"),
-        ("memory: [../secret.txt]", ":3: memory: ../secret.txt leads out of the definition's folder"),
+        (
+            "memory: [../secret.txt]",
+            ":3: memory: ../secret.txt leads out of the definition's folder",
+        ),
         ("memory: [skills/../AGENTS.md]", "leads out of the definition's folder"),
         ("memory: [link.md]", "link.md leads out of the definition's folder"),
         ("skills: [linked]", "linked leads out of the definition's folder"),

@@ -59,7 +59,9 @@ def until(true: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def test_all_tasks_share_one_loop_and_its_results_come_back(loop: AgentLoop, pool: TaskPool) -> None:
+def test_all_tasks_share_one_loop_and_its_results_come_back(
+    loop: AgentLoop, pool: TaskPool
+) -> None:
     celery = Celery()
 
     async def work(number: int) -> tuple[int, int]:

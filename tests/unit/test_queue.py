@@ -40,7 +40,9 @@ async def test_a_message_holds_the_id_and_nothing_else(ledger: Ledger) -> None:
     arrived: list[str] = []
     queue = queue_to(arrived)
     await ledger.register(make_worker(), 60)
-    (job_id,) = await ledger.submit([make_spec("a secret task", context="more", labels={"team": "x"})])
+    (job_id,) = await ledger.submit(
+        [make_spec("a secret task", context="more", labels={"team": "x"})]
+    )
 
     await Admission(ledger, queue).pump()
 

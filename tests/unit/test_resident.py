@@ -118,7 +118,9 @@ async def test_it_ends_when_its_input_ends(stream: ProcessStream) -> None:
     client = ResidentClient(stream)
     await client.start(10)
     marker = f"sleep 31{os.getpid()}"
-    running = asyncio.create_task(ResidentSandbox(client).run(Command(argv=f"setsid {marker}", cwd="/")))
+    running = asyncio.create_task(
+        ResidentSandbox(client).run(Command(argv=f"setsid {marker}", cwd="/"))
+    )
     await asyncio.sleep(0.3)
 
     stream._in.close()
@@ -131,7 +133,10 @@ async def test_it_ends_when_its_input_ends(stream: ProcessStream) -> None:
 
 
 async def _gone(command_line: str) -> bool:
-    """Whether no such process is there within a second: a killed one may take a moment to be reaped."""
+    """Whether no such process is there within a second.
+
+    A killed one may take a moment to be reaped.
+    """
     for _ in range(20):
         if not await asyncio.to_thread(_is_running, command_line):
             return True
@@ -375,6 +380,10 @@ def test_frames_are_found_wherever_the_stream_is_cut() -> None:
     data = b"".join(wire.pack_frame({"id": number}, b"x" * number) for number in range(50))
     for size in (1, 7, 64, len(data)):
         reader = wire.FrameReader()
-        frames = [frame for at in range(0, len(data), size) for frame in reader.feed(data[at : at + size])]
+        frames = [
+            frame for at in range(0, len(data), size) for frame in reader.feed(data[at : at + size])
+        ]
 
-        assert [(header["id"], len(payload)) for header, payload in frames] == [(n, n) for n in range(50)]
+        assert [(header["id"], len(payload)) for header, payload in frames] == [
+            (n, n) for n in range(50)
+        ]

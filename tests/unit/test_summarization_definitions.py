@@ -23,7 +23,9 @@ def load(folder: Path, text: str) -> AgentDefinition:
 
 
 def test_what_is_set_is_taken_and_the_rest_is_the_deep_agents_default(tmp_path: Path) -> None:
-    assert SummarizationConfig(**load(tmp_path, "").summarization.settings()) == SummarizationConfig()
+    assert (
+        SummarizationConfig(**load(tmp_path, "").summarization.settings()) == SummarizationConfig()
+    )
     text = "summarization: {trigger: [messages, 50], keep: [fraction, 0.2], model: gpt-5}\n"
     settings = load(tmp_path, text).summarization.settings()
     assert SummarizationConfig(**settings) == SummarizationConfig(

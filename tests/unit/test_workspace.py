@@ -51,7 +51,9 @@ async def test_a_snapshot_unpacks_to_the_tree(root, blobs, tmp_path):
     blob_id = await Workspace(root).snapshot(blobs)
 
     with tarfile.open(await blobs.fetch(blob_id)) as archive:
-        archive.extraction_filter = lambda member, _path: member  # Python 3.11.2 has no other name for it
+        archive.extraction_filter = lambda member, _path: (
+            member
+        )  # Python 3.11.2 has no other name for it
         archive.extractall(tmp_path / "copy")  # noqa: S202 - our own archive
     assert tree_of(tmp_path / "copy") == tree_of(root)
 
@@ -137,7 +139,14 @@ async def test_a_repository_that_git_cannot_read_is_refused(root, blobs):
 
 
 async def test_by_products_stay_out_where_no_git_says_what_to_ignore(root, blobs):
-    for name in ("code.py", "code.pyc", "__pycache__/x", "sub/node_modules/x", ".venv/x", ".mypy_cache/x"):
+    for name in (
+        "code.py",
+        "code.pyc",
+        "__pycache__/x",
+        "sub/node_modules/x",
+        ".venv/x",
+        ".mypy_cache/x",
+    ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).touch()
 
@@ -229,7 +238,9 @@ async def test_many_snapshots_at_once_read_the_tree_twice_at_most(root, blobs, m
     workspace = Workspace(root)
     scans = []
     real_scan = workspace._scan
-    monkeypatch.setattr(workspace, "_scan", lambda: scans.append(1) or time.sleep(0.05) or real_scan())
+    monkeypatch.setattr(
+        workspace, "_scan", lambda: scans.append(1) or time.sleep(0.05) or real_scan()
+    )
 
     ids = await asyncio.gather(*(workspace.snapshot(blobs) for _ in range(50)))
 
@@ -250,7 +261,9 @@ async def test_a_blob_that_was_deleted_is_stored_again(root, blobs):
 async def test_too_large_a_tree_is_refused_with_what_to_do(root, blobs):
     (root / "a").write_bytes(b"x" * 2000)
 
-    with pytest.raises(WorkspaceUnusable, match=r"1,000 bytes.*\.gitignore.*FANOUT_LIMITS__SNAPSHOT_BYTES"):
+    with pytest.raises(
+        WorkspaceUnusable, match=r"1,000 bytes.*\.gitignore.*FANOUT_LIMITS__SNAPSHOT_BYTES"
+    ):
         await Workspace(root, max_snapshot_bytes=1000).snapshot(blobs)
 
 
@@ -314,4 +327,10 @@ async def test_the_archive_says_nothing_of_its_maker(root, blobs):
     found = await members(blobs, await Workspace(root).snapshot(blobs))
 
     member = found["a"]
-    assert (member.uid, member.gid, member.uname, member.gname, member.mtime) == (0, 0, "", "", 315_619_200)
+    assert (member.uid, member.gid, member.uname, member.gname, member.mtime) == (
+        0,
+        0,
+        "",
+        "",
+        315_619_200,
+    )

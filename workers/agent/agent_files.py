@@ -1,7 +1,8 @@
 """Brings an agent's own files into its sandbox: the memory and the skills beside its definition.
 
-They go into the sandbox's home, where commands and file tools find them under one path and where the change
-list does not look. A home does not outlive its container, so each attempt brings them anew.
+They go into the sandbox's home, where commands and file tools find them under one path and where
+the change list does not look. A home does not outlive its container, so each attempt brings them
+anew.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
-"""A job's files as a blob, now and then: with the newest another host can go on from where the job was then.
+"""A job's files as a blob, now and then.
 
-It is the job's change bundle, merged into a fresh sandbox on the same snapshot. What a bundle does not carry
-is gone then: ignored files, the insides of `.git`, what is outside the workspace. A bundle that had to leave
-out a changed file is no checkpoint to go on from; a job that ends without its worker reports it all the same.
+With the newest another host can go on from where the job was then.
 
-One is taken between the results of tools and the next model call, when none of the agent's calls runs. The
-entry in the journal marks the place in the conversation to which the files belong.
+It is the job's change bundle, merged into a fresh sandbox on the same snapshot. What a bundle does
+not carry is gone then: ignored files, the insides of `.git`, what is outside the workspace. A
+bundle that had to leave out a changed file is no checkpoint to go on from; a job that ends without
+its worker reports it all the same.
+
+One is taken between the results of tools and the next model call, when none of the agent's calls
+runs. The entry in the journal marks the place in the conversation to which the files belong.
 """
 
 from __future__ import annotations
@@ -40,9 +43,11 @@ MAX_SHARE = 0.05
 MAX_SECONDS = 30.0
 """An agent waits no longer for one; it goes on without."""
 MAX_SO_FAR_BYTES = 32 * 1024
-"""Of a job's record in Redis for the list of its changed files: some 300; the rest stands in the bundle."""
+"""Of a job's record in Redis for the list of its changed files: some 300; the rest stands in the
+bundle."""
 MARK = "checkpoint"
-"""A member of the archive that makes each checkpoint a blob of its own, which nobody misses when it goes."""
+"""A member of the archive that makes each checkpoint a blob of its own, which nobody misses when it
+goes."""
 READ_BYTES = 1024 * 1024
 """At once: large enough that the hash, not the loop, takes the time."""
 
@@ -97,7 +102,9 @@ class Checkpoints:
         self.stored |= {blob} if blob else set()
 
     async def at_rest(self) -> None:
-        """Take one if it is time; none of the agent's calls may run. A failure is logged, and that is all.
+        """Take one if it is time; none of the agent's calls may run.
+
+        A failure is logged, and that is all.
 
         Raises:
             LeaseLost: the attempt may no longer act.
@@ -111,7 +118,11 @@ class Checkpoints:
                     await self.keep(bundle)
         except LeaseLost:
             raise
-        except (JobFailure, OSError, ValueError) as error:  # a timeout, a full disk, a bundle that is none
+        except (
+            JobFailure,
+            OSError,
+            ValueError,
+        ) as error:  # a timeout, a full disk, a bundle that is none
             log.warning("no checkpoint", error=type(error).__name__)
         took_seconds = elapsed_clock() - began
         self._next_at = elapsed_clock() + max(self._interval_seconds, took_seconds / MAX_SHARE)
@@ -159,7 +170,10 @@ class Checkpoints:
 
 
 class CheckpointPlugin(BasePlugin):
-    """Takes checkpoints before model calls: then every tool has answered, and the journal says what."""
+    """Takes checkpoints before model calls.
+
+    Then every tool has answered, and the journal says what.
+    """
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         super().__init__(name="checkpoints")
@@ -172,7 +186,9 @@ class CheckpointPlugin(BasePlugin):
 
 
 async def restored(sandbox: Sandbox, blobs: BlobStore, journal: AttemptJournal) -> str | None:
-    """Put the newest checkpoint into a fresh sandbox; the id of its journal entry, None where there is none.
+    """Put the newest checkpoint into a fresh sandbox.
+
+    The id of its journal entry, None where there is none.
 
     Raises:
         SandboxStartFailed: not all of it could be written.

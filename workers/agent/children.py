@@ -1,9 +1,10 @@
 """The children of a job: what an agent on a worker delegates, as jobs of their own.
 
-A call of `task` or `tasks` only says that its result comes later, and the agent's run ends there. The job is
-parked, and its children are stored in the same step (`specs`, `Ledger.park`). When all have ended it goes on:
-their changes are merged into the agent's own files and its calls are answered (`results`). Both may be done
-again after a crash: a child's id is that of the call, and merging again changes nothing.
+A call of `task` or `tasks` only says that its result comes later, and the agent's run ends there.
+The job is parked, and its children are stored in the same step (`specs`, `Ledger.park`). When all
+have ended it goes on: their changes are merged into the agent's own files and its calls are
+answered (`results`). Both may be done again after a crash: a child's id is that of the call, and
+merging again changes nothing.
 """
 
 from __future__ import annotations
@@ -19,15 +20,31 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import ValidationError
 
-from orchestrator.configuration.agent_definitions import GENERAL_PURPOSE, AgentDefinition, AgentDefinitions
+from orchestrator.configuration.agent_definitions import (
+    GENERAL_PURPOSE,
+    AgentDefinition,
+    AgentDefinitions,
+)
 from orchestrator.deep_agent.approval.requests import merge_policies
 from orchestrator.deep_agent.delegation.later import LaterCall, calls_for_later, later
 from orchestrator.deep_agent.guards.budget import ModelUsage
 from orchestrator.deep_agent.tool import MethodTool, tabular
 from orchestrator.delegation.answers import Answer, delivered, refused
-from orchestrator.delegation.calls import DEFAULT_SUBAGENT, TaskCall, agent_list, check_agent, job_id_of_call
+from orchestrator.delegation.calls import (
+    DEFAULT_SUBAGENT,
+    TaskCall,
+    agent_list,
+    check_agent,
+    job_id_of_call,
+)
 from orchestrator.jobs.changes import ChangeBundle, MalformedBundle, NewerBundle
-from orchestrator.jobs.failures import BlobMissing, InvalidJob, LimitReached, NotUnderstood, UnknownJob
+from orchestrator.jobs.failures import (
+    BlobMissing,
+    InvalidJob,
+    LimitReached,
+    NotUnderstood,
+    UnknownJob,
+)
 from orchestrator.jobs.spec import JobSpec, Limits, TreeBounds
 from orchestrator.jobs.store.ledger import Ledger
 from orchestrator.jobs.store.stored import submission
@@ -99,19 +116,21 @@ class Children:
     ) -> dict[str, Any]:
         """Delegate one self-contained task to a sub-agent and wait for its result.
 
-        The sub-agent works in its own sandbox on a copy of your workspace, which it sees at /workspace.
-        When it succeeds, its changes are merged into your workspace. Call `task` several times in one reply
-        to run sub-agents at the same time. Processes that you left running end when you delegate.
+        The sub-agent works in its own sandbox on a copy of your workspace, which it sees at
+        /workspace. When it succeeds, its changes are merged into your workspace. Call `task`
+        several times in one reply to run sub-agents at the same time. Processes that you left
+        running end when you delegate.
 
         Args:
-            description: What to do, complete in itself: the sub-agent sees nothing of this conversation.
+            description: What to do, complete in itself: the sub-agent sees nothing of this
+                conversation.
             subagent_type: Which agent does it.
             context: What it should know besides: findings, constraints, file paths.
             timeout_seconds: How long it may take; leave it out for the agent's own limit.
 
         Returns:
-            status, job_id, summary, files_modified, merge (applied, conflicts), execution_seconds, usage,
-            and output or error.
+            status, job_id, summary, files_modified, merge (applied, conflicts), execution_seconds,
+            usage, and output or error.
         """
         task = {
             "description": description,
@@ -123,11 +142,13 @@ class Children:
 
     @tabular
     async def tasks(self, tasks: list[dict[str, Any]], tool_context: ToolContext) -> dict[str, Any]:
-        """Delegate many tasks at once and wait for all of them; one that fails does not stop the others.
+        """Delegate many tasks at once and wait for all of them.
+
+        One that fails does not stop the others.
 
         Args:
-            tasks: Objects with `description` and, if wanted, `subagent_type`, `context`, `timeout_seconds`,
-                as for `task`.
+            tasks: Objects with `description` and, if wanted, `subagent_type`, `context`,
+                `timeout_seconds`, as for `task`.
 
         Returns:
             status, and `results`: one answer as of `task` for each, in order.
@@ -135,9 +156,16 @@ class Children:
         return self._begun(tasks, "tasks", {"tasks": tasks}, tool_context)
 
     def _begun(
-        self, tasks: list[dict[str, Any]], tool: str, arguments: dict[str, Any], tool_context: ToolContext
+        self,
+        tasks: list[dict[str, Any]],
+        tool: str,
+        arguments: dict[str, Any],
+        tool_context: ToolContext,
     ) -> dict[str, Any]:
-        """The call's answer for now: that its result comes later, unless nothing of it can begin."""
+        """The call's answer for now.
+
+        That its result comes later, unless nothing of it can begin.
+        """
         try:
             self._check_room(len(tasks))
         except LimitReached as failure:
@@ -149,7 +177,10 @@ class Children:
         return later(tool_context, arguments)
 
     def specs(self, events: Sequence[Event]) -> tuple[JobSpec, ...] | None:
-        """The jobs for which a run that ended waits, without their snapshot; None when it waits for none."""
+        """The jobs for which a run that ended waits, without their snapshot.
+
+        None when it waits for none.
+        """
         calls = calls_for_later(events)
         children = [child for waiting in calls for child in self._children_of(waiting)]
         return tuple(child for child in children if isinstance(child, JobSpec)) if calls else None
@@ -164,7 +195,10 @@ class Children:
         return tuple(child.model_copy(update={"snapshot": snapshot}) for child in children)
 
     async def results(self, past: Past, sandbox: Sandbox) -> list[tuple[LaterCall, Answer]] | None:
-        """The answers to the calls that wait, their changes merged; None while a child has not ended."""
+        """The answers to the calls that wait, their changes merged.
+
+        None while a child has not ended.
+        """
         calls = [(waiting, self._children_of(waiting)) for waiting in calls_for_later(past.events)]
         jobs = [child for _, children in calls for child in children if isinstance(child, JobSpec)]
         if any(job.id not in past.children for job in jobs):
@@ -216,7 +250,9 @@ class Children:
             )
         for name, left in self._left().items():
             if left <= 0:
-                raise LimitReached(f"Nothing is left of your limit {name} for a task: finish without one.")
+                raise LimitReached(
+                    f"Nothing is left of your limit {name} for a task: finish without one."
+                )
 
     def _children_of(self, waiting: LaterCall) -> list[Child]:
         """What a call's tasks become, in order."""
@@ -267,7 +303,11 @@ class Children:
     def _in_time(self, wanted_seconds: float | None) -> float | None:
         """A child's time: what was wanted for it, or what is left of the job's own if that is less."""
         left_seconds = max(self._with.ends_at - elapsed_clock(), SHORTEST_CHILD_SECONDS)
-        return wanted_seconds if left_seconds == math.inf else min(wanted_seconds or math.inf, left_seconds)
+        return (
+            wanted_seconds
+            if left_seconds == math.inf
+            else min(wanted_seconds or math.inf, left_seconds)
+        )
 
     def _left(self) -> dict[str, Any]:
         """What is left of each budget that was set for the job."""
@@ -314,8 +354,8 @@ def _is_empty(bundle: IO[bytes]) -> bool:
 def _callable(definition: AgentDefinition, definitions: AgentDefinitions) -> dict[str, str]:
     """The agents that one may call, with their descriptions; none where it names none.
 
-    One whose own tools are limited may call the general-purpose agent, which has all tools, only by name:
-    who may not run commands must not have them run.
+    One whose own tools are limited may call the general-purpose agent, which has all tools, only by
+    name: who may not run commands must not have them run.
     """
     agents = definitions.callable_by(definition) if definition.subagents else {}
     if definition.tools is not None and GENERAL_PURPOSE not in definition.subagents:

@@ -1,4 +1,7 @@
-"""What a run shows while it goes on, told in the job's journal: a tool's newest lines, the model's words."""
+"""What a run shows while it goes on, told in the job's journal.
+
+A tool's newest lines, the model's words.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,12 @@ from orchestrator.jobs.store.journal import EventType
 from workers.agent.session_journal import LINE_CHARACTERS, AttemptJournal
 
 LOG_SECONDS = 1.0
-"""Between two `log` events of a job: hundreds of jobs share one Redis, and a person reads no faster."""
+"""Between two `log` events of a job: hundreds of jobs share one Redis, and a person reads no
+faster."""
 
 MAX_LOG_CHARACTERS = 400
-"""Of the newest text in a `log` event: a few lines. An hour of output adds 2 MB to a journal at the most."""
+"""Of the newest text in a `log` event: a few lines. An hour of output adds 2 MB to a journal at the
+most."""
 
 
 class LiveLog:

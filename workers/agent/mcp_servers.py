@@ -1,4 +1,7 @@
-"""The MCP servers of a job's agent: those at a URL from here, those with a command inside its sandbox."""
+"""The MCP servers of a job's agent.
+
+Those at a URL from here, those with a command inside its sandbox.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,9 @@ def mcp_tools(
 
 
 def _in_sandbox(server: McpServerDefinition, sandbox: Sandbox) -> McpServer:
-    command = Command(argv=server.command or (), env=server.env, max_output_bytes=ERROR_OUTPUT_BYTES)
+    command = Command(
+        argv=server.command or (), env=server.env, max_output_bytes=ERROR_OUTPUT_BYTES
+    )
     return McpServer(
         name=server.name,
         open_process=partial(sandbox.open_process, command),

@@ -1,4 +1,7 @@
-"""A job's requests to models: each waits for its turn; the journal tells what was sent, and why not yet."""
+"""A job's requests to models: each waits for its turn.
+
+The journal tells what was sent, and why not yet.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,12 @@ from workers.agent.session_journal import LINE_CHARACTERS, AttemptJournal
 
 
 class JournaledRequests:
-    """The gate of one attempt. A `model.request` stands in the journal just before each request is sent.
+    """The gate of one attempt.
 
-    So do repeated requests and those for summaries; one that had to wait for another turn, because its
-    process stood still, stands there again under the same id. The append is the fence as well.
+    A `model.request` stands in the journal just before each request is sent.
+
+    So do repeated requests and those for summaries; one that had to wait for another turn, because
+    its process stood still, stands there again under the same id. The append is the fence as well.
     """
 
     def __init__(self, limits: ModelLimits, journal: AttemptJournal) -> None:
@@ -48,4 +53,6 @@ class JournaledRequests:
 
     async def _tell(self, why: str) -> None:
         with contextlib.suppress(LedgerUnavailable):  # nothing that counts is lost
-            await self._journal.note(EventType.LOG, {"stream": "model", "text": why}, why[:LINE_CHARACTERS])
+            await self._journal.note(
+                EventType.LOG, {"stream": "model", "text": why}, why[:LINE_CHARACTERS]
+            )

@@ -1,7 +1,8 @@
 """What earlier attempts left of a conversation, and how it is made whole again before it goes on.
 
 A worker may be lost between any two entries of the journal. A call that was running is answered as
-interrupted: its effects may be there. A call that only waits for a person has none, and goes on waiting.
+interrupted: its effects may be there. A call that only waits for a person has none, and goes on
+waiting.
 """
 
 from __future__ import annotations
@@ -13,8 +14,17 @@ from itertools import groupby
 from google.adk.events import Event, EventActions
 from google.adk.tools.tool_confirmation import ToolConfirmation
 
-from orchestrator.deep_agent.approval.gate import AWAITING, Answer, PendingApproval, pending_approvals
-from orchestrator.deep_agent.approval.requests import confirmation_answers, confirmation_calls, request_of
+from orchestrator.deep_agent.approval.gate import (
+    AWAITING,
+    Answer,
+    PendingApproval,
+    pending_approvals,
+)
+from orchestrator.deep_agent.approval.requests import (
+    confirmation_answers,
+    confirmation_calls,
+    request_of,
+)
 from orchestrator.deep_agent.guards.dangling_calls import DanglingCall, answered, unanswered_calls
 from orchestrator.jobs.approvals import Approval, ApprovalAnswer, approval_id, shown_arguments
 from orchestrator.jobs.failures import NotUnderstood
@@ -46,7 +56,8 @@ class Past:
     answers: dict[str, ApprovalAnswer] = field(default_factory=dict)
     """What people decided, by approval id."""
     lost: list[Event] = field(default_factory=list)
-    """What was said and paid for, and is no part of it: the files that it was about went with their host."""
+    """What was said and paid for, and is no part of it: the files that it was about went with their
+    host."""
     checkpoint: str | None = None
     """The blob of the newest."""
     is_restored: bool = False
@@ -86,8 +97,13 @@ class Past:
 
     @property
     def answer_at(self) -> int | None:
-        """Where the agent's final answer stands, if it gave one: only the end of its run is missing then."""
-        said = [place for place, event in enumerate(self.events) if event.content or event.error_code]
+        """Where the agent's final answer stands, if it gave one.
+
+        Only the end of its run is missing then.
+        """
+        said = [
+            place for place, event in enumerate(self.events) if event.content or event.error_code
+        ]
         last = self.events[said[-1]] if said else None
         if last is None or last.error_code or last.content is None or last.content.role != "model":
             return None
@@ -110,8 +126,8 @@ def of_conversation(
 ) -> tuple[list[JournalEvent], list[JournalEvent]]:
     """The entries of the conversation that goes on, and those of work whose files were lost with their host.
 
-    After a checkpoint was restored it goes on from there. What people decided since, and which children have
-    ended, still counts. Where there was none, it begins anew.
+    After a checkpoint was restored it goes on from there. What people decided since, and which
+    children have ended, still counts. Where there was none, it begins anew.
     """
     kept: list[JournalEvent] = []
     lost: list[JournalEvent] = []
@@ -139,11 +155,20 @@ def _since_its_files(entries: Sequence[JournalEvent], ready: JournalEvent) -> li
 
 def mended(past: Past) -> list[Event]:
     """Events to append, so that every call has an answer or waits for a person."""
-    responses = {response.id for event in past.events for response in event.get_function_responses()}
+    responses = {
+        response.id for event in past.events for response in event.get_function_responses()
+    }
     waiting = {pending.call_id for pending in pending_approvals(past.events)}
-    lost = [dangling for dangling in unanswered_calls(past.events) if dangling.call.id not in waiting]
-    decided = [dangling for dangling in _calls(past.events) if dangling.call.id in past.begun & responses]
-    mending = [answered(list(calls)) for _, calls in groupby([*lost, *decided], lambda found: found.event.id)]
+    lost = [
+        dangling for dangling in unanswered_calls(past.events) if dangling.call.id not in waiting
+    ]
+    decided = [
+        dangling for dangling in _calls(past.events) if dangling.call.id in past.begun & responses
+    ]
+    mending = [
+        answered(list(calls))
+        for _, calls in groupby([*lost, *decided], lambda found: found.event.id)
+    ]
     unplaced = [found for found in _calls(past.events) if found.call.id in waiting - responses]
     return mending + [_placeholder(past.events, found) for found in unplaced]
 
@@ -170,7 +195,10 @@ def _approval(job_id: str, pending: PendingApproval) -> Approval:
 
 
 def _for_the_call(pending: PendingApproval, answer: ApprovalAnswer) -> Answer:
-    """A stored answer as the agent takes it; the approval's id has bound it to this very request."""
+    """A stored answer as the agent takes it.
+
+    The approval's id has bound it to this very request.
+    """
     return Answer(
         decision=answer.decision,
         sha256=pending.sha256,
@@ -182,7 +210,11 @@ def _for_the_call(pending: PendingApproval, answer: ApprovalAnswer) -> Answer:
 
 def _calls(events: Sequence[Event]) -> list[DanglingCall]:
     """All calls; of those with one id the newest."""
-    found = {call.id: DanglingCall(event, call) for event in events for call in event.get_function_calls()}
+    found = {
+        call.id: DanglingCall(event, call)
+        for event in events
+        for call in event.get_function_calls()
+    }
     return list(found.values())
 
 

@@ -1,8 +1,8 @@
 """A sub-agent's session, written to the job's journal event by event, and read back to go on.
 
-Each complete ADK event is one journal event whose data holds it whole (`event`, or `event_blob` when
-it is large) beside what a person wants to see. That makes the journal enough for the next attempt:
-it replays the events and asks the model for the next step only.
+Each complete ADK event is one journal event whose data holds it whole (`event`, or `event_blob`
+when it is large) beside what a person wants to see. That makes the journal enough for the next
+attempt: it replays the events and asks the model for the next step only.
 """
 
 from __future__ import annotations
@@ -72,7 +72,10 @@ class AttemptJournal:
         async def append() -> None:
             self._lease.check()
             await self._journal.append(
-                *(claim.spec.id, claim.attempt, kind, data, line), name=name, used=used, token=claim.token
+                *(claim.spec.id, claim.attempt, kind, data, line),
+                name=name,
+                used=used,
+                token=claim.token,
             )
 
         await through_outage(append)
@@ -119,7 +122,9 @@ class AttemptJournal:
     async def last_sandbox(self) -> JournalEvent | None:
         """What the last attempt that came so far said of its sandbox."""
         entries = await self._journal.read(self._lease.claim.spec.id)
-        return next((entry for entry in reversed(entries) if entry.type is EventType.SANDBOX_READY), None)
+        return next(
+            (entry for entry in reversed(entries) if entry.type is EventType.SANDBOX_READY), None
+        )
 
     async def checkpoint(self) -> JournalEvent | None:
         """The newest checkpoint of the conversation."""
@@ -152,7 +157,9 @@ class JournaledSessions(InMemorySessionService):
 
     async def append_event(self, session: Session, event: Event) -> Event:
         """Write ahead, then append: what a model or a tool answered is never asked for twice."""
-        if session.events and not event.partial:  # another host's clock may be ahead; summaries go by times
+        if (
+            session.events and not event.partial
+        ):  # another host's clock may be ahead; summaries go by times
             event.timestamp = later_than(session.events[-1].timestamp, event.timestamp)
         if not event.partial and not self._replaying:
             await self._journal.note_session_event(event)
@@ -169,15 +176,24 @@ class JournaledSessions(InMemorySessionService):
 
 
 class JournalPlugin(BasePlugin):
-    """Writes what tools are about to do. Its appends are the fence as well; models' requests have a gate."""
+    """Writes what tools are about to do.
+
+    Its appends are the fence as well; models' requests have a gate.
+    """
 
     def __init__(self, journal: AttemptJournal) -> None:
         super().__init__(name="journal")
         self._journal = journal
 
-    async def before_tool_callback(self, *, tool: Any, tool_args: dict[str, Any], tool_context: Any) -> None:
+    async def before_tool_callback(
+        self, *, tool: Any, tool_args: dict[str, Any], tool_context: Any
+    ) -> None:
         """Note that a tool begins; its result is a session event."""
-        data = {"id": tool_context.function_call_id, "tool": tool.name, "arguments": _short(tool_args)}
+        data = {
+            "id": tool_context.function_call_id,
+            "tool": tool.name,
+            "arguments": _short(tool_args),
+        }
         await self._journal.note(EventType.TOOL_CALL, data, _call_line(tool.name, tool_args))
 
     async def after_tool_callback(
@@ -185,12 +201,19 @@ class JournalPlugin(BasePlugin):
     ) -> None:
         """Note a new todo list."""
         del tool_context
-        if tool.name == "write_todos" and isinstance(result, dict) and result.get("status") == "success":
+        if (
+            tool.name == "write_todos"
+            and isinstance(result, dict)
+            and result.get("status") == "success"
+        ):
             await self._journal.note(EventType.TODOS, {"todos": tool_args.get("todos")})
 
 
 def _used(event: Event) -> dict[str, float]:
-    """What an event tells was consumed; a reply that the harness gave in a model's place was no call."""
+    """What an event tells was consumed.
+
+    A reply that the harness gave in a model's place was no call.
+    """
     used = {name: value for name, value in vars(usage_of([event], price)).items() if value}
     if event.usage_metadata is None and event.model_version is None:
         used.pop("model_calls", None)
@@ -245,7 +268,11 @@ def _short_value(value: Any) -> JsonValue:
 
 def _line(event: Event) -> str | None:
     shown = _shown(event)
-    if isinstance(text := shown.get("text"), str) and event.content and event.content.role == "model":
+    if (
+        isinstance(text := shown.get("text"), str)
+        and event.content
+        and event.content.role == "model"
+    ):
         return _one_line(text)
     return None
 

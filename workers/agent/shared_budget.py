@@ -1,7 +1,10 @@
-"""The budgets that a job shares: with its descendants, with those of the jobs above it, with its whole tree.
+"""The budgets that a job shares.
 
-What is consumed stands in the ledger, charged with each entry of a journal. It is read before every model
-call, so jobs side by side pass a limit by the calls that they are in the middle of, and by no more.
+With its descendants, with those of the jobs above it, with its whole tree.
+
+What is consumed stands in the ledger, charged with each entry of a journal. It is read before every
+model call, so jobs side by side pass a limit by the calls that they are in the middle of, and by no
+more.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ from orchestrator.jobs.store.outage import through_outage
 def given_limits(spec: JobSpec, definitions: AgentDefinitions) -> Limits:
     """What was set for a job or for its agent, which binds its descendants too.
 
-    The installation's defaults do not: they are what one agent needs, and each agent has them of its own.
+    The installation's defaults do not: they are what one agent needs, and each agent has them of
+    its own.
     """
     try:
         return spec.limits.over(definitions[spec.agent].job_limits())
@@ -43,7 +47,8 @@ class SharedBudget:
         )
         self._shared: list[tuple[str, BudgetLimits, str, str]] | None = None
         self.used = ModelUsage()
-        """By the job and all below it, when it was read last; nothing where no budget was set for it."""
+        """By the job and all below it, when it was read last; nothing where no budget was set for
+        it."""
 
     async def read(self) -> list[Account]:
         """The accounts, as they are now.

@@ -23,7 +23,13 @@ from orchestrator.deep_agent.context.summarization import SummarizationConfig
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from orchestrator.deep_agent.delegation.later import results_event
 from orchestrator.deep_agent.failures import McpServerFailed, ModelFailed
-from orchestrator.deep_agent.guards.budget import Account, Budget, BudgetLimits, ModelUsage, usage_of
+from orchestrator.deep_agent.guards.budget import (
+    Account,
+    Budget,
+    BudgetLimits,
+    ModelUsage,
+    usage_of,
+)
 from orchestrator.deep_agent.guards.loop_guard import REPEATED_CALL
 from orchestrator.deep_agent.guards.structured_output import OutputMismatch, OutputSchema
 from orchestrator.deep_agent.models.facts import price
@@ -86,7 +92,10 @@ class AgentAnswer:
 
 
 class Subagent:
-    """One agent on one task in one sandbox. `usage` may be read at any time, also after a failure."""
+    """One agent on one task in one sandbox.
+
+    `usage` may be read at any time, also after a failure.
+    """
 
     def __init__(
         self,
@@ -113,7 +122,9 @@ class Subagent:
         self._checkpoints = checkpoints
         self._streaming = text_mode(streamed=stream_text)
         self._budget = Budget()
-        self._shared = SharedBudget(delegation.ledger, delegation.definitions, delegation.bounds, spec)
+        self._shared = SharedBudget(
+            delegation.ledger, delegation.definitions, delegation.bounds, spec
+        )
         self._of_children = ModelUsage()
         self.children = Children(delegation, spec, definition, self._charged)
 
@@ -153,7 +164,10 @@ class Subagent:
         return Budget(self._budget_limits(), used=used, price=price, shared=self._read_accounts)
 
     def _answer_again(self, past: Past, answer_at: int) -> AgentAnswer:
-        """The answer of an agent whose worker was lost after it was given; the model is not asked again."""
+        """The answer of an agent whose worker was lost after it was given.
+
+        The model is not asked again.
+        """
         before = self._budget_after(past, past.events[:answer_at])
         before.start_model_call()  # whether the budget let it go on, or made it sum up
         self._budget.reached = before.reached
@@ -163,7 +177,9 @@ class Subagent:
         """Run to the end, or until a person or a child is needed; all events of the session."""
         sessions = JournaledSessions(self._journal)
         runner = Runner(app=app, session_service=sessions)
-        session = await sessions.create_session(app_name=APP_NAME, user_id=USER_ID, session_id=self._spec.id)
+        session = await sessions.create_session(
+            app_name=APP_NAME, user_id=USER_ID, session_id=self._spec.id
+        )
         await sessions.replay(session, past.events)
         for event in mended(past):
             await sessions.append_event(session, event)
@@ -187,11 +203,16 @@ class Subagent:
                     await live.take(event)
         finally:
             await runner.close()
-        ended = await sessions.get_session(app_name=APP_NAME, user_id=USER_ID, session_id=session.id)
+        ended = await sessions.get_session(
+            app_name=APP_NAME, user_id=USER_ID, session_id=session.id
+        )
         return ended.events if ended else []
 
     def _start(self, past: list[Event], decisions: Decisions) -> dict[str, Any]:
-        """What the runner begins with: what people decided, the point where it was left, or the task."""
+        """What the runner begins with.
+
+        What people decided, the point where it was left, or the task.
+        """
         if decisions:
             return {"new_message": answers_message(decisions)}
         return {"invocation_id": past[-1].invocation_id} if past else {"new_message": self._task()}
@@ -246,7 +267,10 @@ class Subagent:
         )
 
     def _task(self) -> types.Content:
-        """What the agent is told: the description and the context that its parent gave, nothing else."""
+        """What the agent is told.
+
+        The description and the context that its parent gave, nothing else.
+        """
         text = self._spec.description
         if self._spec.context:
             text += f"\n\n<context>\n{self._spec.context}\n</context>"
@@ -295,4 +319,6 @@ def _text(event: Event | None) -> str:
     """What the model says in an event, its thoughts left out."""
     if event is None or event.content is None or event.content.role != "model":
         return ""
-    return "".join(part.text for part in event.content.parts or [] if part.text and not part.thought)
+    return "".join(
+        part.text for part in event.content.parts or [] if part.text and not part.thought
+    )

@@ -20,7 +20,12 @@ class Attempt:
     """One attempt while it runs, and the handle by which it is stopped from outside."""
 
     def __init__(
-        self, claim: Claim, definition: AgentDefinition, limits: Limits, outcome: Outcome, ends_at: float
+        self,
+        claim: Claim,
+        definition: AgentDefinition,
+        limits: Limits,
+        outcome: Outcome,
+        ends_at: float,
     ) -> None:
         self.claim = claim
         self.ends_at = ends_at
@@ -56,7 +61,10 @@ class Attempt:
             self._stopping = asyncio.create_task(self._insist(self._work))
 
     async def _insist(self, work: asyncio.Task[None]) -> None:
-        """Cancel until it is heard: before Python 3.12 `wait_for` loses a cancel that meets its answer."""
+        """Cancel until it is heard.
+
+        Before Python 3.12 `wait_for` loses a cancel that meets its answer.
+        """
         while not (work.done() or self.heard):
             work.cancel()
             await asyncio.sleep(INSIST_SECONDS)

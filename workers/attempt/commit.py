@@ -26,8 +26,8 @@ async def commit(
 ) -> bool:
     """Commit a result that names the messages which came after the agent had last looked.
 
-    They were taken, so whoever sent them is told; the next one finds that the job has ended. False when the
-    attempt no longer holds the job.
+    They were taken, so whoever sent them is told; the next one finds that the job has ended. False
+    when the attempt no longer holds the job.
     """
     job_id = claim.spec.id
     while True:
@@ -35,6 +35,8 @@ async def commit(
         beginnings = tuple(text[:UNREAD_CHARACTERS] for text in unread)
         named = result.model_copy(update={"unread_messages": beginnings})
         try:
-            return await ledger.finish(job_id, claim.token, named, data, messages_read + len(unread))
+            return await ledger.finish(
+                job_id, claim.token, named, data, messages_read + len(unread)
+            )
         except MessagesUnread:
             continue

@@ -46,16 +46,19 @@ log = structlog.get_logger(__name__)
 CHANGES_SECONDS = 60.0
 """For the change list of a job that ended by itself."""
 HURRIED_CHANGES_SECONDS = 1.0
-"""For that of a cancelled or late one: with it and the removal, the container is gone within two seconds."""
+"""For that of a cancelled or late one: with it and the removal, the container is gone within two
+seconds."""
 FULL_HOST_SECONDS = 0.5
 """A place on a full host, or a job that waits for its own, is not asked for again before this."""
 COMMIT_RETRY_SECONDS = 0.25
 """Between two tries to tell the ledger of an end while Redis is away."""
 RETRY_PAUSE_SECONDS = 2.0
-"""Before the second attempt; each later pause is four times as long. So three attempts outlast the restart of
-a Docker engine, and a host in trouble does not use up the attempts of every job that waits."""
+"""Before the second attempt; each later pause is four times as long. So three attempts outlast the
+restart of a Docker engine, and a host in trouble does not use up the attempts of every job that
+waits."""
 MAX_RETRY_PAUSE_SECONDS = 30.0
-"""A job with many attempts waits no longer than this: the sixth pause would take half an hour else."""
+"""A job with many attempts waits no longer than this: the sixth pause would take half an hour
+else."""
 
 
 Progress = Callable[[str], None]
@@ -107,11 +110,16 @@ class JobRunner:
         self._checkpoint_seconds = checkpoint_seconds
 
     async def run(self, job_id: str, progress: Progress) -> JobResult | None:
-        """Run the attempt that a message announced; its result, or None when it did not end the job here."""
+        """Run the attempt that a message announced.
+
+        Its result, or None when it did not end the job here.
+        """
         claimed_at = elapsed_clock()
         try:
             claim = await self._ledger.claim(job_id, self._me(), self._lease_seconds)
-        except LedgerUnavailable as away:  # the job is dispatched again, like one whose message was lost
+        except (
+            LedgerUnavailable
+        ) as away:  # the job is dispatched again, like one whose message was lost
             log.warning("claim failed", job=job_id, error=str(away))
             return None
         if isinstance(claim, str):
@@ -126,7 +134,9 @@ class JobRunner:
             outcome = await self._attempt(claim, claimed_at, progress)
             result = await self._conclude(claim, outcome, elapsed_clock() - claimed_at)
             log.info("attempt ended", state=result.state if result else "left")
-        with contextlib.suppress(LedgerUnavailable):  # the reaper sends what waits when Redis is back
+        with contextlib.suppress(
+            LedgerUnavailable
+        ):  # the reaper sends what waits when Redis is back
             await self._admission.pump()
         return result
 
@@ -155,7 +165,9 @@ class JobRunner:
             outcome.messages_read = journal.messages_read
         return outcome
 
-    async def _work_and_pause(self, attempt: Attempt, lease: HeldLease, journal: AttemptJournal) -> None:
+    async def _work_and_pause(
+        self, attempt: Attempt, lease: HeldLease, journal: AttemptJournal
+    ) -> None:
         """The work; when another attempt may help, a pause before it, with the place on the worker kept."""
         try:
             await self._work(attempt, lease, journal)
@@ -169,7 +181,10 @@ class JobRunner:
             await asyncio.sleep(retry_pause_seconds(claim.attempt))
 
     async def _work(self, attempt: Attempt, lease: HeldLease, journal: AttemptJournal) -> None:
-        """Sandbox, agent, changes. What it finds out goes into the outcome at once: it may be cancelled."""
+        """Sandbox, agent, changes.
+
+        What it finds out goes into the outcome at once: it may be cancelled.
+        """
         claim, outcome = attempt.claim, attempt.outcome
         async with opened(
             self._provider,
@@ -236,7 +251,10 @@ class JobRunner:
         )
 
     async def _collect(self, sandbox: Sandbox, lease: HeldLease, attempt: Attempt) -> None:
-        """Put the changes in the blob store, whatever ended the attempt; a failure here is its failure."""
+        """Put the changes in the blob store, whatever ended the attempt.
+
+        A failure here is its failure.
+        """
         outcome, stopped = attempt.outcome, attempt.stopped_by
         goes_on = outcome.waits or isinstance(outcome.failure, NotUnderstood)
         if not lease.is_held or isinstance(stopped, (LeaseLost, ShuttingDown)) or goes_on:
@@ -265,7 +283,9 @@ class JobRunner:
         except TimeoutError:  # an engine that hangs now may answer the next attempt
             raise SandboxDied(f"The job's changes could not be had within {seconds:g} s.") from None
 
-    async def _conclude(self, claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult | None:
+    async def _conclude(
+        self, claim: Claim, outcome: Outcome, ran_seconds: float
+    ) -> JobResult | None:
         """Tell the ledger how the attempt ended; the result when that ended the job."""
         failure = outcome.failure
         job_id, token = claim.spec.id, claim.token
@@ -273,12 +293,16 @@ class JobRunner:
             return None
         if isinstance(failure, (ShuttingDown, NotUnderstood, LedgerUnavailable)):
             newer = self._me().wire_newest + 1 if isinstance(failure, NotUnderstood) else None
-            await self._insist(lambda: self._ledger.release(job_id, token, str(failure), wire=newer))
+            await self._insist(
+                lambda: self._ledger.release(job_id, token, str(failure), wire=newer)
+            )
             return None
         if failure is None and outcome.waits:
             awaited = outcome.approvals, outcome.children or (), self._bounds
             limit = outcome.timeout_seconds
-            await self._insist(lambda: self._ledger.park(job_id, token, *awaited, timeout_seconds=limit))
+            await self._insist(
+                lambda: self._ledger.park(job_id, token, *awaited, timeout_seconds=limit)
+            )
             return None
         if failure is not None and failure.retryable:
             reason = type(failure).__name__
@@ -298,7 +322,9 @@ class JobRunner:
             await outcome.checkpoints.drop()
         try:
             await self._provider.discard(job_id)
-        except SandboxFailure as left:  # the job has ended all the same, and a reaper finds its files
+        except (
+            SandboxFailure
+        ) as left:  # the job has ended all the same, and a reaper finds its files
             log.warning("files not discarded", error=type(left).__name__)
         return result
 
@@ -310,7 +336,10 @@ class JobRunner:
         return True
 
     async def _insist(self, ask: Callable[[], object]) -> bool:
-        """Ask the ledger again while Redis is away, for the length of a lease: then it answers no anyway."""
+        """Ask the ledger again while Redis is away, for the length of a lease.
+
+        Then it answers no anyway.
+        """
         until = elapsed_clock() + 2 * self._lease_seconds
         while True:
             try:

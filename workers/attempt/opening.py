@@ -1,7 +1,9 @@
-"""An attempt's sandbox, on the files that its conversation speaks of: the last attempt's, or a checkpoint's.
+"""An attempt's sandbox, on the files that its conversation speaks of.
 
-A sandbox on the same host may have others: a disk was replaced, or an attempt died while it was filling them.
-So the journal names the files with which each attempt began (`Sandbox.files_id`).
+The last attempt's, or a checkpoint's.
+
+A sandbox on the same host may have others: a disk was replaced, or an attempt died while it was
+filling them. So the journal names the files with which each attempt began (`Sandbox.files_id`).
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ async def opened(
         SandboxFailure: see `workers.sandbox.errors`.
     """
     last = await journal.last_sandbox()
-    # The claim alone does not tell: of an attempt that an outage of Redis took back nothing is counted.
+    # The claim alone does not tell: of an attempt that an outage of Redis took back nothing is
+    # counted.
     is_first = last is None and claim.attempt == 1 and not claim.ran_seconds
     async with contextlib.AsyncExitStack() as stack:
         if last is None or last.data.get("host") != host:
@@ -51,7 +54,11 @@ async def opened(
                 await stack.aclose()
                 await provider.discard(spec.job_id)
                 sandbox = await stack.enter_async_context(provider.open(spec))
-        ready: dict[str, JsonValue] = {"sandbox": sandbox.kind, "host": host, "files": sandbox.files_id}
+        ready: dict[str, JsonValue] = {
+            "sandbox": sandbox.kind,
+            "host": host,
+            "files": sandbox.files_id,
+        }
         if not is_first and not resumed:
             entry = await checkpoint.restored(sandbox, blobs, journal)
             resumed = entry is not None
@@ -61,5 +68,8 @@ async def opened(
 
 
 def _are_files_of(last: JournalEvent, sandbox: Sandbox) -> bool:
-    """Whether a sandbox has the files of the last one; an older release's worker did not name them."""
+    """Whether a sandbox has the files of the last one.
+
+    An older release's worker did not name them.
+    """
     return last.data.get("files", sandbox.files_id) == sandbox.files_id

@@ -41,13 +41,18 @@ class Outcome:
 
 
 def result_of(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:
-    """A result that can be stored: an answer that is not Unicode is dropped, and that is the failure."""
+    """A result that can be stored.
+
+    An answer that is not Unicode is dropped, and that is the failure.
+    """
     try:
         result = _whole_result(claim, outcome, ran_seconds)
         result.model_dump_json()
     except ValueError:
         kept = Outcome(usage=outcome.usage, sandbox=outcome.sandbox, failure=outcome.failure)
-        kept.failure = kept.failure or AgentFailed("The agent's answer is not valid Unicode; it was dropped.")
+        kept.failure = kept.failure or AgentFailed(
+            "The agent's answer is not valid Unicode; it was dropped."
+        )
         return _whole_result(claim, kept, ran_seconds)
     return result
 

@@ -11,7 +11,10 @@ from workers.sandbox.protocol import WORKSPACE, Command, FileEntry, OutputSink, 
 
 
 class SandboxBackend:
-    """The files and the shell of one sandbox. A `SandboxFailure` passes through: it is not the agent's."""
+    """The files and the shell of one sandbox.
+
+    A `SandboxFailure` passes through: it is not the agent's.
+    """
 
     search_root = WORKSPACE
 
@@ -35,17 +38,27 @@ class SandboxBackend:
         await self._sandbox.delete(path)
 
     async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walk:
-        walked = await self._sandbox.walk(path, max_entries=max_entries, timeout_seconds=timeout_seconds)
+        walked = await self._sandbox.walk(
+            path, max_entries=max_entries, timeout_seconds=timeout_seconds
+        )
         files = tuple(_entry(entry) for entry in walked.entries if entry.kind != "directory")
         return Walk(entries=files, complete=walked.complete)
 
     async def grep(
-        self, text: str, path: str, *, only: Sequence[str] | None, max_hits: int, timeout_seconds: float
+        self,
+        text: str,
+        path: str,
+        *,
+        only: Sequence[str] | None,
+        max_hits: int,
+        timeout_seconds: float,
     ) -> Hits:
         found = await self._sandbox.grep(
             text, path, only=only, max_hits=max_hits, timeout_seconds=timeout_seconds
         )
-        hits = tuple(Hit(path=hit.path, line_number=hit.line_number, line=hit.line) for hit in found.hits)
+        hits = tuple(
+            Hit(path=hit.path, line_number=hit.line_number, line=hit.line) for hit in found.hits
+        )
         return Hits(hits=hits, complete=found.complete)
 
     async def execute(
@@ -55,7 +68,9 @@ class SandboxBackend:
         max_output_bytes: int,
         on_output: OutputSink | None = None,
     ) -> Execution:
-        wanted = Command(argv=command, timeout_seconds=timeout_seconds, max_output_bytes=max_output_bytes)
+        wanted = Command(
+            argv=command, timeout_seconds=timeout_seconds, max_output_bytes=max_output_bytes
+        )
         result = await self._sandbox.run(wanted, on_output)
         return Execution(
             output=result.output.decode(errors="replace"),
@@ -66,17 +81,25 @@ class SandboxBackend:
         )
 
     async def _followed(self, link: Entry) -> Entry:
-        """What a link leads to, by the sandbox's own eyes: a readable file, a directory, or nothing."""
+        """What a link leads to, by the sandbox's own eyes.
+
+        A readable file, a directory, or nothing.
+        """
         try:
             await self._sandbox.list(link.path)
         except NotADirectoryError:
             data = await self._sandbox.read(link.path, max_bytes=0)
             del data  # only to learn whether it can be read
             return Entry(
-                path=link.path, kind="file", size_bytes=link.size_bytes, modified_at=link.modified_at
+                path=link.path,
+                kind="file",
+                size_bytes=link.size_bytes,
+                modified_at=link.modified_at,
             )
         return Entry(path=link.path, kind="directory", modified_at=link.modified_at)
 
 
 def _entry(entry: FileEntry) -> Entry:
-    return Entry(path=entry.path, kind=entry.kind, size_bytes=entry.size_bytes, modified_at=entry.modified_at)
+    return Entry(
+        path=entry.path, kind=entry.kind, size_bytes=entry.size_bytes, modified_at=entry.modified_at
+    )

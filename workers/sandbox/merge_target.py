@@ -1,7 +1,8 @@
 """The workspace of an open sandbox as a folder that a merge writes to.
 
-A merge blocks, a sandbox's operations are coroutines: the merge runs in a thread of `MERGING`, and each of
-its steps waits for the loop. What leads out of the workspace is refused as for a parent's workspace.
+A merge blocks, a sandbox's operations are coroutines: the merge runs in a thread of `MERGING`, and
+each of its steps waits for the loop. What leads out of the workspace is refused as for a parent's
+workspace.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from workers.sandbox.protocol import WORKSPACE, Command, FileEntry, Sandbox
 Result = TypeVar("Result")
 
 MAX_MERGES = 4
-"""At once in a worker. In threads of their own: they wait for operations that need the common ones."""
+"""At once in a worker. In threads of their own: they wait for operations that need the common
+ones."""
 
 MERGING = ThreadPoolExecutor(MAX_MERGES, thread_name_prefix="merge")
 
@@ -83,14 +85,19 @@ class SandboxFolder:
         return frozenset()
 
     def put_file(self, path: str, content: bytes, mode: int, instead_of: Found | None) -> None:
-        """Put a whole file in place atomically; what is no file is replaced, never written through."""
+        """Put a whole file in place atomically.
+
+        What is no file is replaced, never written through.
+        """
         place = self._place(path)
         if instead_of is None or instead_of.kind == "file":
             is_new = instead_of is None
             self._wait(self._sandbox.write(place, content, create_only=is_new, mode=mode))
             return
         aside = _aside(path)
-        self._wait(self._sandbox.write(f"{WORKSPACE}/{aside}", content, create_only=True, mode=mode))
+        self._wait(
+            self._sandbox.write(f"{WORKSPACE}/{aside}", content, create_only=True, mode=mode)
+        )
         self._run("mv", "-fT", "--", f"./{aside}", f"./{path}")
 
     def put_link(self, path: str, target: bytes, instead_of: Found | None) -> None:

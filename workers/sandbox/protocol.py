@@ -3,7 +3,8 @@
 Two kinds of trouble are kept apart by type. A command that fails, is killed or times out is a
 `CommandResult`; a file that is not there is an `OSError` subclass (`FileNotFoundError`,
 `FileExistsError`, `IsADirectoryError`, `PermissionError` …). A sandbox that fails is a
-`workers.sandbox.errors` failure, raised: an agent must never take a dead container for its command's output.
+`workers.sandbox.errors` failure, raised: an agent must never take a dead container for its
+command's output.
 
 A new provider is finished when it passes `tests/contract/test_sandbox.py`.
 """
@@ -118,7 +119,10 @@ class Process(Protocol):
 
     @property
     def error_output(self) -> bytes:
-        """The beginning of its error output as far as it has come; head and tail once it has ended."""
+        """The beginning of its error output as far as it has come.
+
+        Head and tail once it has ended.
+        """
         ...
 
 
@@ -177,17 +181,22 @@ class Sandbox(Protocol):
     home: str
     """The job's HOME, outside of its workspace, by one path for commands and file operations."""
     files_id: str
-    """Names the files of its workspace: the same as the last attempt's only if it began with those."""
+    """Names the files of its workspace: the same as the last attempt's only if it began with
+    those."""
 
     async def run(self, command: Command, on_output: OutputSink | None = None) -> CommandResult:
-        """Run a command to its end; when its time is over or the caller is cancelled, kill all of it."""
+        """Run a command to its end.
+
+        When its time is over or the caller is cancelled, kill all of it.
+        """
         ...
 
     def open_process(self, command: Command) -> AbstractAsyncContextManager[Process]:
         """A command that runs while the context is open; when it ends, all of it is killed.
 
-        It has the limits, user and environment of every command, but no time limit. Its output goes to the
-        caller, so `max_output_bytes` is about its error output only; `stdin` is sent by the caller.
+        It has the limits, user and environment of every command, but no time limit. Its output goes
+        to the caller, so `max_output_bytes` is about its error output only; `stdin` is sent by the
+        caller.
         """
         ...
 
@@ -198,7 +207,9 @@ class Sandbox(Protocol):
     async def write(
         self, path: str, data: bytes, *, create_only: bool = False, mode: int | None = None
     ) -> None:
-        """Put a whole file in place atomically; directories are made, an existing file keeps its mode.
+        """Put a whole file in place atomically.
+
+        Directories are made, an existing file keeps its mode.
 
         `create_only` raises FileExistsError, atomically, when anything is at the path.
         """
@@ -231,14 +242,16 @@ class Sandbox(Protocol):
     ) -> Grepped:
         """Lines that contain `text` literally, in a file or below a directory, or in the files of `only`.
 
-        Binary files (a NUL in the first 8 KiB) and `.git` directories are left out; links are not followed.
+        Binary files (a NUL in the first 8 KiB) and `.git` directories are left out; links are not
+        followed.
         """
         ...
 
     async def changes(self) -> IO[bytes]:
         """The change bundle (see `orchestrator.jobs.changes`) of the workspace against its snapshot.
 
-        An open temporary file, read from its start; the caller closes it. Bounded by the job's disk limit.
+        An open temporary file, read from its start; the caller closes it. Bounded by the job's disk
+        limit.
         """
         ...
 
@@ -247,18 +260,26 @@ class SandboxProvider(Protocol):
     """Opens sandboxes; one object a worker process."""
 
     def open(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
-        """A sandbox for one attempt, its workspace filled; gone, processes and all, when the context ends.
+        """A sandbox for one attempt, its workspace filled.
+
+        Gone, processes and all, when the context ends.
 
         Where the provider can, the job's files outlive it until `discard`, for the next attempt.
         """
         ...
 
     async def discard(self, job_id: str) -> None:
-        """Delete what is left of a job that has ended: containers, volumes, upper layers, folders."""
+        """Delete what is left of a job that has ended.
+
+        Containers, volumes, upper layers, folders.
+        """
         ...
 
     async def reap(self, is_live: Callable[[str], Awaitable[bool]]) -> int:
-        """Remove what is left of jobs for which `is_live(job_id)` is false; how many things went."""
+        """Remove what is left of jobs for which `is_live(job_id)` is false.
+
+        How many things went.
+        """
         ...
 
     async def close(self) -> None:
@@ -267,4 +288,5 @@ class SandboxProvider(Protocol):
 
 
 SnapshotSource = Callable[[str], Awaitable[Path]]
-"""Fetches a snapshot archive by its blob id to a local file; it may be a cache and is not to be changed."""
+"""Fetches a snapshot archive by its blob id to a local file; it may be a cache and is not to be
+changed."""

@@ -1,4 +1,7 @@
-"""The reaper: takes back what died without saying so. Every worker runs one; they do not mind each other."""
+"""The reaper: takes back what died without saying so.
+
+Every worker runs one; they do not mind each other.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,12 @@ class Reaper:
     """Puts lapsed jobs back, sends what has room, and removes what ended jobs left behind."""
 
     def __init__(
-        self, ledger: Ledger, admission: Admission, provider: SandboxProvider, *, interval_seconds: float
+        self,
+        ledger: Ledger,
+        admission: Admission,
+        provider: SandboxProvider,
+        *,
+        interval_seconds: float,
     ) -> None:
         self._ledger = ledger
         self._admission = admission

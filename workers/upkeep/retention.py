@@ -21,15 +21,15 @@ LOOKS_PER_RETENTION = 24
 MAX_INTERVAL_SECONDS = 3600.0
 """An hour's jobs are forgotten in seconds."""
 MARGIN_SECONDS = 3600.0
-"""Blobs are this much older than the oldest job before they go: a job's snapshot is stored before the job is,
-and the clocks of the store and of Redis differ."""
+"""Blobs are this much older than the oldest job before they go: a job's snapshot is stored before
+the job is, and the clocks of the store and of Redis differ."""
 
 
 class Retention:
     """Forgets jobs that ended `keep_seconds` ago, and removes blobs older than all jobs that are left.
 
-    No list of references is kept: a blob that a job uses was stored, or kept, when the job was submitted or
-    later.
+    No list of references is kept: a blob that a job uses was stored, or kept, when the job was
+    submitted or later.
     """
 
     def __init__(self, ledger: Ledger, blobs: BlobStore, keep_seconds: float) -> None:

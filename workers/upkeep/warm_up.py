@@ -1,7 +1,7 @@
 """Warming up: what the first job would wait for is done before the worker takes jobs.
 
-ADK and the models' clients load much of themselves when they are first used, on the event loop: half a second
-in which no lease is renewed and no other job moves.
+ADK and the models' clients load much of themselves when they are first used, on the event loop:
+half a second in which no lease is renewed and no other job moves.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ _SCRIPT = Script(
 
 
 async def warm_up(models: Iterable[str]) -> None:
-    """Run an agent of two replies and one tool call, and make these models' clients; no model is asked.
+    """Run an agent of two replies and one tool call, and make these models' clients.
+
+    No model is asked.
 
     Blocks the loop: call it on the worker's loop, before there is a job.
     Nothing depends on it: what fails here fails again, in words, in the jobs that need it.
@@ -54,10 +56,13 @@ async def warm_up(models: Iterable[str]) -> None:
 
 async def _run_agent() -> None:
     agent = create_deep_agent(
-        ScriptedModel(model="scripted:warm_up", script=_SCRIPT, agent_name="warm_up"), name="warm_up"
+        ScriptedModel(model="scripted:warm_up", script=_SCRIPT, agent_name="warm_up"),
+        name="warm_up",
     )
     runner = InMemoryRunner(app=create_deep_app(agent, budget=Budget()))
-    session = await runner.session_service.create_session(app_name=runner.app_name, user_id="warm_up")
+    session = await runner.session_service.create_session(
+        app_name=runner.app_name, user_id="warm_up"
+    )
     message = types.Content(role="user", parts=[types.Part(text="warm up")])
     run = runner.run_async(user_id="warm_up", session_id=session.id, new_message=message)
     async with contextlib.aclosing(run) as events:

@@ -1,9 +1,9 @@
 """The watchdog: sees that something blocks the worker's loop, and ends the worker before leases lapse.
 
-One agent that blocks the loop stops all of them, and the heartbeats too. The watchdog looks from a thread of
-its own. It logs where the loop stands; when that goes on for half a lease, it gives the jobs back on a
-connection of its own and ends the process. The job that blocked loses an attempt, so that it cannot take down
-one worker after the other; the others lose nothing.
+One agent that blocks the loop stops all of them, and the heartbeats too. The watchdog looks from a
+thread of its own. It logs where the loop stands; when that goes on for half a lease, it gives the
+jobs back on a connection of its own and ends the process. The job that blocked loses an attempt, so
+that it cannot take down one worker after the other; the others lose nothing.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ LOOK_SECONDS = 0.25
 LOGGED_AFTER_SECONDS = 1.0
 """A loop that is blocked for so long is a fault: callbacks take milliseconds."""
 PATIENCE = 0.5
-"""The share of a lease after which the worker steps down. The last renewal may be a quarter of a lease older
-than the block, and behind 80 % of a lease its jobs may begin elsewhere."""
+"""The share of a lease after which the worker steps down. The last renewal may be a quarter of a
+lease older than the block, and behind 80 % of a lease its jobs may begin elsewhere."""
 STEP_DOWN_SECONDS = 2.0
 """For giving the jobs back; then the process ends without that."""
 MAX_STACK_FRAMES = 25
@@ -53,7 +53,9 @@ class JobsOfTasks:
         """From now on remember the job of every new task."""
         loop.set_task_factory(self._make)
 
-    def _make(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+    def _make(
+        self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any
+    ) -> asyncio.Task[Any]:
         task = asyncio.Task(work, loop=loop, **options)
         job_id = structlog.contextvars.get_contextvars().get("job")
         if job_id is not None:
@@ -111,14 +113,18 @@ class Watchdog:
             now = elapsed_clock()
             paused = now - looked_at > 2 * LOOK_SECONDS + LOGGED_AFTER_SECONDS
             looked_at = now
-            if alive.is_set() or paused:  # a process that was stopped as a whole has not blocked itself
+            if (
+                alive.is_set() or paused
+            ):  # a process that was stopped as a whole has not blocked itself
                 alive, asked_at, logged = threading.Event(), now, False
                 self._ask(alive)
             elif now - asked_at > self._patience_seconds:
                 self._end_process()
             elif now - asked_at > LOGGED_AFTER_SECONDS and not logged:
                 logged = True
-                log.error("the loop is blocked", job=self._jobs.running(self._loop), stack=self._stack())
+                log.error(
+                    "the loop is blocked", job=self._jobs.running(self._loop), stack=self._stack()
+                )
 
     def _ask(self, alive: threading.Event) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the worker ends

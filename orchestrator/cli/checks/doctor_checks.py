@@ -55,7 +55,10 @@ async def all_checks() -> list[Check]:
     try:
         settings = load_settings()
     except InvalidSetting as error:
-        return [*checks, Check(status="fail", name="settings", found=str(error), advice="Mend the setting.")]
+        return [
+            *checks,
+            Check(status="fail", name="settings", found=str(error), advice="Mend the setting."),
+        ]
     checks.append(Check(status="ok", name="settings", found="all values are allowed"))
     checks += _agents_and_models(settings)
     checks += await _engine_and_images(settings)
@@ -65,13 +68,17 @@ async def all_checks() -> list[Check]:
 
 
 def _python() -> Check:
-    return Check(status="ok", name="python", found=f"{platform.python_version()} ({sys.executable})")
+    return Check(
+        status="ok", name="python", found=f"{platform.python_version()} ({sys.executable})"
+    )
 
 
 def _git() -> Check:
     path = shutil.which("git")
     if path is None:
-        return Check(status="fail", name="git", found="not on PATH", advice="Install git: merging needs it.")
+        return Check(
+            status="fail", name="git", found="not on PATH", advice="Install git: merging needs it."
+        )
     return Check(status="ok", name="git", found=path)
 
 
@@ -79,7 +86,9 @@ def _agents_and_models(settings: Settings) -> list[Check]:
     try:
         definitions = load_agent_definitions(settings.agents_dir)
     except InvalidAgentDefinition as error:
-        return [Check(status="fail", name="agents", found=str(error), advice="Mend or remove the file.")]
+        return [
+            Check(status="fail", name="agents", found=str(error), advice="Mend or remove the file.")
+        ]
     names = ", ".join(definitions) or "none"
     agents = Check(status="ok" if len(definitions) else "fail", name="agents", found=names)
     return [agents, *_models(settings, definitions)]
@@ -135,7 +144,9 @@ def _image(settings: Settings, out: str) -> Check:
         found = f"{image} is not one of fanout's: not looked for"
         return Check(status="warn", name="image", found=found, advice="See that the engine has it.")
     if not ours[image]["present"]:
-        return Check(status="fail", name="image", found=f"{image} is not on the engine", advice=build)
+        return Check(
+            status="fail", name="image", found=f"{image} is not on the engine", advice=build
+        )
     if not ours[image]["up_to_date"]:
         return Check(status="warn", name="image", found=f"{image} is out of date", advice=build)
     return Check(status="ok", name="image", found=image)
@@ -168,7 +179,9 @@ async def _blobs(settings: Settings) -> Check:
         await store.get(blob_id)
         await store.delete(blob_id)
     except (BlobStoreUnusable, OSError, ImportError) as error:
-        return Check(status="fail", name="blobs", found=f"{where}: {error}", advice="Mend FANOUT_BLOBS_URL.")
+        return Check(
+            status="fail", name="blobs", found=f"{where}: {error}", advice="Mend FANOUT_BLOBS_URL."
+        )
     return Check(status="ok", name="blobs", found=f"{where}: written and read")
 
 
@@ -225,7 +238,9 @@ def redis_checks(settings: Settings, info: dict[str, Any]) -> Iterable[Check]:
         yield Check(status="ok", name="redis persistence", found="append-only file")
     else:
         advice = "Set appendonly yes: otherwise a restart of Redis loses jobs."
-        yield Check(status="warn", name="redis persistence", found="no append-only file", advice=advice)
+        yield Check(
+            status="warn", name="redis persistence", found="no append-only file", advice=advice
+        )
     policy = str(info.get("maxmemory_policy", "noeviction"))
     if policy != "noeviction" and info.get("maxmemory"):
         advice = "Set maxmemory-policy noeviction: otherwise a full Redis forgets jobs."
@@ -246,4 +261,6 @@ def _workers(workers: Sequence[WorkerInfo], agents: Collection[str]) -> Check:
         return Check(status="warn", name="workers", found=found, advice=advice)
     if workers:
         return Check(status="ok", name="workers", found=f"{len(workers)} alive")
-    return Check(status="warn", name="workers", found="none is alive", advice="Start one: fanout worker")
+    return Check(
+        status="warn", name="workers", found="none is alive", advice="Start one: fanout worker"
+    )

@@ -47,14 +47,23 @@ def _redis(url: str) -> Iterable[Check]:
         yield Check(status="ok", name="redis password", found="set")
     else:
         advice = "Whoever reaches Redis can run jobs: set requirepass or an ACL user."
-        yield Check(status="warn" if here else "fail", name="redis password", found="none", advice=advice)
+        yield Check(
+            status="warn" if here else "fail", name="redis password", found="none", advice=advice
+        )
     if parts.scheme == "rediss" or here:
         yield Check(
-            status="ok", name="redis transport", found="TLS" if parts.scheme == "rediss" else "loopback"
+            status="ok",
+            name="redis transport",
+            found="TLS" if parts.scheme == "rediss" else "loopback",
         )
     else:
         advice = "Use rediss://, or a private network that only fanout is on."
-        yield Check(status="warn", name="redis transport", found="unencrypted, over a network", advice=advice)
+        yield Check(
+            status="warn",
+            name="redis transport",
+            found="unencrypted, over a network",
+            advice=advice,
+        )
 
 
 async def _sandboxes(settings: Settings) -> list[Check]:
@@ -67,9 +76,17 @@ async def _sandboxes(settings: Settings) -> list[Check]:
             return [Check(status="warn", name="sandbox", found=f"workers cannot be asked: {error}")]
     if "local" in kinds:
         advice = "Start Docker and set FANOUT_SANDBOX__PROVIDER=docker."
-        return [Check(status="fail", name="sandbox", found="local: nothing isolates jobs", advice=advice)]
+        return [
+            Check(
+                status="fail", name="sandbox", found="local: nothing isolates jobs", advice=advice
+            )
+        ]
     runtime = settings.sandbox.runtime or "the engine's default"
-    advice = "" if settings.sandbox.runtime else "FANOUT_SANDBOX__RUNTIME=runsc keeps jobs off the kernel."
+    advice = (
+        ""
+        if settings.sandbox.runtime
+        else "FANOUT_SANDBOX__RUNTIME=runsc keeps jobs off the kernel."
+    )
     return [Check(status="ok", name="sandbox", found=f"docker, runtime: {runtime}", advice=advice)]
 
 
@@ -99,7 +116,10 @@ def _engine(docker_host: str) -> Check:
         here = _is_loopback(parts.hostname or "")
         advice = "Whoever reaches that port is root there: use ssh:// or TLS."
         return Check(
-            status="warn" if here else "fail", name="docker engine", found="tcp without TLS", advice=advice
+            status="warn" if here else "fail",
+            name="docker engine",
+            found="tcp without TLS",
+            advice=advice,
         )
     return Check(status="ok", name="docker engine", found=parts.scheme or "the default socket")
 
@@ -116,7 +136,9 @@ def _private_files(settings: Settings) -> Iterable[Check]:
             continue
         if mode & mask:
             advice = f"chmod {mode & ~mask:o} {path}"
-            yield Check(status="fail", name=name, found=f"others may use it ({mode:o})", advice=advice)
+            yield Check(
+                status="fail", name=name, found=f"others may use it ({mode:o})", advice=advice
+            )
         else:
             yield Check(status="ok", name=name, found=f"mode {mode:o}")
 

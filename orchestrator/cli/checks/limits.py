@@ -1,7 +1,10 @@
-"""Every limit with its value, unit and reason, read from the source: none can be missing or out of date.
+"""Every limit with its value, unit and reason, read from the source.
 
-A limit is a number that a module names in capitals with a word or a unit of a limit, or a field of the
-settings that bound jobs and workers. Its reason is the text below it. Nothing is imported for it.
+None can be missing or out of date.
+
+A limit is a number that a module names in capitals with a word or a unit of a limit, or a field of
+the settings that bound jobs and workers. Its reason is the text below it. Nothing is imported for
+it.
 """
 
 from __future__ import annotations
@@ -68,7 +71,9 @@ class Source:
         self.bodies = {where: ast.parse(text).body for where, text in _modules()}
         """The statements of each module, by its path."""
         pairs = [_assigned(statement) for body in self.bodies.values() for statement in body]
-        self._constants = {name: value for name, value in pairs if name.isupper() and value is not None}
+        self._constants = {
+            name: value for name, value in pairs if name.isupper() and value is not None
+        }
 
     def constants(self) -> list[Limit]:
         """The named numbers of all modules, by module."""
@@ -101,7 +106,9 @@ class Source:
 
     def _fields(self, where: str, name: str) -> list[Limit]:
         classes = [
-            node for node in self.bodies[where] if isinstance(node, ast.ClassDef) and node.name == name
+            node
+            for node in self.bodies[where]
+            if isinstance(node, ast.ClassDef) and node.name == name
         ]
         return [
             Limit(field, self._number(_default(value)), _unit(field), where, reason)
@@ -127,7 +134,10 @@ class Source:
 def limit_table() -> str:
     """The README's: the settings with their defaults, and what an agent meets."""
     source = Source()
-    limits = [*source.settings(), *(limit for limit in source.constants() if limit.is_met_by_an_agent)]
+    limits = [
+        *source.settings(),
+        *(limit for limit in source.constants() if limit.is_met_by_an_agent),
+    ]
     rows = [f"| `{limit.title}` | {written(limit)} | {limit.reason} |" for limit in limits]
     return "\n".join(["| limit | value | why |", "|---|---|---|", *rows])
 
@@ -159,7 +169,9 @@ def _documented(
     """Name, value and reason of each assignment."""
     for statement, following in zip(body, [*body[1:], ast.Pass()], strict=True):
         name, value = _assigned(statement)
-        annotation = ast.unparse(statement.annotation) if isinstance(statement, ast.AnnAssign) else ""
+        annotation = (
+            ast.unparse(statement.annotation) if isinstance(statement, ast.AnnAssign) else ""
+        )
         if name and not (only_numbers and not re.search(r"\b(int|float)\b", annotation)):
             yield name, value, _first_sentence(following)
 
@@ -186,7 +198,10 @@ def _default(value: ast.expr | None) -> ast.expr | None:
 
 
 def _overriding(own: Limit | None, inherited: Limit | None) -> Limit:
-    """A field of a class that derives from another: its own default, and the reason that there is."""
+    """A field of a class that derives from another.
+
+    Its own default, and the reason that there is.
+    """
     field = own or inherited
     if field is None:
         raise ValueError("a field is in neither class")

@@ -24,10 +24,13 @@ ARGUMENT_CHARACTERS = 200
 ApprovalArgument = Annotated[
     str,
     typer.Argument(
-        metavar="ID", help="An approval's id, or a job's that waits for one only; its beginning while unique."
+        metavar="ID",
+        help="An approval's id, or a job's that waits for one only; its beginning while unique.",
     ),
 ]
-MessageOption = Annotated[str, typer.Option("--message", "-m", metavar="TEXT", help="A word to the agent.")]
+MessageOption = Annotated[
+    str, typer.Option("--message", "-m", metavar="TEXT", help="A word to the agent.")
+]
 
 
 def approvals(as_json: AsJson = False) -> None:
@@ -59,7 +62,9 @@ def _print_table(waiting: Sequence[Approval]) -> None:
             output.one_line(approval.agent, 40),
             output.one_line(approval.tool, 60),
             words.span(max(0.0, now - (approval.requested_at or now))),
-            output.one_line(json.dumps(approval.arguments, ensure_ascii=False), ARGUMENT_CHARACTERS),
+            output.one_line(
+                json.dumps(approval.arguments, ensure_ascii=False), ARGUMENT_CHARACTERS
+            ),
         )
         for approval in waiting
     ]
@@ -71,11 +76,15 @@ def approve(
     *,
     arguments: Annotated[
         str | None,
-        typer.Option(metavar="JSON|@FILE", help="Run the call with these arguments instead, given in full."),
+        typer.Option(
+            metavar="JSON|@FILE", help="Run the call with these arguments instead, given in full."
+        ),
     ] = None,
     respond: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Do not run the call: the agent gets this text as its result."),
+        typer.Option(
+            metavar="TEXT", help="Do not run the call: the agent gets this text as its result."
+        ),
     ] = None,
     message: MessageOption = "",
     as_json: AsJson = False,
@@ -91,7 +100,9 @@ def approve(
     run(_answer(approval, decision, as_json=as_json, message=message, **given))
 
 
-def reject(approval: ApprovalArgument, message: MessageOption = "", as_json: AsJson = False) -> None:
+def reject(
+    approval: ApprovalArgument, message: MessageOption = "", as_json: AsJson = False
+) -> None:
     """Refuse a call that waits; its agent is told and goes on without it."""
     run(_answer(approval, "reject", as_json=as_json, message=message))
 
@@ -112,7 +123,9 @@ def _arguments(text: str) -> dict[str, Any]:
         try:
             text = Path(text[1:]).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageProblem(f"--arguments {text!r} cannot be read: {type(error).__name__}.") from None
+            raise UsageProblem(
+                f"--arguments {text!r} cannot be read: {type(error).__name__}."
+            ) from None
     try:
         value = json.loads(text)
     except ValueError as error:

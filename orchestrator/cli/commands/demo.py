@@ -1,4 +1,7 @@
-"""`demo`: the main job on a bundled sample, nothing to configure; only the model's words are scripted."""
+"""`demo`: the main job on a bundled sample, nothing to configure.
+
+Only the model's words are scripted.
+"""
 
 from __future__ import annotations
 
@@ -37,18 +40,20 @@ SHOWN_LINES = 12
 def demo(
     *,
     workspace: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="An empty folder for the sample; default: temporary.")
+        Path | None,
+        typer.Option(metavar="DIR", help="An empty folder for the sample; default: temporary."),
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave Redis, the worker and the folder for later commands.")
+        bool,
+        typer.Option("--keep", help="Leave Redis, the worker and the folder for later commands."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Watch six sub-agents mend a small project; nothing to set up.
 
-    A coordinator finds the tests red, gives out the tasks, merges what comes back and ends with green tests.
-    It starts a Redis and a worker of its own. The model's replies are scripted, so no key is needed; agents,
-    jobs, sandboxes and merges are real.
+    A coordinator finds the tests red, gives out the tasks, merges what comes back and ends with
+    green tests. It starts a Redis and a worker of its own. The model's replies are scripted, so no
+    key is needed; agents, jobs, sandboxes and merges are real.
     """
     settings = load_settings()
     with _folders(settings, workspace, keep=keep) as (folder, state_dir):
@@ -98,14 +103,18 @@ async def _demo(settings: Settings, folder: Path, *, keep: bool) -> dict[str, An
 
 async def _tests_pass(client: JobClient, folder: Path, when: str) -> bool:
     """Run the sample's tests as a job of the tester, and show the end of what they printed."""
-    spec = JobSpec(agent=TESTER, description=TEST_TASK, model=MODEL, labels={"demo": f"tests-{when}"})
+    spec = JobSpec(
+        agent=TESTER, description=TEST_TASK, model=MODEL, labels={"demo": f"tests-{when}"}
+    )
     job_id = await client.submit(spec, workspace=folder)
     result = await client.wait(job_id)
     if result.state is not JobState.SUCCEEDED:
         why = f"{result.error.type}: {result.error.message}" if result.error else str(result.state)
         raise WorkFailed(f"The tests could not be run in a sandbox: {why}")
     code, text = await _command_result(client, job_id)
-    output.notice(f"\n$ {TEST_COMMAND}    # in a sandbox, {when}: {'green' if code == 0 else 'red'}")
+    output.notice(
+        f"\n$ {TEST_COMMAND}    # in a sandbox, {when}: {'green' if code == 0 else 'red'}"
+    )
     for line in text.strip().splitlines()[-SHOWN_LINES:]:
         output.notice(f"  {line}")
     return code == 0
@@ -122,13 +131,24 @@ async def _command_result(client: JobClient, job_id: str) -> tuple[int, str]:
 
 
 def _demo_settings(settings: Settings, state_dir: Path) -> Settings:
-    """Nothing of a person's own set-up but the sandbox: fresh state, shipped agents, the scripted model."""
-    own = {"redis_url": None, "blobs_url": None, "agents_dir": None, "state_dir": state_dir, "model": MODEL}
+    """Nothing of a person's own set-up but the sandbox.
+
+    Fresh state, shipped agents, the scripted model.
+    """
+    own = {
+        "redis_url": None,
+        "blobs_url": None,
+        "agents_dir": None,
+        "state_dir": state_dir,
+        "model": MODEL,
+    }
     return settings.model_copy(update=own)
 
 
 @contextmanager
-def _folders(settings: Settings, workspace: Path | None, *, keep: bool) -> Iterator[tuple[Path, Path]]:
+def _folders(
+    settings: Settings, workspace: Path | None, *, keep: bool
+) -> Iterator[tuple[Path, Path]]:
     """The sample's folder, a Git checkout of its own, and the folder of the state."""
     base = Path(tempfile.mkdtemp(prefix="fanout-demo-"))
     folder = (workspace or base / "sample").resolve()
@@ -144,7 +164,9 @@ def _place_sample(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise UsageProblem(f"{folder} is not empty: --workspace takes an empty or a new folder.")
+            raise UsageProblem(
+                f"{folder} is not empty: --workspace takes an empty or a new folder."
+            )
         copy_sample(folder)
     except OSError as error:
         raise UsageProblem(f"The sample cannot be put into {folder}: {error.strerror}.") from error
@@ -157,7 +179,12 @@ def _git(folder: Path, *arguments: str) -> str:
     """Run Git in the sample with none of the person's own settings."""
     person = {"GIT_AUTHOR_NAME": "fanout", "GIT_AUTHOR_EMAIL": "fanout@localhost"}
     committer = {"GIT_COMMITTER_NAME": "fanout", "GIT_COMMITTER_EMAIL": "fanout@localhost"}
-    env = os.environ | person | committer | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    env = (
+        os.environ
+        | person
+        | committer
+        | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    )
     try:
         done = subprocess.run(  # noqa: S603 - no shell
             ["git", "-C", str(folder), *arguments],  # noqa: S607 - the one on PATH
@@ -177,7 +204,9 @@ def _git(folder: Path, *arguments: str) -> str:
 def _print_end(told: dict[str, Any], folder: Path, *, kept: bool, stays: bool) -> None:
     output.notice("")
     output.payload(_git(folder, "diff", "--stat").rstrip())
-    output.payload(f"tests: {told['tests_before']} before, {told['tests_after']} after; {told['jobs']} jobs")
+    output.payload(
+        f"tests: {told['tests_before']} before, {told['tests_after']} after; {told['jobs']} jobs"
+    )
     if told["error"] is not None:
         output.notice(f"{told['error']['type']}: {told['error']['message']}")
     if kept:
@@ -185,4 +214,6 @@ def _print_end(told: dict[str, Any], folder: Path, *, kept: bool, stays: bool) -
     if stays:
         output.notice(f"The sample stays in {folder}: git -C {folder} diff")
     else:
-        output.notice("\nNext: fanout demo --keep · fanout run 'YOUR GOAL' --workspace DIR · fanout doctor")
+        output.notice(
+            "\nNext: fanout demo --keep · fanout run 'YOUR GOAL' --workspace DIR · fanout doctor"
+        )

@@ -16,7 +16,9 @@ from orchestrator.cli.terminal.session import run
 
 
 def doctor(
-    security: Annotated[bool, typer.Option("--security", help="Look at what an attacker would.")] = False,
+    security: Annotated[
+        bool, typer.Option("--security", help="Look at what an attacker would.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check this installation; 1 if something that jobs need is missing."""
@@ -31,7 +33,11 @@ def doctor(
 
 def _print(checks: Sequence[Check]) -> None:
     rows = [
-        (check.status, check.name, output.one_line(" → ".join(filter(None, (check.found, check.advice)))))
+        (
+            check.status,
+            check.name,
+            output.one_line(" → ".join(filter(None, (check.found, check.advice)))),
+        )
         for check in checks
     ]
     output.table(("STATUS", "CHECK", "FOUND"), rows, state_column=0, wrapped=True)

@@ -55,15 +55,16 @@ def example(
     name: Annotated[str | None, typer.Argument(help="Which one; none lists them.")] = None,
     *,
     workspace: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="An empty folder for the sample; default: a new one.")
+        Path | None,
+        typer.Option(metavar="DIR", help="An empty folder for the sample; default: a new one."),
     ] = None,
     model: Annotated[str | None, typer.Option(help="A real model for all agents.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a bundled team of agents on its sample; nothing to set up.
 
-    It starts a Redis and a worker of its own. Without --model the replies are scripted, so no key is needed.
-    The folder with what came of it stays.
+    It starts a Redis and a worker of its own. Without --model the replies are scripted, so no key
+    is needed. The folder with what came of it stays.
     """
     settings = load_settings()
     if name is None:
@@ -119,7 +120,9 @@ async def _records(client: JobClient, root_id: str) -> list[JobRecord]:
 
 def _most_at_once(records: Sequence[JobRecord]) -> int:
     """How many of the jobs ran at the same time."""
-    spans = [(one.started_at, one.finished_at) for one in records if one.started_at and one.finished_at]
+    spans = [
+        (one.started_at, one.finished_at) for one in records if one.started_at and one.finished_at
+    ]
     running = (sum(began <= moment < ended for began, ended in spans) for moment, _ in spans)
     return max(running, default=0)
 
@@ -137,7 +140,9 @@ def _examples() -> list[Example]:
 
 
 def _list(*, as_json: bool) -> None:
-    told = [{"name": one.name, "about": one.about, "folder": str(one.folder)} for one in _examples()]
+    told = [
+        {"name": one.name, "about": one.about, "folder": str(one.folder)} for one in _examples()
+    ]
     if as_json:
         output.document({"examples": told})
         return
@@ -149,7 +154,10 @@ def _list(*, as_json: bool) -> None:
 
 
 def _own_settings(settings: Settings, found: Example, model: str | None, state: Path) -> Settings:
-    """Nothing of a person's own set-up but the sandbox and the keys: fresh state, the team's agents."""
+    """Nothing of a person's own set-up but the sandbox and the keys.
+
+    Fresh state, the team's agents.
+    """
     own = {
         "redis_url": None,
         "blobs_url": None,
@@ -166,7 +174,9 @@ def _copied(found: Example, workspace: Path | None) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise UsageProblem(f"{folder} is not empty: --workspace takes an empty or a new folder.")
+            raise UsageProblem(
+                f"{folder} is not empty: --workspace takes an empty or a new folder."
+            )
         shutil.copytree(found.folder / "workspace", folder, dirs_exist_ok=True)
     except OSError as error:
         raise UsageProblem(f"The sample cannot be put into {folder}: {error.strerror}.") from error

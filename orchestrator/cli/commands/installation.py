@@ -45,7 +45,10 @@ def _definition(definition: AgentDefinition) -> dict[str, Any]:
 
 def config(
     limits: Annotated[
-        bool, typer.Option("--limits", help="Every limit instead: value, unit, reason and where it is kept.")
+        bool,
+        typer.Option(
+            "--limits", help="Every limit instead: value, unit, reason and where it is kept."
+        ),
     ] = False,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="With --limits: the README's table of defaults.")

@@ -31,7 +31,9 @@ class PlannedJob(BaseModel):
     workspace: Path | None = None
 
 
-def read_job_file(name: str, agents: Container[str], defaults: Mapping[str, Any]) -> list[PlannedJob]:
+def read_job_file(
+    name: str, agents: Container[str], defaults: Mapping[str, Any]
+) -> list[PlannedJob]:
     """The jobs of a file, or of stdin for `-`; `defaults` fill what a line leaves out.
 
     Raises:
@@ -60,7 +62,9 @@ def read_job_file(name: str, agents: Container[str], defaults: Mapping[str, Any]
     return jobs
 
 
-def plan(given: Mapping[str, Any], agents: Container[str], defaults: Mapping[str, Any]) -> PlannedJob:
+def plan(
+    given: Mapping[str, Any], agents: Container[str], defaults: Mapping[str, Any]
+) -> PlannedJob:
     """One job from the keys that its writer gave, checked.
 
     Raises:

@@ -30,7 +30,9 @@ _LINE_STYLES = (
 
 def diff(
     job: JobArgument,
-    stat: Annotated[bool, typer.Option("--stat", help="Only the files and their numbers of lines.")] = False,
+    stat: Annotated[
+        bool, typer.Option("--stat", help="Only the files and their numbers of lines.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print what a job changed, as a patch that `git apply` takes."""
@@ -42,7 +44,9 @@ async def _diff(prefix: str, *, stat: bool, as_json: bool) -> None:
         job_id = await client.resolve(prefix)
         ended = await _ended(client, job_id)
         if as_json:
-            output.document({"files": [change.model_dump(mode="json") for change in ended.files_modified]})
+            output.document(
+                {"files": [change.model_dump(mode="json") for change in ended.files_modified]}
+            )
         elif ended.changes is None:
             output.notice(f"Job {job_id} changed nothing.")
         elif stat:
@@ -87,10 +91,18 @@ def print_report(report: MergeReport) -> None:
     for merged in report.applied:
         output.payload(f"{merged.how:<8}  {merged.change:<8}  {output.one_line(merged.path)}")
     for conflict in report.conflicts:
-        output.notice(f"conflict  {output.one_line(conflict.path)}: {output.one_line(conflict.reason)}")
-    for kind, left in (("refused", report.refused), ("failed", report.failed), ("skipped", report.skipped)):
+        output.notice(
+            f"conflict  {output.one_line(conflict.path)}: {output.one_line(conflict.reason)}"
+        )
+    for kind, left in (
+        ("refused", report.refused),
+        ("failed", report.failed),
+        ("skipped", report.skipped),
+    ):
         for entry in left:
-            output.notice(f"{kind:<8}  {output.one_line(entry.path)}: {output.one_line(entry.reason)}")
+            output.notice(
+                f"{kind:<8}  {output.one_line(entry.path)}: {output.one_line(entry.reason)}"
+            )
 
 
 def print_stat(files: tuple[FileChange, ...]) -> None:
@@ -101,7 +113,9 @@ def print_stat(files: tuple[FileChange, ...]) -> None:
         output.payload(f"{_name(change):<{width}}  {change.change:<8}  {lines}")
     added = sum(change.lines_added for change in files)
     removed = sum(change.lines_removed for change in files)
-    output.payload(f"{len(files)} {'file' if len(files) == 1 else 'files'} changed, +{added} -{removed}")
+    output.payload(
+        f"{len(files)} {'file' if len(files) == 1 else 'files'} changed, +{added} -{removed}"
+    )
 
 
 def _name(change: FileChange) -> str:

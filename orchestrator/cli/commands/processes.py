@@ -1,4 +1,7 @@
-"""The processes of an installation: `worker`, `flower`, `images`, and `up` and `down` for one machine."""
+"""The processes of an installation.
+
+`worker`, `flower`, `images`, and `up` and `down` for one machine.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,25 @@ from orchestrator.cli.terminal.options import AsJson
 from orchestrator.cli.terminal.session import run
 from orchestrator.client import JobClient
 from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.embedded.services import Embedded, attached, child_environment, read_record, stop_embedded
+from orchestrator.embedded.services import (
+    Embedded,
+    attached,
+    child_environment,
+    read_record,
+    stop_embedded,
+)
 from orchestrator.jobs.worker_info import WorkerInfo
 
 FLOWER_USER = "fanout"
 
 
 def worker(
-    concurrency: Annotated[int | None, typer.Option(min=1, help="Jobs at once in this process.")] = None,
-    queues: Annotated[str | None, typer.Option(metavar="A,B", help="Names of the queues to serve.")] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Jobs at once in this process.")
+    ] = None,
+    queues: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Names of the queues to serve.")
+    ] = None,
     drain: Annotated[bool, typer.Option(help="On SIGTERM finish the running jobs first.")] = False,
 ) -> None:
     """Run a worker in the foreground."""
@@ -71,7 +84,10 @@ def images_build(
     names: Annotated[list[str] | None, typer.Argument(help="Which ones; default all.")] = None,
     base: Annotated[str | None, typer.Option(metavar="IMAGE", help="Build on this image.")] = None,
     bootstrap: Annotated[
-        bool, typer.Option("--bootstrap", help="Make the base from Debian packages: no registry is needed.")
+        bool,
+        typer.Option(
+            "--bootstrap", help="Make the base from Debian packages: no registry is needed."
+        ),
     ] = False,
 ) -> None:
     """Build sandbox images."""
@@ -95,7 +111,9 @@ def up(as_json: AsJson = False) -> None:
     record = read_record(settings.state_dir)
     workers = run(_up(settings))
     if as_json:
-        output.document({"state_dir": str(settings.state_dir), "workers": [vars(one) for one in workers]})
+        output.document(
+            {"state_dir": str(settings.state_dir), "workers": [vars(one) for one in workers]}
+        )
         return
     already = record is not None and record == read_record(settings.state_dir)
     output.payload(
@@ -131,7 +149,9 @@ def announce_sandbox(workers: list[WorkerInfo]) -> None:
     """Say where commands will run; loudly where nothing isolates them."""
     kinds = sorted({one.sandbox for one in workers})
     if "local" in kinds:
-        reasons = sorted({one.why_local for one in workers if one.sandbox == "local" and one.why_local})
+        reasons = sorted(
+            {one.why_local for one in workers if one.sandbox == "local" and one.why_local}
+        )
         output.notice(
             " ".join(
                 (

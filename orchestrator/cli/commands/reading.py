@@ -25,7 +25,9 @@ NOTHING_RUNS = "No job runs or waits; those that have ended: fanout ps --all"
 
 
 def ps(
-    all_: Annotated[bool, typer.Option("--all", "-a", help="Also the jobs that have ended.")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", "-a", help="Also the jobs that have ended.")
+    ] = False,
     state: StateOption = None,
     label: LabelOption = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the oldest first.")] = 1000,
@@ -83,10 +85,13 @@ async def _show(prefix: str, *, as_json: bool) -> None:
         return
     times = ("submitted_at", "started_at", "finished_at")
     values = {
-        name: value for name, value in record.model_dump(mode="json").items() if value not in (None, {}, [])
+        name: value
+        for name, value in record.model_dump(mode="json").items()
+        if value not in (None, {}, [])
     }
     output.pairs(
-        (name, words.moment(value) if name in times else _shown(value)) for name, value in values.items()
+        (name, words.moment(value) if name in times else _shown(value))
+        for name, value in values.items()
     )
 
 
@@ -117,9 +122,15 @@ def print_result(found: JobResult) -> None:
             ("error", error),
             ("sandbox", found.sandbox),
             ("attempts", found.attempts),
-            ("time", f"{words.span(found.execution_seconds)} (queued {words.span(found.queued_seconds)})"),
+            (
+                "time",
+                f"{words.span(found.execution_seconds)} (queued {words.span(found.queued_seconds)})",
+            ),
             ("usage", words.used(found.usage)),
-            ("files", "\n".join(f"{change.change:<8} {change.path}" for change in found.files_modified)),
+            (
+                "files",
+                "\n".join(f"{change.change:<8} {change.path}" for change in found.files_modified),
+            ),
             ("output", None if found.output is None else _shown(found.output)),
             ("unread", "\n".join(found.unread_messages)),
             ("summary", found.summary),
@@ -129,8 +140,12 @@ def print_result(found: JobResult) -> None:
 
 def logs(
     job: JobArgument,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
-    after: Annotated[str, typer.Option(metavar="EVENT-ID", help="Only what came after this event.")] = "0-0",
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")
+    ] = False,
+    after: Annotated[
+        str, typer.Option(metavar="EVENT-ID", help="Only what came after this event.")
+    ] = "0-0",
     as_json: AsJson = False,
 ) -> None:
     """Print a job's journal; with --json a line per event."""
@@ -178,7 +193,10 @@ def _print_records(records: Sequence[JobRecord], *, indented: bool) -> None:
             )
         )
     output.table(
-        ("ID", "STATE", "ATTEMPT", "AGENT", "TIME", "NOW", "WHAT"), rows, state_column=1, elastic=(-2, -1)
+        ("ID", "STATE", "ATTEMPT", "AGENT", "TIME", "NOW", "WHAT"),
+        rows,
+        state_column=1,
+        elastic=(-2, -1),
     )
 
 

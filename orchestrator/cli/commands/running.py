@@ -33,17 +33,21 @@ if TYPE_CHECKING:
     from orchestrator.coordinator.coordinator import CoordinatorEvent, RunOutcome
 
 GIT_SECONDS = 30.0
-"""What `git status` of a large repository on a slow disk takes; without its answer a person is asked."""
+"""What `git status` of a large repository on a slow disk takes; without its answer a person is
+asked."""
 
 
 def run_(
     goal: Annotated[str, typer.Argument(help="What is to be reached.")],
     *,
-    workspace: Annotated[Path, typer.Option(metavar="DIR", help="The folder that is worked on.")] = Path(),
+    workspace: Annotated[
+        Path, typer.Option(metavar="DIR", help="The folder that is worked on.")
+    ] = Path(),
     agent: Annotated[str, typer.Option(help="Who coordinates.")] = COORDINATOR,
     model: Annotated[str | None, typer.Option(help="Instead of the coordinator's model.")] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Ask nothing: files may be changed, calls are approved.")
+        bool,
+        typer.Option("--yes", "-y", help="Ask nothing: files may be changed, calls are approved."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -62,7 +66,12 @@ def run_(
     outcome = run(_run(settings, goal=goal, workspace=folder, agent=agent, model=model, yes=yes))
     if as_json:
         error = outcome.error.model_dump() if outcome.error else None
-        told = {"success": outcome.success, "text": outcome.text, "root_id": outcome.root_id, "error": error}
+        told = {
+            "success": outcome.success,
+            "text": outcome.text,
+            "root_id": outcome.root_id,
+            "error": error,
+        }
         output.document({**told, "conflicts": [vars(conflict) for conflict in outcome.conflicts]})
     elif outcome.text:
         output.payload(output.printable(outcome.text))
@@ -95,7 +104,10 @@ def _told_conflicts(conflicts: Sequence[OpenConflict]) -> str:
 async def _run(
     settings: Settings, *, goal: str, workspace: Path, agent: str, model: str | None, yes: bool
 ) -> RunOutcome:
-    async with _services(settings) as (reachable, look_back), JobClient.from_settings(reachable) as client:
+    async with (
+        _services(settings) as (reachable, look_back),
+        JobClient.from_settings(reachable) as client,
+    ):
         workers = await client.workers()
         if workers:
             announce_sandbox(workers)
@@ -138,7 +150,9 @@ async def coordinate(
     teller = _Teller(console)
     try:
         on_change = _say_change if console is None else None
-        async with shown(client, _tree_of(client, root_id), console=console, on_change=on_change) as watcher:
+        async with shown(
+            client, _tree_of(client, root_id), console=console, on_change=on_change
+        ) as watcher:
             teller.board = watcher.board
             return await run_goal(
                 client,
@@ -161,7 +175,10 @@ async def coordinate(
 
 @asynccontextmanager
 async def _services(settings: Settings) -> AsyncIterator[tuple[Settings, str]]:
-    """The Redis and the workers that are there, or own ones while the context lasts; how to look back."""
+    """The Redis and the workers that are there, or own ones while the context lasts.
+
+    How to look back.
+    """
     try:
         reachable = await asyncio.to_thread(attached, settings)
     except LedgerUnavailable:
@@ -225,7 +242,11 @@ def _tree_of(client: JobClient, root_id: str) -> Fetch:
 
 def _ask(folder: Path) -> None:
     """A person at a terminal is asked once, unless Git can bring everything back."""
-    if not output.stderr_is_terminal() or not output.stdin_is_terminal() or _is_clean_checkout(folder):
+    if (
+        not output.stderr_is_terminal()
+        or not output.stdin_is_terminal()
+        or _is_clean_checkout(folder)
+    ):
         return
     if not typer.confirm(f"Agents will edit files in {folder}. Go on?", err=True):
         raise typer.Exit(ExitCode.NOT_ALLOWED)

@@ -11,7 +11,13 @@ from orchestrator.cli.commands.job_files import PlannedJob, plan, read_job_file
 from orchestrator.cli.commands.waiting import tell_ends, wait_for_all
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.endings import ExitCode, UsageProblem
-from orchestrator.cli.terminal.options import AsJson, JobArgument, JobArguments, LabelOption, parse_labels
+from orchestrator.cli.terminal.options import (
+    AsJson,
+    JobArgument,
+    JobArguments,
+    LabelOption,
+    parse_labels,
+)
 from orchestrator.cli.terminal.session import open_client, resolve_all, run
 from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.configuration.settings import Settings, load_settings
@@ -21,19 +27,25 @@ def submit(
     description: Annotated[str | None, typer.Argument(help="What the job is to do.")] = None,
     *,
     file: Annotated[
-        str | None, typer.Option("--file", metavar="JOBS.JSONL", help="One job a line; - reads stdin.")
+        str | None,
+        typer.Option("--file", metavar="JOBS.JSONL", help="One job a line; - reads stdin."),
     ] = None,
-    agent: Annotated[str | None, typer.Option(help="Who does it; `fanout agents` lists them.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(help="Who does it; `fanout agents` lists them.")
+    ] = None,
     workspace: Annotated[
         str | None, typer.Option(metavar="DIR", help="The folder whose files the job starts from.")
     ] = None,
     context: Annotated[str | None, typer.Option(help="More text for the agent.")] = None,
     model: Annotated[str | None, typer.Option(help="Instead of the agent's model.")] = None,
     timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="How long a job may run; all attempts together.")
+        float | None,
+        typer.Option(metavar="SECONDS", help="How long a job may run; all attempts together."),
     ] = None,
     label: LabelOption = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end: 1 if a job failed.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the end: 1 if a job failed.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Submit a job, or with --file many; print their ids.
@@ -58,7 +70,9 @@ def submit(
     raise typer.Exit(run(_submit(settings, jobs, wait=wait, as_json=as_json)))
 
 
-async def _submit(settings: Settings, jobs: Sequence[PlannedJob], *, wait: bool, as_json: bool) -> ExitCode:
+async def _submit(
+    settings: Settings, jobs: Sequence[PlannedJob], *, wait: bool, as_json: bool
+) -> ExitCode:
     async with open_client(settings) as client:
         if len(jobs) == 1:
             ids = [await client.submit(jobs[0].spec, workspace=jobs[0].workspace)]
@@ -105,7 +119,11 @@ async def _cancel(prefixes: Sequence[str], *, as_json: bool) -> None:
         before = [await client.cancel(job_id) for job_id in await resolve_all(client, prefixes)]
     if as_json:
         told = [
-            {"job_id": record.id, "state_before": record.state, "cancelled": not record.state.is_terminal}
+            {
+                "job_id": record.id,
+                "state_before": record.state,
+                "cancelled": not record.state.is_terminal,
+            }
             for record in before
         ]
         output.document({"jobs": told})

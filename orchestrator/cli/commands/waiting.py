@@ -30,7 +30,9 @@ def wait(jobs: JobArguments, timeout: TimeoutOption = None, as_json: AsJson = Fa
     raise typer.Exit(run(_wait(jobs, timeout, as_json=as_json)))
 
 
-async def _wait(prefixes: Sequence[str], timeout_seconds: float | None, *, as_json: bool) -> ExitCode:
+async def _wait(
+    prefixes: Sequence[str], timeout_seconds: float | None, *, as_json: bool
+) -> ExitCode:
     async with open_client() as client:
         ids = await resolve_all(client, prefixes)
         results = await wait_for_all(client, ids, timeout_seconds=timeout_seconds)
@@ -68,7 +70,11 @@ async def wait_for_all(
 
 def _view_of(client: JobClient, ids: Sequence[str]) -> AbstractAsyncContextManager[object]:
     console = live_console()
-    return nullcontext() if console is None else shown(client, _records_of(client, ids), console=console)
+    return (
+        nullcontext()
+        if console is None
+        else shown(client, _records_of(client, ids), console=console)
+    )
 
 
 def tell_ends(results: Sequence[JobResult], *, quiet: bool = False) -> ExitCode:
@@ -81,7 +87,8 @@ def tell_ends(results: Sequence[JobResult], *, quiet: bool = False) -> ExitCode:
 
 def watch(
     job: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="A job; its whole tree is shown. Without: all.")
+        str | None,
+        typer.Argument(metavar="[ID]", help="A job; its whole tree is shown. Without: all."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -101,7 +108,10 @@ async def _watch(prefix: str | None, *, as_json: bool) -> None:
         say = _say_json if as_json else _say
         try:
             async with shown(
-                client, fetch, console=Console() if picture else None, on_change=None if picture else say
+                client,
+                fetch,
+                console=Console() if picture else None,
+                on_change=None if picture else say,
             ) as watcher:
                 while job_id is None or not _all_ended(watcher.board.records):
                     await asyncio.sleep(POLL_SECONDS)

@@ -1,4 +1,7 @@
-"""Asking the person at the terminal about a coordinator's own calls. Imports ADK, so it is imported late."""
+"""Asking the person at the terminal about a coordinator's own calls.
+
+Imports ADK, so it is imported late.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ SetAside = Callable[[], AbstractContextManager[object]]
 
 
 def decider(*, yes: bool, set_aside: SetAside = nullcontext) -> Decide:
-    """How a run's approvals are decided: all approved, asked at the terminal, or rejected without one."""
+    """How a run's approvals are decided.
+
+    All approved, asked at the terminal, or rejected without one.
+    """
     if yes:
         return _approve
     if output.stdin_is_terminal() and output.stderr_is_terminal():
@@ -83,7 +89,9 @@ class _Asker:
 def _told(pending: PendingApproval) -> str:
     arguments = json.dumps(pending.arguments, indent=2, ensure_ascii=False)
     more = len(arguments) - SHOWN_CHARACTERS
-    shown = arguments if more <= 0 else f"{arguments[:SHOWN_CHARACTERS]}… ({more:,} more characters)"
+    shown = (
+        arguments if more <= 0 else f"{arguments[:SHOWN_CHARACTERS]}… ({more:,} more characters)"
+    )
     again = f"{pending.hint}\n" if pending.hint else ""
     return f"{again}{pending.agent} wants to call {pending.tool} with\n{shown}"
 

@@ -67,7 +67,14 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
 )
 _CODES_BY_NAME = {"EngineUnavailable": ExitCode.UNREACHABLE, "ModelNotConfigured": ExitCode.USAGE}
 """Failures of packages that this one does not import: workers may not be, agents take seconds."""
-_IN_WORDS = (JobFailure, UsageProblem, WorkFailed, InvalidSetting, InvalidAgentDefinition, MalformedBundle)
+_IN_WORDS = (
+    JobFailure,
+    UsageProblem,
+    WorkFailed,
+    InvalidSetting,
+    InvalidAgentDefinition,
+    MalformedBundle,
+)
 
 
 def exit_code(error: BaseException) -> ExitCode:
@@ -79,7 +86,10 @@ def exit_code(error: BaseException) -> ExitCode:
 
 
 def debugging() -> bool:
-    """Whether tracebacks and the libraries' own words are wanted; asked for before settings can be read."""
+    """Whether tracebacks and the libraries' own words are wanted.
+
+    Asked for before settings can be read.
+    """
     return os.environ.get("FANOUT_LOG_LEVEL", "").lower() == "debug"
 
 

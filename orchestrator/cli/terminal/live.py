@@ -24,12 +24,14 @@ FRAMES_PER_SECOND = 4
 SAYING_CHARACTERS = 80
 """The end of what is being said: one line of a terminal."""
 MOST_ASKING = 3
-"""Approvals named below the jobs, each with the command that answers it; `fanout approvals` has all."""
+"""Approvals named below the jobs, each with the command that answers it; `fanout approvals` has
+all."""
 FOLLOWED_JOBS = 200
 """Journals read for their token counts; jobs beyond them are shown without."""
 
 _ELASTIC = (None, None, None, 3, None, 4, None, None)
-"""Of symbol, id, agent, title, attempt, what it does, time and tokens: who gives way on a narrow terminal."""
+"""Of symbol, id, agent, title, attempt, what it does, time and tokens: who gives way on a narrow
+terminal."""
 
 Fetch = Callable[[], Awaitable[Sequence[JobRecord]]]
 """The jobs to show, parents first."""
@@ -159,9 +161,16 @@ class Watcher:
 
 @asynccontextmanager
 async def shown(
-    client: JobClient, fetch: Fetch, *, console: Console | None = None, on_change: OnChange | None = None
+    client: JobClient,
+    fetch: Fetch,
+    *,
+    console: Console | None = None,
+    on_change: OnChange | None = None,
 ) -> AsyncIterator[Watcher]:
-    """Show jobs while the context lasts: on the console as a picture, without one through `on_change`."""
+    """Show jobs while the context lasts.
+
+    On the console as a picture, without one through `on_change`.
+    """
     watcher = Watcher(client, fetch, on_change)
     looking = asyncio.create_task(watcher.watch())
     try:

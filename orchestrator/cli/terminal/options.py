@@ -9,14 +9,22 @@ import typer
 
 from orchestrator.cli.terminal.endings import UsageProblem
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: one document, or a line per event.")]
-JobArgument = Annotated[str, typer.Argument(metavar="ID", help="A job's id, or its beginning while unique.")]
-JobArguments = Annotated[list[str], typer.Argument(metavar="ID", help="Job ids, or their beginnings.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print JSON: one document, or a line per event.")
+]
+JobArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="A job's id, or its beginning while unique.")
+]
+JobArguments = Annotated[
+    list[str], typer.Argument(metavar="ID", help="Job ids, or their beginnings.")
+]
 LabelOption = Annotated[
-    list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="May be given more than once.")
+    list[str] | None,
+    typer.Option("--label", metavar="KEY=VALUE", help="May be given more than once."),
 ]
 TimeoutOption = Annotated[
-    float | None, typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up waiting after this time.")
+    float | None,
+    typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up waiting after this time."),
 ]
 
 

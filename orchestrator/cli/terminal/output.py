@@ -1,4 +1,7 @@
-"""What a command prints: its payload on stdout, the rest on stderr, and no tricks without a terminal."""
+"""What a command prints.
+
+Its payload on stdout, the rest on stderr, and no tricks without a terminal.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +122,11 @@ def table(
         Console(width=sum(fitted) + GAP * len(fitted)).print(grid)
         return
     for line in lines:
-        print((" " * GAP).join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        print(
+            (" " * GAP)
+            .join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+            .rstrip()
+        )
 
 
 def _fitted(widths: Sequence[int], elastic: Collection[int], room: int) -> list[int]:
@@ -134,7 +141,9 @@ def _fitted(widths: Sequence[int], elastic: Collection[int], room: int) -> list[
     return fitted
 
 
-def _grid(lines: list[list[str]], widths: list[int], state_column: int | None, *, wrapped: bool) -> Table:
+def _grid(
+    lines: list[list[str]], widths: list[int], state_column: int | None, *, wrapped: bool
+) -> Table:
     grid = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     overflow: Literal["fold", "ellipsis"] = "fold" if wrapped else "ellipsis"
     for title, width in zip(lines[0], widths, strict=True):
@@ -153,7 +162,9 @@ def _widths(lines: list[list[str]]) -> list[int]:
 
 def pairs(rows: Iterable[tuple[str, object]]) -> None:
     """Names and values, one a line; values may have several lines and are indented."""
-    known = [(name, printable(value)) for name, value in rows if value not in (None, "", {}, (), [])]
+    known = [
+        (name, printable(value)) for name, value in rows if value not in (None, "", {}, (), [])
+    ]
     width = max((len(name) for name, _ in known), default=0) + 2
     for name, value in known:
         first, *rest = value.splitlines() or [""]

@@ -1,4 +1,7 @@
-"""What most commands begin with: the settings, a client, whole ids; and an event loop to work in."""
+"""What most commands begin with: the settings, a client, whole ids.
+
+And an event loop to work in.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,10 @@ async def end(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 async def resolve_tree(client: JobClient, prefix: str) -> str:
-    """An id that `client.tree` takes: of a job, also shortened, or of a coordinator's run, which is none."""
+    """An id that `client.tree` takes.
+
+    Of a job, also shortened, or of a coordinator's run, which is none.
+    """
     try:
         await client.tree(prefix)
     except UnknownJob:

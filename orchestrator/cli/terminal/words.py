@@ -69,7 +69,9 @@ def asks(record: JobRecord) -> str:
     if not record.approvals:
         return ""
     only = record.approvals[0][:SHORT_APPROVAL_CHARACTERS] if len(record.approvals) == 1 else None
-    return f"waiting: {record.waiting_for} — " + (f"fanout approve {only}" if only else "fanout approvals")
+    return f"waiting: {record.waiting_for} — " + (
+        f"fanout approve {only}" if only else "fanout approvals"
+    )
 
 
 def elapsed(record: JobRecord, now: float | None = None) -> str:
@@ -91,7 +93,9 @@ def span(seconds: float) -> str:
 
 def moment(at: float | None) -> str:
     """A time of day of this machine's zone, with the date."""
-    return "" if at is None else datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return (
+        "" if at is None else datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    )
 
 
 def event_line(event: JournalEvent) -> str:
@@ -122,7 +126,9 @@ def _told_results(data: dict[str, Any]) -> str:
 
 
 def _told_todos(data: dict[str, Any]) -> str:
-    return "; ".join(f"{todo.get('status')}: {todo.get('content')}" for todo in dicts(data, "todos"))
+    return "; ".join(
+        f"{todo.get('status')}: {todo.get('content')}" for todo in dicts(data, "todos")
+    )
 
 
 def _told_answer(data: dict[str, Any]) -> str:
@@ -146,7 +152,11 @@ def tool_answers(event: JournalEvent) -> list[dict[str, Any]]:
         return [result["result"] for result in dicts(event.data, "results") if "result" in result]
     content: dict[str, Any] = session_event.get("content") or {}  # type: ignore[assignment] # ADK's JSON
     parts = dicts(content, "parts")
-    return [part["function_response"].get("response") or {} for part in parts if "function_response" in part]
+    return [
+        part["function_response"].get("response") or {}
+        for part in parts
+        if "function_response" in part
+    ]
 
 
 def ended_line(result: JobResult) -> str:
@@ -168,7 +178,9 @@ def count_states(records: Sequence[JobRecord]) -> str:
     """`12 jobs: 3 running, 9 succeeded`."""
     counts = [(state, sum(record.state is state for record in records)) for state in JobState]
     told = ", ".join(f"{count} {state}" for state, count in counts if count)
-    return f"{len(records)} {'job' if len(records) == 1 else 'jobs'}" + (f": {told}" if told else "")
+    return f"{len(records)} {'job' if len(records) == 1 else 'jobs'}" + (
+        f": {told}" if told else ""
+    )
 
 
 def _text(value: Any) -> str:

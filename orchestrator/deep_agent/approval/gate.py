@@ -1,11 +1,13 @@
 """Approval: a call that a person decides on before it runs.
 
-Built on ADK's confirmation protocol. A guarded call asks before it runs; ADK turns that into a call of
-`adk_request_confirmation`, which a front end answers with a function response of the same id, and then makes
-the original call again. What is asked and what was answered stand in the session's events, so another process
-can go on with them. Without an answer that counts the tool does not run and the person is asked again.
+Built on ADK's confirmation protocol. A guarded call asks before it runs; ADK turns that into a call
+of `adk_request_confirmation`, which a front end answers with a function response of the same id,
+and then makes the original call again. What is asked and what was answered stand in the session's
+events, so another process can go on with them. Without an answer that counts the tool does not run
+and the person is asked again.
 
-A front end needs `pending_approvals` on a session's events and `answers_message` as the next message.
+A front end needs `pending_approvals` on a session's events and `answers_message` as the next
+message.
 """
 
 from __future__ import annotations
@@ -56,21 +58,25 @@ AWAITING = {
     "status": "waiting_for_approval",
     "message": "A person was asked to approve this call; it has not run.",
 }
-"""Stands as the call's result until the answer is there. The model sees it only where a person goes on with
-another message instead of an answer."""
+"""Stands as the call's result until the answer is there. The model sees it only where a person goes
+on with another message instead of an answer."""
 
 NOTED_CHARACTERS = 2_000
 """How much of edited arguments is repeated to the model beside the result."""
 
 
 class ApprovalGate(Part):
-    """Lets a guarded call run only when a person said so. Stands last: it sees what would really run.
+    """Lets a guarded call run only when a person said so.
+
+    Stands last: it sees what would really run.
 
     Args:
         interrupt_on: the agent's own policy; it must name tools that exist.
-        inherited: a parent's policy, which binds as well and may name tools that this agent does not have.
+        inherited: a parent's policy, which binds as well and may name tools that this agent does
+            not have.
         known: the names of the tools that the agent has or could have.
-        more_later: whether toolsets may bring others, which are known with the first model call only.
+        more_later: whether toolsets may bring others, which are known with the first model call
+            only.
 
     Raises:
         ValueError: the policy names a tool that does not exist, or is not understood.
@@ -90,11 +96,15 @@ class ApprovalGate(Part):
         if self._unproven and not more_later:
             raise ValueError(_unknown_tools(self._unproven, self._known))
 
-    async def before_model(self, callback_context: CallbackContext, llm_request: LlmRequest) -> None:
+    async def before_model(
+        self, callback_context: CallbackContext, llm_request: LlmRequest
+    ) -> None:
         """Refuse to go on with a policy that guards a tool nobody has: it is misspelt."""
         del callback_context
         if unknown := self._unproven - llm_request.tools_dict.keys():
-            raise UnknownGuardedTool(_unknown_tools(unknown, self._known | llm_request.tools_dict.keys()))
+            raise UnknownGuardedTool(
+                _unknown_tools(unknown, self._known | llm_request.tools_dict.keys())
+            )
 
     async def before_tool(
         self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext
@@ -127,8 +137,8 @@ class ApprovalGate(Part):
 class ApprovalFlow(Part):
     """Puts requests before a person, holds the model back until all are answered, and tells it of edits.
 
-    Stands first among the parts, so that nothing is done to a session that waits. An agent without a policy
-    needs it too: its tools may ask by themselves, or for a child.
+    Stands first among the parts, so that nothing is done to a session that waits. An agent without
+    a policy needs it too: its tools may ask by themselves, or for a child.
     """
 
     def request_processors(self) -> Sequence[BaseLlmRequestProcessor]:
@@ -142,7 +152,11 @@ class ApprovalFlow(Part):
         del tool
         call_id = str(tool_context.function_call_id)
         is_pause = call_id in tool_context.actions.requested_tool_confirmations
-        if tool_context.tool_confirmation is None or is_pause or not isinstance(tool_response, dict):
+        if (
+            tool_context.tool_confirmation is None
+            or is_pause
+            or not isinstance(tool_response, dict)
+        ):
             return
         made = _event_with_call(tool_context.session.events, call_id)
         calls = made.get_function_calls() if made is not None else []
@@ -152,7 +166,10 @@ class ApprovalFlow(Part):
 
 
 class _HoldForAnswers(BaseLlmRequestProcessor):
-    """ADK puts the requests of a model's reply before a person; here the rest is, and the run is held."""
+    """ADK puts the requests of a model's reply before a person.
+
+    Here the rest is, and the run is held.
+    """
 
     name = "approvals"
 
@@ -169,24 +186,32 @@ class _HoldForAnswers(BaseLlmRequestProcessor):
 
 def _own_events(context: InvocationContext) -> list[Event]:
     """The events of this run: what an earlier one left open does not hold up a new message."""
-    return [event for event in context.session.events if event.invocation_id == context.invocation_id]
+    return [
+        event for event in context.session.events if event.invocation_id == context.invocation_id
+    ]
 
 
 def _unasked(context: InvocationContext) -> list[Event]:
     """An event for each request in a result that was not put before a person.
 
-    ADK does that right after the model's reply. It does not when a call that is made again asks again, and it
-    could not when the process died in between.
+    ADK does that right after the model's reply. It does not when a call that is made again asks
+    again, and it could not when the process died in between.
     """
     events = _own_events(context)
-    asked = [request_of(call, event.author).call_id for event in events for call in confirmation_calls(event)]
+    asked = [
+        request_of(call, event.author).call_id
+        for event in events
+        for call in confirmation_calls(event)
+    ]
     asking: list[Event | None] = []
     for result in events:
         for call_id, request in result.actions.requested_tool_confirmations.items():
             if call_id in asked:
                 asked.remove(call_id)
                 continue
-            actions = result.actions.model_copy(update={"requested_tool_confirmations": {call_id: request}})
+            actions = result.actions.model_copy(
+                update={"requested_tool_confirmations": {call_id: request}}
+            )
             alone = result.model_copy(update={"actions": actions})
             made = _event_with_call(events, call_id)
             asking += [generate_request_confirmation_event(context, made, alone)] if made else []
@@ -196,7 +221,9 @@ def _unasked(context: InvocationContext) -> list[Event]:
 def _event_with_call(events: Sequence[Event], call_id: str) -> Event | None:
     """The newest event that holds the call."""
     holders = (
-        event for event in reversed(events) if any(call.id == call_id for call in event.get_function_calls())
+        event
+        for event in reversed(events)
+        if any(call.id == call_id for call in event.get_function_calls())
     )
     return next(holders, None)
 
@@ -210,7 +237,11 @@ def _ask(context: ToolContext, pending: PendingApproval, hint: str = "") -> dict
 def _answer_to(pending: PendingApproval, context: ToolContext) -> Answer | str:
     """The newest answer to a request for exactly this call, or why there is none that counts."""
     response = _response_to(pending, context.session.events)
-    answer = "it was given for another call" if response is None else answer_in(response, pending.arguments)
+    answer = (
+        "it was given for another call"
+        if response is None
+        else answer_in(response, pending.arguments)
+    )
     if isinstance(answer, str):
         return answer
     if answer.sha256 not in (None, pending.sha256):
@@ -223,8 +254,8 @@ def _answer_to(pending: PendingApproval, context: ToolContext) -> Answer | str:
 def _response_to(pending: PendingApproval, events: Sequence[Event]) -> Mapping[str, Any] | None:
     """What was answered to the request with this call's fingerprint.
 
-    ADK hands over the confirmation of the call's id. That may be one that a child's call asked for through
-    this one, and a provider may use an id twice: so it is looked up.
+    ADK hands over the confirmation of the call's id. That may be one that a child's call asked for
+    through this one, and a provider may use an id twice: so it is looked up.
     """
     requests: set[str] = set()
     found: Mapping[str, Any] | None = None

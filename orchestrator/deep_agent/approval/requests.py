@@ -1,7 +1,7 @@
 """What a person is asked to approve and what they may answer, as it stands in a session's events.
 
-A request names the call by a fingerprint of the tool and its exact arguments; an answer counts for the call
-with that fingerprint only.
+A request names the call by a fingerprint of the tool and its exact arguments; an answer counts for
+the call with that fingerprint only.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from google.adk.flows.llm_flows.functions import REQUEST_CONFIRMATION_FUNCTION_C
 from google.genai import types
 
 Decision = Literal["approve", "edit", "reject", "respond"]
-"""What a person may do: let the call run, run it with other arguments, refuse it, or answer in its stead."""
+"""What a person may do: let the call run, run it with other arguments, refuse it, or answer in its
+stead."""
 InterruptOn = Mapping[str, bool | Sequence[Decision]]
 """Tool name, matched exactly -> whether to ask, or which decisions to offer."""
 
 DECISIONS: tuple[Decision, ...] = get_args(Decision)
 USUAL_DECISIONS: tuple[Decision, ...] = ("approve", "edit", "reject")
-"""Those of `True`. `respond` puts a person's words where the tool's result would be, so it is asked for."""
+"""Those of `True`. `respond` puts a person's words where the tool's result would be, so it is asked
+for."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,10 @@ class PendingApproval:
     """Why it is asked again, where it is."""
 
     def payload(self) -> dict[str, Any]:
-        """The request as it crosses a boundary: also as that of a parent's call whose child waits."""
+        """The request as it crosses a boundary.
+
+        Also as that of a parent's call whose child waits.
+        """
         return {
             "tool": self.tool,
             "arguments": self.arguments,
@@ -106,7 +111,9 @@ def checked_policy(interrupt_on: InterruptOn) -> dict[str, tuple[Decision, ...]]
 
 
 def merge_policies(parent: InterruptOn, child: InterruptOn) -> dict[str, tuple[Decision, ...]]:
-    """The stricter of two policies, tool by tool: what either guards is guarded, with what both allow.
+    """The stricter of two policies, tool by tool.
+
+    What either guards is guarded, with what both allow.
 
     Two lists that have nothing in common leave `reject`: nobody may widen what the other allows.
     """
@@ -151,7 +158,10 @@ def pending_approvals(events: Iterable[Event]) -> list[PendingApproval]:
 
 
 def answers_message(answers: Iterable[tuple[PendingApproval, Answer]]) -> types.Content:
-    """The message with which a run goes on. Give all answers at once: the run pauses until it has them."""
+    """The message with which a run goes on.
+
+    Give all answers at once: the run pauses until it has them.
+    """
     return types.Content(
         role="user",
         parts=[
@@ -168,12 +178,18 @@ def answers_message(answers: Iterable[tuple[PendingApproval, Answer]]) -> types.
 
 
 def request_of(call: types.FunctionCall, author: str) -> PendingApproval:
-    """A request as it was asked; that of a tool which asks by itself allows to approve or reject."""
+    """A request as it was asked.
+
+    That of a tool which asks by itself allows to approve or reject.
+    """
     made = (call.args or {}).get("originalFunctionCall") or {}
     confirmation = (call.args or {}).get("toolConfirmation") or {}
     tool, arguments = str(made.get("name")), made.get("args") or {}
     payload = confirmation.get("payload")
-    if not isinstance(payload, dict) or not {"tool", "arguments", "decisions", "sha256"} <= payload.keys():
+    if (
+        not isinstance(payload, dict)
+        or not {"tool", "arguments", "decisions", "sha256"} <= payload.keys()
+    ):
         payload = {
             "tool": tool,
             "arguments": arguments,
@@ -195,8 +211,8 @@ def request_of(call: types.FunctionCall, author: str) -> PendingApproval:
 def answer_in(response: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> Answer | str:
     """The answer in a confirmation's response, or what is wrong with it.
 
-    A front end that knows ADK only sends `confirmed`, with the payload that it was given or none: a yes to
-    other arguments than the call's own is an edit.
+    A front end that knows ADK only sends `confirmed`, with the payload that it was given or none: a
+    yes to other arguments than the call's own is an edit.
     """
     given = response or {}
     confirmed, payload = given.get("confirmed") is True, given.get("payload") or {}

@@ -1,6 +1,9 @@
-"""Where the harness keeps what would fill a model's context: in the session, beside the agent's files.
+"""Where the harness keeps what would fill a model's context.
 
-State deltas are journaled, so artifacts survive a crash, and they never appear in a workspace's changes.
+In the session, beside the agent's files.
+
+State deltas are journaled, so artifacts survive a crash, and they never appear in a workspace's
+changes.
 """
 
 from __future__ import annotations
@@ -17,6 +20,11 @@ CONVERSATION_HISTORY = "/conversation_history"
 
 
 def with_artifacts(backend: Backend, state: SessionState) -> CompositeBackend:
-    """The agent's files with both artifact folders, for its file tools; the shell does not see those."""
+    """The agent's files with both artifact folders, for its file tools.
+
+    The shell does not see those.
+    """
     folders = (LARGE_TOOL_RESULTS, CONVERSATION_HISTORY)
-    return composite(backend, {folder: StateBackend(state, search_root=folder) for folder in folders})
+    return composite(
+        backend, {folder: StateBackend(state, search_root=folder) for folder in folders}
+    )

@@ -1,7 +1,8 @@
 """Several backends as one: a mount table by path prefix.
 
-The longest prefix decides. What a backend has below its own `search_root` appears below the prefix; it never
-sees the prefix itself. Commands run on the default backend alone, whose shell does not see the other files.
+The longest prefix decides. What a backend has below its own `search_root` appears below the prefix;
+it never sees the prefix itself. Commands run on the default backend alone, whose shell does not see
+the other files.
 """
 
 # ruff: noqa: D102 - the protocol says what each method means
@@ -25,12 +26,16 @@ from orchestrator.deep_agent.backends.protocol import (
 )
 
 _NOT_A_DIRECTORY = (FileNotFoundError, NotADirectoryError, PermissionError)
-"""How a backend says that it has nothing to show at a path, where a route may be all that there is."""
+"""How a backend says that it has nothing to show at a path, where a route may be all that there
+is."""
 
 
 @dataclass(frozen=True)
 class _Mount:
-    """A backend and the prefix where it appears; the default backend's is empty: its paths stay as is."""
+    """A backend and the prefix where it appears.
+
+    The default backend's is empty: its paths stay as is.
+    """
 
     prefix: str
     backend: Backend
@@ -56,7 +61,9 @@ class CompositeBackend:
         """A mount table; ValueError when a prefix is not a normalised absolute path below `/`."""
         for prefix in routes:
             if prefix == "/" or posixpath.normpath("/" + prefix.lstrip("/")) != prefix:
-                raise ValueError(f"A route must be a normalised absolute path below /, not {prefix}.")
+                raise ValueError(
+                    f"A route must be a normalised absolute path below /, not {prefix}."
+                )
         self._default = default
         mounts = [_Mount(prefix, backend) for prefix, backend in routes.items()]
         self._mounts = sorted([*mounts, _Mount("", default)], key=lambda mount: -len(mount.prefix))
@@ -83,7 +90,9 @@ class CompositeBackend:
         except _NOT_A_DIRECTORY:
             if not routed:
                 raise
-        found = {entry.path: entry for entry in (_shown(mount, entry) for entry in entries)} | routed
+        found = {
+            entry.path: entry for entry in (_shown(mount, entry) for entry in entries)
+        } | routed
         return [found[name] for name in sorted(found)]
 
     async def read_bytes(self, path: str, max_bytes: int) -> bytes:
@@ -122,13 +131,21 @@ class CompositeBackend:
                     raise
                 continue
             entries += (
-                entry for entry in _all_shown(mount, walked.entries) if self._owner(entry.path) is mount
+                entry
+                for entry in _all_shown(mount, walked.entries)
+                if self._owner(entry.path) is mount
             )
             complete = complete and walked.complete
         return Walk(entries=tuple(sorted(entries, key=lambda entry: entry.path)), complete=complete)
 
     async def grep(
-        self, text: str, path: str, *, only: Sequence[str] | None, max_hits: int, timeout_seconds: float
+        self,
+        text: str,
+        path: str,
+        *,
+        only: Sequence[str] | None,
+        max_hits: int,
+        timeout_seconds: float,
     ) -> Hits:
         deadline = time.monotonic() + timeout_seconds
         hits: list[Hit] = []
@@ -158,7 +175,10 @@ class CompositeBackend:
         return [mount for mount in self._mounts if mount.prefix.startswith(path.rstrip("/") + "/")]
 
     def _is_fixed(self, path: str) -> bool:
-        """Whether the path is a route or leads to one: a directory that no tool may replace or remove."""
+        """Whether the path is a route or leads to one.
+
+        A directory that no tool may replace or remove.
+        """
         return any(mount.prefix == path for mount in self._mounts) or bool(self._routes_below(path))
 
     def _spanned(self, path: str) -> Iterator[tuple[_Mount, str]]:
@@ -199,7 +219,10 @@ class CompositeShell(CompositeBackend):
 
 
 def composite(default: Backend, routes: Mapping[str, Backend]) -> CompositeBackend:
-    """The backends as one, with a shell where the default backend has one; ValueError for a bad prefix."""
+    """The backends as one, with a shell where the default backend has one.
+
+    ValueError for a bad prefix.
+    """
     return (CompositeShell if isinstance(default, Shell) else CompositeBackend)(default, routes)
 
 

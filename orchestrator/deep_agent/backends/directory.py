@@ -1,7 +1,8 @@
 """Files in a directory of this machine, and nowhere else.
 
-Nothing leads out of the root: paths are resolved one name at a time on open directories (`jail.py`), so a
-link that is swapped in between two steps leads nowhere either. All work is done in threads.
+Nothing leads out of the root: paths are resolved one name at a time on open directories
+(`jail.py`), so a link that is swapped in between two steps leads nowhere either. All work is done
+in threads.
 """
 
 # ruff: noqa: D102 - the protocol says what each method means
@@ -40,7 +41,10 @@ class DirectoryBackend:
     """The files below `root`, seen by the agent below `mount`."""
 
     def __init__(self, root: Path, *, mount: str = "/workspace") -> None:
-        """A backend on an existing directory; ValueError when `mount` is not a normalised absolute path."""
+        """A backend on an existing directory.
+
+        ValueError when `mount` is not a normalised absolute path.
+        """
         if not mount.startswith("/") or posixpath.normpath(mount) != mount:
             raise ValueError(f"mount must be a normalised absolute path, not {mount}")
         self._jail = Jail(root)
@@ -71,7 +75,13 @@ class DirectoryBackend:
         return await asyncio.to_thread(self._walk, path, max_entries, deadline)
 
     async def grep(
-        self, text: str, path: str, *, only: Sequence[str] | None, max_hits: int, timeout_seconds: float
+        self,
+        text: str,
+        path: str,
+        *,
+        only: Sequence[str] | None,
+        max_hits: int,
+        timeout_seconds: float,
     ) -> Hits:
         deadline = time.monotonic() + timeout_seconds
         return await asyncio.to_thread(self._grep, text, path, only, max_hits, deadline)
@@ -145,7 +155,9 @@ class DirectoryBackend:
             entries.append(entry)
         return Walk(entries=_sorted(entries))
 
-    def _grep(self, text: str, path: str, only: Sequence[str] | None, max_hits: int, deadline: float) -> Hits:
+    def _grep(
+        self, text: str, path: str, only: Sequence[str] | None, max_hits: int, deadline: float
+    ) -> Hits:
         found: list[Hit] = []
         complete = True
         for name, data in self._searched(path, only):
@@ -165,7 +177,10 @@ class DirectoryBackend:
             only = [path]
         if only is not None:
             for name in only:
-                with suppress(OSError), self._jail.place(self._names(name), follow_last=False) as place:
+                with (
+                    suppress(OSError),
+                    self._jail.place(self._names(name), follow_last=False) as place,
+                ):
                     yield name, _read(place, MAX_SEARCHED_BYTES)
             return
         for entry, place in self._files(self._mount if self._above_mount(path) else path):
@@ -174,9 +189,14 @@ class DirectoryBackend:
                     yield entry.path, _read(place, MAX_SEARCHED_BYTES)
 
     def _files(self, path: str) -> Iterator[tuple[Entry, Place]]:
-        """Everything below a directory but directories, each with its open parent; links are not followed."""
+        """Everything below a directory but directories, each with its open parent.
+
+        Links are not followed.
+        """
         with self._jail.directory(self._names(path)) as top:
-            for relative, directories, names, descriptor in os.fwalk(".", dir_fd=top, follow_symlinks=False):
+            for relative, directories, names, descriptor in os.fwalk(
+                ".", dir_fd=top, follow_symlinks=False
+            ):
                 links = [name for name in directories if _is_link(name, descriptor)]
                 directories[:] = sorted(set(directories) - set(links) - {".git"})
                 if relative.count("/") >= MAX_DEPTH:
@@ -228,7 +248,10 @@ def _existing_mode(place: Place, *, create_only: bool) -> int | None:
 
 
 def _put(place: Place, data: bytes, *, mode: int | None, create_only: bool) -> None:
-    """Write beside the place and move into it: a reader sees the old file or the new one, never half."""
+    """Write beside the place and move into it.
+
+    A reader sees the old file or the new one, never half.
+    """
     draft = f".{uuid4().hex}.part"
     descriptor = os.open(draft, _CREATE, _NEW_FILE_MODE, dir_fd=place.directory)
     try:
@@ -238,7 +261,9 @@ def _put(place: Place, data: bytes, *, mode: int | None, create_only: bool) -> N
                 os.fchmod(descriptor, mode)
         ends: Any = {"src_dir_fd": place.directory, "dst_dir_fd": place.directory}
         if create_only:
-            os.link(draft, place.name, **ends)  # fails when anything is there, which a rename does not
+            os.link(
+                draft, place.name, **ends
+            )  # fails when anything is there, which a rename does not
         else:
             os.replace(draft, place.name, **ends)  # noqa: PTH105 - pathlib has no dir_fd
     finally:
@@ -247,7 +272,9 @@ def _put(place: Place, data: bytes, *, mode: int | None, create_only: bool) -> N
 
 
 def _entry(path: str, found: os.stat_result) -> Entry:
-    return Entry(path=path, kind=_kind(found.st_mode), size_bytes=found.st_size, modified_at=found.st_mtime)
+    return Entry(
+        path=path, kind=_kind(found.st_mode), size_bytes=found.st_size, modified_at=found.st_mtime
+    )
 
 
 def _kind(mode: int) -> EntryKind:

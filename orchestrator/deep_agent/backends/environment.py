@@ -36,13 +36,21 @@ class BackendEnvironment(BaseEnvironment):
         return Path(self._backend.search_root)
 
     async def execute(self, command: str, *, timeout: float | None = None) -> ExecutionResult:  # noqa: ASYNC109 - ADK's name
-        """See `BaseEnvironment.execute`; error output stands in `stdout`, in the order it was written."""
+        """See `BaseEnvironment.execute`.
+
+        Error output stands in `stdout`, in the order it was written.
+        """
         seconds = MAX_COMMAND_SECONDS if timeout is None else timeout
         ended = await self._backend.execute(command, seconds, MAX_OUTPUT_BYTES)
-        return ExecutionResult(exit_code=ended.exit_code, stdout=ended.output, timed_out=ended.timed_out)
+        return ExecutionResult(
+            exit_code=ended.exit_code, stdout=ended.output, timed_out=ended.timed_out
+        )
 
     async def read_file(self, path: Path) -> bytes:
-        """See `BaseEnvironment.read_file`; OSError for a larger file, which ADK would write back cut."""
+        """See `BaseEnvironment.read_file`.
+
+        OSError for a larger file, which ADK would write back cut.
+        """
         data = await self._backend.read_bytes(self._absolute(path), MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
             raise OSError(errno.EFBIG, f"larger than {MAX_FILE_BYTES} bytes", str(path))
@@ -54,7 +62,10 @@ class BackendEnvironment(BaseEnvironment):
         await self._backend.write_bytes(self._absolute(path), data)
 
     def _absolute(self, path: Path) -> str:
-        """The path as the backend takes it; PermissionError for one that file tools may not name."""
+        """The path as the backend takes it.
+
+        PermissionError for one that file tools may not name.
+        """
         try:
             return paths.checked(str(PurePosixPath(self._backend.search_root, path)))
         except ToolMistake as mistake:

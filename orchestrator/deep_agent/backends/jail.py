@@ -1,7 +1,7 @@
 """Resolving a path so that it cannot leave a directory: links, `..` and races included.
 
-Each name is opened relative to its open parent and never followed by the kernel; a link is read and its names
-are resolved in the same way. This is openat2's RESOLVE_BENEATH, which Python cannot call.
+Each name is opened relative to its open parent and never followed by the kernel; a link is read and
+its names are resolved in the same way. This is openat2's RESOLVE_BENEATH, which Python cannot call.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ class Jail:
     def place(
         self, names: Sequence[str], *, follow_last: bool, make_parents: bool = False
     ) -> Iterator[Place]:
-        """Where the last name is, its parents resolved; `follow_last` goes on through links there."""
+        """Where the last name is, its parents resolved.
+
+        `follow_last` goes on through links there.
+        """
         with ExitStack() as opened:
             yield _Resolution(self._root, opened, make_parents=make_parents).resolve(
                 names, follow_last=follow_last

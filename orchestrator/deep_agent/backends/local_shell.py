@@ -1,6 +1,7 @@
 """A directory of this machine with this machine's shell.
 
-The file tools stay in the directory; the shell is no sandbox: a command can do what this process's user can.
+The file tools stay in the directory; the shell is no sandbox: a command can do what this process's
+user can.
 """
 
 from __future__ import annotations

@@ -34,10 +34,13 @@ _FLAGS = wcglob.GLOBSTAR | wcglob.BRACE
 
 
 def matcher(pattern: str) -> Callable[[str, float], bool]:
-    """A test of paths relative to the searched directory; ToolMistake when the pattern cannot be used.
+    """A test of paths relative to the searched directory.
 
-    It takes the path and a deadline of `time.monotonic`, past which it raises TimeoutError. `*` stays within
-    one directory, `**` crosses them, names that start with a dot need a dot in the pattern.
+    ToolMistake when the pattern cannot be used.
+
+    It takes the path and a deadline of `time.monotonic`, past which it raises TimeoutError. `*`
+    stays within one directory, `**` crosses them, names that start with a dot need a dot in the
+    pattern.
     """
     if not pattern or len(pattern) > MAX_PATTERN_CHARACTERS or "\0" in pattern:
         raise ToolMistake(f"A glob pattern has 1 to {MAX_PATTERN_CHARACTERS} characters.")
@@ -59,10 +62,13 @@ def matcher(pattern: str) -> Callable[[str, float], bool]:
     return matches
 
 
-def select(entries: Iterable[Entry], pattern: str, base: str, *, deadline: float) -> tuple[list[Entry], bool]:
+def select(
+    entries: Iterable[Entry], pattern: str, base: str, *, deadline: float
+) -> tuple[list[Entry], bool]:
     """The entries that match, and whether all were looked at before the deadline (of `time.monotonic`).
 
-    A pattern that starts with `/` is matched against the whole path, any other against the path below `base`.
+    A pattern that starts with `/` is matched against the whole path, any other against the path
+    below `base`.
     """
     if pattern.startswith("/"):
         base, pattern = "/", pattern.lstrip("/")

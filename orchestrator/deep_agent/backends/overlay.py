@@ -1,7 +1,8 @@
 """Another backend's files with changes on top, which stay in memory until somebody commits them.
 
-So a sub-agent works on its parent's files and a failed one leaves nothing behind. What was there when a file
-was first changed is kept: `orchestrator.deep_agent.delegation.commit` brings both sides together, three ways.
+So a sub-agent works on its parent's files and a failed one leaves nothing behind. What was there
+when a file was first changed is kept: `orchestrator.deep_agent.delegation.commit` brings both sides
+together, three ways.
 """
 
 # ruff: noqa: D102 - the protocol says what each method means
@@ -23,7 +24,8 @@ from orchestrator.deep_agent.backends.protocol import Backend, Entry, Hit, Hits,
 from orchestrator.deep_agent.failures import ToolMistake
 
 MAX_STAGED_BYTES = 64 * 1024**2
-"""What one overlay may hold, both versions of each changed file: many run at once in one process's memory."""
+"""What one overlay may hold, both versions of each changed file: many run at once in one process's
+memory."""
 
 MAX_DELETED_FILES = 10_000
 """Files in a directory that is deleted: each is compared again at the commit."""
@@ -161,7 +163,9 @@ class OverlayBackend:
         walk = Walk(entries=())
         if self._shows_base(path):
             try:
-                walk = await self._base.walk(path, max_entries=max_entries, timeout_seconds=timeout_seconds)
+                walk = await self._base.walk(
+                    path, max_entries=max_entries, timeout_seconds=timeout_seconds
+                )
             except FileNotFoundError:
                 if not own:
                     raise
@@ -173,7 +177,13 @@ class OverlayBackend:
         return Walk(entries=tuple(entries[:max_entries]), complete=complete)
 
     async def grep(
-        self, text: str, path: str, *, only: Sequence[str] | None, max_hits: int, timeout_seconds: float
+        self,
+        text: str,
+        path: str,
+        *,
+        only: Sequence[str] | None,
+        max_hits: int,
+        timeout_seconds: float,
     ) -> Hits:
         await self.stat(path)
         found = Hits(hits=())
@@ -221,14 +231,17 @@ class OverlayBackend:
     async def _before(self, path: str) -> bytes | None:
         """What is in `base` now, to compare with at the commit.
 
-        An edit is made of what was read: when that is not what is there any more, the edit is refused.
+        An edit is made of what was read: when that is not what is there any more, the edit is
+        refused.
         """
         try:
             data = await self._base.read_bytes(path, _WHOLE)
         except FileNotFoundError:
             return None
         if self._shows_base(path) and self._seen.get(path, "") not in {"", await _version(data)}:
-            raise ToolMistake(f"{path} changed since you read it. Read it again before you edit it.")
+            raise ToolMistake(
+                f"{path} changed since you read it. Read it again before you edit it."
+            )
         return data
 
     async def _refuse_write(self, path: str, *, create_only: bool) -> None:
@@ -258,7 +271,9 @@ class OverlayBackend:
     async def _delete_directory(self, path: str) -> None:
         walk = await self.walk(path, max_entries=MAX_DELETED_FILES, timeout_seconds=DELETE_SECONDS)
         if not walk.complete:
-            raise ToolMistake(f"{path} holds more than {MAX_DELETED_FILES} files. Delete parts of it.")
+            raise ToolMistake(
+                f"{path} holds more than {MAX_DELETED_FILES} files. Delete parts of it."
+            )
         for entry in walk.entries:
             with suppress(OSError):  # a link that leads nowhere stays, and so does its directory
                 await self._delete_file(entry.path)
@@ -275,7 +290,9 @@ class OverlayBackend:
 
 
 def _entry(file: StagedFile) -> Entry:
-    return Entry(path=file.path, kind="file", size_bytes=len(file.after or b""), modified_at=file.changed_at)
+    return Entry(
+        path=file.path, kind="file", size_bytes=len(file.after or b""), modified_at=file.changed_at
+    )
 
 
 def _is_git(path: str, base: str) -> bool:

@@ -14,14 +14,17 @@ MAX_NAME_BYTES = 255
 """NAME_MAX of every common file system."""
 
 MAX_DEPTH = 200
-"""Directories in each other: each takes a descriptor or a stack frame while it is walked, and no source is so
-deep."""
+"""Directories in each other: each takes a descriptor or a stack frame while it is walked, and no
+source is so deep."""
 
 _DRIVE = re.compile(r"^[A-Za-z]:")
 
 
 def checked(path: str) -> str:
-    """The normalised absolute path; ToolMistake, in S2's words, for one that a tool does not take."""
+    """The normalised absolute path.
+
+    ToolMistake, in S2's words, for one that a tool does not take.
+    """
     if not path.strip():
         raise ToolMistake("The path is empty. Give an absolute path that starts with '/'.")
     if "\0" in path or len(path) >= MAX_PATH_CHARACTERS:

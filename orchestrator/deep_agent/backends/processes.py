@@ -1,4 +1,6 @@
-"""Commands as processes of this machine (Linux): started, listened to, timed, killed with all they started.
+"""Commands as processes of this machine (Linux).
+
+Started, listened to, timed, killed with all they started.
 
 No thread waits for a command and no output is held beyond its cap.
 """
@@ -29,7 +31,8 @@ ABANDONED_GRACE_SECONDS = 0.3
 """The same where nobody waits for the command any more: its caller is in a hurry."""
 
 DRAIN_SECONDS = 0.075
-"""How long an ended command's output is still awaited when a process that it left behind holds the pipe."""
+"""How long an ended command's output is still awaited when a process that it left behind holds the
+pipe."""
 
 GIVE_UP_SECONDS = 5.0
 """How long after the kill a command is reported although the kernel has not let go of it."""
@@ -52,8 +55,8 @@ class Launch:
     stdin: bytes = b""
     merge_stderr: bool = True
     link: socket.socket | None = None
-    """Takes the place of standard input and output, and is closed here once it has been passed on. When such
-    a command ends, what it left running is killed."""
+    """Takes the place of standard input and output, and is closed here once it has been passed on.
+    When such a command ends, what it left running is killed."""
     marker: str = field(default_factory=lambda: uuid4().hex)
 
 
@@ -175,7 +178,10 @@ class RunningCommand:
             await asyncio.sleep(0.02)
 
     async def drain(self) -> None:
-        """Await the rest of the output, shortly: a process that was left behind may hold it open."""
+        """Await the rest of the output, shortly.
+
+        A process that was left behind may hold it open.
+        """
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.silent.wait(), DRAIN_SECONDS)
 
@@ -193,8 +199,9 @@ class RunningCommand:
 def _let_go(pipe: Pipe) -> None:
     """Listen to a pipe no more.
 
-    The loop forgets it before it is closed. A closed one would go on to report events while a process that is
-    just being started has a copy, and by then its number may be that of another command's pipe.
+    The loop forgets it before it is closed. A closed one would go on to report events while a
+    process that is just being started has a copy, and by then its number may be that of another
+    command's pipe.
     """
     asyncio.get_running_loop().remove_reader(pipe.descriptor)
     pipe.close()
@@ -266,11 +273,15 @@ async def run(launch: Launch, on_output: OutputSink | None = None) -> Ended:
     )
 
 
-async def _exits(current: RunningCommand, pumping: asyncio.Task[None], timeout_seconds: float) -> bool:
+async def _exits(
+    current: RunningCommand, pumping: asyncio.Task[None], timeout_seconds: float
+) -> bool:
     """Whether the command ends in time; a sink that fails raises."""
     waiting = asyncio.create_task(current.exited.wait())
     try:
-        await asyncio.wait({waiting, pumping}, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            {waiting, pumping}, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED
+        )
         if pumping.done():
             pumping.result()
     finally:

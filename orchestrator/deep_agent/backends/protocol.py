@@ -1,12 +1,13 @@
 """The seam between the file tools and the place where files are.
 
 A backend stores bytes under normalised absolute paths and knows nothing of lines, globs, limits or
-messages: those are `orchestrator.deep_agent.tools.files`, once for all backends. What is wrong with a path is
-an `OSError` of the fitting class (`FileNotFoundError`, `FileExistsError`, `IsADirectoryError`,
-`NotADirectoryError`, `PermissionError`); anything else that a backend raises is a failure of the backend,
-not of the agent.
+messages: those are `orchestrator.deep_agent.tools.files`, once for all backends. What is wrong with
+a path is an `OSError` of the fitting class (`FileNotFoundError`, `FileExistsError`,
+`IsADirectoryError`, `NotADirectoryError`, `PermissionError`); anything else that a backend raises
+is a failure of the backend, not of the agent.
 
-A new backend is finished when it passes `tests/contract` as one of the backends in its `conftest.py`.
+A new backend is finished when it passes `tests/contract` as one of the backends in its
+`conftest.py`.
 """
 
 from __future__ import annotations
@@ -76,7 +77,10 @@ class Backend(Protocol):
 
     @property
     def search_root(self) -> str:
-        """The directory that glob and grep search when they are asked for `/`: the agent's own files."""
+        """The directory that glob and grep search when they are asked for `/`.
+
+        The agent's own files.
+        """
         ...
 
     async def stat(self, path: str) -> Entry:
@@ -92,7 +96,9 @@ class Backend(Protocol):
         ...
 
     async def write_bytes(self, path: str, data: bytes, *, create_only: bool = False) -> None:
-        """Put a whole file in place atomically, making its directories; an existing file keeps its mode.
+        """Put a whole file in place atomically, making its directories.
+
+        An existing file keeps its mode.
 
         `create_only` raises FileExistsError, atomically, when anything is at the path.
         """
@@ -107,11 +113,18 @@ class Backend(Protocol):
         ...
 
     async def grep(
-        self, text: str, path: str, *, only: Sequence[str] | None, max_hits: int, timeout_seconds: float
+        self,
+        text: str,
+        path: str,
+        *,
+        only: Sequence[str] | None,
+        max_hits: int,
+        timeout_seconds: float,
     ) -> Hits:
         """Lines that contain `text` literally, in a file, below a directory, or in the files of `only`.
 
-        Binary files (a NUL in the first 8 KiB) and `.git` directories are left out; links are not followed.
+        Binary files (a NUL in the first 8 KiB) and `.git` directories are left out; links are not
+        followed.
         """
         ...
 
@@ -127,7 +140,9 @@ class Shell(Protocol):
         max_output_bytes: int,
         on_output: OutputSink | None = None,
     ) -> Execution:
-        """Run a shell command to its end; when its time is over or the caller is cancelled, kill all of it.
+        """Run a shell command to its end.
+
+        When its time is over or the caller is cancelled, kill all of it.
 
         `on_output` is given the output while it runs; what it raises ends the command and the call.
         """

@@ -37,10 +37,18 @@ class ReadOnlyBackend:
         raise PermissionError(path)
 
     async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walk:
-        return await self._backend.walk(path, max_entries=max_entries, timeout_seconds=timeout_seconds)
+        return await self._backend.walk(
+            path, max_entries=max_entries, timeout_seconds=timeout_seconds
+        )
 
     async def grep(
-        self, text: str, path: str, *, only: Sequence[str] | None, max_hits: int, timeout_seconds: float
+        self,
+        text: str,
+        path: str,
+        *,
+        only: Sequence[str] | None,
+        max_hits: int,
+        timeout_seconds: float,
     ) -> Hits:
         return await self._backend.grep(
             text, path, only=only, max_hits=max_hits, timeout_seconds=timeout_seconds

@@ -1,8 +1,8 @@
 """Files in an ADK session's state: they live as long as the session and travel with it.
 
-Each file has a key of its own, so that parallel calls that write different files never overwrite one
-another, and a write costs the size of its file and not of all files. Files in S0's one `files` dictionary
-are read too.
+Each file has a key of its own, so that parallel calls that write different files never overwrite
+one another, and a write costs the size of its file and not of all files. Files in S0's one `files`
+dictionary are read too.
 """
 
 # ruff: noqa: D102 - the protocol says what each method means
@@ -23,7 +23,10 @@ LEGACY_KEY = "files"
 
 
 class SessionState(Protocol):
-    """What a backend needs of ADK's `State`; a plain dictionary will not do for lack of `to_dict`."""
+    """What a backend needs of ADK's `State`.
+
+    A plain dictionary will not do for lack of `to_dict`.
+    """
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of a key."""
@@ -50,7 +53,10 @@ class StateBackend:
     """Files in a session's state. A directory exists while a file is in it."""
 
     def __init__(self, state: SessionState, *, search_root: str = "/") -> None:
-        """The files of a state; `search_root`, a normalised absolute path, is where the agent's own begin."""
+        """The files of a state.
+
+        `search_root`, a normalised absolute path, is where the agent's own begin.
+        """
         self._state = state
         self._search_root = search_root
 
@@ -79,7 +85,9 @@ class StateBackend:
             if name.startswith(below):
                 head, _, rest = name[len(below) :].partition("/")
                 child = below + head
-                entries[child] = Entry(path=child, kind="directory") if rest else _entry(child, record)
+                entries[child] = (
+                    Entry(path=child, kind="directory") if rest else _entry(child, record)
+                )
         return [entries[child] for child in sorted(entries)]
 
     async def read_bytes(self, path: str, max_bytes: int) -> bytes:
@@ -103,7 +111,8 @@ class StateBackend:
         await self.stat(path)
         for name, _ in list(self._files()):
             if name == path or name.startswith(path.rstrip("/") + "/"):
-                # ADK's state cannot forget a key; an empty value stands for "no file here any more".
+                # ADK's state cannot forget a key; an empty value stands for "no file here any
+                # more".
                 self._state[KEY_PREFIX + name] = None
 
     async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walk:
@@ -119,7 +128,13 @@ class StateBackend:
         return Walk(entries=tuple(entries[:max_entries]), complete=len(entries) <= max_entries)
 
     async def grep(
-        self, text: str, path: str, *, only: Sequence[str] | None, max_hits: int, timeout_seconds: float
+        self,
+        text: str,
+        path: str,
+        *,
+        only: Sequence[str] | None,
+        max_hits: int,
+        timeout_seconds: float,
     ) -> Hits:
         deadline = time.monotonic() + timeout_seconds
         found: list[Hit] = []
@@ -183,7 +198,9 @@ def _content(record: dict[str, Any]) -> bytes:
     content = record.get("content", "")
     if isinstance(content, list):
         content = "\n".join(content)
-    return base64.b64decode(content) if record.get("encoding") == "base64" else str(content).encode()
+    return (
+        base64.b64decode(content) if record.get("encoding") == "base64" else str(content).encode()
+    )
 
 
 def _entry(path: str, record: dict[str, Any]) -> Entry:

@@ -1,1 +1,4 @@
-"""What a model is shown of a long conversation: summaries, shortened arguments, results kept in files."""
+"""What a model is shown of a long conversation.
+
+Summaries, shortened arguments, results kept in files.
+"""

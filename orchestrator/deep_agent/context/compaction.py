@@ -1,7 +1,8 @@
 """The messages that an agent's model is shown, and where they may be cut for a summary.
 
-ADK shows, in place of all messages within the time range of a compaction event, the summary that the event
-holds. So a cut is safe where no call is open, and where all that is before it is older than all after it.
+ADK shows, in place of all messages within the time range of a compaction event, the summary that
+the event holds. So a cut is safe where no call is open, and where all that is before it is older
+than all after it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ TIMESTAMP_STEP_SECONDS = 1e-6
 """The finest step that every session store keeps."""
 
 FROM_THE_BEGINNING = 0.0
-"""Where each summary's range starts: it stands for all before its cut, and supersedes the one before."""
+"""Where each summary's range starts: it stands for all before its cut, and supersedes the one
+before."""
 
 
 MODEL_CALLS = "model_calls"
@@ -38,8 +40,8 @@ MODEL_CALLS = "model_calls"
 def put_in_order(events: Sequence[Event]) -> None:
     """Make the events' times strictly increasing, in place.
 
-    They are not where two hosts' clocks differ or one is set back, and a message that seems older than the
-    newest summary would not be shown. The same events always get the same times.
+    They are not where two hosts' clocks differ or one is set back, and a message that seems older
+    than the newest summary would not be shown. The same events always get the same times.
     """
     last = FROM_THE_BEGINNING
     for event in events:
@@ -83,20 +85,25 @@ class Conversation:
     def safe_cut(self, wanted: int) -> int:
         """The last place at or before the wanted one where no call is open; 0 when there is none.
 
-        A call that waits for its result, or for a person's approval, is open; so what belongs together stays
-        together.
+        A call that waits for its result, or for a person's approval, is open; so what belongs
+        together stays together.
         """
-        return len(_longest_self_contained_prefix([*self.messages[:wanted]], all_events=[*self.messages]))
+        return len(
+            _longest_self_contained_prefix([*self.messages[:wanted]], all_events=[*self.messages])
+        )
 
 
 def conversation_of(context: InvocationContext, *, shown_only: bool = False) -> Conversation:
     """The messages that ADK makes the contents of the next request from.
 
-    With `shown_only` those that a summary replaced are left out, which is quicker in a long session.
+    With `shown_only` those that a summary replaced are left out, which is quicker in a long
+    session.
     """
     events = _apply_rewinds(context.session.events)
     summary = next((event for event in reversed(events) if _is_summary(event, context)), None)
-    end = summary.actions.compaction.end_timestamp if summary and summary.actions.compaction else 0.0
+    end = (
+        summary.actions.compaction.end_timestamp if summary and summary.actions.compaction else 0.0
+    )
     if shown_only:
         events = [event for event in events if event.timestamp > end]
     call_ids = _collect_function_call_ids(events)
@@ -125,7 +132,10 @@ def _is_seen(event: Event, context: InvocationContext) -> bool:
 
 
 def tail_start(messages: Sequence[Event], *, keep_messages: int | None, keep_tokens: int) -> int:
-    """Where the newest messages begin that fit into so many, or into so many tokens; the last always does."""
+    """Where the newest messages begin that fit into so many, or into so many tokens.
+
+    The last always does.
+    """
     if keep_messages is not None:
         return max(len(messages) - max(keep_messages, 1), 0)
     left = keep_tokens
@@ -168,5 +178,8 @@ def compaction_event(
 
 
 def summary_calls(event: Event) -> int:
-    """How many model calls an event stands for that a summary was made with; 0 for any other event."""
+    """How many model calls an event stands for that a summary was made with.
+
+    0 for any other event.
+    """
     return int((event.custom_metadata or {}).get(MODEL_CALLS, 0)) if event.actions.compaction else 0

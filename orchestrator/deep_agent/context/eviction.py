@@ -1,4 +1,7 @@
-"""A tool's result that is too long for the conversation goes into a file; the model gets a preview."""
+"""A tool's result that is too long for the conversation goes into a file.
+
+The model gets a preview.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +40,15 @@ PREVIEW_LINE_CHARACTERS = 90
 """So a preview is below 2,000 tokens even in a script with a token for each character."""
 
 MAX_KEPT_BYTES = 50 * 1024**2
-"""Of one agent, in its session: five files of the largest size. They are in a worker's memory as long as the
-agent runs, and most are read once, soon."""
+"""Of one agent, in its session: five files of the largest size. They are in a worker's memory as
+long as the agent runs, and most are read once, soon."""
 
 MAX_NAME_CHARACTERS = 100
 """Of a call's id in a path; providers' ids are shorter."""
 
 BOUNDED = frozenset({"ls", "read_file", "write_file", "edit_file", "delete_file", "glob", "grep"})
-"""These keep to the same limit by themselves and say how to go on: what is in a file needs no other file."""
+"""These keep to the same limit by themselves and say how to go on: what is in a file needs no other
+file."""
 
 
 class Eviction(Part):
@@ -94,7 +98,9 @@ def preview(text: str) -> str:
     if left_out <= 0:
         return "\n".join(map(_short, lines))
     head, tail = lines[:PREVIEW_LINES], lines[-PREVIEW_LINES:]
-    return "\n".join([*map(_short, head), f"... [{left_out} lines left out] ...", *map(_short, tail)])
+    return "\n".join(
+        [*map(_short, head), f"... [{left_out} lines left out] ...", *map(_short, tail)]
+    )
 
 
 def _short(line: str) -> str:
@@ -136,7 +142,9 @@ async def _saved(backend: Backend, call_id: str, data: bytes) -> str:
 
 async def _kept(backend: Backend) -> Sequence[Entry]:
     try:
-        walk = await backend.walk(LARGE_TOOL_RESULTS, max_entries=MAX_WALKED_FILES, timeout_seconds=1)
+        walk = await backend.walk(
+            LARGE_TOOL_RESULTS, max_entries=MAX_WALKED_FILES, timeout_seconds=1
+        )
     except FileNotFoundError:
         return ()
     return walk.entries

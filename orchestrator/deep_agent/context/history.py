@@ -1,6 +1,7 @@
 """The whole history of a conversation as files: one part for each summary, together complete.
 
-They are in the session's state, so that they survive a crash and never appear in a workspace's changes.
+They are in the session's state, so that they survive a crash and never appear in a workspace's
+changes.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ def _role(event: Event) -> str:
     return "model" if event.content and event.content.role == "model" else "tools"
 
 
-def _block(title: str, of: types.FunctionCall | types.FunctionResponse, values: Mapping[str, Any]) -> str:
+def _block(
+    title: str, of: types.FunctionCall | types.FunctionResponse, values: Mapping[str, Any]
+) -> str:
     text = readable({name: _without_media(value) for name, value in values.items()})
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return f"### {title} {of.name} ({of.id})\n\n{fence}\n{text}\n{fence}"

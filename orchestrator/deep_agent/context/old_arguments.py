@@ -1,8 +1,8 @@
 """Long arguments of old calls, shown shortened: what was written to a file long ago is in the file.
 
-Only requests are changed, never the session. Which calls are old is decided once between two summaries, at
-the first reply after which the conversation has grown so far: so the requests keep their beginnings, which
-providers cache.
+Only requests are changed, never the session. Which calls are old is decided once between two
+summaries, at the first reply after which the conversation has grown so far: so the requests keep
+their beginnings, which providers cache.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ def old_calls(
 
 
 def shorten(contents: Sequence[types.Content], calls: int) -> None:
-    """Shorten the arguments of the first so many calls; the parts are replaced, their values are shared."""
+    """Shorten the arguments of the first so many calls.
+
+    The parts are replaced, their values are shared.
+    """
     left = calls
     for content in contents:
         for index, part in enumerate(content.parts or []):
@@ -63,7 +66,9 @@ def _reached(conversation: Conversation, agent_name: str, limit: int) -> int | N
     size = tokens_in(conversation.summary_content)
     for index, event in enumerate(conversation.shown):
         size += tokens_in(event.content)
-        if event.timestamp > summarized_at:  # a count from before the summary is of a longer conversation
+        if (
+            event.timestamp > summarized_at
+        ):  # a count from before the summary is of a longer conversation
             size = reported_tokens(event, agent_name) or size
         if size >= limit:
             return index

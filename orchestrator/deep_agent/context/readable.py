@@ -1,4 +1,6 @@
-"""Values of tools as text to be read in pages: texts with their own lines, JSON laid out, long lines wrapped.
+"""Values of tools as text to be read in pages.
+
+Texts with their own lines, JSON laid out, long lines wrapped.
 
 Nothing is left out; only line breaks and JSON's indentation are added.
 """
@@ -10,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 LINE_CHARACTERS = 2_000
-"""Longer lines are wrapped: read_file and grep show whole lines, and one line must leave room for others."""
+"""Longer lines are wrapped: read_file and grep show whole lines, and one line must leave room for
+others."""
 
 WORD_CHARACTERS = 100
 """A line is wrapped after a space if there is one so near to its end."""

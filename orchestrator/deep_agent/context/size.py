@@ -1,4 +1,7 @@
-"""How much of a model's context something takes: counted by its service where it was, else estimated."""
+"""How much of a model's context something takes.
+
+Counted by its service where it was, else estimated.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ CHARACTERS_PER_TOKEN = 4
 """The usual rule of thumb for English and code."""
 
 MEDIA_TOKENS = 1_000
-"""An image, by the providers' own rules of thumb; its base64 would be counted a thousand times too high."""
+"""An image, by the providers' own rules of thumb; its base64 would be counted a thousand times too
+high."""
 
 
 def tokens_in(content: types.Content | None) -> int:
@@ -42,7 +46,10 @@ def reported_tokens(event: Event, agent_name: str) -> int | None:
 
 
 def counted_tokens(events: Sequence[Event], agent_name: str, scope: str | None) -> int | None:
-    """The last count since the newest summary, with an estimate of what came after; None without a count."""
+    """The last count since the newest summary, with an estimate of what came after.
+
+    None without a count.
+    """
     added = 0
     for event in reversed(events):
         if event.isolation_scope != scope:
@@ -55,7 +62,9 @@ def counted_tokens(events: Sequence[Event], agent_name: str, scope: str | None) 
     return None
 
 
-def counts_since_summary(events: Sequence[Event], agent_name: str, scope: str | None) -> Iterator[int]:
+def counts_since_summary(
+    events: Sequence[Event], agent_name: str, scope: str | None
+) -> Iterator[int]:
     """What the service counted since the newest summary, newest first."""
     for event in reversed(events):
         if event.isolation_scope != scope:
@@ -81,7 +90,9 @@ def messages_since_summary(events: Sequence[Event], scope: str | None) -> int:
 async def standing_tokens(context: InvocationContext, request: LlmRequest) -> int:
     """An estimate of the system instruction and the tools' declarations, which are in every request."""
     agent = context.agent
-    tools = await agent.canonical_tools(ReadonlyContext(context)) if isinstance(agent, LlmAgent) else []
+    tools = (
+        await agent.canonical_tools(ReadonlyContext(context)) if isinstance(agent, LlmAgent) else []
+    )
     declared = [tool._get_declaration() for tool in tools]  # noqa: SLF001 - ADK's name for overriding
     texts = [found.model_dump_json(exclude_none=True) for found in declared if found]
     texts.append(str(request.config.system_instruction or ""))
@@ -109,7 +120,9 @@ def _part_characters(part: types.Part) -> int:
     if part.function_call:
         size += len(part.function_call.name or "") + characters(part.function_call.args or {})
     if part.function_response:
-        size += len(part.function_response.name or "") + characters(part.function_response.response or {})
+        size += len(part.function_response.name or "") + characters(
+            part.function_response.response or {}
+        )
     if part.inline_data or part.file_data:
         size += MEDIA_TOKENS * CHARACTERS_PER_TOKEN
     return size

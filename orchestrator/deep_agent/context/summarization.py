@@ -1,7 +1,7 @@
 """A conversation that grows too long for its model: the older part of it is replaced by a summary.
 
-The summary is one event of the session, made once, from which any process goes on; the messages themselves
-stay in the session's log, and in files that the agent can read.
+The summary is one event of the session, made once, from which any process goes on; the messages
+themselves stay in the session's log, and in files that the agent can read.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ class SummarizationConfig:
         """ValueError for sizes that cannot be."""
         for name, (kind, amount) in (("trigger", self.trigger), ("keep", self.keep)):
             if kind not in {"fraction", "tokens", "messages"}:
-                raise ValueError(f"summarization: {name} is by fraction, tokens or messages, not by {kind}.")
+                raise ValueError(
+                    f"summarization: {name} is by fraction, tokens or messages, not by {kind}."
+                )
             if amount <= 0 or (kind == "fraction" and amount > 1):
                 raise ValueError(f"summarization: {name} cannot be {kind} {amount:g}.")
         if self.trigger[0] == self.keep[0] and self.keep[1] >= self.trigger[1]:
@@ -108,7 +110,9 @@ class SummarizationConfig:
 class Summarization(Part):
     """Sums up one agent's conversation when it is time, and lets the agent ask for it."""
 
-    def __init__(self, config: SummarizationConfig, model: BaseLlm, summarizer: BaseLlm | None) -> None:
+    def __init__(
+        self, config: SummarizationConfig, model: BaseLlm, summarizer: BaseLlm | None
+    ) -> None:
         """`summarizer` is None for the agent's own model."""
         self._config = config
         window = config.window_tokens or context_window(model.model) or DEFAULT_WINDOW_TOKENS
@@ -147,7 +151,10 @@ class Summarization(Part):
     async def on_model_error(
         self, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception
     ) -> LlmResponse | None:
-        """Go on once with a summary when the request was too long; what is too long after it ends the run."""
+        """Go on once with a summary when the request was too long.
+
+        What is too long after it ends the run.
+        """
         del llm_request
         if not isinstance(error, ModelContextExceeded):
             return None
@@ -196,7 +203,9 @@ class Summarization(Part):
                 return
         await self._compact(context, conversation, cut)
 
-    async def _compact(self, context: InvocationContext, conversation: Conversation, cut: int) -> None:
+    async def _compact(
+        self, context: InvocationContext, conversation: Conversation, cut: int
+    ) -> None:
         replaced = conversation.messages[conversation.shown_from : cut]
         session, calls = context.session, SideCalls(budget_of(context))
         number = 1 + sum(event.actions.compaction is not None for event in session.events)
@@ -221,7 +230,9 @@ class Summarization(Part):
             conversation,
             cut,
             content=content,
-            state_delta=await history.written(session.state, history.part_path(session.id, number), document),
+            state_delta=await history.written(
+                session.state, history.part_path(session.id, number), document
+            ),
             usage=calls.usage,
             model_calls=calls.count,
             model_version=calls.model_version,
@@ -297,9 +308,13 @@ def _last_calls(events: Sequence[Event]) -> tuple[set[str], bool]:
     for event in reversed(events):
         is_summed_up = is_summed_up or event.actions.compaction is not None
         responses = event.get_function_responses()
-        refused |= {found.id for found in responses if (found.response or {}).get("status") == "error"}
+        refused |= {
+            found.id for found in responses if (found.response or {}).get("status") == "error"
+        }
         if event.content and not responses:
             calls = event.get_function_calls()
-            names = {str(call.name) for call in calls if call.name == TOO_LONG or call.id not in refused}
+            names = {
+                str(call.name) for call in calls if call.name == TOO_LONG or call.id not in refused
+            }
             return names, is_summed_up
     return set(), is_summed_up

@@ -19,10 +19,12 @@ from orchestrator.deep_agent.guards.budget import Budget, ModelUsage, tokens_of
 log = structlog.get_logger(__name__)
 
 INPUT_SHARE = 0.8
-"""Of the summarizer's window, the messages that it is given at once; the rest is for prompt and reply."""
+"""Of the summarizer's window, the messages that it is given at once; the rest is for prompt and
+reply."""
 
 MAX_TRIES = 4
-"""Each with half as much at once, where it was too long: the window may be smaller than is known."""
+"""Each with half as much at once, where it was too long: the window may be smaller than is
+known."""
 
 MIN_INPUT_CHARACTERS = 2_000
 """A smaller piece would be all prompt and no messages."""
@@ -110,7 +112,10 @@ class Summarizer:
     async def _folded(
         self, entries: Sequence[str], task: str, earlier: str, calls: SideCalls, room: int
     ) -> str:
-        """Piece by piece, each on top of the summary of those before it: so nothing is left unread."""
+        """Piece by piece, each on top of the summary of those before it.
+
+        So nothing is left unread.
+        """
         for piece in _pieces(entries, room):
             earlier = await self._asked(_prompt(piece, shortened(task, room // 4), earlier), calls)
         return earlier
@@ -130,7 +135,10 @@ class Summarizer:
 
 
 def without_model(entries: Sequence[str], earlier: str, most: int) -> str:
-    """What the summary is when no model wrote one: the earlier one and the last messages, half and half."""
+    """What the summary is when no model wrote one.
+
+    The earlier one and the last messages, half and half.
+    """
     of_each = min(LAST_ENTRY_CHARACTERS, most // 2 // LAST_ENTRIES)
     last = [shortened(entry.strip(), of_each) for entry in entries[-LAST_ENTRIES:]]
     before = [shortened(earlier, most // 2)] if earlier else []

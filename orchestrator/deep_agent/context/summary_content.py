@@ -17,7 +17,8 @@ MAX_TASK_CHARACTERS = 40_000
 """10,000 tokens: a task is repeated in full unless it carries whole documents."""
 
 MAX_SUMMARY_CHARACTERS = 24_000
-"""6,000 tokens: three times what is asked for. A model that runs on must not fill the room just made."""
+"""6,000 tokens: three times what is asked for. A model that runs on must not fill the room just
+made."""
 
 MAX_WINDOW_SHARE = 0.1
 """Of the model's window, the most that the task takes, and the most that the summary takes."""
@@ -144,7 +145,11 @@ def _changed_files(messages: Sequence[Event]) -> str:
     for event in messages:
         for call in event.get_function_calls():
             path = (call.args or {}).get("file_path")
-            if call.name in FILE_CHANGES and path and results.get(call.id, {}).get("status") == "success":
+            if (
+                call.name in FILE_CHANGES
+                and path
+                and results.get(call.id, {}).get("status") == "success"
+            ):
                 changed.pop(path, None)  # the last change of a file counts
                 changed[path] = FILE_CHANGES[call.name]
     lines = [f"- {path} ({change})" for path, change in reversed(changed.items())]
@@ -155,5 +160,7 @@ def _changed_files(messages: Sequence[Event]) -> str:
 
 def _plan(state: dict[str, Any]) -> str:
     todos = state.get(TODOS) or []
-    lines = [f"- [{todo['status']}] {shortened(todo['content'], MAX_TODO_CHARACTERS)}" for todo in todos]
+    lines = [
+        f"- [{todo['status']}] {shortened(todo['content'], MAX_TODO_CHARACTERS)}" for todo in todos
+    ]
     return "\n".join([prompts.PLAN_NOW, *lines]) if lines else ""

@@ -1,4 +1,7 @@
-"""One run of a sub-agent in this process: a session of its own, from which only the end comes back."""
+"""One run of a sub-agent in this process.
+
+A session of its own, from which only the end comes back.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +33,13 @@ Emit = Callable[[Event], None]
 class ChildRun:
     """A sub-agent's run, from its task or from where it had stopped to ask.
 
-    The parent's plugins watch it too, so its budget is theirs; nothing else of the parent reaches it.
+    The parent's plugins watch it too, so its budget is theirs; nothing else of the parent reaches
+    it.
     """
 
-    def __init__(self, agent: LlmAgent, parent: InvocationContext, past: Sequence[JsonValue] = ()) -> None:
+    def __init__(
+        self, agent: LlmAgent, parent: InvocationContext, past: Sequence[JsonValue] = ()
+    ) -> None:
         self._agent = agent
         self._parent = parent
         self.events = [Event.model_validate(event) for event in past]
@@ -60,12 +66,16 @@ class ChildRun:
                 async for event in stream:
                     if not event.partial:
                         emit(event)
-        stored = await sessions.get_session(app_name=APP_NAME, user_id=USER_ID, session_id=session.id)
+        stored = await sessions.get_session(
+            app_name=APP_NAME, user_id=USER_ID, session_id=session.id
+        )
         self.events = stored.events if stored else []
 
     def _app(self) -> App:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=r"\[EXPERIMENTAL\]")  # known, and pinned by our tests
+            warnings.filterwarnings(
+                "ignore", message=r"\[EXPERIMENTAL\]"
+            )  # known, and pinned by our tests
             resumability = ResumabilityConfig(is_resumable=True)
         return App(
             name=APP_NAME,
@@ -99,7 +109,9 @@ class ChildRun:
         return [event.model_dump(mode="json", exclude_none=True) for event in self.events]
 
     def _last_reply(self) -> Event | None:
-        replies = (event for event in reversed(self.events) if event.error_code or _text(event).strip())
+        replies = (
+            event for event in reversed(self.events) if event.error_code or _text(event).strip()
+        )
         return next(replies, None)
 
 
@@ -112,13 +124,19 @@ def task_message(description: str, context: str) -> types.Content:
 def answers_message(answers: Mapping[str, JsonValue]) -> types.Content:
     """A person's answers to a child's questions, by the ids of the questions, as ADK takes them."""
     responses = [
-        types.FunctionResponse(id=asked, name=REQUEST_CONFIRMATION_FUNCTION_CALL_NAME, response=answer)
+        types.FunctionResponse(
+            id=asked, name=REQUEST_CONFIRMATION_FUNCTION_CALL_NAME, response=answer
+        )
         for asked, answer in answers.items()
     ]
-    return types.Content(role="user", parts=[types.Part(function_response=answer) for answer in responses])
+    return types.Content(
+        role="user", parts=[types.Part(function_response=answer) for answer in responses]
+    )
 
 
 def _text(event: Event) -> str:
     if event.content is None or event.content.role != "model":
         return ""
-    return "".join(part.text for part in event.content.parts or [] if part.text and not part.thought)
+    return "".join(
+        part.text for part in event.content.parts or [] if part.text and not part.thought
+    )

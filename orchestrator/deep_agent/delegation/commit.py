@@ -1,7 +1,8 @@
 """Putting a sub-agent's staged changes into its parent's files, three ways.
 
-The three sides are the file as the sub-agent found it, as it left it, and as it is now. Nothing that somebody
-changed meanwhile is ever overwritten: such a file stays as it is, and the parent is told what was not put in.
+The three sides are the file as the sub-agent found it, as it left it, and as it is now. Nothing
+that somebody changed meanwhile is ever overwritten: such a file stays as it is, and the parent is
+told what was not put in.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ async def commit(overlay: OverlayBackend, base: Backend, lock: PathLock) -> Comm
             done.conflicts.append(FileConflict(file.path, str(collision), diff))
         except (OSError, GitFailed) as error:
             reason = f"It could not be written ({type(error).__name__})."
-            done.conflicts.append(FileConflict(file.path, reason, await asyncio.to_thread(_diff, file)))
+            done.conflicts.append(
+                FileConflict(file.path, reason, await asyncio.to_thread(_diff, file))
+            )
     for directory in overlay.removed_directories:
         with suppress(OSError):
             await _remove_if_empty(base, directory)
@@ -113,7 +116,8 @@ def _diff(file: StagedFile) -> str:
     if not is_text(file.before or b"") or not is_text(file.after or b""):
         return "(not text)"
     before, after = (
-        (side or b"").decode(errors="replace").splitlines(keepends=True) for side in (file.before, file.after)
+        (side or b"").decode(errors="replace").splitlines(keepends=True)
+        for side in (file.before, file.after)
     )
     diff = "".join(difflib.unified_diff(before, after, f"a{file.path}", f"b{file.path}"))
     return diff if len(diff) <= MAX_DIFF_CHARACTERS else diff[:MAX_DIFF_CHARACTERS] + "\n(cut)"

@@ -1,8 +1,10 @@
-"""Delegated calls whose results come later: the run ends, and goes on in another process with the results.
+"""Delegated calls whose results come later.
 
-Such a call answers `later`. The model is not asked while that stands; who runs the agent puts an event with
-the results (`results_event`) after it and goes on. Nothing is started before the run has ended, so a call
-that lost its answer in a crash has had no effect.
+The run ends, and goes on in another process with the results.
+
+Such a call answers `later`. The model is not asked while that stands; who runs the agent puts an
+event with the results (`results_event`) after it and goes on. Nothing is started before the run has
+ended, so a call that lost its answer in a crash has had no effect.
 """
 
 from __future__ import annotations
@@ -21,13 +23,14 @@ from orchestrator.deep_agent.guards.dangling_calls import DanglingCall, answered
 from orchestrator.deep_agent.part import Part
 
 LATER_TOOLS = ("task", "tasks")
-"""The tools that may answer so; the same words from another tool, say an MCP server's, hold up nothing."""
+"""The tools that may answer so; the same words from another tool, say an MCP server's, hold up
+nothing."""
 
 LATER_STATUS = "waiting_for_tasks"
 
 _ARGUMENTS = "later_arguments:"
-"""Begins the key of the session's state under which a call's arguments are, as they were when it ran: a
-person may have changed those that the model gave."""
+"""Begins the key of the session's state under which a call's arguments are, as they were when it
+ran: a person may have changed those that the model gave."""
 
 
 class LaterCall(NamedTuple):
@@ -50,7 +53,10 @@ def later(tool_context: ToolContext, arguments: Mapping[str, Any]) -> dict[str, 
 
 
 def calls_for_later(events: Iterable[Event]) -> list[LaterCall]:
-    """The calls whose results are still to come, in their order; of those with one id the newest counts."""
+    """The calls whose results are still to come, in their order.
+
+    Of those with one id the newest counts.
+    """
     made: dict[str | None, DanglingCall] = {}
     waiting: dict[str | None, LaterCall] = {}
     for event in events:
@@ -63,7 +69,11 @@ def calls_for_later(events: Iterable[Event]) -> list[LaterCall]:
             given = response.response or {}
             is_later = response.name in LATER_TOOLS and given.get("status") == LATER_STATUS
             if response.id in made and arguments is not None and is_later:
-                notes = {name: value for name, value in given.items() if name not in ("status", "message")}
+                notes = {
+                    name: value
+                    for name, value in given.items()
+                    if name not in ("status", "message")
+                }
                 waiting[response.id] = LaterCall(made[response.id], arguments, notes)
     return list(waiting.values())
 
@@ -74,7 +84,9 @@ def results_event(results: Sequence[tuple[LaterCall, Mapping[str, Any]]]) -> Eve
     parts = [
         types.Part(
             function_response=types.FunctionResponse(
-                id=waiting.made.call.id, name=waiting.made.call.name, response={**result, **waiting.notes}
+                id=waiting.made.call.id,
+                name=waiting.made.call.name,
+                response={**result, **waiting.notes},
             )
         )
         for waiting, result in results
@@ -84,7 +96,10 @@ def results_event(results: Sequence[tuple[LaterCall, Mapping[str, Any]]]) -> Eve
 
 
 class LaterResults(Part):
-    """Holds the model back while a result is to come. Stands early: nothing is done to a held session."""
+    """Holds the model back while a result is to come.
+
+    Stands early: nothing is done to a held session.
+    """
 
     def request_processors(self) -> Sequence[BaseLlmRequestProcessor]:
         """Before every model call: is there something to wait for?"""

@@ -47,20 +47,32 @@ class Member:
 
 
 def tool_name(tool: Any) -> str:
-    """The name under which a model sees a tool; empty for a set of tools, which are known only later."""
+    """The name under which a model sees a tool.
+
+    Empty for a set of tools, which are known only later.
+    """
     return str(tool.name if isinstance(tool, BaseTool) else getattr(tool, "__name__", ""))
 
 
-def roster_of(subagents: Sequence[SubAgentSpec | LlmAgent], taken: Collection[str]) -> dict[str, Member]:
-    """The sub-agents by name, a general-purpose one among them; ValueError says what is wrong with one."""
+def roster_of(
+    subagents: Sequence[SubAgentSpec | LlmAgent], taken: Collection[str]
+) -> dict[str, Member]:
+    """The sub-agents by name, a general-purpose one among them.
+
+    ValueError says what is wrong with one.
+    """
     members: dict[str, Member] = {}
     for made in subagents:
         member = _as_member(made)
         key = name_key(member.name)
         if key in members:
-            raise ValueError(f"Two sub-agents are named {member.name}; each needs a name of its own.")
+            raise ValueError(
+                f"Two sub-agents are named {member.name}; each needs a name of its own."
+            )
         if key in {*taken, "task"}:
-            raise ValueError(f"The sub-agent {member.name} has the name of a tool; choose another one.")
+            raise ValueError(
+                f"The sub-agent {member.name} has the name of a tool; choose another one."
+            )
         members[key] = member
     if name_key(GENERAL_PURPOSE) not in members:
         general = SubAgentSpec(name=GENERAL_PURPOSE, description=GENERAL_PURPOSE_DESCRIPTION)

@@ -1,8 +1,8 @@
 """Sub-agents in this process: delegation by one `task` tool, or by one tool for each sub-agent.
 
-A child is a run of its own: it sees the description and the context that it is given, never its parent's
-messages, plan or state, and only its last message comes back. Its changes to files are staged; they reach the
-parent's files, three ways, when it has succeeded.
+A child is a run of its own: it sees the description and the context that it is given, never its
+parent's messages, plan or state, and only its last message comes back. Its changes to files are
+staged; they reach the parent's files, three ways, when it has succeeded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ from pydantic import Field, JsonValue
 from orchestrator.deep_agent.backends.overlay import OverlayBackend
 from orchestrator.deep_agent.backends.protocol import Backend
 from orchestrator.deep_agent.backends.state import DictState, StateBackend
-from orchestrator.deep_agent.delegation.child_run import ChildRun, Emit, answers_message, task_message
+from orchestrator.deep_agent.delegation.child_run import (
+    ChildRun,
+    Emit,
+    answers_message,
+    task_message,
+)
 from orchestrator.deep_agent.delegation.commit import Commit, PathLock, commit
 from orchestrator.deep_agent.delegation.roster import (
     GENERAL_PURPOSE,
@@ -43,8 +48,9 @@ from orchestrator.deep_agent.prompts import delegation_prompt
 log = structlog.get_logger(__name__)
 
 MAX_CHILDREN_AT_ONCE = 8
-"""Children of one agent that run at the same time in this process; more wait their turn, first come first.
-A few agents already fill a provider's rate limit, and each holds its conversation in memory."""
+"""Children of one agent that run at the same time in this process; more wait their turn, first come
+first. A few agents already fill a provider's rate limit, and each holds its conversation in
+memory."""
 
 MAX_DEPTH = 3
 """Levels of sub-agents below an agent: deeper trees multiply costs and lose the task on the way."""
@@ -59,9 +65,14 @@ Delegation = Literal["task", "agent_tools"]
 Answer = dict[str, JsonValue]
 
 Description = Annotated[
-    str, Field(description="What to do, complete in itself: the sub-agent sees nothing of this conversation")
+    str,
+    Field(
+        description="What to do, complete in itself: the sub-agent sees nothing of this conversation"
+    ),
 ]
-Context = Annotated[str, Field(description="What it should know besides: findings, constraints, file paths")]
+Context = Annotated[
+    str, Field(description="What it should know besides: findings, constraints, file paths")
+]
 Seconds = Annotated[
     float | None, Field(gt=0, description="How long it may take; no limit of its own when left out")
 ]
@@ -75,7 +86,8 @@ class Subagents(Part):
     """The sub-agents of one agent.
 
     Args:
-        subagents: Specifications or ready agents; a general-purpose one is added unless it is among them.
+        subagents: Specifications or ready agents; a general-purpose one is added unless it is among
+            them.
         make: Makes a child from its specification.
         files: The parent's files.
         lock: Held while a file of the parent's is compared and written.
@@ -104,16 +116,24 @@ class Subagents(Part):
         self._lock = lock
         self._delegation = delegation
         self._fatal = fatal_errors
-        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
-        probes = [self.agent(member, StateBackend(DictState())) for member in self._members.values()]
+        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+            WeakKeyDictionary()
+        )
+        probes = [
+            self.agent(member, StateBackend(DictState())) for member in self._members.values()
+        ]
         self.depth = 1 + max(map(_depth_of, probes))
         """Levels of agents below the parent."""
         given = [
             probe
             for probe, member in zip(probes, self._members.values(), strict=True)
-            if isinstance(member.made, LlmAgent) or "tools" in member.made or "subagents" in member.made
+            if isinstance(member.made, LlmAgent)
+            or "tools" in member.made
+            or "subagents" in member.made
         ]
-        self._toolsets = [tool for probe in given for tool in probe.tools if isinstance(tool, BaseToolset)]
+        self._toolsets = [
+            tool for probe in given for tool in probe.tools if isinstance(tool, BaseToolset)
+        ]
         if self.depth > MAX_DEPTH:
             raise ValueError(f"Sub-agents are {self.depth} levels deep; {MAX_DEPTH} are allowed.")
 
@@ -214,7 +234,9 @@ class _Call:
                 if self._part.is_fatal(error):
                     raise
                 timed_out = isinstance(error, TimeoutError) and limit.expired()
-                answer = _failed(f"It was stopped after {timeout_seconds:g} seconds." if timed_out else error)
+                answer = _failed(
+                    f"It was stopped after {timeout_seconds:g} seconds." if timed_out else error
+                )
         return {**answer, "execution_seconds": round(time.monotonic() - started, 3)}
 
     async def _run(self, task: types.Content, emit: Emit) -> Answer:
@@ -224,7 +246,9 @@ class _Call:
         if parked:
             overlay.load(parked["files"])
         agent = self._part.agent(self._member, overlay)
-        child = ChildRun(agent, self._context.get_invocation_context(), parked["events"] if parked else ())
+        child = ChildRun(
+            agent, self._context.get_invocation_context(), parked["events"] if parked else ()
+        )
         answers = self._answers(child, parked) if parked else {}
         if len(answers) == len(
             child.questions
@@ -245,13 +269,20 @@ class _Call:
         answers: dict[str, JsonValue] = dict(parked["answers"])
         confirmation = self._context.tool_confirmation
         asked = next(
-            (asked.confirmation_id for asked in child.questions if asked.confirmation_id not in answers), None
+            (
+                asked.confirmation_id
+                for asked in child.questions
+                if asked.confirmation_id not in answers
+            ),
+            None,
         )
         if asked is not None and confirmation is not None:
             answers[asked] = confirmation.model_dump(mode="json", by_alias=True)
         return answers
 
-    def _park(self, child: ChildRun, overlay: OverlayBackend, answers: dict[str, JsonValue]) -> Answer:
+    def _park(
+        self, child: ChildRun, overlay: OverlayBackend, answers: dict[str, JsonValue]
+    ) -> Answer:
         """Ask in the parent's run what the child asks; the child waits in the parent's state."""
         asked = next(asked for asked in child.questions if asked.confirmation_id not in answers)
         self._context.state[self._key] = {
@@ -260,8 +291,13 @@ class _Call:
             "answers": answers,
         }
         self._context.request_confirmation(hint=asked.hint, payload=asked.payload())
-        self._context.actions.skip_summarization = True  # a pause is no result for the model to go on with
-        return {"status": "waiting_for_approval", "message": f"{self._member.name} waits for an approval."}
+        self._context.actions.skip_summarization = (
+            True  # a pause is no result for the model to go on with
+        )
+        return {
+            "status": "waiting_for_approval",
+            "message": f"{self._member.name} waits for an approval.",
+        }
 
     def _tell(self, event: Event, emit: Emit) -> None:
         """What a person sees of the child while it works."""
@@ -290,7 +326,9 @@ class _TaskTool(ProgressTool):
     async def task(
         self,
         description: Description,
-        subagent_type: Annotated[str, Field(description="Which sub-agent does it")] = GENERAL_PURPOSE,
+        subagent_type: Annotated[
+            str, Field(description="Which sub-agent does it")
+        ] = GENERAL_PURPOSE,
         context: Context = "",
         timeout_seconds: Seconds = None,
         *,
@@ -298,10 +336,13 @@ class _TaskTool(ProgressTool):
     ) -> AsyncGenerator[Event | Answer]:
         """Delegate one self-contained task to a sub-agent and wait for its result.
 
-        It works on your files; what it changed is put into them when it has succeeded, merged with what
-        others changed meanwhile. Call this several times in one reply to run sub-agents at the same time.
+        It works on your files; what it changed is put into them when it has succeeded, merged with
+        what others changed meanwhile. Call this several times in one reply to run sub-agents at the
+        same time.
         """
-        async for step in self.part.call(subagent_type, description, context, timeout_seconds, tool_context):
+        async for step in self.part.call(
+            subagent_type, description, context, timeout_seconds, tool_context
+        ):
             yield step
 
 
@@ -336,8 +377,8 @@ class _AgentTool(ProgressTool):
 class _ToolsetsBelow(BaseToolset):
     """No tools of its own: with it a Runner closes what the sub-agents have opened.
 
-    Not the end of a child's run: its siblings, the next child of the same name and, where it inherits them,
-    the parent use the same toolsets, and ADK's close is for good.
+    Not the end of a child's run: its siblings, the next child of the same name and, where it
+    inherits them, the parent use the same toolsets, and ADK's close is for good.
     """
 
     def __init__(self, toolsets: Sequence[BaseToolset]) -> None:
@@ -350,8 +391,13 @@ class _ToolsetsBelow(BaseToolset):
         return []
 
     async def close(self) -> None:
-        """Close the toolsets below, all of them; then tell of the first that could not be closed."""
-        ended = await asyncio.gather(*(toolset.close() for toolset in self._toolsets), return_exceptions=True)
+        """Close the toolsets below, all of them.
+
+        Then tell of the first that could not be closed.
+        """
+        ended = await asyncio.gather(
+            *(toolset.close() for toolset in self._toolsets), return_exceptions=True
+        )
         for failure in ended:
             if isinstance(failure, BaseException):
                 raise failure
@@ -379,9 +425,18 @@ def _succeeded(text: str, done: Commit) -> Answer:
 
 
 def _failed(reason: str | Exception) -> Answer:
-    """A failure as the model sees it; of an unexpected one only the kind, for its text may hold anything."""
+    """A failure as the model sees it.
+
+    Of an unexpected one only the kind, for its text may hold anything.
+    """
     if isinstance(reason, Exception):
         known = isinstance(reason, ModelFailed)
-        log.warning("sub-agent failed", error=type(reason).__name__, exc_info=None if known else reason)
-        reason = str(reason) if known else f"The sub-agent failed unexpectedly ({type(reason).__name__})."
+        log.warning(
+            "sub-agent failed", error=type(reason).__name__, exc_info=None if known else reason
+        )
+        reason = (
+            str(reason)
+            if known
+            else f"The sub-agent failed unexpectedly ({type(reason).__name__})."
+        )
     return {"status": "error", "error": reason, "note": "None of its changes to files were kept."}

@@ -1,9 +1,9 @@
 """What a run may cost: model calls, tokens, tool calls, money, time.
 
-The run is ended in order: with the last reply that fits, the model is told to sum up, and calls in that reply
-are dropped; where not even that fits, no model is called. Tokens and money are known only after a call, so
-they may be passed by what one call grows over the one before it. When the time is over, whatever runs is
-cancelled and its calls are sealed.
+The run is ended in order: with the last reply that fits, the model is told to sum up, and calls in
+that reply are dropped; where not even that fits, no model is called. Tokens and money are known
+only after a call, so they may be passed by what one call grows over the one before it. When the
+time is over, whatever runs is cancelled and its calls are sealed.
 """
 
 from __future__ import annotations
@@ -199,7 +199,10 @@ class Budget:
         return None, "go"
 
     def _time_room(self) -> tuple[str | None, str]:
-        """Whether the time allows another turn like the last one; what runs too long is cut anyway."""
+        """Whether the time allows another turn like the last one.
+
+        What runs too long is cut anyway.
+        """
         now, most = self.seconds, self.limits.max_seconds
         turn = 0.0 if self._turn_began is None else now - self._turn_began
         self._turn_began = now
@@ -227,7 +230,11 @@ def _room(
 ) -> tuple[str | None, str]:
     """Whether there is room for the next call, taken to be like the one before, and for one more after it."""
     if most is None or used + 2 * next_call <= most:
-        return (None, "go") if most is None or used < most else (_sentence(name, most, used, whose), "stop")
+        return (
+            (None, "go")
+            if most is None or used < most
+            else (_sentence(name, most, used, whose), "stop")
+        )
     room = "last" if used + next_call <= most else "stop"
     return _sentence(name, most, used, whose), room
 
@@ -258,7 +265,9 @@ def _is_reply(event: Event) -> bool:
     if event.usage_metadata is not None:
         return True
     is_model = event.content is not None and event.content.role == "model"
-    is_question = any(str(call.name).startswith(FRAMEWORK_PREFIX) for call in event.get_function_calls())
+    is_question = any(
+        str(call.name).startswith(FRAMEWORK_PREFIX) for call in event.get_function_calls()
+    )
     return is_model and not is_question
 
 

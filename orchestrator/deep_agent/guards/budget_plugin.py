@@ -26,8 +26,8 @@ PLUGIN = "budget"
 """The name by which ADK knows the plugin."""
 
 MAX_ACCOUNTS = 1_000
-"""Of runs under way or waiting for somebody, in one process. Of an older one the account is read from its
-session again, all but its time."""
+"""Of runs under way or waiting for somebody, in one process. Of an older one the account is read
+from its session again, all but its time."""
 
 BudgetMaker = Callable[[Sequence[Event]], Budget]
 """Opens the account of a run, given what its session holds of it already."""
@@ -57,8 +57,8 @@ class BudgetPlugin(BasePlugin):
     """Keeps runs within their budgets, each with the runs of its children.
 
     Args:
-        budget: One account for all runs of the app, or what opens one for each: for all that one message of a
-            user starts, approvals included.
+        budget: One account for all runs of the app, or what opens one for each: for all that one
+            message of a user starts, approvals included.
     """
 
     def __init__(self, budget: Budget | BudgetMaker) -> None:
@@ -100,7 +100,9 @@ class BudgetPlugin(BasePlugin):
         """Stop the clock."""
         self._run_is_over(self.account(invocation_context), invocation_context.invocation_id)
 
-    async def on_run_error_callback(self, *, invocation_context: InvocationContext, error: Exception) -> None:
+    async def on_run_error_callback(
+        self, *, invocation_context: InvocationContext, error: Exception
+    ) -> None:
         """Stop the clock."""
         del error
         self._run_is_over(self.account(invocation_context), invocation_context.invocation_id)
@@ -132,7 +134,10 @@ class BudgetPlugin(BasePlugin):
             return None
         budget = self.account(callback_context.get_invocation_context())
         budget.add_model_reply(llm_response.model_version or "", tokens_of(llm_response))
-        if callback_context.invocation_id in self._last_reply_of and llm_response.get_function_calls():
+        if (
+            callback_context.invocation_id in self._last_reply_of
+            and llm_response.get_function_calls()
+        ):
             return _without_calls(llm_response, budget)
         return None
 
@@ -142,7 +147,9 @@ class BudgetPlugin(BasePlugin):
         """Refuse a call when none is left."""
         del tool_args
         budget = self.account(tool_context.get_invocation_context())
-        is_unknown = type(tool) is BaseTool  # ADK's stand-in for a name that no tool has: nothing will run
+        is_unknown = (
+            type(tool) is BaseTool
+        )  # ADK's stand-in for a name that no tool has: nothing will run
         is_counted = tool_context.tool_confirmation is not None  # it asked for an approval before
         if is_unknown or is_counted or budget.take_tool_call():
             return None

@@ -1,13 +1,15 @@
-"""Calls that nothing answered: a crash, an abort or a cancel came first, or the user spoke before them.
+"""Calls that nothing answered.
 
-ADK takes such a call out of the request without a word, or, when it waits for a later answer, sends it
-without a result, which providers refuse. Here each one is answered: where its run goes on (`answered`), the
-answer becomes an event of the session; where a new message of the user followed, it is put into the session
-as this run sees it, right before that message. The second needs no store, so it holds in any Runner, and
-what is still pending elsewhere stays pending.
+A crash, an abort or a cancel came first, or the user spoke before them.
 
-A call that waits for an approval is left alone until the user says something else. From then on it counts as
-not carried out, and an approval that comes later is refused.
+ADK takes such a call out of the request without a word, or, when it waits for a later answer, sends
+it without a result, which providers refuse. Here each one is answered: where its run goes on
+(`answered`), the answer becomes an event of the session; where a new message of the user followed,
+it is put into the session as this run sees it, right before that message. The second needs no
+store, so it holds in any Runner, and what is still pending elsewhere stays pending.
+
+A call that waits for an approval is left alone until the user says something else. From then on it
+counts as not carried out, and an approval that comes later is refused.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from orchestrator.deep_agent.prompts import CALL_INTERRUPTED, CALL_NOT_APPROVED,
 from orchestrator.deep_agent.tool import mistake_result
 
 FRAMEWORK_PREFIX = "adk_"
-"""ADK's own requests to people (confirmation, credentials, input) are calls of names that begin so."""
+"""ADK's own requests to people (confirmation, credentials, input) are calls of names that begin
+so."""
 
 
 class DanglingCall(NamedTuple):
@@ -41,7 +44,10 @@ class DanglingCall(NamedTuple):
 
 
 def unanswered_calls(events: Iterable[Event]) -> list[DanglingCall]:
-    """The calls that were in flight when the events end, in their order; not those that wait for somebody."""
+    """The calls that were in flight when the events end, in their order.
+
+    Not those that wait for somebody.
+    """
     return [dangling for dangling in _open_calls(events) if not _waits(dangling)]
 
 
@@ -73,7 +79,11 @@ class DanglingCalls(Part):
         if tool_context.tool_confirmation is None:
             return None
         events = tool_context.session.events
-        asked = (index for index, event in enumerate(events) if _calls(event, tool_context.function_call_id))
+        asked = (
+            index
+            for index, event in enumerate(events)
+            if _calls(event, tool_context.function_call_id)
+        )
         index = next(asked, None)
         if index is None or _next_message(events, index) is None:
             return None
@@ -86,7 +96,10 @@ class _AnswerEarlierCalls(BaseLlmRequestProcessor):
     async def run_async(
         self, invocation_context: InvocationContext, llm_request: LlmRequest
     ) -> AsyncGenerator[Event, None]:
-        """Put the answers into the events that this run sees; what is open in this run is ADK's to replay."""
+        """Put the answers into the events that this run sees.
+
+        What is open in this run is ADK's to replay.
+        """
         del llm_request
         events = invocation_context.session.events
         now = invocation_context.invocation_id
@@ -104,7 +117,9 @@ def _answer_earlier(events: list[Event], invocation_id: str) -> None:
         place = _next_message(events, caller)
         answer = _earlier_answer(dangling)
         if place is not None and answer is not None:
-            answer.timestamp = events[place - 1].timestamp  # summaries cover times: it belongs to the call
+            answer.timestamp = events[
+                place - 1
+            ].timestamp  # summaries cover times: it belongs to the call
             events.insert(place, answer)
 
 
@@ -122,7 +137,10 @@ def _earlier_answer(dangling: DanglingCall) -> Event | None:
 
 
 def _open_calls(events: Iterable[Event]) -> list[DanglingCall]:
-    """The calls that no later event answers; a model may use an id again, then the newer call counts."""
+    """The calls that no later event answers.
+
+    A model may use an id again, then the newer call counts.
+    """
     found: dict[str, DanglingCall] = {}
     for event in events:
         for part in (event.content and event.content.parts) or ():
@@ -134,7 +152,10 @@ def _open_calls(events: Iterable[Event]) -> list[DanglingCall]:
 
 
 def _waits(dangling: DanglingCall) -> bool:
-    """Whether an answer is to come later: from a person, or from what a long-running tool started."""
+    """Whether an answer is to come later.
+
+    From a person, or from what a long-running tool started.
+    """
     call = dangling.call
     is_long_running = call.id in (dangling.event.long_running_tool_ids or ())
     return is_long_running or str(call.name).startswith(FRAMEWORK_PREFIX)
@@ -157,5 +178,7 @@ def _calls(event: Event, call_id: str | None) -> bool:
 
 def _response(call_id: str | None, name: str | None, message: str) -> types.Part:
     return types.Part(
-        function_response=types.FunctionResponse(id=call_id, name=name, response=mistake_result(message))
+        function_response=types.FunctionResponse(
+            id=call_id, name=name, response=mistake_result(message)
+        )
     )

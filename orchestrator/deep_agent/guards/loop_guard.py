@@ -1,7 +1,8 @@
 """A model that makes the same call again and again is told so, then its run is ended.
 
-The row is read from the session's events, so it goes on where it was after a restart. It is made of replies:
-one that calls anything else begins a new row, so that an agent may run its tests after every edit.
+The row is read from the session's events, so it goes on where it was after a restart. It is made of
+replies: one that calls anything else begins a new row, so that an agent may run its tests after
+every edit.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from orchestrator.deep_agent.prompts import SAME_CALL
 from orchestrator.deep_agent.tool import is_polling, mistake_result
 
 MAX_SAME_CALLS = 4
-"""So often in a row the same call with the same arguments is carried out; after that only a warning comes.
-Looking again after a failure, or at something that is still growing, is ordinary work."""
+"""So often in a row the same call with the same arguments is carried out; after that only a warning
+comes. Looking again after a failure, or at something that is still growing, is ordinary work."""
 
 MAX_REPEATED_CALLS = 8
 """Then the run is ended: a model that four warnings did not move spends its budget for nothing."""
@@ -51,7 +52,9 @@ class LoopGuard(Part):
         count = _times_in_a_row(replies, tool_context.function_call_id)
         if count <= MAX_SAME_CALLS:
             return None
-        return mistake_result(SAME_CALL.format(tool=tool.name, count=count, most=MAX_REPEATED_CALLS))
+        return mistake_result(
+            SAME_CALL.format(tool=tool.name, count=count, most=MAX_REPEATED_CALLS)
+        )
 
     async def before_model(
         self, callback_context: CallbackContext, llm_request: LlmRequest
@@ -62,7 +65,10 @@ class LoopGuard(Part):
         for call in {_signature(call): call for call in last}.values():
             tool = llm_request.tools_dict.get(str(call.name))
             is_free = tool is not None and is_polling(tool)
-            if not is_free and _times_in_a_row(_replies(events, agent), call.id) >= MAX_REPEATED_CALLS:
+            if (
+                not is_free
+                and _times_in_a_row(_replies(events, agent), call.id) >= MAX_REPEATED_CALLS
+            ):
                 return LlmResponse(
                     error_code=REPEATED_CALL,
                     error_message=f"The agent made the same call of {call.name} with the same arguments "
@@ -77,7 +83,9 @@ def _replies(events: Sequence[Event], agent: str) -> Iterator[list[types.Functio
         if event.author == "user" and event.content and not event.get_function_responses():
             return
         calls = [
-            call for call in event.get_function_calls() if not str(call.name).startswith(FRAMEWORK_PREFIX)
+            call
+            for call in event.get_function_calls()
+            if not str(call.name).startswith(FRAMEWORK_PREFIX)
         ]
         if calls and event.author == agent:
             yield calls
@@ -104,4 +112,6 @@ def _times_in_a_row(replies: Iterator[list[types.FunctionCall]], call_id: str | 
 
 
 def _signature(call: types.FunctionCall) -> Signature:
-    return str(call.name), json.dumps(call.args or {}, sort_keys=True, ensure_ascii=False, default=str)
+    return str(call.name), json.dumps(
+        call.args or {}, sort_keys=True, ensure_ascii=False, default=str
+    )

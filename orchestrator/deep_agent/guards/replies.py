@@ -1,8 +1,8 @@
 """What happens to a reply of the model that cannot be used, and to a tool that raises.
 
-A reply is sent back as the model's own call of a tool that it did not know of, answered with what is wrong:
-so the event log stays a well-formed conversation that any process can go on with, and every repetition is
-an ordinary, counted model call.
+A reply is sent back as the model's own call of a tool that it did not know of, answered with what
+is wrong: so the event log stays a well-formed conversation that any process can go on with, and
+every repetition is an ordinary, counted model call.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ class ReplyRepair(Part):
         """Send the reply back, or say that it was one too many."""
         if llm_response.partial or not _is_malformed(llm_response):
             return None
-        if _sent_back(callback_context.session.events, MALFORMED, in_a_row=True) >= MAX_MALFORMED_IN_A_ROW:
+        if (
+            _sent_back(callback_context.session.events, MALFORMED, in_a_row=True)
+            >= MAX_MALFORMED_IN_A_ROW
+        ):
             return llm_response.model_copy(
                 update={
                     "error_code": "MALFORMED_REPLY",
@@ -96,7 +99,9 @@ class OutputCheck(Part):
         except OutputMismatch as mismatch:
             events = callback_context.session.events
             if _sent_back(events, MISFIT, in_a_row=False) < MAX_OUTPUT_CORRECTIONS:
-                return as_call(llm_response, MISFIT, f"{mismatch} Send the whole corrected JSON value.")
+                return as_call(
+                    llm_response, MISFIT, f"{mismatch} Send the whole corrected JSON value."
+                )
             return llm_response.model_copy(
                 update={"error_code": "OUTPUT_NOT_VALID", "error_message": str(mismatch)}
             )
@@ -138,7 +143,8 @@ def as_call(response: LlmResponse, name: str, problem: str) -> LlmResponse:
     """The reply's words, and a call that will be answered with the problem."""
     said = [part for part in (response.content and response.content.parts) or [] if part.text]
     call = types.FunctionCall(id=f"{name}_{uuid4().hex}", name=name, args={"problem": problem})
-    # Gemini wants a signature on a thinking model's calls; this one says that the call is not the model's.
+    # Gemini wants a signature on a thinking model's calls; this one says that the call is not the
+    # model's.
     part = types.Part(function_call=call, thought_signature=SKIP_THOUGHT_SIGNATURE_VALIDATOR)
     return LlmResponse(
         content=types.Content(role="model", parts=[*said, part]),

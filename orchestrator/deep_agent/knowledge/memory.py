@@ -1,7 +1,7 @@
 """Memory: AGENTS.md files go into the instruction, marked as material that cannot give orders.
 
-They are read before every model call: one read of a bounded file costs as much as asking whether it has
-changed, and nothing can go stale.
+They are read before every model call: one read of a bounded file costs as much as asking whether it
+has changed, and nothing can go stale.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from orchestrator.deep_agent.knowledge.sources import MISSING, checked_sources, 
 from orchestrator.deep_agent.part import BackendSource, Part
 
 MAX_FILE_BYTES = 32 * 1024
-"""Of one file, about 8,000 tokens: what other agents read of an AGENTS.md. It is paid for in every call."""
+"""Of one file, about 8,000 tokens: what other agents read of an AGENTS.md. It is paid for in every
+call."""
 
 MAX_TOTAL_CHARACTERS = 64 * 1024
 """Of all files together, about 16,000 tokens: an eighth of the smallest context window in use."""
@@ -28,7 +29,10 @@ _OWN_TAG = re.compile(rf"<(?=\s*/?\s*{_TAG})", re.IGNORECASE)
 
 
 class MemoryFiles(Part):
-    """The memory files of one agent, in the order of `sources`; ValueError for a path that is none."""
+    """The memory files of one agent, in the order of `sources`.
+
+    ValueError for a path that is none.
+    """
 
     def __init__(self, backend_of: BackendSource, sources: Sequence[str]) -> None:
         self._backend_of = backend_of
@@ -59,7 +63,9 @@ async def _text(backend: Backend, path: str, most: int) -> str | None:
     except MISSING:
         return None
     except OSError as error:
-        reason = "it is a directory" if isinstance(error, IsADirectoryError) else "it cannot be read"
+        reason = (
+            "it is a directory" if isinstance(error, IsADirectoryError) else "it cannot be read"
+        )
         return f"({path} is not shown: {reason}.)\n"
     if is_binary(data):
         return f"({path} is not shown: it is a binary file.)\n"
@@ -70,9 +76,12 @@ async def _text(backend: Backend, path: str, most: int) -> str | None:
 
 
 def without_comments(text: str) -> str:
-    """The text without HTML comments, which a person does not see; one that never ends goes to the end.
+    """The text without HTML comments, which a person does not see.
 
-    Not by a regular expression: its time would grow with the square of the comments that do not end.
+    One that never ends goes to the end.
+
+    Not by a regular expression: its time would grow with the square of the comments that do not
+    end.
     """
     kept: list[str] = []
     while text:

@@ -1,7 +1,7 @@
 """One SKILL.md: what stands at its head, and whether it keeps the rules of the format.
 
-The rules for the fields are ADK's `Frontmatter` (agentskills.io); what is added here holds for any backend:
-the name is the folder's, and sizes are bounded.
+The rules for the fields are ADK's `Frontmatter` (agentskills.io); what is added here holds for any
+backend: the name is the folder's, and sizes are bounded.
 """
 
 from __future__ import annotations
@@ -82,7 +82,11 @@ def _fields(text: str) -> dict[str, Any]:
     """The fields that an agent is told of; others are another program's."""
     try:
         data = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: an impossible date, say
+    except (
+        yaml.YAMLError,
+        RecursionError,
+        ValueError,
+    ) as error:  # ValueError: an impossible date, say
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 2}" if mark else ""
         raise _BadSkill(f"its front matter is not YAML{place}") from None
@@ -96,7 +100,10 @@ def _fields(text: str) -> dict[str, Any]:
 
 
 def _in_words(error: ValidationError) -> str:
-    """The first fault as ADK's rule says it: the rules name limits and never what stands in the file."""
+    """The first fault as ADK's rule says it.
+
+    The rules name limits and never what stands in the file.
+    """
     fault = error.errors(include_url=False, include_input=False)[0]
     field = ".".join(map(str, fault["loc"]))
     message = str(fault["msg"]).removeprefix("Value error, ")

@@ -1,7 +1,7 @@
 """Skills: folders with a SKILL.md, told to the agent by name and read by it when it needs one.
 
-Looked for again before every model call, on whatever backend the agent has: a skill that appears or changes
-during a run is seen at once. All of it is bounded, and what is left out is told.
+Looked for again before every model call, on whatever backend the agent has: a skill that appears or
+changes during a run is seen at once. All of it is bounded, and what is left out is told.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class _Found:
     """What a look at the sources brought."""
 
     skills: dict[str, tuple[Skill, str]] = field(default_factory=dict)
-    """By name, each with the path of its SKILL.md; a later source's takes the place of an earlier one's."""
+    """By name, each with the path of its SKILL.md; a later source's takes the place of an earlier
+    one's."""
     faults: list[tuple[str, str]] = field(default_factory=list)
     """The path of what was skipped, and why."""
     complete: bool = True
@@ -51,7 +52,10 @@ class _Found:
 
 
 class Skills(Part):
-    """The skills of one agent, from folders that hold skill folders or are one; later sources win."""
+    """The skills of one agent, from folders that hold skill folders or are one.
+
+    Later sources win.
+    """
 
     def __init__(self, backend_of: BackendSource, sources: Sequence[str]) -> None:
         """ValueError for a source that is no path."""
@@ -86,7 +90,9 @@ async def _discover(backend: Backend, sources: Sequence[str]) -> _Found:
         except FileNotFoundError:
             continue
         except OSError as error:
-            reason = "it is no folder" if isinstance(error, NotADirectoryError) else "it cannot be read"
+            reason = (
+                "it is no folder" if isinstance(error, NotADirectoryError) else "it cannot be read"
+            )
             found.faults.append((source, reason))
             continue
         found.complete = found.complete and len(folders) <= left
@@ -103,7 +109,10 @@ async def _discover(backend: Backend, sources: Sequence[str]) -> _Found:
 
 
 async def _skill_folders(backend: Backend, source: str) -> Sequence[str]:
-    """The source itself when it is a skill, else what may be one in it; links are looked into as well."""
+    """The source itself when it is a skill, else what may be one in it.
+
+    Links are looked into as well.
+    """
     entries = await backend.list(source)
     if any(posixpath.basename(entry.path) == SKILL_FILE for entry in entries):
         return [source]
@@ -134,7 +143,9 @@ def _listing(found: _Found, sources: Sequence[str]) -> str:
     rest = len(lines) - fitting
     if rest or not found.complete:
         number = str(rest) if found.complete else "more"
-        lines[fitting:] = [f"- ({number} skills are not listed here: look in {', '.join(sources)}.)\n"]
+        lines[fitting:] = [
+            f"- ({number} skills are not listed here: look in {', '.join(sources)}.)\n"
+        ]
     faults = found.faults[:MAX_SHOWN_FAULTS]
     skipped = [f"- skipped: {' '.join(path.split())}: {fault}.\n" for path, fault in faults]
     return "".join([*lines, *skipped])

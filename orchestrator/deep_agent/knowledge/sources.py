@@ -1,4 +1,7 @@
-"""Files that go into an agent's instruction: where they are and how they are reached before a model call."""
+"""Files that go into an agent's instruction.
+
+Where they are and how they are reached before a model call.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,19 @@ MISSING = (FileNotFoundError, NotADirectoryError)
 
 @dataclass(frozen=True)
 class _Reading:
-    """What a `BackendSource` is asked with: ADK's context of an instruction has a state without `to_dict`."""
+    """What a `BackendSource` is asked with.
+
+    ADK's context of an instruction has a state without `to_dict`.
+    """
 
     state: DictState
 
 
 def checked_sources(sources: Sequence[str]) -> tuple[str, ...]:
-    """The paths in their order, each once, normalised; ValueError for one that is no path of the agent's."""
+    """The paths in their order, each once, normalised.
+
+    ValueError for one that is no path of the agent's.
+    """
     try:
         return tuple(dict.fromkeys(paths.checked(source) for source in sources))
     except ToolMistake as mistake:

@@ -1,7 +1,7 @@
 """The session with an MCP server, held by a task of its own.
 
-A session is made of anyio scopes, which must be left by the task that entered them; tools are called from
-tasks that come and go. So one task opens the session, waits, and closes it.
+A session is made of anyio scopes, which must be left by the task that entered them; tools are
+called from tasks that come and go. So one task opens the session, waits, and closes it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ class _Session:
 
 
 class McpConnection:
-    """A server's session for as long as it is needed; a lost one is opened again by the next call."""
+    """A server's session for as long as it is needed.
+
+    A lost one is opened again by the next call.
+    """
 
     def __init__(self, server: McpServer) -> None:
         self._server = server
@@ -95,17 +98,28 @@ class McpConnection:
             raise ToolMistake(f"{failure} The next call tries again.") from None
         seconds = self._server.timeout_seconds
         try:
-            return as_result(await session.client.call_tool(tool, arguments, read_timeout_seconds=seconds))
+            return as_result(
+                await session.client.call_tool(tool, arguments, read_timeout_seconds=seconds)
+            )
         except MCPError as error:
             if error.error.code == REQUEST_TIMEOUT:
                 raise ToolMistake(f"{tool} did not answer within {seconds:g} s.") from None
             if error.error.code != CONNECTION_CLOSED:
-                if session.trace.status == HTTPStatus.NOT_FOUND:  # so says a server that was started anew
+                if (
+                    session.trace.status == HTTPStatus.NOT_FOUND
+                ):  # so says a server that was started anew
                     await _close(session)
-                raise ToolMistake(f"{tool} failed: {error.error.message[:MAX_MESSAGE_CHARACTERS]}") from None
+                raise ToolMistake(
+                    f"{tool} failed: {error.error.message[:MAX_MESSAGE_CHARACTERS]}"
+                ) from None
             raise ToolMistake(await self._loss(session)) from None
-        except (ValidationError, RuntimeError) as error:  # so the SDK tells of a result that is none
-            raise ToolMistake(f"{tool} returned what is no result of it ({type(error).__name__}).") from None
+        except (
+            ValidationError,
+            RuntimeError,
+        ) as error:  # so the SDK tells of a result that is none
+            raise ToolMistake(
+                f"{tool} returned what is no result of it ({type(error).__name__})."
+            ) from None
 
     async def close(self) -> None:
         """End the session. It also ends when the caller does not wait for it."""
@@ -215,7 +229,9 @@ def _leaves(error: BaseException) -> Iterator[Exception]:
 
 
 def _in_words(cause: Exception, status: int) -> tuple[str | None, bool]:
-    """Why a session ended, and whether another try may go better; None for what is not the session's doing.
+    """Why a session ended, and whether another try may go better.
+
+    None for what is not the session's doing.
 
     A server's own words are not repeated: they may quote the request with its keys.
     """

@@ -17,10 +17,12 @@ from orchestrator.deep_agent.tools.images import media_type_of
 
 
 def as_result(result: mcp_types.CallToolResult) -> dict[str, Any]:
-    """`status`, and as far as there is any: `output` (text), `result` (structured), `content` (an image).
+    """`status`, and as far as there is any.
 
-    The first image is given as S2 gives images, for the model to look at; everything else that is no text is
-    named in the text.
+    `output` (text), `result` (structured), `content` (an image).
+
+    The first image is given as S2 gives images, for the model to look at; everything else that is
+    no text is named in the text.
     """
     image = _image(result.content)
     text = "\n".join(_text(block) for block in result.content if block is not image)
@@ -52,7 +54,10 @@ def _text(block: mcp_types.ContentBlock) -> str:
 
 
 def _image(blocks: Sequence[mcp_types.ContentBlock]) -> ImageContent | None:
-    """The first block that a model can be shown; a provider refuses a request for one that is no image."""
+    """The first block that a model can be shown.
+
+    A provider refuses a request for one that is no image.
+    """
     for block in blocks:
         if isinstance(block, ImageContent) and len(block.data) * 3 // 4 <= MAX_IMAGE_BYTES:
             try:

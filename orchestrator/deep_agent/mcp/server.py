@@ -1,4 +1,7 @@
-"""An MCP server as an agent uses it: what it is called, how it is reached, which of its tools are wanted."""
+"""An MCP server as an agent uses it.
+
+What it is called, how it is reached, which of its tools are wanted.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The tools of MCP servers as an agent's tools, named `<server>__<tool>`.
 
-A server is connected when the agent's run begins and stays so until the Runner is closed. ADK leaves out a
-toolset that fails and lets the agent go on without it; here a server that does not start ends the run.
+A server is connected when the agent's run begins and stays so until the Runner is closed. ADK
+leaves out a toolset that fails and lets the agent go on without it; here a server that does not
+start ends the run.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ MAX_NAME_CHARACTERS = 64
 """The longest name of a tool that all model providers take."""
 
 MAX_DESCRIPTION_CHARACTERS = 2_000
-"""Of a tool, and of each place in its schema. It is text from outside that stands in every request."""
+"""Of a tool, and of each place in its schema. It is text from outside that stands in every
+request."""
 
 MAX_SCHEMA_CHARACTERS = 32_000
 """A tool's schema as JSON, about 8,000 tokens of every request."""
@@ -98,7 +100,9 @@ class McpTools(Part, BaseToolset):
                 listed = await _all(connection.open() for connection in connections)
                 made = [
                     tool
-                    for server, connection, offered in zip(self._servers, connections, listed, strict=True)
+                    for server, connection, offered in zip(
+                        self._servers, connections, listed, strict=True
+                    )
                     for tool in _tools_of(server, connection, offered)
                 ]
             except BaseException:
@@ -110,7 +114,9 @@ class McpTools(Part, BaseToolset):
 class McpTool(BaseTool):
     """One tool of a server."""
 
-    def __init__(self, name: str, tool: Tool, connection: McpConnection, schema: dict[str, Any]) -> None:
+    def __init__(
+        self, name: str, tool: Tool, connection: McpConnection, schema: dict[str, Any]
+    ) -> None:
         super().__init__(name=name, description=_cut(tool.description or tool.title or ""))
         self._remote_name = tool.name
         self._connection = connection
@@ -138,7 +144,10 @@ class McpTool(BaseTool):
 
 
 def tool_name(server: str, tool: str) -> str:
-    """A tool's name as every model provider takes it; one that is cut ends with a hash of the whole."""
+    """A tool's name as every model provider takes it.
+
+    One that is cut ends with a hash of the whole.
+    """
     whole = f"{server}__{tool}"
     name = re.sub(r"[^a-zA-Z0-9_-]", "_", whole)
     if len(name) <= MAX_NAME_CHARACTERS:
@@ -156,26 +165,38 @@ async def _all(opening: Iterable[Any]) -> list[Any]:
     return results
 
 
-def _tools_of(server: McpServer, connection: McpConnection, offered: Sequence[Tool]) -> list[McpTool]:
+def _tools_of(
+    server: McpServer, connection: McpConnection, offered: Sequence[Tool]
+) -> list[McpTool]:
     by_name = {tool.name: tool for tool in offered}
     wanted = list(by_name) if server.tools is None else list(server.tools)
     missing = [name for name in wanted if name not in by_name]
     if missing:
-        raise _not_started(server, f"it has no tool {', '.join(missing)}; it has {_some(by_name) or 'none'}")
-    if len(by_name) < len(offered) or len({tool_name(server.name, name) for name in wanted}) < len(wanted):
+        raise _not_started(
+            server, f"it has no tool {', '.join(missing)}; it has {_some(by_name) or 'none'}"
+        )
+    if len(by_name) < len(offered) or len({tool_name(server.name, name) for name in wanted}) < len(
+        wanted
+    ):
         raise _not_started(server, "several of its tools have the same name")
     if len(wanted) > MAX_TOOLS:
-        raise _not_started(server, f"it has {len(wanted)} tools, at most {MAX_TOOLS} can be had; name some")
+        raise _not_started(
+            server, f"it has {len(wanted)} tools, at most {MAX_TOOLS} can be had; name some"
+        )
     return [_tool(server, connection, by_name[name]) for name in wanted]
 
 
 def _tool(server: McpServer, connection: McpConnection, tool: Tool) -> McpTool:
     if len(json.dumps(tool.input_schema)) > MAX_SCHEMA_CHARACTERS:
         most = MAX_SCHEMA_CHARACTERS
-        raise _not_started(server, f"the schema of its tool {tool.name} has more than {most} characters")
+        raise _not_started(
+            server, f"the schema of its tool {tool.name} has more than {most} characters"
+        )
     try:
         _validator(tool.input_schema).check_schema(tool.input_schema)
-        return McpTool(tool_name(server.name, tool.name), tool, connection, _shown(tool.input_schema))
+        return McpTool(
+            tool_name(server.name, tool.name), tool, connection, _shown(tool.input_schema)
+        )
     except (SchemaError, RecursionError):
         raise _not_started(server, f"its tool {tool.name} has a schema that is none") from None
 
@@ -193,8 +214,8 @@ def _some(names: Iterable[str]) -> str:
 def _validator(schema: Mapping[str, Any]) -> Any:
     """What checks a call's arguments before they are sent.
 
-    Patterns are left to the server: one from outside could keep this process busy for ever. References out of
-    the schema are not followed.
+    Patterns are left to the server: one from outside could keep this process busy for ever.
+    References out of the schema are not followed.
     """
     kind = validator_for(schema, default=Draft202012Validator)
     harmless: Any = extend(kind, {"pattern": None, "patternProperties": None})  # type: ignore[no-untyped-call]
@@ -203,7 +224,10 @@ def _validator(schema: Mapping[str, Any]) -> Any:
 
 def _shown(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema as the model gets it."""
-    return {"type": "object", **{key: _bounded(value) for key, value in schema.items() if key != "$schema"}}
+    return {
+        "type": "object",
+        **{key: _bounded(value) for key, value in schema.items() if key != "$schema"},
+    }
 
 
 def _bounded(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """The ways to an MCP server: HTTP, HTTP with server-sent events, and a process's input and output.
 
-Each is what the SDK calls a transport: a context that gives two streams of messages, from the server and to
-it.
+Each is what the SDK calls a transport: a context that gives two streams of messages, from the
+server and to it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ CONNECT_SECONDS = 10.0
 """Longer than three lost packets of a connection's begin."""
 
 _REQUESTS_LEFT_OPEN_SECONDS = 3600.0
-"""The SDK ends calls in time; here only the stream that a server may write to at any time is waited for."""
+"""The SDK ends calls in time; here only the stream that a server may write to at any time is waited
+for."""
 
 
 class MessageTooBig(Exception):
@@ -145,7 +146,10 @@ async def _process(
 async def _hear(
     process: ServerProcess, to_session: MemoryObjectSendStream[SessionMessage | Exception]
 ) -> None:
-    """Pass on the process's messages. Lines that are none are skipped: servers print what they like."""
+    """Pass on the process's messages.
+
+    Lines that are none are skipped: servers print what they like.
+    """
     waiting = bytearray()
     while True:
         first, *others = (await process.receive()).split(b"\n")
@@ -154,12 +158,16 @@ async def _hear(
             raise MessageTooBig
         for start_of_next in others:
             with contextlib.suppress(ValueError):
-                message = mcp_types.jsonrpc_message_adapter.validate_json(bytes(waiting), by_name=False)
+                message = mcp_types.jsonrpc_message_adapter.validate_json(
+                    bytes(waiting), by_name=False
+                )
                 await to_session.send(SessionMessage(message))
             waiting = bytearray(start_of_next)
 
 
-async def _tell(process: ServerProcess, from_session: MemoryObjectReceiveStream[SessionMessage]) -> None:
+async def _tell(
+    process: ServerProcess, from_session: MemoryObjectReceiveStream[SessionMessage]
+) -> None:
     async for message in from_session:
         text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
         await process.send(text.encode() + b"\n")

@@ -1,1 +1,4 @@
-"""From a model's name to its replies: providers, retries, fallbacks, prices, and a scripted model."""
+"""From a model's name to its replies.
+
+Providers, retries, fallbacks, prices, and a scripted model.
+"""

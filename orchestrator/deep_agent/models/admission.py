@@ -14,17 +14,19 @@ from orchestrator.deep_agent.guards.budget import tokens_of
 from orchestrator.deep_agent.models.errors import asked_for_seconds, is_rate_limited
 
 ANSWER_TOKENS = 8_192
-"""What an answer is taken to need where the request does not limit it: what ADK allows Claude by default."""
+"""What an answer is taken to need where the request does not limit it: what ADK allows Claude by
+default."""
 INPUT_MARGIN = 4 / 3
-"""On the estimate of a request's size: code and most languages have fewer characters a token than English."""
+"""On the estimate of a request's size: code and most languages have fewer characters a token than
+English."""
 
 
 @runtime_checkable
 class ModelAdmission(Protocol):
     """Lets requests to models go, each when it is its turn.
 
-    `request` names one request, `model` is written as in settings and definitions, `tokens` is what the
-    request may take with its answer. What `enter` raises ends the run.
+    `request` names one request, `model` is written as in settings and definitions, `tokens` is what
+    the request may take with its answer. What `enter` raises ends the run.
     """
 
     async def enter(self, request: str, model: str, tokens: int) -> None:
@@ -33,7 +35,9 @@ class ModelAdmission(Protocol):
     async def settle(self, request: str, model: str, tokens: int, used: int) -> None:
         """The request was answered, and used so many tokens."""
 
-    async def cut(self, request: str, model: str, tokens: int, asked_seconds: float | None) -> object:
+    async def cut(
+        self, request: str, model: str, tokens: int, asked_seconds: float | None
+    ) -> object:
         """The service refused it because there are too many; it may say for how long to wait."""
 
 
@@ -59,10 +63,15 @@ class Turn:
     async def answered(self) -> None:
         """The reply is complete."""
         if self._admission is not None:
-            await self._admission.settle(self._id, self._model, self._tokens, self._used or self._tokens)
+            await self._admission.settle(
+                self._id, self._model, self._tokens, self._used or self._tokens
+            )
 
     async def failed(self, error: Exception) -> None:
-        """There was no reply, or not all of it: what it took is not known, unless it was too many."""
+        """There was no reply, or not all of it.
+
+        What it took is not known, unless it was too many.
+        """
         if self._admission is not None and is_rate_limited(error):
             await self._admission.cut(self._id, self._model, self._tokens, asked_for_seconds(error))
 
@@ -72,6 +81,8 @@ def _estimate(request: LlmRequest) -> int:
     config = request.config
     tools = [tool for tool in config.tools or [] if isinstance(tool, types.Tool)]
     declared = [tool.model_dump_json(exclude_none=True) for tool in tools]
-    standing = sum(map(len, (*declared, str(config.system_instruction or "")))) // CHARACTERS_PER_TOKEN
+    standing = (
+        sum(map(len, (*declared, str(config.system_instruction or "")))) // CHARACTERS_PER_TOKEN
+    )
     said = sum(tokens_in(content) for content in request.contents)
     return round((standing + said) * INPUT_MARGIN) + (config.max_output_tokens or ANSWER_TOKENS)

@@ -1,4 +1,6 @@
-"""What the providers' clients raise, told as ours: by status, code or class, by words if nothing else tells.
+"""What the providers' clients raise, told as ours.
+
+By status, code or class, by words if nothing else tells.
 
 The clients are optional packages, so their exceptions are known by their attributes and names.
 """
@@ -90,7 +92,9 @@ def translated(error: Exception, model: str) -> ModelFailed:
     status, codes = _status(error), _codes(error)
     words = _without_keys(_words(error))
     if _is_too_long(error, status, codes, words):
-        return ModelContextExceeded(f"The request is too long for {model} ({_said(error, status, words)}).")
+        return ModelContextExceeded(
+            f"The request is too long for {model} ({_said(error, status, words)})."
+        )
     said = _said(error, status, words)
     is_ours_to_wait = status in RETRYABLE_STATUS or (
         status in {None, 200} and (codes & _RETRYABLE_CODES or _is_unreached(error))
@@ -111,7 +115,9 @@ def is_rate_limited(error: Exception) -> bool:
 def asked_for_seconds(error: Exception) -> float | None:
     """The wait that the service asks for."""
     headers = (
-        getattr(error, "headers", None) or getattr(getattr(error, "response", None), "headers", None) or {}
+        getattr(error, "headers", None)
+        or getattr(getattr(error, "response", None), "headers", None)
+        or {}
     )
     value = headers.get("retry-after") or headers.get("Retry-After")
     if value:
@@ -119,12 +125,18 @@ def asked_for_seconds(error: Exception) -> float | None:
             return float(value)
         with contextlib.suppress(ValueError):
             return (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds()
-    found = re.search(r"retryDelay['\"]?:\s*['\"](\d+(?:\.\d+)?)s", str(getattr(error, "details", "")))
+    found = re.search(
+        r"retryDelay['\"]?:\s*['\"](\d+(?:\.\d+)?)s", str(getattr(error, "details", ""))
+    )
     return float(found[1]) if found else None
 
 
 def _is_too_long(error: Exception, status: int | None, codes: frozenset[str], words: str) -> bool:
-    if status == TOO_LARGE_STATUS or codes & _TOO_LONG_CODES or _is_a(error, {"ContextWindowExceededError"}):
+    if (
+        status == TOO_LARGE_STATUS
+        or codes & _TOO_LONG_CODES
+        or _is_a(error, {"ContextWindowExceededError"})
+    ):
         return True
     return status in {200, 400} and _TOO_LONG_WORDS.search(words) is not None
 

@@ -65,16 +65,23 @@ def _first(model: str) -> str:
 
 @lru_cache(maxsize=256)
 def _find(model: str) -> tuple[Provider, ModelInfo] | None:
-    """The table's entry, found in the part of the provider that the name says; 45 ms the first time."""
+    """The table's entry, found in the part of the provider that the name says.
+
+    45 ms the first time.
+    """
     provider_id, slash, name = model.removeprefix("responses/").partition("/")
     if not slash:
         name = provider_id
-        provider_id = next((known for begin, known in _PROVIDERS.items() if name.startswith(begin)), "")
+        provider_id = next(
+            (known for begin, known in _PROVIDERS.items() if name.startswith(begin)), ""
+        )
     if not provider_id or model.startswith("scripted:"):
         return None
     from genai_prices.data_snapshot import find_provider_by_id, get_snapshot  # noqa: PLC0415 - 1.6 MB of data
 
     snapshot = get_snapshot()
     provider = find_provider_by_id(snapshot.providers, provider_id)
-    facts = provider.find_model(name.lower(), all_providers=snapshot.providers) if provider else None
+    facts = (
+        provider.find_model(name.lower(), all_providers=snapshot.providers) if provider else None
+    )
     return (provider, facts) if provider and facts else None

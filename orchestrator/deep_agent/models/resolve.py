@@ -20,7 +20,9 @@ from orchestrator.deep_agent.models.scripted_model import ScriptedModel
 
 __all__ = ["ModelNotConfigured", "preload_client", "resolve_model"]
 
-KNOWN_NAMES = "gemini-…, claude-…, gpt-…, responses/gpt-…, provider/model (through LiteLLM), scripted:PATH"
+KNOWN_NAMES = (
+    "gemini-…, claude-…, gpt-…, responses/gpt-…, provider/model (through LiteLLM), scripted:PATH"
+)
 
 
 def resolve_model(
@@ -32,8 +34,8 @@ def resolve_model(
 ) -> BaseLlm:
     """The model of that name, or the first that answers of a list such as `gemini-2.5-flash,gpt-5`.
 
-    `agent_name` is for scripted models, whose file is read at the first call. Each request waits for its turn
-    at `admission`. ModelNotConfigured says in one sentence what is missing.
+    `agent_name` is for scripted models, whose file is read at the first call. Each request waits
+    for its turn at `admission`. ModelNotConfigured says in one sentence what is missing.
     """
     names = [part.strip() for part in name.split(",") if part.strip()]
     if not names:
@@ -49,7 +51,9 @@ def resolve_model(
 
 
 async def preload_client(name: str) -> None:
-    """Load what a model's first call would load with requests under way; takes seconds, beside the loop.
+    """Load what a model's first call would load with requests under way.
+
+    Takes seconds, beside the loop.
 
     Another loop loads its own. What cannot be loaded says so when it is used.
     """
@@ -79,7 +83,10 @@ def _single(name: str, agent_name: str) -> BaseLlm:
 
 def _gemini(name: str) -> BaseLlm:
     if not _is_set(
-        "GOOGLE_API_KEY", "GEMINI_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE"
+        "GOOGLE_API_KEY",
+        "GEMINI_API_KEY",
+        "GOOGLE_GENAI_USE_VERTEXAI",
+        "GOOGLE_GENAI_USE_ENTERPRISE",
     ):
         raise ModelNotConfigured(f"{name} needs GOOGLE_API_KEY in the environment.")
     from orchestrator.deep_agent.models.providers.google import Gemini  # noqa: PLC0415 - costs 30 to 200 MB

@@ -1,7 +1,8 @@
 """A model that asks again when its service is overloaded, and asks another when that does not help.
 
-One implementation for all providers: the waits that a service asks for (`Retry-After`, Gemini's `retryDelay`)
-are kept and silence is ended, which the providers' own clients do each in its own way or not at all.
+One implementation for all providers: the waits that a service asks for (`Retry-After`, Gemini's
+`retryDelay`) are kept and silence is ended, which the providers' own clients do each in its own way
+or not at all.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from orchestrator.deep_agent.models.facts import context_window
 from orchestrator.deep_agent.models.prompt_caching import caching_of
 
 REPLY_SECONDS = 600.0
-"""How long a model may think before it says anything; not streamed, that is its whole reply. The default of
-OpenAI's and Anthropic's clients."""
+"""How long a model may think before it says anything; not streamed, that is its whole reply. The
+default of OpenAI's and Anthropic's clients."""
 STREAM_PAUSE_SECONDS = 300.0
-"""How long a streamed reply may pause. Gemini sends a call in one piece, a file of 60 kB takes minutes."""
+"""How long a streamed reply may pause. Gemini sends a call in one piece, a file of 60 kB takes
+minutes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +41,8 @@ class RetryPolicy:
     attempts: int = 5
     """Of one model, the first included."""
     first_delay_seconds: float = 1.0
-    """Doubles with each attempt; half of it is chance, so that many agents do not come back at once."""
+    """Doubles with each attempt; half of it is chance, so that many agents do not come back at
+    once."""
     max_delay_seconds: float = 60.0
     """Also the longest wait that a service may ask for."""
     reply_seconds: float = REPLY_SECONDS
@@ -75,8 +78,8 @@ class ResilientModel(BaseLlm):
     ) -> AsyncGenerator[LlmResponse, None]:
         """The reply of the first model that gives one; ModelFailed when none does.
 
-        Each response says in `model_version` which candidate it is from. Partial pieces may come again after
-        a retry: ADK takes them as a display hint only.
+        Each response says in `model_version` which candidate it is from. Partial pieces may come
+        again after a retry: ADK takes them as a display hint only.
         """
         failure: ModelFailed = ModelUnavailable("No model was asked.")
         too_small: str | None = None
@@ -86,14 +89,19 @@ class ResilientModel(BaseLlm):
                 continue
             for attempt in range(self.retries.attempts):
                 replied = False
-                # An attempt may leave a cache behind and fail because of one: the next goes without.
+                # An attempt may leave a cache behind and fail because of one: the next goes
+                # without.
                 request = _copy(llm_request, candidate.model, may_cache=attempt == 0)
                 turn = Turn(self.admission, name, request)
                 if not await self._has_turn(turn, is_last=candidate is self.candidates[-1]):
-                    failure = ModelUnavailable(f"{name} has no turn to give for now, by its limits.")
+                    failure = ModelUnavailable(
+                        f"{name} has no turn to give for now, by its limits."
+                    )
                     break
                 try:
-                    async with contextlib.aclosing(self._responses(candidate, request, stream)) as responses:
+                    async with contextlib.aclosing(
+                        self._responses(candidate, request, stream)
+                    ) as responses:
                         async for response in responses:
                             replied = replied or not response.partial
                             turn.note(response)
@@ -162,7 +170,9 @@ def _mark_cut_calls(response: LlmResponse) -> None:
     is_cut = response.finish_reason == types.FinishReason.MAX_TOKENS and not response.partial
     if is_cut and response.get_function_calls():
         response.finish_reason = types.FinishReason.MALFORMED_FUNCTION_CALL
-        response.error_code = response.error_message = None  # it goes back to the model, the run goes on
+        response.error_code = response.error_message = (
+            None  # it goes back to the model, the run goes on
+        )
 
 
 def _is_larger(model: str, other: str) -> bool:

@@ -9,13 +9,13 @@ r"""A model that answers from a YAML file: for the demo, tests and benchmarks.
             calls: [{tool: read_file, args: {file_path: '/workspace/{{1}}'}}]
           - text: '## Summary …'
 
-The first conversation that fits is taken, and the reply is chosen by how many replies of the model the
-request holds already; a summary in it says how many it stands for, so a script goes on behind it. Nothing is
-remembered between calls: any process can go on with a conversation.
-Only `error.times` is counted, in the model object.
+The first conversation that fits is taken, and the reply is chosen by how many replies of the model
+the request holds already; a summary in it says how many it stands for, so a script goes on behind
+it. Nothing is remembered between calls: any process can go on with a conversation. Only
+`error.times` is counted, in the model object.
 
-Text may hold `{{task}}`, `{{agent}}`, `{{last_result}}` (JSON of the newest tool results) and `{{1}}`,
-`{{2}}` … (the groups of `when`, then those of `system`).
+Text may hold `{{task}}`, `{{agent}}`, `{{last_result}}` (JSON of the newest tool results) and
+`{{1}}`, `{{2}}` … (the groups of `when`, then those of `system`).
 """
 
 from __future__ import annotations
@@ -122,7 +122,10 @@ class Conversation(_Strict):
         return pattern
 
     def match(self, agent: str, task: str, system: str = "") -> tuple[str, ...] | None:
-        """The groups of `when` and `system` if this conversation is about that agent's task; else None."""
+        """The groups of `when` and `system` if this conversation is about that agent's task.
+
+        Else None.
+        """
         if self.agent is not None and _same_name(self.agent) != _same_name(agent):
             return None
         in_task = re.search(self.when or "", task, re.DOTALL)
@@ -184,7 +187,9 @@ class ScriptedModel(BaseLlm):
     @classmethod
     def _named(cls, data: Any) -> Any:
         return (
-            {"model": f"scripted:{data.get('source', 'script')}", **data} if isinstance(data, dict) else data
+            {"model": f"scripted:{data.get('source', 'script')}", **data}
+            if isinstance(data, dict)
+            else data
         )
 
     @property
@@ -200,8 +205,13 @@ class ScriptedModel(BaseLlm):
         if isinstance(script, Path):
             script = await asyncio.to_thread(Script.load, script)
         task = _task(llm_request)
-        turn = sum(content.role == "model" or summed_up_replies(content) for content in llm_request.contents)
-        index, groups = self._conversation(script, task, str(llm_request.config.system_instruction or ""))
+        turn = sum(
+            content.role == "model" or summed_up_replies(content)
+            for content in llm_request.contents
+        )
+        index, groups = self._conversation(
+            script, task, str(llm_request.config.system_instruction or "")
+        )
         reply = self._reply(script, index, turn)
         await asyncio.sleep(reply.delay_seconds)
         if reply.blocks_seconds:
@@ -220,7 +230,9 @@ class ScriptedModel(BaseLlm):
             groups = conversation.match(self.agent_name, task, system)
             if groups is not None:
                 return index, groups
-        raise ScriptFailed(f"{self.source} has no conversation for this task of agent {self.agent_name}.")
+        raise ScriptFailed(
+            f"{self.source} has no conversation for this task of agent {self.agent_name}."
+        )
 
     def _reply(self, script: Script, index: int, turn: int) -> ScriptedReply:
         replies = script.conversations[index].replies
@@ -257,7 +269,9 @@ def _last_result(request: LlmRequest) -> str:
     for content in reversed(request.contents):
         results = [part.function_response for part in content.parts or [] if part.function_response]
         if results:
-            return json.dumps([result.response for result in results], ensure_ascii=False, default=str)
+            return json.dumps(
+                [result.response for result in results], ensure_ascii=False, default=str
+            )
     return ""
 
 
@@ -276,7 +290,9 @@ def _content(reply: ScriptedReply, words: Mapping[str, str]) -> types.Content:
     parts = [types.Part(text=str(_filled(reply.text, words)))] if reply.text else []
     for call in reply.calls:
         arguments = {key: _filled(value, words) for key, value in call.args.items()}
-        parts.append(types.Part(function_call=types.FunctionCall(id=call.id, name=call.tool, args=arguments)))
+        parts.append(
+            types.Part(function_call=types.FunctionCall(id=call.id, name=call.tool, args=arguments))
+        )
     return types.Content(role="model", parts=parts)
 
 
@@ -305,12 +321,15 @@ def _response(reply: ScriptedReply, content: types.Content, request: LlmRequest)
             finish_reason=types.FinishReason.MALFORMED_FUNCTION_CALL,
             usage_metadata=metadata,
         )
-    return LlmResponse(content=content, finish_reason=types.FinishReason.STOP, usage_metadata=metadata)
+    return LlmResponse(
+        content=content, finish_reason=types.FinishReason.STOP, usage_metadata=metadata
+    )
 
 
 def _tokens(contents: list[types.Content]) -> int:
     return (
-        sum(_characters(part) for content in contents for part in content.parts or []) // CHARACTERS_PER_TOKEN
+        sum(_characters(part) for content in contents for part in content.parts or [])
+        // CHARACTERS_PER_TOKEN
     )
 
 

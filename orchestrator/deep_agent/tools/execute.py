@@ -56,16 +56,20 @@ class ExecuteTool(Part):
     ) -> dict[str, Any]:
         """Run a shell command in the workspace and return its output and exit code.
 
-        Each call is a new shell: cd and variables do not last. Nobody can type into it. When the time is over
-        the command is killed with everything that it started.
+        Each call is a new shell: cd and variables do not last. Nobody can type into it. When the
+        time is over the command is killed with everything that it started.
         """
         timeout = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
         if not 0 < timeout <= MAX_TIMEOUT_SECONDS:
-            raise ToolMistake(f"timeout_seconds must be above 0 and at most {MAX_TIMEOUT_SECONDS:g}.")
+            raise ToolMistake(
+                f"timeout_seconds must be above 0 and at most {MAX_TIMEOUT_SECONDS:g}."
+            )
         if not command.strip() or "\0" in command:
             raise ToolMistake("command must be a non-empty text without NUL characters.")
         if len(command.encode(errors="replace")) >= MAX_COMMAND_BYTES:
-            raise ToolMistake(f"command must be shorter than {MAX_COMMAND_BYTES} bytes; put it in a file.")
+            raise ToolMistake(
+                f"command must be shorter than {MAX_COMMAND_BYTES} bytes; put it in a file."
+            )
         work = partial(self._shell.execute, command, timeout, MAX_OUTPUT_BYTES)
         return _result(await shown_live(work, tool_context, "execute"), timeout)
 

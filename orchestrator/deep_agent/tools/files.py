@@ -1,6 +1,7 @@
 """What file operations do, once for every backend: path rules, limits, messages, formats.
 
-The names are S0's backend protocol. A `ToolMistake` is the agent's; anything else is the backend's failure.
+The names are S0's backend protocol. A `ToolMistake` is the agent's; anything else is the backend's
+failure.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from orchestrator.deep_agent.failures import ToolMistake
 from orchestrator.deep_agent.tools.text import bounded, numbered, replaced
 
 MAX_FILE_BYTES = 10 * 1024**2
-"""The largest file that is read or written whole: two copies of it fit any worker's memory many times."""
+"""The largest file that is read or written whole: two copies of it fit any worker's memory many
+times."""
 
 MAX_ENTRIES = 500
 """Entries of ls and glob in one answer: about 80,000 characters, S2's limit of a result."""
@@ -38,7 +40,8 @@ SEARCH_SECONDS = 15.0
 """How long one search may take; an agent waits for it, and half an answer now is worth more."""
 
 LARGE_BYTES = 256 * 1024
-"""Work on more than this leaves the event loop: it would take milliseconds from all other agents."""
+"""Work on more than this leaves the event loop: it would take milliseconds from all other
+agents."""
 
 _WORDS = {
     errno.EROFS: "Permission denied, the file system is read-only",
@@ -114,14 +117,18 @@ class Files:
         with _explained(path):
             entries = tuple(await self._backend.list(path))
         partial = (
-            f"{len(entries)} entries; only the first {MAX_ENTRIES} are shown" if _too_many(entries) else ""
+            f"{len(entries)} entries; only the first {MAX_ENTRIES} are shown"
+            if _too_many(entries)
+            else ""
         )
         return Listing(entries=entries[:MAX_ENTRIES], partial=partial)
 
     async def read(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         """A part of a text file with line numbers."""
         if offset < 0 or limit < 1:
-            raise ToolMistake(f"offset must be 0 or more and limit 1 or more, not {offset} and {limit}.")
+            raise ToolMistake(
+                f"offset must be 0 or more and limit 1 or more, not {offset} and {limit}."
+            )
         path = paths.checked(path)
         data = await self._whole(path)
         if is_binary(data):
@@ -142,17 +149,27 @@ class Files:
             except FileExistsError:
                 if (await self._backend.stat(path)).kind == "directory":
                     raise IsADirectoryError(path) from None
-                raise ToolMistake(f"File already exists: {path}. Use edit_file to modify.") from None
+                raise ToolMistake(
+                    f"File already exists: {path}. Use edit_file to modify."
+                ) from None
         return WriteResult(path=path, version=_version(data))
 
     async def edit(
-        self, path: str, old: str, new: str, *, replace_all: bool = False, seen_version: str | None = None
+        self,
+        path: str,
+        old: str,
+        new: str,
+        *,
+        replace_all: bool = False,
+        seen_version: str | None = None,
     ) -> WriteResult:
         """Replace text in a file; refused when the file is not the version that the agent saw."""
         path = paths.checked(path)
         data = await self._whole(path)
         if seen_version is not None and seen_version != _version(data):
-            raise ToolMistake(f"{path} changed since you read it. Read it again before you edit it.")
+            raise ToolMistake(
+                f"{path} changed since you read it. Read it again before you edit it."
+            )
         try:
             text = data.decode()
         except UnicodeDecodeError:
@@ -168,7 +185,9 @@ class Files:
         path = paths.checked(path)
         root = self._backend.search_root
         if path in {"/", root} or root.startswith(path + "/"):
-            raise ToolMistake(f"{path} holds the whole workspace and is not deleted. Delete what is in it.")
+            raise ToolMistake(
+                f"{path} holds the whole workspace and is not deleted. Delete what is in it."
+            )
         with _explained(path):
             await self._backend.delete(path)
         return path
@@ -181,7 +200,9 @@ class Files:
             walk = await self._backend.walk(
                 base, max_entries=MAX_WALKED_FILES, timeout_seconds=SEARCH_SECONDS
             )
-        found, finished = await asyncio.to_thread(select, walk.entries, pattern, base, deadline=deadline)
+        found, finished = await asyncio.to_thread(
+            select, walk.entries, pattern, base, deadline=deadline
+        )
         return Listing(
             entries=tuple(found[:MAX_ENTRIES]),
             partial=_why_partial(complete=walk.complete and finished)
@@ -242,7 +263,9 @@ class Files:
         with _explained(path):
             data = await self._backend.read_bytes(path, max_bytes + 1)
         if len(data) > max_bytes:
-            raise ToolMistake(f"{path} is larger than {max_bytes} bytes. Search it with grep instead.")
+            raise ToolMistake(
+                f"{path} is larger than {max_bytes} bytes. Search it with grep instead."
+            )
         return data
 
     def _search_base(self, path: str) -> str:

@@ -32,7 +32,8 @@ MAX_IMAGE_BYTES = 3_750_000
 """5 MB once it is base64: the smallest limit on an image among the model providers."""
 
 SEEN_PREFIX = "file_seen:"
-"""Session state key of the version of a file that this agent saw last; a key a file keeps changes small."""
+"""Session state key of the version of a file that this agent saw last; a key a file keeps changes
+small."""
 
 FilePath = Annotated[str, Field(description="Absolute path of the file")]
 
@@ -81,8 +82,8 @@ class FilesystemTools(Part):
     ) -> dict[str, Any]:
         """Read a text file with line numbers, or look at an image (png, jpg, gif, webp).
 
-        The number and the tab before each line are not part of the file. Read large files in parts with
-        offset and limit.
+        The number and the tab before each line are not part of the file. Read large files in parts
+        with offset and limit.
         """
         if posixpath.splitext(file_path)[1].lower() in IMAGE_ENDINGS:
             data = await self._files(tool_context).read_bytes(file_path, MAX_IMAGE_BYTES)
@@ -109,7 +110,9 @@ class FilesystemTools(Part):
     async def edit_file(
         self,
         file_path: FilePath,
-        old_string: Annotated[str, Field(description="Exact text to replace, without line numbers")],
+        old_string: Annotated[
+            str, Field(description="Exact text to replace, without line numbers")
+        ],
         new_string: Annotated[str, Field(description="Text to put in its place")],
         replace_all: Annotated[bool, Field(description="Replace every occurrence")] = False,
         *,
@@ -122,12 +125,18 @@ class FilesystemTools(Part):
         path = paths.checked(file_path)
         async with self._locks.held(path):
             result = await self._files(tool_context).edit(
-                path, old_string, new_string, replace_all=replace_all, seen_version=_seen(tool_context, path)
+                path,
+                old_string,
+                new_string,
+                replace_all=replace_all,
+                seen_version=_seen(tool_context, path),
             )
             _saw(tool_context, path, result.version)
         return {"status": "success", "path": path, "occurrences": result.occurrences}
 
-    async def delete_file(self, file_path: FilePath, *, tool_context: ToolContext) -> dict[str, Any]:
+    async def delete_file(
+        self, file_path: FilePath, *, tool_context: ToolContext
+    ) -> dict[str, Any]:
         """Delete a file, or a directory with everything in it."""
         path = await self._files(tool_context).delete(file_path)
         _saw(tool_context, path, None)
@@ -142,24 +151,28 @@ class FilesystemTools(Part):
     ) -> dict[str, Any]:
         """Find files by a name pattern.
 
-        * and ? stay within one directory, ** crosses directories, {a,b} gives alternatives. Names that start
-        with a dot are found only when the pattern has the dot.
+        * and ? stay within one directory, ** crosses directories, {a,b} gives alternatives. Names
+        that start with a dot are found only when the pattern has the dot.
         """
         return _listing(await self._files(tool_context).glob_info(pattern, path))
 
     async def grep(
         self,
-        pattern: Annotated[str, Field(description="Text to find, taken literally: not a regular expression")],
+        pattern: Annotated[
+            str, Field(description="Text to find, taken literally: not a regular expression")
+        ],
         path: Annotated[str | None, Field(description="Directory or file to search")] = None,
-        glob: Annotated[str | None, Field(description="Only files that match, such as *.py")] = None,
+        glob: Annotated[
+            str | None, Field(description="Only files that match, such as *.py")
+        ] = None,
         output_mode: OutputMode = "files_with_matches",
         *,
         tool_context: ToolContext,
     ) -> dict[str, Any]:
         """Search text files for a literal text.
 
-        output_mode: files_with_matches gives paths, content gives path:line:text, count gives matching lines
-        per file.
+        output_mode: files_with_matches gives paths, content gives path:line:text, count gives
+        matching lines per file.
         """
         result = await self._files(tool_context).grep_raw(pattern, path, glob, output_mode)
         note = {"note": result.partial} if result.partial else {}
@@ -170,7 +183,10 @@ class FilesystemTools(Part):
 
 
 class _PathLocks:
-    """One lock a path while someone wants it: parallel edits of one file in one reply must not get lost."""
+    """One lock a path while someone wants it.
+
+    Parallel edits of one file in one reply must not get lost.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[str, tuple[asyncio.Lock, int]] = {}

@@ -1,8 +1,9 @@
 """Images that a tool returned, as the model sees them.
 
-A session keeps S2's result, with the image as base64. In a request that would be megabytes of letters, which
-no model can look at. So each request, and only the request, has the image as media in a message of its own
-after the results: not every provider takes media inside a tool's result, and one request may go to several.
+A session keeps S2's result, with the image as base64. In a request that would be megabytes of
+letters, which no model can look at. So each request, and only the request, has the image as media
+in a message of its own after the results: not every provider takes media inside a tool's result,
+and one request may go to several.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ SIGNATURES = {
     b"GIF87a": "image/gif",
     b"GIF89a": "image/gif",
 }
-"""How files begin. A provider refuses a whole request for one image that is none, or is another kind."""
+"""How files begin. A provider refuses a whole request for one image that is none, or is another
+kind."""
 
 OUT_OF_VIEW = "not shown any more: read the file again to look at it"
 IN_VIEW = "image {number}, shown in the next message"
@@ -46,7 +48,10 @@ class ImagesInView(Part):
     async def before_model(
         self, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> LlmResponse | None:
-        """Put media in the place of base64; older images leave a note. The session stays as it is."""
+        """Put media in the place of base64; older images leave a note.
+
+        The session stays as it is.
+        """
         del callback_context
         contents = llm_request.contents
         total, refused = _count(contents), _count(contents[: _refused_up_to(contents)])
@@ -63,8 +68,12 @@ class ImagesInView(Part):
         What a header looks like does not tell whether a provider can read an image to its end.
         """
         del callback_context
-        contents = llm_request.contents  # images of before the last refusal are a user's own: they stay
-        parts = (part for content in contents[_refused_up_to(contents) :] for part in content.parts or [])
+        contents = (
+            llm_request.contents
+        )  # images of before the last refusal are a user's own: they stay
+        parts = (
+            part for content in contents[_refused_up_to(contents) :] for part in content.parts or []
+        )
         if not isinstance(error, ModelRefused) or not any(part.inline_data for part in parts):
             return None
         return as_call(LlmResponse(), IMAGES_REFUSED, IMAGES_LEFT_OUT)
@@ -74,13 +83,19 @@ def media_type_of(data: bytes) -> str | None:
     """The kind of image that the bytes are; None for anything else."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
-    return next((kind for signature, kind in SIGNATURES.items() if data.startswith(signature)), None)
+    return next(
+        (kind for signature, kind in SIGNATURES.items() if data.startswith(signature)), None
+    )
 
 
 def image_in(response: Any) -> dict[str, str] | None:
     """S2's image in a tool's result, if there is one."""
     content = response.get("content") if isinstance(response, dict) else None
-    if isinstance(content, dict) and content.get("type") == "image" and isinstance(content.get("data"), str):
+    if (
+        isinstance(content, dict)
+        and content.get("type") == "image"
+        and isinstance(content.get("data"), str)
+    ):
         return content
     return None
 
@@ -96,7 +111,10 @@ def _count(contents: Sequence[types.Content]) -> int:
 
 
 def _refused_up_to(contents: Sequence[types.Content]) -> int:
-    """The place of the last request that was refused for its images; what is before it is not sent again."""
+    """The place of the last request that was refused for its images.
+
+    What is before it is not sent again.
+    """
     for place in range(len(contents) - 1, -1, -1):
         calls = (part.function_call for part in contents[place].parts or [])
         if any(call is not None and call.name == IMAGES_REFUSED for call in calls):
@@ -123,11 +141,15 @@ def _in_view(
                 parts.append(part)
                 continue
             number = next(numbers)
-            shown: list[types.Part] | str = OUT_OF_VIEW if number < first else _media(image, number, model)
+            shown: list[types.Part] | str = (
+                OUT_OF_VIEW if number < first else _media(image, number, model)
+            )
             if number <= refused:
                 shown = REFUSED
             parts.append(
-                _with_note(part, image, shown if isinstance(shown, str) else IN_VIEW.format(number=number))
+                _with_note(
+                    part, image, shown if isinstance(shown, str) else IN_VIEW.format(number=number)
+                )
             )
             media += [] if isinstance(shown, str) else shown
         yield types.Content(role=content.role, parts=parts)
@@ -153,4 +175,6 @@ def _with_note(part: types.Part, image: dict[str, str], note: str) -> types.Part
     answer = part.function_response or types.FunctionResponse()
     content = {"type": "image", "media_type": image.get("media_type", ""), "note": note}
     response = {**(answer.response or {}), "content": content}
-    return part.model_copy(update={"function_response": answer.model_copy(update={"response": response})})
+    return part.model_copy(
+        update={"function_response": answer.model_copy(update={"response": response})}
+    )

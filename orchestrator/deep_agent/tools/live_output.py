@@ -1,4 +1,7 @@
-"""What a command prints, shown while it runs: ADK's partial events, for people only and never stored."""
+"""What a command prints, shown while it runs.
+
+ADK's partial events, for people only and never stored.
+"""
 
 # mypy: disable-error-code="name-defined"
 # (a subclass of an ADK model names PIL, which is not installed)
@@ -17,14 +20,15 @@ from google.genai import types
 from orchestrator.deep_agent.backends.protocol import OutputSink
 
 LIVE_OUTPUT_SECONDS = 1.0
-"""Between two looks at the output: a person reads no faster, and each look is an event for every front end.
-A command that takes less shows nothing and costs nothing."""
+"""Between two looks at the output: a person reads no faster, and each look is an event for every
+front end. A command that takes less shows nothing and costs nothing."""
 
 MAX_LIVE_LINES = 3
 """Enough to see what a command is doing; the whole output is its result."""
 
 MAX_LIVE_BYTES = 600
-"""Three lines of a wide terminal; a program that prints no line ends must not make an event large."""
+"""Three lines of a wide terminal; a program that prints no line ends must not make an event
+large."""
 
 STREAM = "stream"
 """The key in an event's `custom_metadata` whose value `output` marks a command's output."""
@@ -82,7 +86,10 @@ class _Tail:
 
 
 class _LiveLines(BaseNode):
-    """ADK's way to emit events from within a tool; one that has no output leaves nothing in the session."""
+    """ADK's way to emit events from within a tool.
+
+    One that has no output leaves nothing in the session.
+    """
 
     events: Callable[[], AsyncGenerator[Event, None]]
 

@@ -47,9 +47,14 @@ def numbered(text: str, offset: int, limit: int) -> str:
 
 
 def _rows(line: str, number: int) -> list[str]:
-    chunks = [line[at : at + MAX_LINE_CHARACTERS] for at in range(0, len(line), MAX_LINE_CHARACTERS)] or [""]
+    chunks = [
+        line[at : at + MAX_LINE_CHARACTERS] for at in range(0, len(line), MAX_LINE_CHARACTERS)
+    ] or [""]
     labels = [str(number)] + [f"{number}.{index}" for index in range(1, len(chunks))]
-    return [f"{label:>{LINE_NUMBER_WIDTH}}\t{chunk}" for label, chunk in zip(labels, chunks, strict=True)]
+    return [
+        f"{label:>{LINE_NUMBER_WIDTH}}\t{chunk}"
+        for label, chunk in zip(labels, chunks, strict=True)
+    ]
 
 
 def _cut(rows: list[str], number: int) -> list[str]:
@@ -68,7 +73,10 @@ class Replaced:
 
 
 def replaced(text: str, old: str, new: str, *, replace_all: bool) -> Replaced:
-    """The text with `old` replaced by `new`, the file's line ends kept; ToolMistake in S2's words."""
+    """The text with `old` replaced by `new`, the file's line ends kept.
+
+    ToolMistake in S2's words.
+    """
     if not old:
         raise ToolMistake("old_string is empty. Give the exact text to replace.")
     if old == new:

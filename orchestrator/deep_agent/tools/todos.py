@@ -1,7 +1,7 @@
 """The agent's plan: `write_todos` and `read_todos`, with S2's results and S3's rules.
 
-A list of a wrong shape is refused with what to mend. S3's rules about how to work with the list are advice:
-the list is taken and the advice comes back with the result.
+A list of a wrong shape is refused with what to mend. S3's rules about how to work with the list are
+advice: the list is taken and the advice comes back with the result.
 """
 
 from __future__ import annotations
@@ -54,15 +54,17 @@ class TodoTools(Part):
 
     async def write_todos(
         self,
-        todos: Annotated[Any, WithJsonSchema(_SCHEMA), Field(description="The whole list, in order")],
+        todos: Annotated[
+            Any, WithJsonSchema(_SCHEMA), Field(description="The whole list, in order")
+        ],
         *,
         tool_context: ToolContext,
     ) -> dict[str, Any]:
         """Replace your plan with this list.
 
-        Use it for work of three steps or more, or when you are given several tasks; for less it only costs
-        time. Mark a step in_progress before you start it and completed as soon as it is done. Add what you
-        discover, drop what is no longer needed. Call it at most once in a reply.
+        Use it for work of three steps or more, or when you are given several tasks; for less it
+        only costs time. Mark a step in_progress before you start it and completed as soon as it is
+        done. Add what you discover, drop what is no longer needed. Call it at most once in a reply.
         """
         if _calls_in_this_reply(tool_context) > 1:
             raise ToolMistake(
@@ -73,7 +75,11 @@ class TodoTools(Part):
         checked = _checked(todos)
         tool_context.state[STATE_KEY] = checked
         advice = _advice(before, checked)
-        return {"status": "success", "count": len(checked), **({"advice": advice} if advice else {})}
+        return {
+            "status": "success",
+            "count": len(checked),
+            **({"advice": advice} if advice else {}),
+        }
 
     @tabular
     async def read_todos(self, *, tool_context: ToolContext) -> dict[str, Any]:
@@ -86,7 +92,9 @@ def _checked(todos: Any) -> list[dict[str, str]]:
         raise ToolMistake('todos must be a list of {"content": …, "status": …}.')
     if len(todos) > MAX_TODOS:
         raise ToolMistake(f"A plan may have {MAX_TODOS} steps, not {len(todos)}. Join some.")
-    faults = [fault for number, todo in enumerate(todos, start=1) if (fault := _fault(todo, number))]
+    faults = [
+        fault for number, todo in enumerate(todos, start=1) if (fault := _fault(todo, number))
+    ]
     if faults:
         raise ToolMistake("The list was not taken. " + " ".join(faults))
     return [{"content": todo["content"], "status": todo["status"]} for todo in todos]
@@ -118,7 +126,9 @@ def _advice(before: list[dict[str, str]], todos: list[dict[str, str]]) -> list[s
         advice.append("Some steps have the same words; make them different or drop one.")
     done = {todo["content"] for todo in before if todo["status"] == "completed"}
     reopened = [
-        todo["content"] for todo in todos if todo["content"] in done and todo["status"] != "completed"
+        todo["content"]
+        for todo in todos
+        if todo["content"] in done and todo["status"] != "completed"
     ]
     if reopened:
         advice.append("A completed step was opened again; add a new step instead.")

@@ -1,8 +1,8 @@
 """Admission: which waiting jobs go to a worker now.
 
-Jobs wait in the ledger, tree by tree, and only what can run at once goes to the queue. So a tree of a
-thousand does not stand in the way of a tree of three, and limits hold without anybody waiting in line
-with a place in hand. What the limits are, the ledger knows (`policy.py`).
+Jobs wait in the ledger, tree by tree, and only what can run at once goes to the queue. So a tree of
+a thousand does not stand in the way of a tree of three, and limits hold without anybody waiting in
+line with a place in hand. What the limits are, the ledger knows (`policy.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ BATCH = 64
 
 
 class Admission:
-    """Moves jobs from the ledger to the queue. Any process may do it at any time, also several at once."""
+    """Moves jobs from the ledger to the queue.
+
+    Any process may do it at any time, also several at once.
+    """
 
     def __init__(self, ledger: Ledger, queue: JobQueue) -> None:
         self._ledger = ledger
@@ -25,8 +28,8 @@ class Admission:
         """Send whatever there is room for; how many.
 
         Raises:
-            LedgerUnavailable: Redis does not answer. What was taken and not sent is taken back by the
-                reaper when its time under way is over.
+            LedgerUnavailable: Redis does not answer. What was taken and not sent is taken back by
+                the reaper when its time under way is over.
         """
         sent = 0
         while True:

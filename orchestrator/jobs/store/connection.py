@@ -16,16 +16,21 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 
 CONNECT_SECONDS = 5.0
-"""A Redis that is there takes a connection within milliseconds, over a slow line within a second."""
+"""A Redis that is there takes a connection within milliseconds, over a slow line within a
+second."""
 COMMAND_SECONDS = 5.0
 """No command of ours blocks, so an answer that takes longer means that Redis is gone."""
 RETRIES = 2
 MAX_CONNECTIONS = 64
-"""A process with hundreds of agents shares these: each command holds one for under a millisecond."""
+"""A process with hundreds of agents shares these: each command holds one for under a
+millisecond."""
 
 
 class _KeepsCancels(AbstractConnection):
-    """Raises a cancel that came while a command was sent; before Python 3.12 `wait_for` loses it."""
+    """Raises a cancel that came while a command was sent.
+
+    Before Python 3.12 `wait_for` loses it.
+    """
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         task = asyncio.current_task()

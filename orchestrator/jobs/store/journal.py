@@ -94,7 +94,8 @@ class JournalEvent(WireModel):
     job_id: JobId
     attempt: int
     type: EventType | str = Field(union_mode="left_to_right")
-    """A plain text where another release wrote an event that this one does not know: to be passed over."""
+    """A plain text where another release wrote an event that this one does not know: to be passed
+    over."""
     data: dict[str, JsonValue]
 
     @property
@@ -126,17 +127,22 @@ class Journal:
     ) -> str:
         """Add an event and ring; the event's id. `line` becomes the record's `last_event`.
 
-        Asking again under the same `name`, within `APPENDED_SECONDS`, adds nothing more. What it tells was
-        `used`, by the names of `Usage`, is charged in the same step, and once, to the job, to all jobs above
-        it and to its tree. With a claim's `token` only while that claim holds the job: a process may be
-        paused, and go on between a look at its lease and this.
+        Asking again under the same `name`, within `APPENDED_SECONDS`, adds nothing more. What it
+        tells was `used`, by the names of `Usage`, is charged in the same step, and once, to the
+        job, to all jobs above it and to its tree. With a claim's `token` only while that claim
+        holds the job: a process may be paused, and go on between a look at its lease and this.
 
         Raises:
             LeaseLost: the claim of `token` no longer holds the job; nothing is added.
             LedgerUnavailable: Redis does not answer.
         """
         request = self._keys.appended(name or uuid4().hex)
-        keys = [self._keys.journal(job_id), self._keys.job(job_id), self._keys.bell(job_id), request]
+        keys = [
+            self._keys.journal(job_id),
+            self._keys.job(job_id),
+            self._keys.bell(job_id),
+            request,
+        ]
         event: list[str | int] = [str(kind), attempt, json.dumps(data)]
         charged = [value for pair in (used or {}).items() for value in pair]
         fence = "" if token is None else token
@@ -147,10 +153,14 @@ class Journal:
             raise LeaseLost("Another attempt holds the job.")
         return str(added)
 
-    async def read(self, job_id: str, after: str = BEGINNING, count: int | None = None) -> list[JournalEvent]:
+    async def read(
+        self, job_id: str, after: str = BEGINNING, count: int | None = None
+    ) -> list[JournalEvent]:
         """The events that stand in the journal after the id `after`, oldest first."""
         with redis_failures():
-            entries: Any = await self._redis.xrange(self._keys.journal(job_id), min=f"({after}", count=count)
+            entries: Any = await self._redis.xrange(
+                self._keys.journal(job_id), min=f"({after}", count=count
+            )
         return [_event(job_id, entry_id, fields) for entry_id, fields in entries]
 
     async def messages(self, job_id: str, after: int) -> list[str]:
@@ -183,7 +193,9 @@ class Journal:
                         return
                 if len(page) < PAGE:
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(POLL_SECONDS):  # wait_for loses cancels before Python 3.12
+                        async with asyncio.timeout(
+                            POLL_SECONDS
+                        ):  # wait_for loses cancels before Python 3.12
                             await rung.wait()
 
     async def _page(self, job_id: str, after: str) -> list[JournalEvent]:

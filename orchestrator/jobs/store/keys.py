@@ -32,7 +32,10 @@ class Keys:
         return f"{self.prefix}:approval:{approval_id}"
 
     def usage(self, job_id: str) -> str:
-        """Hash: what a job and all below it have consumed; under a tree's root id, the whole tree."""
+        """Hash: what a job and all below it have consumed.
+
+        Under a tree's root id, the whole tree.
+        """
         return f"{self.prefix}:usage:{job_id}"
 
     def messages(self, job_id: str) -> str:

@@ -1,8 +1,8 @@
 """The ledger: the job records in Redis, and the only authority on what state a job is in.
 
-Every change of state is one Lua script (`scripts/`), so it happens whole or not at all, by the Redis
-server's clock, and writes its `job.state` event to the journal in the same step. A claim's token is
-the fence: only the attempt that holds the newest token can renew, release or finish.
+Every change of state is one Lua script (`scripts/`), so it happens whole or not at all, by the
+Redis server's clock, and writes its `job.state` event to the journal in the same step. A claim's
+token is the fence: only the attempt that holds the newest token can renew, release or finish.
 """
 
 from __future__ import annotations
@@ -47,16 +47,18 @@ SUBMIT_BATCH = 100
 TRANSIT_SECONDS = 15.0
 """How long a dispatched message may take to a worker that has room before it counts as lost."""
 HEAD_START_SECONDS = 2.0
-"""How long a job that was begun is kept for the host that has its files, after it was queued again: a few
-turns of the queue, and short enough for a job to be at work again 4 s after its worker was stopped."""
+"""How long a job that was begun is kept for the host that has its files, after it was queued again:
+a few turns of the queue, and short enough for a job to be at work again 4 s after its worker was
+stopped."""
 REAP_BATCH = 200
 NOT_UNDERSTOOD = ("wire version ", "agent ")
 """How claim.lua begins the refusal of a job of which the worker does not know all."""
 CANCEL_BATCH = 50
-"""Jobs in one script call: ending one takes Redis half a millisecond, and heartbeats come between two."""
+"""Jobs in one script call: ending one takes Redis half a millisecond, and heartbeats come between
+two."""
 CANCEL_HEARD_SECONDS = 0.7
-"""How long a worker has to hear that a job of its is cancelled. One that is frozen or lost hears nothing;
-with the second between two looks of the reaper, its job still ends within two."""
+"""How long a worker has to hear that a job of its is cancelled. One that is frozen or lost hears
+nothing; with the second between two looks of the reaper, its job still ends within two."""
 FORGET_BATCH = 100
 """Jobs in one script call; a long journal takes Redis a millisecond to remove."""
 MAX_MESSAGE_CHARACTERS = 20_000
@@ -99,16 +101,21 @@ class Ledger(Records):
 
     def __init__(self, redis: Redis, keys: Keys) -> None:
         super().__init__(redis, keys)
-        self._scripts: dict[str, Any] = {name: redis.register_script(script_source(name)) for name in SCRIPTS}
+        self._scripts: dict[str, Any] = {
+            name: redis.register_script(script_source(name)) for name in SCRIPTS
+        }
 
     # What a parent does
 
     async def submit(self, specs: Sequence[JobSpec]) -> list[str]:
-        """Store jobs; the ids under which they stand. A known id or idempotency key is the same job.
+        """Store jobs; the ids under which they stand.
+
+        A known id or idempotency key is the same job.
 
         Raises:
             InvalidJob: one cannot be stored; nothing is.
-            LedgerUnavailable: some may be stored all the same; submitting all of them again is safe.
+            LedgerUnavailable: some may be stored all the same; submitting all of them again is
+                safe.
         """
         submissions = [submission(spec) for spec in specs]
         ids: list[str] = []
@@ -118,7 +125,9 @@ class Ledger(Records):
         return ids
 
     async def cancel(self, job_id: str) -> JobState:
-        """End a job and all below it: now if it waits, else when its worker hears; the state before.
+        """End a job and all below it: now if it waits, else when its worker hears.
+
+        The state before.
 
         Raises:
             UnknownJob: there is none.
@@ -165,7 +174,9 @@ class Ledger(Records):
             text.encode()
         except UnicodeEncodeError as error:
             raise InvalidJob("The message holds text that is not valid Unicode.") from error
-        state = await self._run("send", job_id, text, json.dumps({"text": text}), uuid4().hex, MAX_MESSAGES)
+        state = await self._run(
+            "send", job_id, text, json.dumps({"text": text}), uuid4().hex, MAX_MESSAGES
+        )
         if state is None:
             raise UnknownJob(f"There is no job {job_id}.")
         if state == "full":
@@ -176,7 +187,9 @@ class Ledger(Records):
     # What admission does
 
     async def dispatch(self, most: int) -> list[Dispatched]:
-        """Take waiting jobs for which there is room now, each in its turn; they are to be sent at once.
+        """Take waiting jobs for which there is room now, each in its turn.
+
+        They are to be sent at once.
 
         One whose specification cannot be read ends here: nobody could run it.
         """
@@ -218,14 +231,18 @@ class Ledger(Records):
     ) -> None:
         """Tell that a worker lives, for that long; 0 says that it leaves.
 
-        The installation's policy is that of the worker that started last (`started_at`, as `now_ms`).
+        The installation's policy is that of the worker that started last (`started_at`, as
+        `now_ms`).
         """
         flat = [value for pair in worker.fields().items() for value in pair]
         given = policy.stored() if policy else ""
         await self._run("register", worker.name, _ms(hold_seconds), given, started_at, *flat)
 
     async def claim(self, job_id: str, worker: WorkerInfo, lease_seconds: float) -> Claim | str:
-        """Begin an attempt; or why not, in a word: a message that comes twice or late claims nothing."""
+        """Begin an attempt; or why not, in a word.
+
+        A message that comes twice or late claims nothing.
+        """
         request = uuid4().hex  # the client asks again by itself when an answer gets lost
         answer = await self._run(
             "claim",
@@ -252,7 +269,10 @@ class Ledger(Records):
         )
 
     async def beat(self, held: Mapping[str, int], lease_seconds: float) -> dict[str, str]:
-        """Renew the leases of a worker's jobs (id -> token): `held`, `cancel` or `lost` for each."""
+        """Renew the leases of a worker's jobs (id -> token).
+
+        `held`, `cancel` or `lost` for each.
+        """
         flat: list[str | int] = [value for pair in held.items() for value in pair]
         answers = await self._run("beat", _ms(lease_seconds), *flat)
         return dict(zip(held, answers, strict=True))
@@ -273,21 +293,35 @@ class Ledger(Records):
             MessagesUnread: there are more; nothing is committed.
         """
         known = -1 if messages is None else messages
-        arguments = (job_id, token, str(result.state), result.model_dump_json(), json.dumps(data), known)
+        arguments = (
+            job_id,
+            token,
+            str(result.state),
+            result.model_dump_json(),
+            json.dumps(data),
+            known,
+        )
         told = await self._run("finish", *arguments)
         if told == UNREAD:
             raise MessagesUnread(f"More than {messages} messages were sent to job {job_id}.")
         return bool(told)
 
-    async def release(self, job_id: str, token: int, reason: str, *, wire: int | None = None) -> bool:
-        """Give a job back unharmed: no attempt is used up; False when the attempt no longer holds it.
+    async def release(
+        self, job_id: str, token: int, reason: str, *, wire: int | None = None
+    ) -> bool:
+        """Give a job back unharmed: no attempt is used up.
+
+        False when the attempt no longer holds it.
 
         With `wire` it goes to workers that know that version.
         """
         return bool(await self._run("release", job_id, token, reason, wire or 0))
 
     async def fail_attempt(self, job_id: str, token: int, reason: str) -> bool:
-        """Queue the job for its next attempt; False when it has none left or the attempt does not hold it."""
+        """Queue the job for its next attempt.
+
+        False when it has none left or the attempt does not hold it.
+        """
         return bool(await self._run("fail_attempt", job_id, token, reason))
 
     async def park(
@@ -300,36 +334,50 @@ class Ledger(Records):
         *,
         timeout_seconds: float | None = None,
     ) -> JobState | None:
-        """Let a job wait for people and for children without a place on a worker; no attempt is used up.
+        """Let a job wait for people and for children without a place on a worker.
 
-        Children that are not there yet are submitted in the same step. One beyond `bounds` is not: its
-        parent's journal says so, as it says which have ended.
+        No attempt is used up.
 
-        While it waits for children alone its time runs on; when `timeout_seconds` of all its attempts are
-        over it is ended, and its children are cancelled. While a person is awaited too its time stands still.
+        Children that are not there yet are submitted in the same step. One beyond `bounds` is not:
+        its parent's journal says so, as it says which have ended.
 
-        Returns the state that it has then: `queued` when everything is there already, `cancelled` when
-        somebody did that meanwhile; None when the attempt no longer holds the job.
+        While it waits for children alone its time runs on; when `timeout_seconds` of all its
+        attempts are over it is ended, and its children are cancelled. While a person is awaited too
+        its time stands still.
+
+        Returns the state that it has then: `queued` when everything is there already, `cancelled`
+        when somebody did that meanwhile; None when the attempt no longer holds the job.
 
         Raises:
             InvalidJob: a child cannot be stored; nothing has changed.
         """
-        requests = [value for approval in approvals for value in (approval.id, approval.model_dump_json())]
-        submissions = [value for child in children for value in (*submission(child), entry_of_child(child))]
+        requests = [
+            value for approval in approvals for value in (approval.id, approval.model_dump_json())
+        ]
+        submissions = [
+            value for child in children for value in (*submission(child), entry_of_child(child))
+        ]
         words = waiting_words([approval.tool for approval in approvals])
         time = (
-            ("", "") if timeout_seconds is None else (_ms(timeout_seconds), str(out_of_time(timeout_seconds)))
+            ("", "")
+            if timeout_seconds is None
+            else (_ms(timeout_seconds), str(out_of_time(timeout_seconds)))
         )
         limits = (bounds.max_children, bounds.max_tree_children, *time, len(approvals))
-        state = await self._run("park", job_id, token, KEPT_SECONDS, words, *limits, *requests, *submissions)
+        state = await self._run(
+            "park", job_id, token, KEPT_SECONDS, words, *limits, *requests, *submissions
+        )
         return None if state is None else JobState(state)
 
     async def checkpoint(
         self, job_id: str, token: int, so_far: ResultSoFar, entry: Mapping[str, JsonValue] | None
     ) -> bool:
-        """Keep what is reported of a job if it ends without its worker; False when the attempt lost the job.
+        """Keep what is reported of a job if it ends without its worker.
 
-        `entry` goes into the journal in the same step, None when another host cannot go on from here.
+        False when the attempt lost the job.
+
+        `entry` goes into the journal in the same step, None when another host cannot go on from
+        here.
         """
         stored = so_far.model_dump_json(exclude_defaults=True)
         noted = "" if entry is None else json.dumps(entry)
@@ -344,7 +392,9 @@ class Ledger(Records):
 def script_source(name: str) -> str:
     """A script with what every script begins with."""
     folder = resources.files("orchestrator.jobs.store") / "scripts"
-    return "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in ("common", "endings", name))
+    return "\n".join(
+        (folder / f"{part}.lua").read_text("utf-8") for part in ("common", "endings", name)
+    )
 
 
 def _ms(seconds: float) -> int:

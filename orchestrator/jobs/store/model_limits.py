@@ -1,10 +1,11 @@
 """Requests and tokens per minute of each model, over all workers and coordinators, and one pause for all.
 
-A request asks for its turn before it is sent. It counts for a minute from then on, with the tokens that it
-may take, later with those that it took. A turn is no counter that a crash can leak: what was given counts as
-sent until its minute is over, and one who waits and does not ask again in time has left the row.
-When a service says that there are too many (429), nobody sends to that model before the time that it gives;
-afterwards the rate doubles every two seconds instead of coming back at once.
+A request asks for its turn before it is sent. It counts for a minute from then on, with the tokens
+that it may take, later with those that it took. A turn is no counter that a crash can leak: what
+was given counts as sent until its minute is over, and one who waits and does not ask again in time
+has left the row. When a service says that there are too many (429), nobody sends to that model
+before the time that it gives; afterwards the rate doubles every two seconds instead of coming back
+at once.
 """
 
 from __future__ import annotations
@@ -26,24 +27,29 @@ from orchestrator.jobs.store.outage import through_outage
 from orchestrator.jobs.store.redis_errors import redis_failures
 
 LATE_SECONDS = 1.0
-"""A turn that was not used by then is asked for again: the process stood still, or Redis was slow."""
+"""A turn that was not used by then is asked for again: the process stood still, or Redis was
+slow."""
 WINDOW_SECONDS = 60.0 + 2 * LATE_SECONDS
-"""A minute as the services count it, and by how much one request may be later after its turn than another."""
+"""A minute as the services count it, and by how much one request may be later after its turn than
+another."""
 DOUBLING_SECONDS = 2.0
-"""After a pause one request goes first, and from then on twice as many in each such time: 32 in the first ten
-seconds, in half a minute as many as anybody sends."""
+"""After a pause one request goes first, and from then on twice as many in each such time: 32 in the
+first ten seconds, in half a minute as many as anybody sends."""
 FIRST_PAUSE_SECONDS = 1.0
 """When a service refuses and does not say for how long; doubles until a request is answered."""
 LONGEST_PAUSE_SECONDS = 60.0
 """Where the pause stops to grow: services count by the minute."""
 LONGEST_CUT_SECONDS = 3600.0
-"""The longest wait that a service may ask for; what is used up for a day is tried again each hour."""
+"""The longest wait that a service may ask for; what is used up for a day is tried again each
+hour."""
 SOONEST_ASK_SECONDS = 2.0
-"""A request whose turn is further away asks again after this time at least, to hear that others have left."""
+"""A request whose turn is further away asks again after this time at least, to hear that others
+have left."""
 LATEST_ASK_SECONDS = 15.0
 """And after this at most: it counts as waiting for so long, whatever has become of it."""
 ASK_GRACE_SECONDS = 3.0
-"""By how much it may be late to ask: a process with hundreds of agents takes that long on a bad day."""
+"""By how much it may be late to ask: a process with hundreds of agents takes that long on a bad
+day."""
 
 Wait = Callable[[str], Awaitable[None]]
 Send = Callable[[], Awaitable[None]]
@@ -60,10 +66,11 @@ class ModelLimits:
     Args:
         redis: Where they are kept.
         keys: Under which names.
-        rates: The limits by model, as models are written in settings and definitions; others have none.
+        rates: The limits by model, as models are written in settings and definitions; others have
+            none.
         window_seconds: What `per minute` is counted over.
-        needs_redis: Whether nothing is sent while Redis is away. A coordinator sends all the same: its jobs
-            cannot, as no worker works without Redis, and it has to say what is wrong.
+        needs_redis: Whether nothing is sent while Redis is away. A coordinator sends all the same:
+            its jobs cannot, as no worker works without Redis, and it has to say what is wrong.
     """
 
     def __init__(
@@ -80,15 +87,24 @@ class ModelLimits:
         self._window_seconds = window_seconds
         self._needs_redis = needs_redis
         names = ("model_turn", "model_settle", "model_cut")
-        self._scripts: dict[str, Any] = {name: redis.register_script(script_source(name)) for name in names}
+        self._scripts: dict[str, Any] = {
+            name: redis.register_script(script_source(name)) for name in names
+        }
 
     async def enter(
-        self, request: str, model: str, tokens: int, *, on_wait: Wait = _nothing, on_turn: Send = _nothing
+        self,
+        request: str,
+        model: str,
+        tokens: int,
+        *,
+        on_wait: Wait = _nothing,
+        on_turn: Send = _nothing,
     ) -> None:
         """Wait until a request may be sent, which is to be done at once; `request` is unique to it.
 
-        `on_wait` is told once, in words, why it does not go at once. `on_turn` is called just before the
-        request goes; when that took too long, it waits for another turn and is called again.
+        `on_wait` is told once, in words, why it does not go at once. `on_turn` is called just
+        before the request goes; when that took too long, it waits for another turn and is called
+        again.
 
         Raises:
             LedgerUnavailable: Redis stayed away for longer than `OUTAGE_SECONDS`.
@@ -108,19 +124,27 @@ class ModelLimits:
             await asyncio.sleep(max(again - (_clock() - asked_at), 0))
 
     async def settle(self, request: str, model: str, tokens: int, used: int) -> None:
-        """A request was answered: it counts with what it used instead of the `tokens` that it asked for.
+        """A request was answered.
+
+        It counts with what it used instead of the `tokens` that it asked for.
 
         Where Redis is away it goes on to count as it did.
         """
         with contextlib.suppress(LedgerUnavailable):
             await self._run("model_settle", model, request, tokens, used)
 
-    async def cut(self, request: str, model: str, tokens: int, asked_seconds: float | None) -> float:
-        """A service refused a request because there were too many; for how long nobody sends to the model.
+    async def cut(
+        self, request: str, model: str, tokens: int, asked_seconds: float | None
+    ) -> float:
+        """A service refused a request because there were too many.
+
+        For how long nobody sends to the model.
 
         `asked_seconds` is what the service wants, None where it does not say.
         """
-        wanted = -1 if asked_seconds is None else _ms(min(max(asked_seconds, 0), LONGEST_CUT_SECONDS))
+        wanted = (
+            -1 if asked_seconds is None else _ms(min(max(asked_seconds, 0), LONGEST_CUT_SECONDS))
+        )
         pauses = (_ms(FIRST_PAUSE_SECONDS), _ms(LONGEST_PAUSE_SECONDS))
         remembered = _ms(self._window_seconds + LONGEST_PAUSE_SECONDS)
         with contextlib.suppress(LedgerUnavailable):
@@ -137,9 +161,18 @@ class ModelLimits:
             return 0, 0, False
 
     async def _turn(self, request: str, model: str, tokens: int) -> Turn:
-        """Seconds until it asks again, 0 when it is its turn; until its turn; whether a cut is the reason."""
+        """Seconds until it asks again, 0 when it is its turn; until its turn.
+
+        Whether a cut is the reason.
+        """
         rate = self._rates.get(model, ModelRate())
-        times = (LATE_SECONDS, DOUBLING_SECONDS, SOONEST_ASK_SECONDS, LATEST_ASK_SECONDS, ASK_GRACE_SECONDS)
+        times = (
+            LATE_SECONDS,
+            DOUBLING_SECONDS,
+            SOONEST_ASK_SECONDS,
+            LATEST_ASK_SECONDS,
+            ASK_GRACE_SECONDS,
+        )
         again, *more = await self._run(
             "model_turn",
             *(model, request, tokens, rate.requests_per_minute or 0, rate.tokens_per_minute or 0),
@@ -157,7 +190,9 @@ class ModelLimits:
         if rate is None:
             return f"waits {about} for {model}: after a pause its requests begin again one by one"
         limits = [f"{most} {what}" for what, most in rate.named().items()]
-        return f"waits {about} for {model}, which has {' and '.join(limits)} a minute (FANOUT_MODELS)"
+        return (
+            f"waits {about} for {model}, which has {' and '.join(limits)} a minute (FANOUT_MODELS)"
+        )
 
     async def _run(self, name: str, *arguments: str | int) -> Any:
         with redis_failures():

@@ -1,4 +1,7 @@
-"""Waiting through a short outage of Redis: a restart or a failover is no reason to give up on a job."""
+"""Waiting through a short outage of Redis.
+
+A restart or a failover is no reason to give up on a job.
+"""
 
 from __future__ import annotations
 

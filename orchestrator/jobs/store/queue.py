@@ -1,8 +1,8 @@
 """The way of a job's id to a worker. The only module of the parent's side that knows Celery.
 
-A message holds an id and what a dashboard may show, nothing else; the ledger is the authority. Losing,
-doubling or delaying a message is therefore harmless: a claim refuses what is not due, and what does not
-arrive is dispatched again.
+A message holds an id and what a dashboard may show, nothing else; the ledger is the authority.
+Losing, doubling or delaying a message is therefore harmless: a claim refuses what is not due, and
+what does not arrive is dispatched again.
 """
 
 from __future__ import annotations

@@ -101,7 +101,10 @@ class Records:
         return list(ids)
 
     async def usage(self, ids: Sequence[str]) -> list[Usage]:
-        """What each of these jobs has consumed with all below it; of a tree's root id, the whole tree."""
+        """What each of these jobs has consumed with all below it.
+
+        Of a tree's root id, the whole tree.
+        """
         with redis_failures():
             async with self._redis.pipeline(transaction=False) as pipe:
                 for job_id in ids:
@@ -117,7 +120,9 @@ class Records:
                 for approval_id in ids:
                     pipe.hmget(self._keys.approval(approval_id), ["request", "requested_at"])
                 found = await pipe.execute()
-        return [stored_approval(request, requested_at) for request, requested_at in found if request]
+        return [
+            stored_approval(request, requested_at) for request, requested_at in found if request
+        ]
 
     async def knows_approval(self, approval_id: str) -> bool:
         """Whether there is, or was not long ago, an approval of that id."""

@@ -30,7 +30,16 @@ def submission(spec: JobSpec) -> tuple[str | int, ...]:
     except ValueError as error:
         raise InvalidJob(f"Job {spec.id} holds text that is not valid Unicode.") from error
     lane = (spec.tenant, spec.agent, wire)
-    return spec.id, spec.root_id, spec.parent_id or "", spec.priority, spec.max_attempts, key, *lane, stored
+    return (
+        spec.id,
+        spec.root_id,
+        spec.parent_id or "",
+        spec.priority,
+        spec.max_attempts,
+        key,
+        *lane,
+        stored,
+    )
 
 
 def spec_of(stored: str) -> JobSpec:
@@ -44,7 +53,9 @@ def spec_of(stored: str) -> JobSpec:
     except ValidationError as error:
         places = sorted({".".join(map(str, detail["loc"])) for detail in error.errors()} - {""})
         where = f" (at {', '.join(places)})" if places else ""
-        raise InvalidJob(f"Its stored specification cannot be read{where}: submit the task anew.") from None
+        raise InvalidJob(
+            f"Its stored specification cannot be read{where}: submit the task anew."
+        ) from None
 
 
 def entry_of_child(spec: JobSpec) -> str:
@@ -53,7 +64,10 @@ def entry_of_child(spec: JobSpec) -> str:
 
 
 def record_of(job_id: str, fields: Mapping[str, str]) -> JobRecord:
-    """A job's record from its hash; of a specification that cannot be read, what is known besides."""
+    """A job's record from its hash.
+
+    Of a specification that cannot be read, what is known besides.
+    """
     try:
         spec = read(JobSpec, fields["spec"], "The job")
     except NotUnderstood:
@@ -87,12 +101,15 @@ def read(model: type[Model], text: str | bytes, what: str) -> Model:
     """What any release may have written; fields that this one does not know are passed over.
 
     Raises:
-        NotUnderstood: a value has a form that this release does not know. The text begins with `what`.
+        NotUnderstood: a value has a form that this release does not know. The text begins with
+            `what`.
     """
     try:
         return model.model_validate_json(text, extra="ignore")
     except ValidationError:
-        raise NotUnderstood(f"{what} is of another release of fanout: use one that is as new.") from None
+        raise NotUnderstood(
+            f"{what} is of another release of fanout: use one that is as new."
+        ) from None
 
 
 def _seconds(milliseconds: str | None) -> float | None:

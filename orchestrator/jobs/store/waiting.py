@@ -1,4 +1,7 @@
-"""Why a queued job does not run, in words: counted for a whole page of records in two round trips."""
+"""Why a queued job does not run, in words.
+
+Counted for a whole page of records in two round trips.
+"""
 
 from __future__ import annotations
 
@@ -73,11 +76,19 @@ def waiting_reason(record: JobRecord, occupied: Occupancy) -> str | None:
         return None
     if record.id in occupied.sent:
         return "the worker that it was sent to"
-    return _no_worker(record, occupied) or _limit_reached(record, occupied) or _its_turn(record, occupied)
+    return (
+        _no_worker(record, occupied)
+        or _limit_reached(record, occupied)
+        or _its_turn(record, occupied)
+    )
 
 
 def _sets(keys: Keys, record: JobRecord) -> tuple[str, str, str]:
-    return keys.tenant_active(record.tenant), keys.agent_active(record.agent), keys.active(record.root_id)
+    return (
+        keys.tenant_active(record.tenant),
+        keys.agent_active(record.agent),
+        keys.active(record.root_id),
+    )
 
 
 def _no_worker(record: JobRecord, occupied: Occupancy) -> str | None:

@@ -82,7 +82,11 @@ class Fanout:
 
 def clean_environment(folder: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FANOUT_")}
-    return kept | {"PYTHONPATH": str(REPOSITORY), "FANOUT_STATE_DIR": str(folder / "state"), "TERM": "xterm"}
+    return kept | {
+        "PYTHONPATH": str(REPOSITORY),
+        "FANOUT_STATE_DIR": str(folder / "state"),
+        "TERM": "xterm",
+    }
 
 
 @pytest.fixture(scope="session")
@@ -95,7 +99,17 @@ def private_redis() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         url = f"unix://{folder}/r.sock"
         server = subprocess.Popen(
-            [binary, "--port", "0", "--unixsocket", f"{folder}/r.sock", "--dir", folder, "--save", ""],
+            [
+                binary,
+                "--port",
+                "0",
+                "--unixsocket",
+                f"{folder}/r.sock",
+                "--dir",
+                folder,
+                "--save",
+                "",
+            ],
             stdout=subprocess.DEVNULL,
         )
         try:
@@ -146,7 +160,9 @@ class StandIn:
     async def note(self, claim: Claim, kind: EventType, data: dict[str, Any]) -> None:
         await self._journal.append(claim.spec.id, claim.attempt, kind, data)
 
-    async def finish(self, job_id: str, state: JobState = JobState.SUCCEEDED, **fields: Any) -> None:
+    async def finish(
+        self, job_id: str, state: JobState = JobState.SUCCEEDED, **fields: Any
+    ) -> None:
         claim = await self.claim(job_id)
         success = state is JobState.SUCCEEDED
         result = JobResult(job_id=job_id, state=state, success=success, attempts=1, **fields)

@@ -98,7 +98,10 @@ async def test_what_waits_is_listed_and_an_approved_job_is_queued_again(
     ]
     assert '{"command": "make\\nall' in listed.out
     assert "\x1b" not in listed.out
-    assert (document[0]["id"], document[0]["arguments"]["command"]) == (approval, "make\nall \x1b[2J")
+    assert (document[0]["id"], document[0]["arguments"]["command"]) == (
+        approval,
+        "make\nall \x1b[2J",
+    )
     assert "waits for approval of execute" in shown.out
     assert (approved.code, approved.out) == (ExitCode.DONE, f"{approval}  approve  (job {FIRST})\n")
     assert (await waiting.ledger.get(FIRST)).state is JobState.QUEUED
@@ -134,7 +137,11 @@ async def test_edits_rejections_and_messages_reach_the_journal(
     [
         (["approve", "nothing"], ExitCode.USAGE, "No approval waits under 'nothing'"),
         (["reject", FIRST], ExitCode.USAGE, "stands for 2 approvals, so name one"),
-        (["approve", "ONE", "--respond", "x"], ExitCode.NOT_ALLOWED, "allowed are approve, edit, reject"),
+        (
+            ["approve", "ONE", "--respond", "x"],
+            ExitCode.NOT_ALLOWED,
+            "allowed are approve, edit, reject",
+        ),
         (["approve", "ONE", "--arguments", "[1]"], ExitCode.USAGE, "not a JSON object"),
         (["approve", "ONE", "--arguments", "{"], ExitCode.USAGE, "is not JSON"),
         (["approve", "ONE", "--arguments", "@none"], ExitCode.USAGE, "cannot be read"),
@@ -185,7 +192,12 @@ async def test_a_live_view_says_how_to_answer(fanout: Fanout, waiting: Waiting) 
 
 def test_a_narrow_picture_still_names_the_command_that_answers() -> None:
     approval = approval_id(FIRST, "1")
-    fields = {"state": "waiting", "attempt": 0, "submitted_at": 0.0, "waiting_for": "approval of execute"}
+    fields = {
+        "state": "waiting",
+        "attempt": 0,
+        "submitted_at": 0.0,
+        "waiting_for": "approval of execute",
+    }
     spec = make_spec("a description that takes the place " * 3, id=FIRST)
     record = JobRecord.model_validate({**spec.model_dump(), **fields, "approvals": [approval]})
     console = Console(width=72, file=io.StringIO(), record=True)
@@ -245,7 +257,9 @@ async def test_without_a_terminal_they_are_rejected_and_that_is_said(careful: Fa
     assert "this run has no terminal, and was started without --yes" in ended.out
 
 
-async def test_a_coordinators_policy_binds_the_jobs_that_it_starts(careful: Fanout, waiting: Waiting) -> None:
+async def test_a_coordinators_policy_binds_the_jobs_that_it_starts(
+    careful: Fanout, waiting: Waiting
+) -> None:
     ended = await run(careful, "run", "delegate it", "--agent", "careful", "--yes")
 
     assert ended.code == ExitCode.DONE, ended.err
@@ -254,7 +268,10 @@ async def test_a_coordinators_policy_binds_the_jobs_that_it_starts(careful: Fano
 
 
 def at_a_terminal(fanout: Fanout, typed: Mapping[str, str]) -> str:
-    """Run the coordinator at a terminal, typing an answer whenever its question shows; what it showed."""
+    """Run the coordinator at a terminal, typing an answer whenever its question shows.
+
+    What it showed.
+    """
     master, slave = pty.openpty()
     process = subprocess.Popen(
         fanout.argv(*RUN),
@@ -289,7 +306,12 @@ FOLDER = "Go on?"
 
 async def test_a_person_at_a_terminal_is_shown_the_call_and_may_edit_it(careful: Fanout) -> None:
     edited = '{"file_path": "/workspace/b.txt", "content": "two"}'
-    typed = {FOLDER: "y", "approve, edit, reject?": "maybe", "or how it begins": "e", "on one line": edited}
+    typed = {
+        FOLDER: "y",
+        "approve, edit, reject?": "maybe",
+        "or how it begins": "e",
+        "on one line": edited,
+    }
 
     shown = await asyncio.to_thread(at_a_terminal, careful, typed)
 

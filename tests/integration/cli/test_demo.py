@@ -91,7 +91,9 @@ def processes_about(text: str) -> list[str]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if text.encode() in (folder / "environ").read_bytes():
-                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+                found.append(
+                    (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
         except OSError:
             continue
     return found

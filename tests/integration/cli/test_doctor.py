@@ -34,7 +34,9 @@ async def test_an_agent_that_no_worker_has_is_told_where_one_looks(fanout: Fanou
     (agents / "linter.yaml").write_text("name: linter\ndescription: Lints.\ninstruction: Lint.\n")
     env = {"FANOUT_AGENTS_DIR": str(agents), "FANOUT_SANDBOX__PROVIDER": "local"}
     async with connect(ledger_url) as redis:
-        await Ledger(redis, Keys()).register(replace(WORKER, agents=("general-purpose", "researcher")), 120)
+        await Ledger(redis, Keys()).register(
+            replace(WORKER, agents=("general-purpose", "researcher")), 120
+        )
 
     submitted = await asyncio.to_thread(fanout, "submit", "lint it", "--agent", "linter", env=env)
     shown = await asyncio.to_thread(fanout, "ps", "--json")
@@ -58,7 +60,10 @@ def fanout_blobs_failure(fanout: Fanout) -> str:
 
 
 def test_the_security_doctor_names_open_doors(fanout, tmp_path: Path):
-    env = {"FANOUT_REDIS_URL": "redis://203.0.113.7:6379/0", "DOCKER_HOST": "tcp://203.0.113.8:2375"}
+    env = {
+        "FANOUT_REDIS_URL": "redis://203.0.113.7:6379/0",
+        "DOCKER_HOST": "tcp://203.0.113.8:2375",
+    }
     (fanout.folder / ".env").write_text("X=1")
     (fanout.folder / ".env").chmod(0o644)
 

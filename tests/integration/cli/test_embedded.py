@@ -113,7 +113,10 @@ def test_children_end_when_their_parent_is_killed(tmp_path):
         "time.sleep(60)\n"
     )
     parent = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=clean_environment(tmp_path)
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=clean_environment(tmp_path),
     )
     assert parent.stdout is not None
     url = parent.stdout.readline().strip()
@@ -135,7 +138,11 @@ def test_down_without_anything_running_says_so(lonely_fanout):
 def test_a_stale_file_is_no_redis(lonely_fanout: Fanout):
     state = lonely_fanout.folder / "state"
     state.mkdir()
-    stale = {"redis_url": f"unix://{state}/redis/redis.sock", "blobs_url": "file:///x", "redis_pid": 1}
+    stale = {
+        "redis_url": f"unix://{state}/redis/redis.sock",
+        "blobs_url": "file:///x",
+        "redis_pid": 1,
+    }
     (state / "embedded.json").write_text(json.dumps(stale | {"worker_pid": 1, "kept": True}))
 
     assert lonely_fanout("ps").code == 3

@@ -14,7 +14,9 @@ pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
 
 def run(fanout: Fanout, name: str) -> tuple[Ended, Path]:
     """The example's end, and the folder that it worked on."""
-    ended = fanout("example", name, "--workspace", "here", "--json", env=temporary(fanout), timeout=100)
+    ended = fanout(
+        "example", name, "--workspace", "here", "--json", env=temporary(fanout), timeout=100
+    )
     assert ended.code == 0, ended.err
     assert ended.json["success"], ended.err
     return ended, fanout.folder / "here"
@@ -29,7 +31,9 @@ def test_quickstart_keeps_to_the_memory_of_its_folder(lonely_fanout: Fanout):
     assert list((lonely_fanout.folder / "tmp").iterdir()) == []
 
 
-def test_the_content_builder_researches_then_writes_by_skills_and_style_guide(lonely_fanout: Fanout):
+def test_the_content_builder_researches_then_writes_by_skills_and_style_guide(
+    lonely_fanout: Fanout,
+):
     ended, folder = run(lonely_fanout, "content-builder")
 
     assert [(job["agent"], job["state"]) for job in ended.json["jobs"]] == [
@@ -49,10 +53,14 @@ def test_the_content_builder_researches_then_writes_by_skills_and_style_guide(lo
     assert "→ read_file /definition/skills/blog-post/SKILL.md" in ended.err
 
 
-def test_deep_research_sends_out_five_researchers_at_once_and_makes_one_report(lonely_fanout: Fanout):
+def test_deep_research_sends_out_five_researchers_at_once_and_makes_one_report(
+    lonely_fanout: Fanout,
+):
     ended, folder = run(lonely_fanout, "deep-research")
 
-    assert [(job["agent"], job["state"]) for job in ended.json["jobs"]] == [("researcher", "succeeded")] * 5
+    assert [(job["agent"], job["state"]) for job in ended.json["jobs"]] == [
+        ("researcher", "succeeded")
+    ] * 5
     assert ended.json["most_at_once"] == 5
     findings = sorted(path.name for path in (folder / "findings").iterdir())
     assert findings == ["charging.md", "experience.md", "money.md", "range.md", "running-costs.md"]
@@ -82,7 +90,12 @@ def test_the_examples_are_listed_and_an_unknown_one_is_told_in_words(lonely_fano
 
 def test_a_real_model_without_a_key_is_told_in_words(lonely_fanout: Fanout):
     ended = lonely_fanout(
-        "example", "quickstart", "--model", "gemini-2.5-flash", env=temporary(lonely_fanout), timeout=100
+        "example",
+        "quickstart",
+        "--model",
+        "gemini-2.5-flash",
+        env=temporary(lonely_fanout),
+        timeout=100,
     )
 
     assert ended.code == 2

@@ -54,7 +54,9 @@ def test_a_file_of_jobs_becomes_one_tree_in_order(fanout):
         {"description": "one"}, {"description": "two", "agent": "tester"}, {"description": "three"}
     )
 
-    ids = fanout("submit", "--file", "-", "--json", "--label", "batch=7", stdin=text).json["job_ids"]
+    ids = fanout("submit", "--file", "-", "--json", "--label", "batch=7", stdin=text).json[
+        "job_ids"
+    ]
     tree = fanout("tree", ids[2], "--json").json["jobs"]
 
     assert [job["description"] for job in tree] == ["one", "two", "three"]
@@ -92,7 +94,9 @@ def test_every_bad_line_is_named_and_nothing_is_submitted(fanout):
 def test_a_thousand_lines_are_submitted_in_seconds(fanout):
     (fanout.folder / "ws").mkdir()
     (fanout.folder / "ws" / "a.txt").write_text("a")
-    text = lines_of(*({"description": f"job {number}", "workspace": "ws"} for number in range(1000)))
+    text = lines_of(
+        *({"description": f"job {number}", "workspace": "ws"} for number in range(1000))
+    )
     began = time.monotonic()
 
     ids = fanout("submit", "--file", "-", stdin=text).out.split()
@@ -166,7 +170,9 @@ def test_an_ambiguous_id_is_refused(fanout):
 async def test_wait_prints_how_jobs_ended(fanout, stand_in: StandIn):
     good, bad, late = (submitted(fanout, text) for text in ("good", "bad", "late"))
     await stand_in.finish(good, summary="all well")
-    await stand_in.finish(bad, JobState.FAILED, error=JobError(type="AgentFailed", message="no answer"))
+    await stand_in.finish(
+        bad, JobState.FAILED, error=JobError(type="AgentFailed", message="no answer")
+    )
     await stand_in.finish(late, JobState.TIMED_OUT)
 
     both = fanout("wait", good, bad)
@@ -205,7 +211,9 @@ async def test_submit_wait_prints_the_id_first_and_then_the_end(fanout, stand_in
 async def test_interrupting_a_wait_leaves_the_job_alone(fanout):
     job_id = submitted(fanout, "long")
     child = fanout.start("wait", job_id)
-    await asyncio.sleep(4)  # it has nothing to say before it is interrupted, so this is enough to start it
+    await asyncio.sleep(
+        4
+    )  # it has nothing to say before it is interrupted, so this is enough to start it
 
     child.send_signal(signal.SIGINT)
     out, complaint = await asyncio.to_thread(child.communicate)
@@ -290,7 +298,9 @@ async def test_cancel_says_what_had_ended_already(fanout, stand_in: StandIn):
     assert fanout("result", waiting, "--json").json["state"] == "cancelled"
     assert fanout("ps", "--json").json == {"jobs": []}
     assert len(fanout("ps", "--all", "--json").json["jobs"]) == 2
-    assert [job["id"] for job in fanout("ps", "--state", "cancelled", "--json").json["jobs"]] == [waiting]
+    assert [job["id"] for job in fanout("ps", "--state", "cancelled", "--json").json["jobs"]] == [
+        waiting
+    ]
 
 
 def test_retry_gives_a_new_id(fanout):
@@ -380,7 +390,10 @@ async def test_a_job_without_changes_has_an_empty_diff(fanout, stand_in: StandIn
 
 def test_a_closed_pipe_is_quiet(fanout):
     fanout(
-        "submit", "--file", "-", stdin=lines_of(*({"description": f"job {number}"} for number in range(500)))
+        "submit",
+        "--file",
+        "-",
+        stdin=lines_of(*({"description": f"job {number}"} for number in range(500))),
     )
     child = fanout.start("ps", "--json")
     assert child.stdout is not None

@@ -1,4 +1,7 @@
-"""A private Redis and worker, all killed with -9: the next command finds their jobs and ends them."""
+"""A private Redis and worker, all killed with -9.
+
+The next command finds their jobs and ends them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ from tests.integration.scripts import DONE, conversation, shell, write_script
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
 
-SCRIPT = conversation(".*", shell("echo one >> steps.txt"), shell("sleep 1; echo two >> steps.txt"), DONE)
+SCRIPT = conversation(
+    ".*", shell("echo one >> steps.txt"), shell("sleep 1; echo two >> steps.txt"), DONE
+)
 HALF_A_COMMAND = b"*3\r\n$3\r\nSET\r\n$6\r\ncol"
 BY_ITSELF = """
 import asyncio, sys
@@ -76,7 +81,10 @@ def record(fanout: Fanout) -> EmbeddedRecord:
 def kill(*pids: int | None) -> None:
     """At once, with all that they started."""
     processes = [psutil.Process(pid) for pid in pids if pid]
-    for process in [*processes, *(child for one in processes for child in one.children(recursive=True))]:
+    for process in [
+        *processes,
+        *(child for one in processes for child in one.children(recursive=True)),
+    ]:
         with contextlib.suppress(psutil.NoSuchProcess):  # one whose parent went first
             process.send_signal(signal.SIGKILL)
 
@@ -108,10 +116,17 @@ def test_what_was_killed_is_found_and_ended_by_the_next_commands(fanout: Fanout)
     (state(fanout) / "embedded.json.new").write_text("{")
 
     listed, submitted, waited = at_the_same_moment(
-        fanout, ("ps", "--all", "--json"), ("submit", "job 3"), ("wait", *ids, "--timeout", "60", "--json")
+        fanout,
+        ("ps", "--all", "--json"),
+        ("submit", "job 3"),
+        ("wait", *ids, "--timeout", "60", "--json"),
     )
 
-    assert [ended.code for ended in (listed, submitted, waited)] == [0, 0, 0], (listed, submitted, waited)
+    assert [ended.code for ended in (listed, submitted, waited)] == [0, 0, 0], (
+        listed,
+        submitted,
+        waited,
+    )
     assert set(ids) <= {job["id"] for job in listed.json["jobs"]}
     results = waited.json["results"]
     assert [(one["job_id"], one["success"], one["attempts"]) for one in results] == [

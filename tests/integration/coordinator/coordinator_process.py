@@ -1,6 +1,7 @@
 """A coordinator in a process of its own, with a session on disk: to be killed.
 
-Run as `python -m tests.integration.coordinator.coordinator_process DATABASE SESSION SCRIPT WORKSPACE`.
+Run as `python -m tests.integration.coordinator.coordinator_process DATABASE SESSION SCRIPT
+WORKSPACE`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from orchestrator.coordinator.coordinator import USER_ID, create_coordinator, cr
 async def main(database: str, session_id: str, script: str, workspace: str) -> None:
     client = JobClient.from_settings()
     coordinator = create_coordinator(client, workspace=Path(workspace), model=f"scripted:{script}")
-    runner = Runner(app=create_coordinator_app(coordinator), session_service=SqliteSessionService(database))
+    runner = Runner(
+        app=create_coordinator_app(coordinator), session_service=SqliteSessionService(database)
+    )
     message = types.Content(role="user", parts=[types.Part(text="the goal")])
     async for _ in runner.run_async(user_id=USER_ID, session_id=session_id, new_message=message):
         pass

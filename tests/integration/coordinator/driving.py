@@ -16,13 +16,20 @@ from google.adk.sessions import BaseSessionService, InMemorySessionService, Sess
 from google.genai import types
 
 from orchestrator.client import JobClient
-from orchestrator.coordinator.coordinator import APP_NAME, USER_ID, create_coordinator, create_coordinator_app
+from orchestrator.coordinator.coordinator import (
+    APP_NAME,
+    USER_ID,
+    create_coordinator,
+    create_coordinator_app,
+)
 from orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.integration.scripts import call, calls, conversation, says, write_script
 
 WORKER_SCRIPT = (
     conversation(
-        "^fail after: (.*?)$", calls(call("execute", command="{{1}}")), {"raise": "the client broke"}
+        "^fail after: (.*?)$",
+        calls(call("execute", command="{{1}}")),
+        {"raise": "the client broke"},
     ),
     conversation(
         "^plan and run: (.*?)$",
@@ -31,7 +38,9 @@ WORKER_SCRIPT = (
         says("canary-thought\n\n## Summary\nplanned and ran"),
     ),
     conversation(
-        "^run: (.*?)$", calls(call("execute", command="{{1}}")), says("Done.\n\n## Summary\nran {{1}}")
+        "^run: (.*?)$",
+        calls(call("execute", command="{{1}}")),
+        says("Done.\n\n## Summary\nran {{1}}"),
     ),
 )
 """What sub-agents do: as their description says."""
@@ -85,12 +94,21 @@ class Coordination:
         self._folder = folder
         self._numbers = itertools.count()
 
-    async def run(self, *replies: dict[str, Any], session_id: str | None = None, **more: Any) -> Run:
-        """Run a coordinator whose model gives these replies, then says `all done`; one turn of a session."""
+    async def run(
+        self, *replies: dict[str, Any], session_id: str | None = None, **more: Any
+    ) -> Run:
+        """Run a coordinator whose model gives these replies, then says `all done`.
+
+        One turn of a session.
+        """
         run = Run(session_id or await self.new_session())
         session = await self.session(run)
-        said = sum(bool(event.content and event.content.role == "model") for event in session.events)
-        earlier = [says("said before")] * said  # a script counts the replies of the whole conversation
+        said = sum(
+            bool(event.content and event.content.role == "model") for event in session.events
+        )
+        earlier = [
+            says("said before")
+        ] * said  # a script counts the replies of the whole conversation
         await self.drive(self.runner(*earlier, *replies, says("all done")), run, **more)
         return run
 
@@ -108,7 +126,9 @@ class Coordination:
     def runner(self, *replies: dict[str, Any], model: str | None = None) -> Runner:
         """A runner of a coordinator with that model, or one that gives these replies."""
         coordinator = create_coordinator(
-            self.client, workspace=self.workspace, model=model or f"scripted:{self._script(replies)}"
+            self.client,
+            workspace=self.workspace,
+            model=model or f"scripted:{self._script(replies)}",
         )
         return Runner(app=create_coordinator_app(coordinator), session_service=self.sessions)
 
@@ -117,7 +137,9 @@ class Coordination:
         folder.mkdir()
         return write_script(folder, {"agent": "coordinator", **conversation("", *replies)})
 
-    async def drive(self, runner: Runner, run: Run, *, stop_at: str | None = None, **more: Any) -> None:
+    async def drive(
+        self, runner: Runner, run: Run, *, stop_at: str | None = None, **more: Any
+    ) -> None:
         """Read the run to its end, or leave it at the first event that says `stop_at`."""
         message = types.Content(role="user", parts=[types.Part(text=GOAL)])
         if "invocation_id" not in more:

@@ -1,4 +1,7 @@
-"""ADK's own commands find the coordinator: `adk run`, `adk api_server` and `adk web`, each as a process."""
+"""ADK's own commands find the coordinator.
+
+`adk run`, `adk api_server` and `adk web`, each as a process.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,13 @@ def embedded(environment: dict[str, str], tmp_path: Path) -> dict[str, str]:
 def adk_run(environment: dict[str, str], goal: str) -> subprocess.CompletedProcess[str]:
     command = [str(ADK), "run", "--in_memory", "orchestrator", goal]
     return subprocess.run(
-        command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
+        command,
+        env=environment,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 
@@ -76,7 +85,9 @@ def files(workspace: Path) -> list[str]:
 def traces_in_repository() -> set[str]:
     """What ADK may leave beside an agent: its own folder of sessions, changed files."""
     command = ["git", "status", "--porcelain", "--ignored", "orchestrator"]
-    status = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    status = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, check=True
+    ).stdout
     return {line[3:] for line in status.splitlines() if ".adk" in line}
 
 
@@ -85,7 +96,11 @@ def processes_of(state_folder: str) -> list[str]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            words = [*process.cmdline(), process.environ().get("FANOUT_STATE_DIR", ""), process.cwd()]
+            words = [
+                *process.cmdline(),
+                process.environ().get("FANOUT_STATE_DIR", ""),
+                process.cwd(),
+            ]
             if any(state_folder in word for word in words):
                 found.append(f"{process.pid} {process.name()}")
     return found
@@ -100,7 +115,9 @@ def gone(state_folder: str, within: float) -> bool:
     return True
 
 
-def test_adk_run_ends_with_the_coordinators_text(environment: dict[str, str], workspace: Path) -> None:
+def test_adk_run_ends_with_the_coordinators_text(
+    environment: dict[str, str], workspace: Path
+) -> None:
     done = adk_run(environment, "the goal")
 
     assert done.returncode == 0, done.stderr
@@ -145,7 +162,12 @@ class AdkServer:
         """The events of a turn as they come."""
         await self.http.post(f"/apps/orchestrator/users/u/sessions/{session_id}", json={})
         message = {"role": "user", "parts": [{"text": goal}]}
-        body = {"appName": "orchestrator", "userId": "u", "sessionId": session_id, "newMessage": message}
+        body = {
+            "appName": "orchestrator",
+            "userId": "u",
+            "sessionId": session_id,
+            "newMessage": message,
+        }
         async with self.http.stream("POST", "/run_sse", json={**body, "streaming": True}) as answer:
             async for line in answer.aiter_lines():
                 if line.startswith("data: "):
@@ -193,10 +215,14 @@ async def test_the_api_server_streams_progress_and_a_reader_that_leaves_cancels(
     events = [event async for event in api_server.run_sse("same-id", "the goal")]
     progress = [event for event in events if event.get("partial") and event["author"] == "task"]
     jobs = {event["customMetadata"]["job_id"] for event in progress}
-    answered = next(number for number, event in enumerate(events) if "functionResponse" in json.dumps(event))
+    answered = next(
+        number for number, event in enumerate(events) if "functionResponse" in json.dumps(event)
+    )
     assert len(jobs) == 2
     assert events.index(progress[-1]) < answered
-    texts = [part.get("text") for event in events for part in event.get("content", {}).get("parts", [])]
+    texts = [
+        part.get("text") for event in events for part in event.get("content", {}).get("parts", [])
+    ]
     assert "two files made" in texts
     assert files(workspace) == ["a.txt", "b.txt", "kept.txt"]
 

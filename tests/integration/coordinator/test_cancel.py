@@ -60,7 +60,9 @@ async def test_the_abort_signal_cancels_its_jobs_and_the_calls_are_answered(
     coordination: Coordination,
 ) -> None:
     abort = asyncio.Event()
-    run, going = await begun(coordination, calls(task(LONG), task(LONG)), jobs=2, abort_signal=abort)
+    run, going = await begun(
+        coordination, calls(task(LONG), task(LONG)), jobs=2, abort_signal=abort
+    )
     asked_at = time.monotonic()
     abort.set()
     await going
@@ -70,7 +72,9 @@ async def test_the_abort_signal_cancels_its_jobs_and_the_calls_are_answered(
     assert sum(len(event.get_function_responses()) for event in session.events) == 2
 
 
-async def test_a_reader_that_goes_away_in_the_middle_cancels_the_job(coordination: Coordination) -> None:
+async def test_a_reader_that_goes_away_in_the_middle_cancels_the_job(
+    coordination: Coordination,
+) -> None:
     """As when a browser closes the stream: the generator is closed where it stands."""
     run = Run(await coordination.new_session())
     reading = asyncio.create_task(
@@ -94,6 +98,10 @@ async def test_a_run_cancelled_before_its_job_is_stored_leaves_none_running(
         await asyncio.gather(going, return_exceptions=True)
 
         await asyncio.sleep(0.1)
-        records = [record for record in await coordination.client.list() if record.root_id == run.session_id]
+        records = [
+            record
+            for record in await coordination.client.list()
+            if record.root_id == run.session_id
+        ]
         for record in records:
             assert (await coordination.client.wait(record.id, 3)).state is JobState.CANCELLED

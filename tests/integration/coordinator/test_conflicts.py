@@ -63,7 +63,11 @@ def test_one_whose_file_was_changed_since_is_a_warning(
 ) -> None:
     settles = [
         calls(call("read_file", file_path="/workspace/kept.txt")),
-        calls(call("edit_file", file_path="/workspace/kept.txt", old_string="first", new_string="both")),
+        calls(
+            call(
+                "edit_file", file_path="/workspace/kept.txt", old_string="first", new_string="both"
+            )
+        ),
     ]
     done = run(shared_place, tmp_path, workspace, BOTH, *settles, says("done"))
 

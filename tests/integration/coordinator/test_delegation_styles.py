@@ -40,7 +40,11 @@ async def test_one_tool_for_each_agent_starts_jobs_at_the_same_time(by_agent: Co
     )
 
     assert [result["status"] for result in run.results] == ["success", "success"]
-    assert sorted(path.name for path in by_agent.workspace.iterdir()) == ["a.txt", "b.txt", "kept.txt"]
+    assert sorted(path.name for path in by_agent.workspace.iterdir()) == [
+        "a.txt",
+        "b.txt",
+        "kept.txt",
+    ]
     records = [await by_agent.client.get(result["job_id"]) for result in run.results]
     assert [record.agent for record in records] == ["researcher", "general-purpose"]
     assert records[0].context == "here"
@@ -52,11 +56,21 @@ async def test_starting_without_waiting_is_there_in_both_styles(
     names = {
         style: {
             tool_name(tool)
-            for tool in create_coordinator(made.client, workspace=made.workspace, model="scripted:none").tools
+            for tool in create_coordinator(
+                made.client, workspace=made.workspace, model="scripted:none"
+            ).tools
         }
         for style, made in (("agent_tools", by_agent), ("task", coordination))
     }
-    rest = {"tasks", "start_task", "check_task", "wait_tasks", "update_task", "cancel_task", "list_tasks"}
+    rest = {
+        "tasks",
+        "start_task",
+        "check_task",
+        "wait_tasks",
+        "update_task",
+        "cancel_task",
+        "list_tasks",
+    }
     assert rest <= names["task"] & names["agent_tools"]
     assert names["task"] - names["agent_tools"] == {"task"}
     assert {"researcher", "general_purpose"} <= names["agent_tools"] - names["task"]
@@ -72,6 +86,8 @@ async def test_an_agent_that_is_named_like_a_tool_is_refused(by_agent: Coordinat
     definitions = dict(by_agent.client.definitions)
     named = AgentDefinition(name="ls", description="Lists.", instruction="List.")
     caller = definitions["coordinator"].model_copy(update={"subagents": ("ls",)})
-    by_agent.client.definitions = AgentDefinitions({**definitions, "ls": named, "coordinator": caller})
+    by_agent.client.definitions = AgentDefinitions(
+        {**definitions, "ls": named, "coordinator": caller}
+    )
     with pytest.raises(InvalidJob, match="Two tools are named ls"):
         create_coordinator(by_agent.client, workspace=by_agent.workspace, model="scripted:none")

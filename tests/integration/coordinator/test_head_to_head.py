@@ -1,7 +1,7 @@
 """Three sub-agents change one file at the same time: in one process, and as jobs on a worker.
 
-Two systems of this kind keep one of the three edits and say nothing (the notes on peers). Here all three
-arrive, and where they overlap the conflict is reported and nothing is overwritten.
+Two systems of this kind keep one of the three edits and say nothing (the notes on peers). Here all
+three arrive, and where they overlap the conflict is reported and nothing is overwritten.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ SHARED = "/workspace/shared.txt"
 
 
 def editor(name: str, old: str, new: str) -> dict[str, Any]:
-    """A sub-agent that edits at once and answers when all others have edited too; `meet` is given later."""
+    """A sub-agent that edits at once and answers when all others have edited too.
+
+    `meet` is given later.
+    """
     edit = call("edit_file", file_path=SHARED, old_string=old, new_string=new)
     replies = [calls(edit), calls(call("meet")), says(f"{name} is done")]
     return {"name": name, "description": "Edits.", "model": recorder(name, replies)}
@@ -38,11 +41,14 @@ class Here:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
-    async def run(self, *team: dict[str, Any], besides: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    async def run(
+        self, *team: dict[str, Any], besides: dict[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
         create = call("write_file", file_path=SHARED, content="".join(LINES))
         delegate = [call("task", description="edit", subagent_type=child["name"]) for child in team]
         model = recorder(
-            "parent", [calls(create), calls(*delegate, *([besides] if besides else [])), says("done")]
+            "parent",
+            [calls(create), calls(*delegate, *([besides] if besides else [])), says("done")],
         )
         meeting = asyncio.Barrier(len(team))
 
@@ -52,14 +58,18 @@ class Here:
             return "all are here"
 
         backend: Backend | None = DirectoryBackend(self._folder) if self._folder else None
-        self.made = Run(model, subagents=[{**child, "tools": [meet]} for child in team], backend=backend)
+        self.made = Run(
+            model, subagents=[{**child, "tools": [meet]} for child in team], backend=backend
+        )
         await self.made.to_end()
         return self.made.results[1:]
 
     async def text(self) -> str:
         if self._folder:
             return (self._folder / "shared.txt").read_text()
-        session = await self.made.sessions.get_session(app_name="fanout", user_id="u", session_id="s")
+        session = await self.made.sessions.get_session(
+            app_name="fanout", user_id="u", session_id="s"
+        )
         assert session
         return str(session.state[KEY_PREFIX + SHARED]["content"])
 
@@ -75,15 +85,21 @@ def with_lines(changes: dict[int, str]) -> str:
 
 async def test_edits_of_different_lines_all_arrive(here: Here) -> None:
     results = await here.run(
-        editor("a", "line 1\n", "A\n"), editor("b", "line 2\n", "B\n"), editor("c", "line 8\n", "C\n")
+        editor("a", "line 1\n", "A\n"),
+        editor("b", "line 2\n", "B\n"),
+        editor("c", "line 8\n", "C\n"),
     )
     assert [result["merge"] for result in results] == [{"applied": [SHARED], "conflicts": []}] * 3
     assert await here.text() == with_lines({1: "A\n", 2: "B\n", 8: "C\n"})
 
 
-async def test_edits_of_the_same_line_are_a_conflict_that_shows_what_was_not_put_in(here: Here) -> None:
+async def test_edits_of_the_same_line_are_a_conflict_that_shows_what_was_not_put_in(
+    here: Here,
+) -> None:
     results = await here.run(
-        editor("a", "line 1\n", "A\n"), editor("b", "line 1\n", "B\n"), editor("c", "line 8\n", "C\n")
+        editor("a", "line 1\n", "A\n"),
+        editor("b", "line 1\n", "B\n"),
+        editor("c", "line 8\n", "C\n"),
     )
     assert [result["status"] for result in results] == ["success"] * 3
     conflicts = [conflict for result in results for conflict in result["merge"]["conflicts"]]
@@ -110,7 +126,10 @@ def sed(number: int, new: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("edits", "expected"),
     [
-        ([(1, "A"), (2, "B"), (8, "C")], lambda text: text == with_lines({1: "A\n", 2: "B\n", 8: "C\n"})),
+        (
+            [(1, "A"), (2, "B"), (8, "C")],
+            lambda text: text == with_lines({1: "A\n", 2: "B\n", 8: "C\n"}),
+        ),
         (
             [(1, "A"), (1, "B"), (8, "C")],
             lambda text: text in {with_lines({1: f"{one}\n", 8: "C\n"}) for one in "AB"},

@@ -1,4 +1,7 @@
-"""What a sub-agent in process cannot see, cannot change and cannot break; jobs have it by their sandboxes."""
+"""What a sub-agent in process cannot see, cannot change and cannot break.
+
+Jobs have it by their sandboxes.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,12 @@ async def test_a_child_neither_sees_nor_changes_its_parents_messages_and_todos()
     )
     parent = recorder(
         "parent",
-        [calls(call("write_todos", todos=PLAN)), calls(ask("spy")), calls(call("read_todos")), says("done")],
+        [
+            calls(call("write_todos", todos=PLAN)),
+            calls(ask("spy")),
+            calls(call("read_todos")),
+            says("done"),
+        ],
     )
     run = await Run(parent, subagents=[spy], instruction="secret instruction").to_end("secret goal")
     assert "secret" not in seen(spy["model"]).replace('"pattern":"secret"', "")
@@ -62,7 +70,8 @@ async def test_a_failed_child_leaves_nothing_and_its_siblings_work_is_kept(
 
     new = call("write_file", file_path="/workspace/new-{}", content="x")
     made = {
-        name: {**new, "args": {**new["args"], "file_path": f"/workspace/{name}"}} for name in ("bad", "good")
+        name: {**new, "args": {**new["args"], "file_path": f"/workspace/{name}"}}
+        for name in ("bad", "good")
     }
     edit = call("edit_file", file_path="/workspace/old", old_string="old", new_string="changed")
     bad = child(
@@ -75,7 +84,8 @@ async def test_a_failed_child_leaves_nothing_and_its_siblings_work_is_kept(
     good = child("good", calls(made["good"]), calls(call("explode")), says("made"), tools=[explode])
     first = calls(call("write_file", file_path="/workspace/old", content="old"))
     parent = recorder(
-        "parent", [first, calls(ask("bad"), ask("good")), calls(call("glob", pattern="**")), says("on")]
+        "parent",
+        [first, calls(ask("bad"), ask("good")), calls(call("glob", pattern="**")), says("on")],
     )
     backend: Backend | None = DirectoryBackend(tmp_path) if where == "directory" else None
     run = await Run(parent, subagents=[bad, good], backend=backend).to_end()
@@ -88,7 +98,9 @@ async def test_a_failed_child_leaves_nothing_and_its_siblings_work_is_kept(
 
 
 @pytest.mark.redis
-async def test_a_failed_job_leaves_nothing_and_its_siblings_work_is_kept(coordination: Coordination) -> None:
+async def test_a_failed_job_leaves_nothing_and_its_siblings_work_is_kept(
+    coordination: Coordination,
+) -> None:
     run = await coordination.run(
         calls(task("fail after: echo half > half.txt"), task("run: echo whole > whole.txt"))
     )

@@ -68,14 +68,18 @@ def coordinate(place: Installation, folder: Path, agent: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_coordinator_has_the_tools_of_servers_at_a_url(place: Installation, tmp_path: Path) -> None:
+def test_a_coordinator_has_the_tools_of_servers_at_a_url(
+    place: Installation, tmp_path: Path
+) -> None:
     outcome = coordinate(place, tmp_path, "remote")
 
     assert outcome["success"], outcome["error"]
     assert "42" in outcome["text"]
 
 
-def test_a_coordinator_whose_server_is_gone_ends_in_words(place: Installation, tmp_path: Path) -> None:
+def test_a_coordinator_whose_server_is_gone_ends_in_words(
+    place: Installation, tmp_path: Path
+) -> None:
     assert coordinate(place, tmp_path, "gone")["error"] == {
         "type": "McpServerUnavailable",
         "message": "mcp server calc did not start: it cannot be reached (ConnectError).",
@@ -83,9 +87,13 @@ def test_a_coordinator_whose_server_is_gone_ends_in_words(place: Installation, t
     }
 
 
-async def test_a_coordinator_refuses_a_server_with_a_command(place: Installation, tmp_path: Path) -> None:
+async def test_a_coordinator_refuses_a_server_with_a_command(
+    place: Installation, tmp_path: Path
+) -> None:
     async with place.client() as client:
-        with pytest.raises(InvalidJob, match="mcp server files has a command, which runs in a job's sandbox"):
+        with pytest.raises(
+            InvalidJob, match="mcp server files has a command, which runs in a job's sandbox"
+        ):
             create_coordinator(
                 client, workspace=tmp_path, agent="inside", model=place.environment["FANOUT_MODEL"]
             )

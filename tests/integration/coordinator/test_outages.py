@@ -75,11 +75,15 @@ async def waiting_for_a_job(
     return run, going
 
 
-async def test_a_task_waits_through_a_restart_of_redis(fragile: tuple[Coordination, Installation]) -> None:
+async def test_a_task_waits_through_a_restart_of_redis(
+    fragile: tuple[Coordination, Installation],
+) -> None:
     coordination, place = fragile
     place.start_worker()
     await place.ready(coordination.client)
-    run, going = await waiting_for_a_job(coordination, "run: sleep 2; echo new > new.txt", "execute")
+    run, going = await waiting_for_a_job(
+        coordination, "run: sleep 2; echo new > new.txt", "execute"
+    )
     place.redis.kill()
     await asyncio.sleep(1)
     await asyncio.to_thread(place.redis.start)
@@ -107,7 +111,9 @@ async def test_redis_that_stays_away_is_an_answer_that_names_the_job(
     assert run.text == "all done"
 
 
-async def test_a_run_can_be_cancelled_while_redis_is_gone(fragile: tuple[Coordination, Installation]) -> None:
+async def test_a_run_can_be_cancelled_while_redis_is_gone(
+    fragile: tuple[Coordination, Installation],
+) -> None:
     coordination, place = fragile
     _, going = await waiting_for_a_job(coordination, "run: true", "queued")
     place.redis.kill()
@@ -145,17 +151,26 @@ async def test_a_coordinator_killed_in_a_task_goes_on_with_the_same_job(
     )
 
     assert again.text == "went on"
-    assert [(result["status"], result["job_id"]) for result in again.results] == [("success", job_id)]
+    assert [(result["status"], result["job_id"]) for result in again.results] == [
+        ("success", job_id)
+    ]
     assert [record.id for record in await client.tree(session_id)] == [job_id]
     states = [
-        event.data["state"] for event in await journal(client, job_id) if event.type is EventType.JOB_STATE
+        event.data["state"]
+        for event in await journal(client, job_id)
+        if event.type is EventType.JOB_STATE
     ]
     assert states == ["queued", "running", "succeeded"]
     assert (coordination.workspace / "kept.txt").read_text() == "kept\nonce\n"
 
 
 def start_coordinator(place: Installation, arguments: list[str]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.integration.coordinator.coordinator_process", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.integration.coordinator.coordinator_process",
+        *arguments,
+    ]
     return subprocess.Popen(command, env=place.environment, cwd=REPOSITORY)
 
 

@@ -1,4 +1,7 @@
-"""What a coordinator's definition brings along: there to read, not to change, and never in a workspace."""
+"""What a coordinator's definition brings along.
+
+There to read, not to change, and never in a workspace.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,9 @@ SCRIPT = {
 def definitions(tmp_path: Path) -> AgentDefinitions:
     agents = tmp_path / "agents"
     (agents / "skills" / "plan").mkdir(parents=True)
-    (agents / "skills" / "plan" / "SKILL.md").write_text("---\nname: plan\ndescription: Plans.\n---\nBody.\n")
+    (agents / "skills" / "plan" / "SKILL.md").write_text(
+        "---\nname: plan\ndescription: Plans.\n---\nBody.\n"
+    )
     (agents / "HOUSE.md").write_text("HOUSE-RULE")
     (agents / "secret.env").write_text("KEY=1")
     (agents / "chief.yaml").write_text(
@@ -69,12 +74,17 @@ async def test_a_coordinator_reads_its_own_files_and_cannot_change_them(
     assert paths == [f"{FOLDER}/HOUSE.md", f"{FOLDER}/skills/plan/SKILL.md"]
     assert [one["message"].partition(":")[0] for one in refused] == ["Permission denied"] * 3
     assert made["status"] == "success"
-    assert [entry["path"] for entry in listed["entries"]] == ["/workspace/kept.txt", "/workspace/made.txt"]
+    assert [entry["path"] for entry in listed["entries"]] == [
+        "/workspace/kept.txt",
+        "/workspace/made.txt",
+    ]
 
 
 async def answers(runner: InMemoryRunner) -> list[dict]:
     """Run to the end; what the tools answered."""
-    await runner.session_service.create_session(app_name=runner.app_name, user_id="u", session_id="s")
+    await runner.session_service.create_session(
+        app_name=runner.app_name, user_id="u", session_id="s"
+    )
     message = types.Content(role="user", parts=[types.Part(text="go")])
     found = []
     async for event in runner.run_async(user_id="u", session_id="s", new_message=message):

@@ -1,4 +1,7 @@
-"""Tasks that nobody waits for at once: tasks, start_task, check_task, wait_tasks, cancel_task, list_tasks."""
+"""Tasks that nobody waits for at once.
+
+Tasks, start_task, check_task, wait_tasks, cancel_task, list_tasks.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ async def start(coordination: Coordination, *descriptions: str, session_id: str)
     return [result["job_id"] for result in run.results]
 
 
-async def ask(coordination: Coordination, tool: str, *, session_id: str, **args: Any) -> dict[str, Any]:
+async def ask(
+    coordination: Coordination, tool: str, *, session_id: str, **args: Any
+) -> dict[str, Any]:
     """What one call of a tool answers, later in the same conversation."""
     run = await coordination.run(calls(call(tool, **args)), session_id=session_id)
     (result,) = run.results
@@ -54,14 +59,22 @@ async def test_of_many_tasks_one_fails_and_the_others_arrive(coordination: Coord
     assert "there are: general-purpose" in results[2]["error"]
     assert "tasks[4] takes description" in results[4]["error"]
     assert "timeout_seconds" in results[5]["error"]
-    assert sorted(path.name for path in coordination.workspace.iterdir()) == ["a.txt", "d.txt", "kept.txt"]
-    a, d = [await running_times(coordination.client, results[number]["job_id"]) for number in (0, 3)]
+    assert sorted(path.name for path in coordination.workspace.iterdir()) == [
+        "a.txt",
+        "d.txt",
+        "kept.txt",
+    ]
+    a, d = [
+        await running_times(coordination.client, results[number]["job_id"]) for number in (0, 3)
+    ]
     assert max(a[0], d[0]) < min(a[1], d[1])
     told = {(event.custom_metadata or {})["job_id"] for event in run.progress}
     assert told == {results[number]["job_id"] for number in (0, 1, 3)}
 
 
-@pytest.mark.parametrize("wrong", [{}, {"tasks": "run: true"}, {"tasks": ["run: true"]}, {"tasks": None}])
+@pytest.mark.parametrize(
+    "wrong", [{}, {"tasks": "run: true"}, {"tasks": ["run: true"]}, {"tasks": None}]
+)
 async def test_a_list_of_tasks_that_is_none_is_answered_in_words(
     coordination: Coordination, wrong: dict[str, Any]
 ) -> None:
@@ -73,7 +86,9 @@ async def test_a_list_of_tasks_that_is_none_is_answered_in_words(
 
 
 async def test_no_tasks_at_all_have_no_results(coordination: Coordination) -> None:
-    run = await coordination.run(calls(call("tasks", tasks=[])), calls(call("wait_tasks", job_ids=[])))
+    run = await coordination.run(
+        calls(call("tasks", tasks=[])), calls(call("wait_tasks", job_ids=[]))
+    )
 
     assert run.results[0] == {"status": "success", "results": []}
     assert run.results[1] == {"status": "success", "results": [], "unfinished": []}
@@ -82,7 +97,9 @@ async def test_no_tasks_at_all_have_no_results(coordination: Coordination) -> No
 async def test_a_started_task_is_checked_waited_for_and_merged(coordination: Coordination) -> None:
     session_id = await coordination.new_session()
     before = time.monotonic()
-    (job_id,) = await start(coordination, "run: sleep 1.5; echo new > new.txt", session_id=session_id)
+    (job_id,) = await start(
+        coordination, "run: sleep 1.5; echo new > new.txt", session_id=session_id
+    )
     checked = await ask(coordination, "check_task", job_id=job_id, session_id=session_id)
     assert time.monotonic() - before < 1.4
     assert (checked["status"], checked["job_id"]) == ("success", job_id)
@@ -128,7 +145,10 @@ async def test_waiting_ends_with_its_time_and_the_tasks_go_on(coordination: Coor
 
 async def test_all_tasks_of_the_conversation_are_listed(coordination: Coordination) -> None:
     session_id = await coordination.new_session()
-    assert await ask(coordination, "list_tasks", session_id=session_id) == {"status": "success", "tasks": []}
+    assert await ask(coordination, "list_tasks", session_id=session_id) == {
+        "status": "success",
+        "tasks": [],
+    }
     ids = await start(coordination, "run: true", "run: false", session_id=session_id)
     await ask(coordination, "wait_tasks", job_ids=ids, session_id=session_id)
 

@@ -26,7 +26,9 @@ pytestmark = pytest.mark.redis
 
 
 async def test_several_calls_in_one_reply_run_at_once(coordination: Coordination) -> None:
-    run = await coordination.run(calls(*(task(f"run: sleep 1; echo {n} > made-{n}.txt") for n in range(4))))
+    run = await coordination.run(
+        calls(*(task(f"run: sleep 1; echo {n} > made-{n}.txt") for n in range(4)))
+    )
 
     assert [result["status"] for result in run.results] == ["success"] * 4
     times = [await running_times(coordination.client, result["job_id"]) for result in run.results]
@@ -37,7 +39,9 @@ async def test_several_calls_in_one_reply_run_at_once(coordination: Coordination
     assert run.text == "all done"
 
 
-async def test_a_result_has_exactly_the_fields_that_are_promised(coordination: Coordination) -> None:
+async def test_a_result_has_exactly_the_fields_that_are_promised(
+    coordination: Coordination,
+) -> None:
     run = await coordination.run(calls(task("run: echo new > new.txt; echo more >> kept.txt")))
 
     (result,) = run.results
@@ -62,35 +66,47 @@ async def test_a_result_has_exactly_the_fields_that_are_promised(coordination: C
     }
 
 
-async def test_progress_comes_before_the_result_and_names_its_job(coordination: Coordination) -> None:
+async def test_progress_comes_before_the_result_and_names_its_job(
+    coordination: Coordination,
+) -> None:
     run = await coordination.run(calls(task("run: true")))
 
     (record,) = await coordination.client.tree(run.session_id)
     lines = [event_text(event).strip() for event in run.progress]
-    assert lines == [f"general-purpose {word}" for word in ("queued", "running", "execute", "succeeded")]
+    assert lines == [
+        f"general-purpose {word}" for word in ("queued", "running", "execute", "succeeded")
+    ]
     assert {(event.custom_metadata or {})["job_id"] for event in run.progress} == {record.id}
     last_progress = max(number for number, event in enumerate(run.events) if event.partial)
-    answered = next(number for number, event in enumerate(run.events) if event.get_function_responses())
+    answered = next(
+        number for number, event in enumerate(run.events) if event.get_function_responses()
+    )
     assert last_progress < answered
 
 
 async def test_a_result_stands_in_the_session_once(coordination: Coordination) -> None:
     run = await coordination.run(
         calls(
-            task("run: true # canary-one"), call("tasks", tasks=[{"description": "run: true # canary-two"}])
+            task("run: true # canary-one"),
+            call("tasks", tasks=[{"description": "run: true # canary-two"}]),
         )
     )
 
     session = await coordination.session(run)
     for canary in ("canary-one", "canary-two"):
-        holding = [event for event in session.events if f"ran true # {canary}" in event.model_dump_json()]
+        holding = [
+            event for event in session.events if f"ran true # {canary}" in event.model_dump_json()
+        ]
         assert len(holding) == 1
         assert holding[0].model_dump_json().count(f"ran true # {canary}") == 1
     assert {event_text(event).split()[-1] for event in run.progress} >= {"queued", "succeeded"}
 
 
 def lines(*changed: str) -> str:
-    """A text of nine numbered lines, some of them changed: `4=four` makes the fourth line `four`."""
+    """A text of nine numbered lines, some of them changed.
+
+    `4=four` makes the fourth line `four`.
+    """
     text = [f"line {number}" for number in range(1, 10)]
     for change in changed:
         number, words = change.split("=")
@@ -103,14 +119,23 @@ async def test_edits_of_different_lines_of_one_file_all_arrive(coordination: Coo
     shared.write_text(lines())
     edits = {2: "two", 5: "five", 8: "eight"}
     run = await coordination.run(
-        calls(*(task(f"run: sleep 0.5; sed -i '{n}s/.*/{word}/' shared.txt") for n, word in edits.items()))
+        calls(
+            *(
+                task(f"run: sleep 0.5; sed -i '{n}s/.*/{word}/' shared.txt")
+                for n, word in edits.items()
+            )
+        )
     )
 
-    assert [result["merge"] for result in run.results] == [{"applied": ["shared.txt"], "conflicts": []}] * 3
+    assert [result["merge"] for result in run.results] == [
+        {"applied": ["shared.txt"], "conflicts": []}
+    ] * 3
     assert shared.read_text() == lines("2=two", "5=five", "8=eight")
 
 
-async def test_edits_of_the_same_line_are_a_conflict_and_the_first_stays(coordination: Coordination) -> None:
+async def test_edits_of_the_same_line_are_a_conflict_and_the_first_stays(
+    coordination: Coordination,
+) -> None:
     shared = coordination.workspace / "shared.txt"
     shared.write_text(lines())
     run = await coordination.run(
@@ -128,10 +153,13 @@ async def test_edits_of_the_same_line_are_a_conflict_and_the_first_stays(coordin
     assert shared.read_text() == lines("5=first")
 
 
-async def test_a_sub_agent_that_fails_leaves_nothing_in_the_workspace(coordination: Coordination) -> None:
+async def test_a_sub_agent_that_fails_leaves_nothing_in_the_workspace(
+    coordination: Coordination,
+) -> None:
     run = await coordination.run(
         calls(
-            task("fail after: echo half > half.txt; echo spoiled > kept.txt"), task("run: echo ok > ok.txt")
+            task("fail after: echo half > half.txt; echo spoiled > kept.txt"),
+            task("run: echo ok > ok.txt"),
         )
     )
 
@@ -154,7 +182,9 @@ async def test_a_task_over_its_time_comes_back_as_an_error(coordination: Coordin
     assert result["execution_seconds"] < 5
 
 
-async def test_the_sub_agent_is_told_its_description_and_context_only(coordination: Coordination) -> None:
+async def test_the_sub_agent_is_told_its_description_and_context_only(
+    coordination: Coordination,
+) -> None:
     run = await coordination.run(calls(task("plan and run: true", context="canary-context")))
 
     (record,) = await coordination.client.tree(run.session_id)
@@ -172,14 +202,21 @@ async def test_a_sub_agents_plan_and_messages_stay_with_it(coordination: Coordin
     (result,) = run.results
     assert result["summary"] == "planned and ran"
     session = await coordination.session(run)
-    seen = "".join(event.model_dump_json() for event in [*run.events, *session.events]) + str(session.state)
-    assert not [word for word in ("canary-todo", "canary-message", "canary-thought") if word in seen]
+    seen = "".join(event.model_dump_json() for event in [*run.events, *session.events]) + str(
+        session.state
+    )
+    assert not [
+        word for word in ("canary-todo", "canary-message", "canary-thought") if word in seen
+    ]
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"description": "run: true", "subagent_type": "nobody"}, "there are: general-purpose, refactorer"),
+        (
+            {"description": "run: true", "subagent_type": "nobody"},
+            "there are: general-purpose, refactorer",
+        ),
         ({"description": "  "}, "description is empty"),
         ({}, "description"),
         ({"description": 5}, "description"),
@@ -209,13 +246,17 @@ async def test_a_wrong_call_is_answered_in_words_and_makes_no_job(
 
 async def test_a_workspace_that_vanished_is_an_answer(coordination: Coordination) -> None:
     shutil.rmtree(coordination.workspace)
-    run = await coordination.run(calls(task("run: true"), call("start_task", description="run: true")))
+    run = await coordination.run(
+        calls(task("run: true"), call("start_task", description="run: true"))
+    )
 
     assert [result["status"] for result in run.results] == ["error", "error"]
     assert all("name a folder that exists" in result["error"] for result in run.results)
 
 
-async def test_a_workspace_that_vanishes_while_the_job_runs_is_an_answer(coordination: Coordination) -> None:
+async def test_a_workspace_that_vanishes_while_the_job_runs_is_an_answer(
+    coordination: Coordination,
+) -> None:
     run = Run(await coordination.new_session())
     runner = coordination.runner(calls(task("run: sleep 1; echo new > new.txt")), says("all done"))
     going = asyncio.create_task(coordination.drive(runner, run))
@@ -231,10 +272,15 @@ async def test_a_workspace_that_vanishes_while_the_job_runs_is_an_answer(coordin
 
 async def test_the_same_call_is_the_same_job(coordination: Coordination) -> None:
     agents = {"general-purpose": "Anything."}
-    tools = TaskTools(coordination.client, coordination.workspace, agents, lambda context: context.session.id)
-    context: Any = SimpleNamespace(function_call_id="call-1", session=SimpleNamespace(id=new_job_id()))
+    tools = TaskTools(
+        coordination.client, coordination.workspace, agents, lambda context: context.session.id
+    )
+    context: Any = SimpleNamespace(
+        function_call_id="call-1", session=SimpleNamespace(id=new_job_id())
+    )
     answers: list[Any] = [
-        [step async for step in tools.task("run: echo x >> kept.txt", context)][-1] for _ in range(2)
+        [step async for step in tools.task("run: echo x >> kept.txt", context)][-1]
+        for _ in range(2)
     ]
 
     assert answers[0]["job_id"] == answers[1]["job_id"]

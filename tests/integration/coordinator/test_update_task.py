@@ -20,7 +20,10 @@ pytestmark = pytest.mark.redis
 
 SCRIPT = (
     conversation(
-        "^long: ", shell("sleep 1.5"), says("{{task}}\n\n## Summary\nfirst"), says("## Summary\nsecond")
+        "^long: ",
+        shell("sleep 1.5"),
+        says("{{task}}\n\n## Summary\nfirst"),
+        says("## Summary\nsecond"),
     ),
     conversation("^late", says("too soon", delay_seconds=2), says("## Summary\nwith the message")),
     conversation("^short", says("## Summary\nat once")),
@@ -84,7 +87,9 @@ async def test_a_message_to_a_job_that_has_not_begun_is_the_first_thing_that_it_
     assert len(await delivered(client, job_id)) == 1
 
 
-async def test_one_that_comes_during_the_last_reply_is_read_before_the_end(client: JobClient) -> None:
+async def test_one_that_comes_during_the_last_reply_is_read_before_the_end(
+    client: JobClient,
+) -> None:
     job_id = await client.submit(JobSpec(agent="general-purpose", description="late"))
     await until(client, job_id, EventType.MODEL_REQUEST)
     await client.send(job_id, "wait, one more thing")
@@ -96,7 +101,9 @@ async def test_one_that_comes_during_the_last_reply_is_read_before_the_end(clien
 async def test_one_that_comes_while_the_job_waits_for_a_person_is_read_when_it_goes_on(
     client: JobClient,
 ) -> None:
-    spec = JobSpec(agent="general-purpose", description="long: work", interrupt_on={"execute": True})
+    spec = JobSpec(
+        agent="general-purpose", description="long: work", interrupt_on={"execute": True}
+    )
     job_id = await client.submit(spec)
     async for event in client.events(job_id):
         if event.data.get("state") == "waiting":
@@ -127,7 +134,9 @@ def lonely(tmp_path: Path) -> Iterator[Installation]:
         yield made
 
 
-async def test_a_killed_worker_neither_loses_a_message_nor_delivers_it_twice(lonely: Installation) -> None:
+async def test_a_killed_worker_neither_loses_a_message_nor_delivers_it_twice(
+    lonely: Installation,
+) -> None:
     async with lonely.client() as client:
         await lonely.ready(client)
         job_id = await client.submit(JobSpec(agent="general-purpose", description="two steps"))
@@ -146,11 +155,17 @@ async def test_a_killed_worker_neither_loses_a_message_nor_delivers_it_twice(lon
         assert all(words in text for words, text in zip(expected, texts, strict=True))
 
 
-async def test_the_coordinator_tells_a_started_task_and_no_other_job(coordination: Coordination) -> None:
+async def test_the_coordinator_tells_a_started_task_and_no_other_job(
+    coordination: Coordination,
+) -> None:
     mine, others = await coordination.new_session(), await coordination.new_session()
-    started = await coordination.run(calls(call("start_task", description="run: sleep 1.5")), session_id=mine)
+    started = await coordination.run(
+        calls(call("start_task", description="run: sleep 1.5")), session_id=mine
+    )
     job_id = started.results[0]["job_id"]
-    told = await coordination.run(calls(call("update_task", job_id=job_id, message="hurry")), session_id=mine)
+    told = await coordination.run(
+        calls(call("update_task", job_id=job_id, message="hurry")), session_id=mine
+    )
     assert told.results == [{"status": "success", "job_id": job_id}]
     foreign = await coordination.run(
         calls(call("update_task", job_id=job_id, message="stop")), session_id=others
@@ -159,5 +174,7 @@ async def test_the_coordinator_tells_a_started_task_and_no_other_job(coordinatio
     assert "no task" in foreign.results[0]["error"]
     assert (await coordination.client.wait(job_id)).success
     assert len(await delivered(coordination.client, job_id)) == 1
-    late = await coordination.run(calls(call("update_task", job_id=job_id, message="x")), session_id=mine)
+    late = await coordination.run(
+        calls(call("update_task", job_id=job_id, message="x")), session_id=mine
+    )
     assert "has ended" in late.results[0]["error"]

@@ -99,7 +99,9 @@ class Bench:
         self.journal = Journal(redis, Keys())
         self.blobs = BlobStore((folder / "blobs").as_uri())
         self.sandboxes = folder / "sandboxes"
-        self.provider = FaultyProvider(LocalProvider(self.blobs.fetch, root=self.sandboxes, owner="bench"))
+        self.provider = FaultyProvider(
+            LocalProvider(self.blobs.fetch, root=self.sandboxes, owner="bench")
+        )
         self.arrived: asyncio.Queue[str] = asyncio.Queue()
         self.queue = InMemoryQueue(self.arrived.put)
         self.admission = Admission(self.ledger, self.queue)

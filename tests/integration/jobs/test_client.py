@@ -24,7 +24,9 @@ pytestmark = pytest.mark.redis
 # list, tree, resolve
 
 
-async def test_jobs_are_listed_by_state_and_labels_oldest_first(client: JobClient, hand: Hand) -> None:
+async def test_jobs_are_listed_by_state_and_labels_oldest_first(
+    client: JobClient, hand: Hand
+) -> None:
     labels = [{"team": "a"}, {"team": "a", "kind": "x"}, {"team": "b"}]
     specs = [make_spec(labels=each) for each in labels]
     first, second, third = await client.submit_many([(spec, None) for spec in specs])
@@ -38,7 +40,9 @@ async def test_jobs_are_listed_by_state_and_labels_oldest_first(client: JobClien
     assert await listed(labels={"team": "a", "kind": "x"}) == [second]
     assert await listed(states={JobState.QUEUED}) == [first, third]
     assert await listed(states={JobState.SUCCEEDED}) == [second]
-    assert await listed(states={JobState.SUCCEEDED, JobState.QUEUED}, labels={"team": "b"}) == [third]
+    assert await listed(states={JobState.SUCCEEDED, JobState.QUEUED}, labels={"team": "b"}) == [
+        third
+    ]
     assert await listed(states=set()) == []
     assert await listed(limit=2) == [second, third]
     assert await listed(limit=0) == []
@@ -62,7 +66,11 @@ async def test_a_tree_is_the_same_from_each_of_its_jobs(client: JobClient) -> No
         await client.submit(spec)
 
     for job_id in ("root", "child", "grandchild"):
-        assert [record.id for record in await client.tree(job_id)] == ["root", "child", "grandchild"]
+        assert [record.id for record in await client.tree(job_id)] == [
+            "root",
+            "child",
+            "grandchild",
+        ]
     with pytest.raises(UnknownJob):
         await client.tree("nobody")
 
@@ -84,7 +92,9 @@ async def test_an_id_may_be_shortened_while_it_is_unique(client: JobClient) -> N
 # submit, retry, cancel
 
 
-async def test_one_bad_specification_and_nothing_is_stored(client: JobClient, tmp_path: Path) -> None:
+async def test_one_bad_specification_and_nothing_is_stored(
+    client: JobClient, tmp_path: Path
+) -> None:
     good = [make_spec() for _ in range(150)]
     for bad in (make_spec(agent="no-such-agent"), make_spec(labels={"a": "\ud800"})):
         with pytest.raises((UnknownAgent, InvalidJob)):
@@ -114,7 +124,9 @@ async def test_a_key_submitted_by_many_at_once_is_one_job(client: JobClient) -> 
 
 async def test_a_retry_is_the_same_work_as_a_tree_of_its_own(client: JobClient, hand: Hand) -> None:
     await client.submit(make_spec(id="root"))
-    spec = make_spec("again", id="child", root_id="root", parent_id="root", depth=1, idempotency_key="k")
+    spec = make_spec(
+        "again", id="child", root_id="root", parent_id="root", depth=1, idempotency_key="k"
+    )
     job_id = await client.submit(spec.model_copy(update={"labels": {"team": "a"}}))
     await hand.ledger.cancel(job_id)
 
@@ -122,12 +134,18 @@ async def test_a_retry_is_the_same_work_as_a_tree_of_its_own(client: JobClient, 
 
     assert again.id not in {"root", "child"}
     assert (again.root_id, again.parent_id, again.depth) == (again.id, None, 0)
-    assert (again.description, again.labels, again.state) == ("again", {"team": "a"}, JobState.QUEUED)
+    assert (again.description, again.labels, again.state) == (
+        "again",
+        {"team": "a"},
+        JobState.QUEUED,
+    )
     with pytest.raises(UnknownJob):
         await client.retry("nobody")
 
 
-async def test_cancelling_a_job_that_has_ended_leaves_it_as_it_is(client: JobClient, hand: Hand) -> None:
+async def test_cancelling_a_job_that_has_ended_leaves_it_as_it_is(
+    client: JobClient, hand: Hand
+) -> None:
     job_id = await client.submit(make_spec())
     await hand.finish(await hand.claim(job_id), summary="done")
     events = [event async for event in client.events(job_id)]
@@ -144,7 +162,9 @@ async def test_cancelling_a_job_that_has_ended_leaves_it_as_it_is(client: JobCli
 # wait
 
 
-async def test_a_wait_that_takes_too_long_leaves_the_job_alone(client: JobClient, hand: Hand) -> None:
+async def test_a_wait_that_takes_too_long_leaves_the_job_alone(
+    client: JobClient, hand: Hand
+) -> None:
     job_id = await client.submit(make_spec())
     with pytest.raises(TimeoutError):
         await client.wait(job_id, 0.2)
@@ -154,7 +174,9 @@ async def test_a_wait_that_takes_too_long_leaves_the_job_alone(client: JobClient
 
     await hand.finish(await hand.claim(job_id))
 
-    assert (await client.wait(job_id, 0)).success, "what has ended is told however little time there is"
+    assert (await client.wait(job_id, 0)).success, (
+        "what has ended is told however little time there is"
+    )
 
 
 async def test_waiting_for_nobody_says_so(client: JobClient) -> None:
@@ -254,7 +276,9 @@ async def test_a_long_journal_is_read_in_pages_without_a_gap(client: JobClient, 
     job_id = await client.submit(make_spec())
     claim = await hand.claim(job_id)
     for first in range(0, 1100, 50):
-        await asyncio.gather(*(hand.say(job_id, str(number)) for number in range(first, first + 50)))
+        await asyncio.gather(
+            *(hand.say(job_id, str(number)) for number in range(first, first + 50))
+        )
     following = asyncio.create_task(_texts(client, job_id))
     await asyncio.sleep(0.1)
     await hand.finish(claim)
@@ -266,7 +290,9 @@ async def test_a_long_journal_is_read_in_pages_without_a_gap(client: JobClient, 
 
 
 async def _texts(client: JobClient, job_id: str) -> list[str]:
-    return [str(event.data["text"]) async for event in client.events(job_id) if "text" in event.data]
+    return [
+        str(event.data["text"]) async for event in client.events(job_id) if "text" in event.data
+    ]
 
 
 async def test_the_events_of_nobody_are_not_awaited(client: JobClient) -> None:

@@ -23,7 +23,17 @@ def unix_url() -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="fanout-"))  # a socket's path must be short
     path = folder / "redis.sock"
     server = subprocess.Popen(
-        ["redis-server", "--port", "0", "--unixsocket", str(path), "--dir", str(folder), "--save", ""],
+        [
+            "redis-server",
+            "--port",
+            "0",
+            "--unixsocket",
+            str(path),
+            "--dir",
+            str(folder),
+            "--save",
+            "",
+        ],
         stdout=subprocess.DEVNULL,
     )
     with redis.Redis(unix_socket_path=str(path)) as probe:
@@ -40,7 +50,9 @@ def unix_url() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
-async def test_a_cancel_is_never_lost_whenever_it_comes(kind: str, request: pytest.FixtureRequest) -> None:
+async def test_a_cancel_is_never_lost_whenever_it_comes(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
     url = request.getfixturevalue("redis_url" if kind == "tcp" else "unix_url")
     async with connect(url) as client:
 

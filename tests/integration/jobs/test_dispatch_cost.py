@@ -1,4 +1,7 @@
-"""What a dispatch costs Redis with a thousand trees of ten jobs: commands are counted, not seconds."""
+"""What a dispatch costs Redis with a thousand trees of ten jobs.
+
+Commands are counted, not seconds.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ pytestmark = pytest.mark.redis
 
 TREES, JOBS = 1000, 10
 OF_A_JOB, OF_A_CALL = 45, 20
-"""The most commands: of each job that is taken (two of its agent's kind wait), and of the call besides."""
+"""The most commands: of each job that is taken (two of its agent's kind wait), and of the call
+besides."""
 
 
 class Place:

@@ -103,7 +103,9 @@ async def begun(client: JobClient, ids: Iterable[str], count: int) -> list[str]:
     async with asyncio.timeout(60):
         while True:
             records = await asyncio.gather(*(client.get(job_id) for job_id in wanted))
-            started = sorted((record.started_at, record.id) for record in records if record.started_at)
+            started = sorted(
+                (record.started_at, record.id) for record in records if record.started_at
+            )
             if len(started) >= count:
                 return [job_id for _, job_id in started[:count]]
             await asyncio.sleep(0.2)
@@ -127,7 +129,9 @@ async def test_limits_hold_across_the_death_of_a_worker_and_are_full_again_after
     async with place.client() as client:
         await place.ready(client, 2)
         ids = await submitted(client, tree("a while", 16, root_id="small", tenant="small"))
-        pairs = await submitted(client, tree("a while", 6, root_id="pairs", tenant="other", agent="pair"))
+        pairs = await submitted(
+            client, tree("a while", 6, root_id="pairs", tenant="other", agent="pair")
+        )
         assert doomed.process is not None
         name = f"-{doomed.process.pid}"
         await runs_on(client, ids, name)
@@ -157,7 +161,9 @@ async def test_tenants_are_served_by_their_weight(place: Installation) -> None:
     assert 28 <= sum(job_id in ids[:50] for job_id in order) <= 32, "30 of 40 is three to one"
 
 
-async def test_a_tree_of_three_does_not_wait_behind_a_tree_of_a_thousand(place: Installation) -> None:
+async def test_a_tree_of_three_does_not_wait_behind_a_tree_of_a_thousand(
+    place: Installation,
+) -> None:
     async with place.client() as client:
         await place.ready(client)
         (parent,) = await submitted(client, [make_spec("a while", root_id="big")])
@@ -169,7 +175,9 @@ async def test_a_tree_of_three_does_not_wait_behind_a_tree_of_a_thousand(place: 
         for job_id in small:
             assert (await client.wait(job_id, 60)).success
         began = max([(await client.get(job_id)).started_at or 0 for job_id in small])
-        ran = [record.started_at or 0 for record in [await client.get(job_id) for job_id in big[:200]]]
+        ran = [
+            record.started_at or 0 for record in [await client.get(job_id) for job_id in big[:200]]
+        ]
         await client.cancel(parent)
 
     meanwhile = sum(submitted_at < at < began for at in ran)
@@ -180,7 +188,10 @@ async def test_a_higher_priority_goes_first(place: Installation) -> None:
     async with place.client() as client:
         await place.ready(client)
         priorities = [0, -5, 7, 7, 100, -100]
-        specs = [make_spec(f"{rank}", root_id="ranks", agent="single", priority=rank) for rank in priorities]
+        specs = [
+            make_spec(f"{rank}", root_id="ranks", agent="single", priority=rank)
+            for rank in priorities
+        ]
         ids = await submitted(client, specs)
         order = await begun(client, ids, len(ids))
 

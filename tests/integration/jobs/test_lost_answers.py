@@ -1,4 +1,7 @@
-"""A connection to Redis that breaks after the effect: the client asks again, and nothing happens twice."""
+"""A connection to Redis that breaks after the effect.
+
+The client asks again, and nothing happens twice.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,9 @@ async def test_a_claim_is_had_by_the_worker_that_made_it(place: Place) -> None:
     assert isinstance(claim, Claim), claim
     assert claim.attempt == 1
     assert await place.ledger.beat({job_id: claim.token}, 10) == {job_id: "held"}
-    assert await place.ledger.claim(job_id, WORKER, 10) == "running", "a second message may not claim it"
+    assert await place.ledger.claim(job_id, WORKER, 10) == "running", (
+        "a second message may not claim it"
+    )
 
 
 async def test_a_result_is_stored_once(place: Place) -> None:
@@ -105,7 +110,9 @@ async def test_an_event_stands_in_the_journal_once(place: Place) -> None:
     place.proxy.lose_answer_to = b"unique text"
 
     used = {"model_calls": 1, "cost_usd": 0.5}
-    await place.journal.append(job_id, 1, EventType.LOG, {"text": "unique text"}, "a line", used=used)
+    await place.journal.append(
+        job_id, 1, EventType.LOG, {"text": "unique text"}, "a line", used=used
+    )
 
     assert place.proxy.lost == 1
     texts = [event.data.get("text") for event in await place.journal.read(job_id)]

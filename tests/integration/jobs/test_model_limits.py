@@ -1,4 +1,7 @@
-"""Limits per minute on a real Redis, with minutes of a few seconds: many gates, in several processes."""
+"""Limits per minute on a real Redis, with minutes of a few seconds.
+
+Many gates, in several processes.
+"""
 
 from __future__ import annotations
 
@@ -139,14 +142,18 @@ async def test_tokens_are_set_aside_and_given_back_when_less_was_used(redis: Red
 
     third = await waiting
     assert max(first) - begun < BUSY_SECONDS
-    assert third[0] - begun < WINDOW_SECONDS - 0.5, "it heard of the settlement, not of the window's end"
+    assert third[0] - begun < WINDOW_SECONDS - 0.5, (
+        "it heard of the settlement, not of the window's end"
+    )
     (alone,) = await sends(limits, ["larger than the whole budget"], 5000)
     assert alone - third[0] > WINDOW_SECONDS - 0.1
     used = await redis.zrange(f"{Keys().prefix}:model-sent:m", 0, -1)
     assert used == ["larger than the whole budget 5000"]
 
 
-async def test_one_that_was_refused_holds_all_back_and_the_rate_returns_step_by_step(redis: Redis) -> None:
+async def test_one_that_was_refused_holds_all_back_and_the_rate_returns_step_by_step(
+    redis: Redis,
+) -> None:
     ours, theirs = gate(redis), gate(redis)
     told: list[str] = []
 
@@ -159,7 +166,10 @@ async def test_one_that_was_refused_holds_all_back_and_the_rate_returns_step_by_
     waiting = asyncio.create_task(theirs.enter("c", "m", 10, on_wait=tell))
     await asyncio.sleep(0.2)
     assert await theirs.cut("b", "m", 10, 1.5) == pytest.approx(1.5, abs=0.1)
-    assert told == ["waits a moment for m: its service has asked for a pause"] or "about 1 s" in told[0]
+    assert (
+        told == ["waits a moment for m: its service has asked for a pause"]
+        or "about 1 s" in told[0]
+    )
     later = await sends(theirs, ["d", "e", "f"])
     await waiting
 

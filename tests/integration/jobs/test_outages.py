@@ -1,4 +1,7 @@
-"""A Redis that goes away while a client waits, and comes back: with its jobs, without them, or not at all."""
+"""A Redis that goes away while a client waits, and comes back.
+
+With its jobs, without them, or not at all.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +139,9 @@ async def test_an_outage_that_does_not_end_is_told(
             await waiting
 
 
-async def test_a_redis_that_was_never_there_is_told_at_once(client: JobClient, server: RedisProcess) -> None:
+async def test_a_redis_that_was_never_there_is_told_at_once(
+    client: JobClient, server: RedisProcess
+) -> None:
     await asyncio.to_thread(server.kill)
     started_at = time.monotonic()
 

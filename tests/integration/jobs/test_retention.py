@@ -33,7 +33,9 @@ def blobs(tmp_path: Path) -> BlobStore:
 async def test_an_ended_job_goes_with_its_journal_and_a_running_one_stays(
     hand: Hand, ledger: Ledger, blobs: BlobStore
 ) -> None:
-    ended, queued = await ledger.submit([make_spec(idempotency_key="k"), make_spec(root_id="other")])
+    ended, queued = await ledger.submit(
+        [make_spec(idempotency_key="k"), make_spec(root_id="other")]
+    )
     await hand.finish(await hand.claim(ended))
     await asyncio.sleep(0.02)
 

@@ -95,7 +95,9 @@ class Handler(BaseHTTPRequestHandler):
     def _keep(self, request: dict[str, Any]) -> None:
         self.state.caches.append(request)
         name = f"cachedContents/{len(self.state.caches)}"
-        self._send(self.state.cache_status, json.dumps({"name": name, "model": request.get("model")}))
+        self._send(
+            self.state.cache_status, json.dumps({"name": name, "model": request.get("model")})
+        )
 
     def _stream(self, wire: Wire, answer: Answer) -> None:
         self.send_response(200)

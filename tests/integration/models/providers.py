@@ -60,7 +60,9 @@ async def ask(names: str, *, streaming: bool = False) -> str:
     model = resolve_model(names, agent_name="a", retries=SOON)
     request = LlmRequest(contents=[types.UserContent("go")], config=types.GenerateContentConfig())
     replies = [reply async for reply in model.generate_content_async(request, stream=streaming)]
-    return "".join(part.text or "" for part in (replies[-1].content and replies[-1].content.parts) or [])
+    return "".join(
+        part.text or "" for part in (replies[-1].content and replies[-1].content.parts) or []
+    )
 
 
 def told(request: dict[str, Any]) -> str:

@@ -31,7 +31,12 @@ async def test_gemini_keeps_a_long_beginning_once(serve: Serve, streaming: bool)
     assert kept["tools"]
     names = [request.get("cachedContent") for request in server.requests]
     assert names == [None, "cachedContents/1", "cachedContents/1", "cachedContents/1"]
-    assert ["systemInstruction" in request for request in server.requests] == [True, False, False, False]
+    assert ["systemInstruction" in request for request in server.requests] == [
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 async def test_gemini_keeps_nothing_short(serve: Serve) -> None:
@@ -71,5 +76,7 @@ async def test_openai_does_it_unasked(serve: Serve, model: str) -> None:
     with serve(step(), step(), OK) as server:
         await run_agent(model)
     assert "cache_control" not in str(server.requests)
-    assert "previous_response_id" not in str(server.requests)  # nothing of the conversation is kept there
+    assert "previous_response_id" not in str(
+        server.requests
+    )  # nothing of the conversation is kept there
     assert server.caches == []

@@ -29,7 +29,10 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def agent(
-    server: ModelServer, monkeypatch: pytest.MonkeyPatch, names: str = "gemini-2.5-flash", **more: Any
+    server: ModelServer,
+    monkeypatch: pytest.MonkeyPatch,
+    names: str = "gemini-2.5-flash",
+    **more: Any,
 ) -> Run:
     monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", server.url)
     return Run(resolve_model(names, agent_name="a", retries=SOON), **more)
@@ -39,7 +42,9 @@ async def test_the_tools_are_declared_with_names_types_and_defaults(serve, monke
     with serve([Answer([text("ok")])]) as server:
         await agent(server, monkeypatch).to_end()
     declared = {
-        tool["name"]: tool for group in server.requests[0]["tools"] for tool in group["functionDeclarations"]
+        tool["name"]: tool
+        for group in server.requests[0]["tools"]
+        for tool in group["functionDeclarations"]
     }
     assert set(declared) == {
         "ls",
@@ -56,12 +61,16 @@ async def test_the_tools_are_declared_with_names_types_and_defaults(serve, monke
     schema = declared["read_file"]["parameters_json_schema"]
     assert schema["required"] == ["file_path"]
     assert schema["properties"]["limit"]["default"] == 2000
-    assert declared["write_todos"]["parameters_json_schema"]["properties"]["todos"]["type"] == "array"
+    assert (
+        declared["write_todos"]["parameters_json_schema"]["properties"]["todos"]["type"] == "array"
+    )
 
 
 @STREAMING
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-async def test_an_overloaded_service_is_asked_again(serve, monkeypatch, status: int, streaming: bool) -> None:
+async def test_an_overloaded_service_is_asked_again(
+    serve, monkeypatch, status: int, streaming: bool
+) -> None:
     with serve([Answer(status=status), Answer(status=status), Answer([text("ok")])]) as server:
         run = await agent(server, monkeypatch, streaming=streaming).to_end()
     assert run.text == "ok"
@@ -77,7 +86,10 @@ async def test_the_delay_in_geminis_own_error_details_is_kept(serve, monkeypatch
 
 
 async def test_a_service_that_stays_down_is_a_retryable_failure(serve, monkeypatch) -> None:
-    with serve([Answer(status=503)] * 3) as server, pytest.raises(ModelUnavailable, match="503") as caught:
+    with (
+        serve([Answer(status=503)] * 3) as server,
+        pytest.raises(ModelUnavailable, match="503") as caught,
+    ):
         await agent(server, monkeypatch).to_end()
     assert caught.value.retryable
     assert len(server.requests) == 3
@@ -90,7 +102,9 @@ async def test_a_refused_request_is_not_repeated(serve, monkeypatch) -> None:
     assert len(server.requests) == 1
 
 
-async def test_the_next_model_of_the_list_answers_when_the_first_does_not(serve, monkeypatch) -> None:
+async def test_the_next_model_of_the_list_answers_when_the_first_does_not(
+    serve, monkeypatch
+) -> None:
     with serve([Answer(status=503)] * 3 + [Answer([text("second")])]) as server:
         run = await agent(server, monkeypatch, "gemini-2.5-pro, gemini-2.5-flash").to_end()
     assert run.text == "second"
@@ -105,7 +119,9 @@ async def test_nobody_listening_is_a_retryable_failure(serve, monkeypatch) -> No
 
 
 @STREAMING
-async def test_malformed_and_empty_replies_are_sent_back(serve, monkeypatch, streaming: bool) -> None:
+async def test_malformed_and_empty_replies_are_sent_back(
+    serve, monkeypatch, streaming: bool
+) -> None:
     answers = [
         Answer([], finish_reason="MALFORMED_FUNCTION_CALL"),
         Answer([text("  ")]),
@@ -119,7 +135,9 @@ async def test_malformed_and_empty_replies_are_sent_back(serve, monkeypatch, str
 
 
 @STREAMING
-async def test_wrong_calls_come_back_to_the_model_as_text(serve, monkeypatch, streaming: bool) -> None:
+async def test_wrong_calls_come_back_to_the_model_as_text(
+    serve, monkeypatch, streaming: bool
+) -> None:
     async def explode() -> dict[str, Any]:
         """Fail."""
         raise OSError("disk on fire")

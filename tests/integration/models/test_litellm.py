@@ -20,11 +20,20 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
 async def test_parallel_calls_retries_and_usage_go_through(
-    serve: Serve, streaming: bool, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    serve: Serve,
+    streaming: bool,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
     answers = [
-        Answer([text("writing "), call("write_file", file_path="/a", content="hü"), call("ls", path="/")]),
+        Answer(
+            [
+                text("writing "),
+                call("write_file", file_path="/a", content="hü"),
+                call("ls", path="/"),
+            ]
+        ),
         Answer(status=429, headers={"Retry-After": "0"}),
         Answer([text("all "), text("done")], cached_tokens=40),
     ]

@@ -1,4 +1,7 @@
-"""A deep agent on every provider's own client, against a server on this machine. No real model is called."""
+"""A deep agent on every provider's own client, against a server on this machine.
+
+No real model is called.
+"""
 
 import logging
 from typing import Any
@@ -11,7 +14,16 @@ from orchestrator.deep_agent.models.facts import price
 from orchestrator.deep_agent.models.resolve import preload_client, resolve_model
 from orchestrator.deep_agent.models.retries import ResilientModel, RetryPolicy
 from tests.integration.models.model_server import Answer, call, text
-from tests.integration.models.providers import KEY, PROVIDERS, Provider, Serve, ask, run_agent, served, told
+from tests.integration.models.providers import (
+    KEY,
+    PROVIDERS,
+    Provider,
+    Serve,
+    ask,
+    run_agent,
+    served,
+    told,
+)
 from tests.unit.deep_agent.running import texts
 
 STREAMING = pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
@@ -29,9 +41,17 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
 
 
 @STREAMING
-async def test_parallel_calls_text_and_usage_go_through(serve: Serve, provider, streaming: bool) -> None:
+async def test_parallel_calls_text_and_usage_go_through(
+    serve: Serve, provider, streaming: bool
+) -> None:
     answers = [
-        Answer([text("writing "), call("write_file", file_path="/a", content="hü"), call("ls", path="/")]),
+        Answer(
+            [
+                text("writing "),
+                call("write_file", file_path="/a", content="hü"),
+                call("ls", path="/"),
+            ]
+        ),
         Answer([text("all "), text("done")], cached_tokens=40),
     ]
     budget = Budget(price=price)
@@ -71,9 +91,13 @@ async def test_a_price_that_is_known_can_end_a_run(serve: Serve, provider) -> No
 
 
 @STREAMING
-async def test_an_overloaded_service_is_asked_again(serve: Serve, provider, streaming: bool) -> None:
+async def test_an_overloaded_service_is_asked_again(
+    serve: Serve, provider, streaming: bool
+) -> None:
     busy = Answer(status=OVERLOAD[provider.name])
-    with serve(busy, Answer(status=429, headers={"Retry-After": "0"}), Answer([text("ok")])) as server:
+    with serve(
+        busy, Answer(status=429, headers={"Retry-After": "0"}), Answer([text("ok")])
+    ) as server:
         run = await run_agent(provider.larger, streaming=streaming)
     assert run.text == "ok"
     assert len(server.requests) == 3
@@ -90,13 +114,18 @@ async def test_the_wait_that_the_service_asks_for_is_kept(
 
 
 async def test_only_we_ask_again(serve: Serve, provider) -> None:
-    with serve(*[Answer(status=503)] * 9) as server, pytest.raises(ModelUnavailable, match="503: not now"):
+    with (
+        serve(*[Answer(status=503)] * 9) as server,
+        pytest.raises(ModelUnavailable, match="503: not now"),
+    ):
         await run_agent(provider.larger)
     assert len(server.requests) == 3
 
 
 @STREAMING
-async def test_an_answer_that_is_no_json_is_asked_for_again(serve: Serve, provider, streaming: bool) -> None:
+async def test_an_answer_that_is_no_json_is_asked_for_again(
+    serve: Serve, provider, streaming: bool
+) -> None:
     with serve(Answer(body="<html>a proxy's page</html>"), Answer([text("ok")])) as server:
         run = await run_agent(provider.larger, streaming=streaming)
     assert run.text == "ok"
@@ -105,7 +134,9 @@ async def test_an_answer_that_is_no_json_is_asked_for_again(serve: Serve, provid
 
 @STREAMING
 async def test_a_call_that_was_cut_off_is_not_made(serve: Serve, provider, streaming: bool) -> None:
-    cut = Answer([text("writing"), call("write_file", file_path="/a", content="x" * 50)], is_cut=True)
+    cut = Answer(
+        [text("writing"), call("write_file", file_path="/a", content="x" * 50)], is_cut=True
+    )
     with serve(cut, Answer([text("ok")])) as server:
         run = await run_agent(provider.larger, streaming=streaming)
     assert run.text == "ok"
@@ -129,7 +160,9 @@ async def test_a_service_that_falls_silent_is_left(serve: Serve, provider, strea
 
 
 @STREAMING
-async def test_a_request_that_is_too_long_is_not_sent_again(serve: Serve, provider, streaming: bool) -> None:
+async def test_a_request_that_is_too_long_is_not_sent_again(
+    serve: Serve, provider, streaming: bool
+) -> None:
     answers = (Answer(is_too_long=True), Answer([text("never")]))
     with serve(*answers) as server, pytest.raises(ModelContextExceeded) as caught:
         await ask(provider.larger, streaming=streaming)
@@ -155,7 +188,9 @@ async def test_a_body_that_is_too_large_for_the_service_is_too_long(serve: Serve
 
 
 async def test_an_agent_whose_request_is_too_long_shortens_it(serve: Serve, provider) -> None:
-    with serve(Answer(is_too_long=True), Answer([text("a summary")]), Answer([text("ok")])) as server:
+    with serve(
+        Answer(is_too_long=True), Answer([text("a summary")]), Answer([text("ok")])
+    ) as server:
         run = await run_agent(provider.larger)
     assert run.text in {"ok", "a summary"}
     assert len(server.requests) > 1
@@ -165,7 +200,9 @@ async def test_a_wrong_key_is_one_sentence_and_is_told_nowhere(
     serve: Serve, provider, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    body = f'{{"error": {{"message": "Incorrect key {KEY},\\nsent as Bearer {KEY}.", "code": 401}}}}'
+    body = (
+        f'{{"error": {{"message": "Incorrect key {KEY},\\nsent as Bearer {KEY}.", "code": 401}}}}'
+    )
     with serve(Answer(status=401, body=body)) as server, pytest.raises(ModelRefused) as caught:
         await run_agent(provider.larger)
     assert len(server.requests) == 1

@@ -55,7 +55,10 @@ class Wire:
         return bool(request.get("stream"))
 
     def refusal(self, status: int) -> dict[str, Any]:
-        return {"error": {"type": "some_error", "code": None, "message": "not now"}, "status": status}
+        return {
+            "error": {"type": "some_error", "code": None, "message": "not now"},
+            "status": status,
+        }
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         raise NotImplementedError
@@ -111,7 +114,11 @@ class Gemini(Wire):
             "totalTokenCount": answer.input_tokens + OUTPUT_TOKENS,
             "cachedContentTokenCount": answer.cached_tokens,
         }
-        return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "gemini-2.5-flash-001"}
+        return {
+            "candidates": [candidate],
+            "usageMetadata": usage,
+            "modelVersion": "gemini-2.5-flash-001",
+        }
 
 
 OPENAI_OVERLOAD = {"type": "server_error", "code": "server_error", "message": "overloaded"}
@@ -144,7 +151,9 @@ class ChatCompletions(Wire):
         pieces, calls = split(answer)
         message: dict[str, Any] = {"role": "assistant", "content": "".join(pieces) or None}
         if calls:
-            message["tool_calls"] = [self._call(answer, number, made) for number, made in enumerate(calls)]
+            message["tool_calls"] = [
+                self._call(answer, number, made) for number, made in enumerate(calls)
+            ]
         return self._frame(
             "chat.completion",
             [{"index": 0, "message": message, "finish_reason": self._end(answer)}],
@@ -161,7 +170,9 @@ class ChatCompletions(Wire):
             first["function"]["arguments"] = ""
             yield self._delta({"tool_calls": [{"index": number, **first}]})
             for half in (arguments[: len(arguments) // 2], arguments[len(arguments) // 2 :]):
-                yield self._delta({"tool_calls": [{"index": number, "function": {"arguments": half}}]})
+                yield self._delta(
+                    {"tool_calls": [{"index": number, "function": {"arguments": half}}]}
+                )
         yield self._delta({}, self._end(answer))
         yield self._frame("chat.completion.chunk", [], answer)
 
@@ -174,11 +185,21 @@ class ChatCompletions(Wire):
 
     def _delta(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
         return self._frame(
-            "chat.completion.chunk", [{"index": 0, "delta": delta, "finish_reason": finish_reason}], None
+            "chat.completion.chunk",
+            [{"index": 0, "delta": delta, "finish_reason": finish_reason}],
+            None,
         )
 
-    def _frame(self, kind: str, choices: list[dict[str, Any]], answer: Answer | None) -> dict[str, Any]:
-        frame = {"id": "c1", "object": kind, "created": 1, "model": "gpt-4o-2024", "choices": choices}
+    def _frame(
+        self, kind: str, choices: list[dict[str, Any]], answer: Answer | None
+    ) -> dict[str, Any]:
+        frame = {
+            "id": "c1",
+            "object": kind,
+            "created": 1,
+            "model": "gpt-4o-2024",
+            "choices": choices,
+        }
         if answer is None:
             return {**frame, "usage": None}
         usage = {
@@ -228,7 +249,12 @@ class Responses(Wire):
             yield {"type": "response.output_item.added", **place, "item": {**item, "content": []}}
             if item["type"] == "message":
                 for piece in pieces:
-                    yield {"type": "response.output_text.delta", **place, "content_index": 0, "delta": piece}
+                    yield {
+                        "type": "response.output_text.delta",
+                        **place,
+                        "content_index": 0,
+                        "delta": piece,
+                    }
             else:
                 yield {
                     "type": "response.function_call_arguments.delta",
@@ -262,7 +288,10 @@ class Responses(Wire):
 
 
 class Messages(Wire):
-    overload: ClassVar = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+    overload: ClassVar = {
+        "type": "error",
+        "error": {"type": "overloaded_error", "message": "Overloaded"},
+    }
     too_long: ClassVar = {
         "type": "error",
         "error": {

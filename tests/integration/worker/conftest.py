@@ -11,7 +11,8 @@ from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.services import Installation, installation
 
 CANARY = "canary-4711"
-"""Stands in a description, in what the agent does and in what it says: it must not be seen outside."""
+"""Stands in a description, in what the agent does and in what it says: it must not be seen
+outside."""
 
 SCRIPT = (
     conversation("long", shell("sleep 60"), DONE),

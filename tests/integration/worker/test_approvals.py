@@ -1,4 +1,7 @@
-"""Approvals on a real worker: a job that waits for a person holds nothing, and goes on as the person says."""
+"""Approvals on a real worker.
+
+A job that waits for a person holds nothing, and goes on as the person says.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,13 @@ from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, call, calls, conversation, shell, write_script
-from tests.integration.worker.approvals import agents_folder, file_of, journal, know_guarded_agent, parked
+from tests.integration.worker.approvals import (
+    agents_folder,
+    file_of,
+    journal,
+    know_guarded_agent,
+    parked,
+)
 from tests.services import Installation, installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(90)]
@@ -23,7 +32,9 @@ CANARY = "canary-4711"
 
 SCRIPT = (
     conversation("one command", shell("echo asked >> out.txt"), DONE),
-    conversation("two commands", shell("echo first >> out.txt"), shell("echo second >> out.txt"), DONE),
+    conversation(
+        "two commands", shell("echo first >> out.txt"), shell("echo second >> out.txt"), DONE
+    ),
     conversation(
         "side by side",
         calls(
@@ -52,7 +63,9 @@ def guarded(description: str, **fields: object) -> JobSpec:
     return make_spec(description, agent="guarded", **fields)
 
 
-async def test_a_job_that_waits_holds_no_place_and_goes_on_where_it_was(place: Installation) -> None:
+async def test_a_job_that_waits_holds_no_place_and_goes_on_where_it_was(
+    place: Installation,
+) -> None:
     async with place.client() as client:
         await place.ready(client)
         job_id = await client.submit(guarded("one command"))
@@ -62,7 +75,9 @@ async def test_a_job_that_waits_holds_no_place_and_goes_on_where_it_was(place: I
         assert approval.arguments["command"] == "echo asked >> out.txt"
         record = await client.get(job_id)
         assert (record.waiting_for, record.approvals) == ("approval of execute", (approval.id,))
-        assert (await client.wait(await client.submit(make_spec("quick")), 30)).success  # on the only place
+        assert (
+            await client.wait(await client.submit(make_spec("quick")), 30)
+        ).success  # on the only place
 
         assert await client.answer(approval.id, "approve", by="ann") == job_id
         result = await client.wait(job_id, 30)
@@ -104,7 +119,9 @@ async def test_a_rejected_call_does_not_run_and_the_agent_hears_why(place: Insta
         assert "not on a Sunday" in str(await journal(client, job_id, EventType.TOOL_RESULT))
 
 
-async def test_other_calls_run_at_once_and_the_job_goes_on_with_the_last_answer(place: Installation) -> None:
+async def test_other_calls_run_at_once_and_the_job_goes_on_with_the_last_answer(
+    place: Installation,
+) -> None:
     async with place.client() as client:
         await place.ready(client)
         job_id = await client.submit(guarded("side by side"))
@@ -195,7 +212,9 @@ async def test_what_is_asked_and_answered_stands_in_the_journal_only(place: Inst
         (approval,) = await parked(client, job_id)
         with pytest.raises(DecisionNotAllowed) as refused:
             await client.answer(approval.id, "respond", response=CANARY)
-        await client.answer(approval.id, "edit", arguments={"command": f"echo {CANARY}"}, message=CANARY)
+        await client.answer(
+            approval.id, "edit", arguments={"command": f"echo {CANARY}"}, message=CANARY
+        )
         assert (await client.wait(job_id, 30)).success
 
     assert CANARY not in str(refused.value)
@@ -222,7 +241,9 @@ async def test_an_id_is_resolved_while_it_is_clear(place: Installation) -> None:
 async def test_a_policy_that_guards_no_tool_fails_the_job_in_words(place: Installation) -> None:
     async with place.client() as client:
         await place.ready(client)
-        result = await client.wait(await client.submit(make_spec("one command", agent="misspelt")), 30)
+        result = await client.wait(
+            await client.submit(make_spec("one command", agent="misspelt")), 30
+        )
 
     assert result.error is not None
     assert (result.error.type, result.attempts) == ("InvalidJob", 1)

@@ -1,4 +1,7 @@
-"""Agents on real workers that delegate: one that waits for children holds nothing, and gets their changes."""
+"""Agents on real workers that delegate.
+
+One that waits for children holds nothing, and gets their changes.
+"""
 
 from __future__ import annotations
 
@@ -39,15 +42,21 @@ SCRIPT = (
         DONE,
     ),
     conversation(
-        "edit the first", shell("sed -i '1s/.*/FIRST/' notes.txt; rm -f old.txt; ln -s notes.txt l"), DONE
+        "edit the first",
+        shell("sed -i '1s/.*/FIRST/' notes.txt; rm -f old.txt; ln -s notes.txt l"),
+        DONE,
     ),
-    conversation("edit the last", shell("sed -i '7s/.*/LAST/' notes.txt; mkdir e; chmod +x notes.txt"), DONE),
+    conversation(
+        "edit the last", shell("sed -i '7s/.*/LAST/' notes.txt; mkdir e; chmod +x notes.txt"), DONE
+    ),
     conversation("edit the same", shell("sed -i '1s/.*/SAME/' notes.txt"), DONE),
     conversation("a conflict", calls(task("edit the first"), task("edit the same")), DONE),
     conversation("nests 0", delegates("nests 1", agent="lead"), DONE),
     conversation("nests 1", delegates("nests 2", agent="lead"), DONE),
     conversation("nests 2", delegates("nests 3", agent="lead"), DONE),
-    conversation("nests 3", delegates("nests 4", agent="lead"), shell("echo deep > deep.txt"), DONE),
+    conversation(
+        "nests 3", delegates("nests 4", agent="lead"), shell("echo deep > deep.txt"), DONE
+    ),
     conversation("with a failure", delegates("does fail", "edit the first"), DONE),
     conversation("does fail", {"raise": "broken"}),
     conversation("one slow", delegates("is slow"), DONE),
@@ -89,7 +98,9 @@ def lead(description: str, **fields: object) -> JobSpec:
     return make_spec(description, agent="lead", **fields)
 
 
-async def test_two_children_edit_different_lines_of_one_file(place: Installation, workspace: Path) -> None:
+async def test_two_children_edit_different_lines_of_one_file(
+    place: Installation, workspace: Path
+) -> None:
     async with place.client() as client:
         await place.ready(client)
         spec = lead("two edits", labels={"k": "v"}, priority=3, max_attempts=5)
@@ -117,7 +128,9 @@ async def test_two_children_edit_different_lines_of_one_file(place: Installation
         assert len(await journal(client, job_id, EventType.CHILD_FINISHED)) == 2
 
 
-async def test_a_conflict_is_told_and_nothing_is_overwritten(place: Installation, workspace: Path) -> None:
+async def test_a_conflict_is_told_and_nothing_is_overwritten(
+    place: Installation, workspace: Path
+) -> None:
     async with place.client() as client:
         await place.ready(client)
         job_id = await client.submit(lead("a conflict"), workspace=workspace)
@@ -217,7 +230,9 @@ async def test_one_task_too_many_is_refused_in_words(place: Installation) -> Non
 async def test_a_childs_budgets_are_what_is_left_of_its_parents(place: Installation) -> None:
     async with place.client() as client:
         await place.ready(client)
-        job_id = await client.submit(lead("one slow", limits=Limits(max_model_calls=5, max_tool_calls=4)))
+        job_id = await client.submit(
+            lead("one slow", limits=Limits(max_model_calls=5, max_tool_calls=4))
+        )
         await until(client, job_id, JobState.WAITING)
         (child,) = await children_of(client, job_id)
         await client.cancel(job_id)

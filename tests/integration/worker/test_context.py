@@ -36,7 +36,9 @@ AGENT = {
 
 def script() -> tuple[dict[str, Any], ...]:
     steps = [
-        calls(call("write_file", file_path=f"/workspace/{number}.txt", content=f"text {number} " * 40))
+        calls(
+            call("write_file", file_path=f"/workspace/{number}.txt", content=f"text {number} " * 40)
+        )
         for number in range(STEPS)
     ]
     look_back = calls(call("grep", pattern="/workspace/3.txt", path="/conversation_history"))
@@ -103,7 +105,9 @@ async def test_four_hundred_steps_survive_their_windows_and_their_worker(
         assert result.attempts == 2
         assert result.summary.startswith(f"Task: {GOAL}\n"), "the goal is not in the last request"
         assert "/conversation_history/" in result.summary, "the history is not found"
-        assert len(result.files_modified) >= STEPS - 1, "only the write that was under way may be lost"
+        assert len(result.files_modified) >= STEPS - 1, (
+            "only the write that was under way may be lost"
+        )
         found = await session_events(client, blobs, job_id)
         summaries = [event for event in found if event.actions.compaction]
         assert len(summaries) > 10

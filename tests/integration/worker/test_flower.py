@@ -1,4 +1,7 @@
-"""What Flower, Celery's own keys and the worker's log show of a job: its progress, and never its texts."""
+"""What Flower, Celery's own keys and the worker's log show of a job.
+
+Its progress, and never its texts.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,9 @@ def commands(place: Installation) -> Iterator[Path]:
     """A file that grows by every command that Redis is given."""
     path = place.folder / "commands.txt"
     with path.open("wb") as sink:
-        watching = subprocess.Popen(["redis-cli", "-p", str(place.redis.port), "MONITOR"], stdout=sink)
+        watching = subprocess.Popen(
+            ["redis-cli", "-p", str(place.redis.port), "MONITOR"], stdout=sink
+        )
         yield path
         watching.terminate()
         watching.wait()
@@ -94,7 +99,11 @@ def commands(place: Installation) -> Iterator[Path]:
 def _celerys(commands: Path) -> list[str]:
     """All commands but those of the ledger's scripts, which do hold the descriptions."""
     ledgers = (" lua]", '"EVALSHA"', '"SCRIPT"', '"EVAL"')
-    return [line for line in commands.read_text().splitlines() if not any(word in line for word in ledgers)]
+    return [
+        line
+        for line in commands.read_text().splitlines()
+        if not any(word in line for word in ledgers)
+    ]
 
 
 async def test_flower_shows_progress_and_labels_and_nobody_outside_sees_a_text(

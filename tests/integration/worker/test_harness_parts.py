@@ -1,4 +1,7 @@
-"""The harness's guards on a real worker: loops, calls that were cut off, budgets, and what is shown live."""
+"""The harness's guards on a real worker.
+
+Loops, calls that were cut off, budgets, and what is shown live.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,8 @@ async def test_a_job_that_repeats_itself_is_stopped_and_says_why(place: Installa
         assert result.error is not None
         assert result.error.type == "AgentFailed"
         assert (
-            f"the same call of execute with the same arguments {MAX_REPEATED_CALLS}" in result.error.message
+            f"the same call of execute with the same arguments {MAX_REPEATED_CALLS}"
+            in result.error.message
         )
         assert result.usage.tool_calls == MAX_REPEATED_CALLS
         results = await journal(client, result.job_id, EventType.TOOL_RESULT)
@@ -86,7 +90,9 @@ async def test_tool_calls_are_limited_by_the_job(place: Installation) -> None:
     assert result.usage.tool_calls == 3
 
 
-async def test_a_call_whose_worker_was_killed_is_answered_and_the_model_is_told(place: Installation) -> None:
+async def test_a_call_whose_worker_was_killed_is_answered_and_the_model_is_told(
+    place: Installation,
+) -> None:
     async with place.client() as client:
         await place.ready(client)
         job_id = await client.submit(make_spec("hang"))
@@ -103,7 +109,9 @@ async def test_a_call_whose_worker_was_killed_is_answered_and_the_model_is_told(
     assert result.usage.tool_calls == 1
 
 
-async def test_what_a_job_prints_and_says_is_in_its_journal_while_it_runs(place: Installation) -> None:
+async def test_what_a_job_prints_and_says_is_in_its_journal_while_it_runs(
+    place: Installation,
+) -> None:
     async with place.client() as client:
         await place.ready(client)
         job_id = await client.submit(make_spec("count"))
@@ -118,13 +126,16 @@ async def test_what_a_job_prints_and_says_is_in_its_journal_while_it_runs(place:
     assert {state for _, state in seen} == {JobState.RUNNING}
     assert {stream for stream, _ in seen} == {"text", "output"}
     assert all(
-        ("line" if event.data["stream"] == "output" else "count") in str(event.data["text"]) for event in logs
+        ("line" if event.data["stream"] == "output" else "count") in str(event.data["text"])
+        for event in logs
     )
     assert len(logs) <= 6
     assert "line 1\\nline 2" in answer.model_dump_json()
 
 
-async def test_a_coordinator_passes_on_what_its_jobs_show(place: Installation, tmp_path: Path) -> None:
+async def test_a_coordinator_passes_on_what_its_jobs_show(
+    place: Installation, tmp_path: Path
+) -> None:
     told: list[CoordinatorEvent] = []
     async with place.client() as client:
         await place.ready(client)
@@ -149,7 +160,15 @@ async def test_a_coordinator_whose_time_is_over_ends_its_jobs_and_exits_with_5(
     (tmp_path / "agents").mkdir()
     (tmp_path / "agents" / "slow.yaml").write_text(SLOW_COORDINATOR)
     (tmp_path / "work").mkdir()
-    command = ["run", "delegate hang", "--agent", "slow", "--workspace", str(tmp_path / "work"), "--yes"]
+    command = [
+        "run",
+        "delegate hang",
+        "--agent",
+        "slow",
+        "--workspace",
+        str(tmp_path / "work"),
+        "--yes",
+    ]
     ended = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "orchestrator", *command],
@@ -163,5 +182,9 @@ async def test_a_coordinator_whose_time_is_over_ends_its_jobs_and_exits_with_5(
     assert ended.returncode == 5, ended.stderr
     assert f"The coordinator's {TIMEOUT_SECONDS} seconds are used up" in ended.stderr
     async with place.client() as client:
-        jobs = [job for job in await client.list() if job.root_id != job.id and job.description == "hang"]
+        jobs = [
+            job
+            for job in await client.list()
+            if job.root_id != job.id and job.description == "hang"
+        ]
         assert [(await client.wait(job.id)).state for job in jobs] == [JobState.CANCELLED]

@@ -37,7 +37,9 @@ class Held:
 
 def held(process: psutil.Process, place: Installation) -> Held:
     to_redis = [
-        each for each in process.net_connections("tcp") if each.raddr and each.raddr.port == place.redis.port
+        each
+        for each in process.net_connections("tcp")
+        if each.raddr and each.raddr.port == place.redis.port
     ]
     with redis.Redis.from_url(place.redis.url) as server:
         return Held(
@@ -56,7 +58,9 @@ async def run(client: JobClient, count: int) -> None:
     assert all(result.success for result in results)
 
 
-async def test_a_hundred_jobs_leave_no_threads_files_processes_or_channels(place: Installation) -> None:
+async def test_a_hundred_jobs_leave_no_threads_files_processes_or_channels(
+    place: Installation,
+) -> None:
     worker = place.start_worker(concurrency=8)
     async with place.client() as client:
         await place.ready(client)

@@ -89,14 +89,18 @@ async def run(place: Installation, workspace: Path, description: str, agent: str
         return await client.wait(job_id, 60)
 
 
-async def test_a_server_at_a_url_is_called_from_the_worker(place: Installation, workspace: Path) -> None:
+async def test_a_server_at_a_url_is_called_from_the_worker(
+    place: Installation, workspace: Path
+) -> None:
     result = await run(place, workspace, "add", "remote")
 
     assert result.success, place.workers[0].tail()
     assert '"result": 42' in result.summary
 
 
-async def test_a_server_with_a_command_runs_inside_the_sandbox(place: Installation, workspace: Path) -> None:
+async def test_a_server_with_a_command_runs_inside_the_sandbox(
+    place: Installation, workspace: Path
+) -> None:
     result = await run(place, workspace, "look", "both")
 
     assert result.success, place.workers[0].tail()
@@ -131,7 +135,10 @@ async def test_a_server_that_does_not_start_ends_the_job_at_once(
 async def test_a_server_that_is_back_for_the_second_attempt_is_used(
     place: Installation, workspace: Path, http: HttpServer
 ) -> None:
-    http.statuses[:] = [503, 503]  # of the question what the server speaks, and of the older greeting
+    http.statuses[:] = [
+        503,
+        503,
+    ]  # of the question what the server speaks, and of the older greeting
 
     result = await run(place, workspace, "add", "remote")
 
@@ -157,10 +164,17 @@ async def test_a_cancelled_job_leaves_no_server(place: Installation, workspace: 
 
 
 def servers_of(place: Installation) -> list[str]:
-    """Processes of servers in sandboxes of this installation; those in containers are seen from here, too."""
-    running = (path.parent for path in Path("/proc").glob("[0-9]*/cmdline") if b"server.py" in _read(path))
+    """Processes of servers in sandboxes of this installation.
+
+    Those in containers are seen from here, too.
+    """
+    running = (
+        path.parent for path in Path("/proc").glob("[0-9]*/cmdline") if b"server.py" in _read(path)
+    )
     mine = place.folder.name.encode()
-    return [path.name for path in running if mine in _read(path / "mountinfo") + _read(path / "environ")]
+    return [
+        path.name for path in running if mine in _read(path / "mountinfo") + _read(path / "environ")
+    ]
 
 
 def _read(path: Path) -> bytes:
@@ -170,7 +184,9 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-async def test_the_key_is_found_nowhere(place: Installation, workspace: Path, http: HttpServer) -> None:
+async def test_the_key_is_found_nowhere(
+    place: Installation, workspace: Path, http: HttpServer
+) -> None:
     http.seen.clear()
     told = await run(place, workspace, "add", "remote")
     http.wanted = ("authorization", "another key")  # it now refuses, and repeats the request
@@ -190,5 +206,7 @@ async def test_the_key_is_found_nowhere(place: Installation, workspace: Path, ht
     assert "mcp server calc did not start: it answered HTTP 401" in refused.error.message
     shown = told.model_dump_json() + refused.model_dump_json() + str(journal)
     assert KEY not in shown + place.workers[0].log.read_text()
-    kept = [path for path in place.folder.rglob("*") if path.is_file() and KEY.encode() in _read(path)]
+    kept = [
+        path for path in place.folder.rglob("*") if path.is_file() and KEY.encode() in _read(path)
+    ]
     assert kept == []

@@ -1,4 +1,7 @@
-"""Memory and skills on workers: from the repository and from beside the definition, on both sandboxes."""
+"""Memory and skills on workers.
+
+From the repository and from beside the definition, on both sandboxes.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,9 @@ SCRIPT = (
         "when": "stamp twice",
         "system": LISTED,
         "replies": [
-            calls(call("execute", command="echo broken > {{1}}/scripts/stamp.sh; echo x > AGENTS.md")),
+            calls(
+                call("execute", command="echo broken > {{1}}/scripts/stamp.sh; echo x > AGENTS.md")
+            ),
             calls(call("execute", command="sleep 8")),
             STAMP,
             says("## Summary\nDone."),
@@ -88,7 +93,9 @@ def make_agents(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module", params=["local", pytest.param("docker", marks=pytest.mark.docker)])
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+def place(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
     folder = tmp_path_factory.mktemp("place")
     agents = make_agents(folder)
     script = write_script(folder, *SCRIPT)
@@ -184,7 +191,9 @@ async def test_own_files_have_one_path_for_the_shell_and_for_file_tools(
         skill = f"{folder}/skills/stamp"
         read = await sandbox.read(f"{skill}/SKILL.md")
         listed = [entry.path for entry in await sandbox.list(skill)]
-        ran = await sandbox.run(Command(argv=f'test -x "{skill}/scripts/stamp.sh" && ls "$HOME/definition"'))
+        ran = await sandbox.run(
+            Command(argv=f'test -x "{skill}/scripts/stamp.sh" && ls "$HOME/definition"')
+        )
 
     assert ran.exit_code == 0, ran
     assert read.decode() == SKILL

@@ -1,4 +1,7 @@
-"""The Celery pool with real workers: terminating, sharing, odd messages, and a Redis that comes late."""
+"""The Celery pool with real workers.
+
+Terminating, sharing, odd messages, and a Redis that comes late.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,9 @@ async def until_running(client: JobClient, job_ids: list[str]) -> None:
                     break
 
 
-async def test_terminating_a_job_in_celery_cancels_it_and_frees_its_slot(place: Installation) -> None:
+async def test_terminating_a_job_in_celery_cancels_it_and_frees_its_slot(
+    place: Installation,
+) -> None:
     place.start_worker(concurrency=1)
     async with place.client() as client:
         await place.ready(client)
@@ -86,7 +91,10 @@ async def test_a_second_worker_takes_what_the_first_has_no_room_for(place: Insta
         await place.ready(client)
         ids = await client.submit_many([(make_spec("long"), None) for _ in range(8)])
         await until_running(client, ids[:4])
-        assert Counter(record.state for record in await client.list()) == {"running": 4, "queued": 4}
+        assert Counter(record.state for record in await client.list()) == {
+            "running": 4,
+            "queued": 4,
+        }
 
         place.start_worker(concurrency=4)
         await until_running(client, ids)
@@ -107,9 +115,17 @@ async def test_messages_that_mean_nothing_change_nothing(place: Installation) ->
                 app.send_task(RUN_JOB, args=arguments, queue="fanout")
             app.send_task("no.such_task", args=["x"], queue="fanout")
             app.send_task(
-                RUN_JOB, args=[_Mark(str(place.folder / "pickled"))], queue="fanout", serializer="pickle"
+                RUN_JOB,
+                args=[_Mark(str(place.folder / "pickled"))],
+                queue="fanout",
+                serializer="pickle",
             )
-            envelope = {"body": "!!", "content-type": "application/json", "properties": {}, "headers": {}}
+            envelope = {
+                "body": "!!",
+                "content-type": "application/json",
+                "properties": {},
+                "headers": {},
+            }
             broker.lpush(QUEUE, json.dumps(envelope))
 
             job_id = await client.submit(make_spec("quick"))
@@ -121,7 +137,9 @@ async def test_messages_that_mean_nothing_change_nothing(place: Installation) ->
             assert (await client.wait(job_id, 30)).success
 
         assert not (place.folder / "pickled").exists()
-        assert [record.id for record in await client.list(states={JobState.QUEUED, JobState.RUNNING})] == []
+        assert [
+            record.id for record in await client.list(states={JobState.QUEUED, JobState.RUNNING})
+        ] == []
         assert worker.process is not None
         assert worker.process.poll() is None
 
@@ -136,7 +154,9 @@ class _Mark:
         return open, (self._path, "w")
 
 
-async def test_a_worker_that_is_there_before_its_redis_comes_alive_with_it(place: Installation) -> None:
+async def test_a_worker_that_is_there_before_its_redis_comes_alive_with_it(
+    place: Installation,
+) -> None:
     place.redis.kill()
     worker = place.start_worker()
     await asyncio.sleep(6)

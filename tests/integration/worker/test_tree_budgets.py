@@ -69,7 +69,9 @@ async def consumed(client: JobClient, job_id: str) -> Usage:
     return (await client._ledger.usage([job_id]))[0]
 
 
-async def test_children_side_by_side_pass_their_trees_budget_by_one_call_each(place: Installation) -> None:
+async def test_children_side_by_side_pass_their_trees_budget_by_one_call_each(
+    place: Installation,
+) -> None:
     async with place.client() as client:
         await place.ready(client)
         root = await client.submit(make_spec("splits", agent="lead"))
@@ -93,14 +95,18 @@ async def test_a_parents_budget_binds_its_children_and_is_used_up_when_it_goes_o
 ) -> None:
     async with place.client() as client:
         await place.ready(client)
-        root = await client.submit(make_spec("splits", agent="lead", limits=Limits(max_model_calls=9)))
+        root = await client.submit(
+            make_spec("splits", agent="lead", limits=Limits(max_model_calls=9))
+        )
         own = await client.wait(root, 60)
         results = await results_of(client, root)
         children = [result for job_id, result in results.items() if job_id != root]
 
         assert len(children) == SIDE_BY_SIDE
         for child in children:
-            assert f"The limit max_model_calls=9 of job {root} and its children is reached" in told(child)
+            assert f"The limit max_model_calls=9 of job {root} and its children is reached" in told(
+                child
+            )
             assert child.usage.model_calls < 8, "what was left of its parent's, shared"
             assert child.files_modified
         assert "The limit max_model_calls=9 for this job and its children is reached" in told(own)
@@ -114,7 +120,8 @@ async def test_root_jobs_of_one_session_share_a_trees_budget(place: Installation
     async with place.client() as client:
         await place.ready(client)
         specs = [
-            JobSpec(root_id="a-session", description="spends", agent="general-purpose") for _ in range(2)
+            JobSpec(root_id="a-session", description="spends", agent="general-purpose")
+            for _ in range(2)
         ]
         for spec in specs:
             await client.submit(spec)

@@ -30,7 +30,11 @@ pytestmark = [pytest.mark.redis, pytest.mark.timeout(150)]
 OLDER, NEWER = "tests.integration.worker.older_release", "tests.integration.worker.newer_release"
 SCRIPT = (
     conversation(
-        "two steps", shell("echo one >> steps.txt"), shell("sleep 30"), shell("echo two >> steps.txt"), DONE
+        "two steps",
+        shell("echo one >> steps.txt"),
+        shell("sleep 30"),
+        shell("echo two >> steps.txt"),
+        DONE,
     ),
     conversation(".*", DONE),
 )
@@ -166,7 +170,9 @@ async def test_a_job_of_an_agent_that_only_a_newer_installation_has_waits_for_th
 async def test_a_recorded_message_starts_its_job(
     place: Installation, client: JobClient, redis: Redis, version: str
 ) -> None:
-    message = json.loads(await asyncio.to_thread((RECORDED / version / "celery-message.json").read_text))
+    message = json.loads(
+        await asyncio.to_thread((RECORDED / version / "celery-message.json").read_text)
+    )
     ledger = Ledger(redis, Keys())
     spec = make_spec()
     await ledger.submit([spec])

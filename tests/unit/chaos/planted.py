@@ -23,7 +23,9 @@ class Journal:
 
     def add(self, kind: EventType, attempt: int = 1, **data: Any) -> Journal:
         at = len(self.events) + 1
-        event = JournalEvent(id=f"{at}000-0", at=at, job_id=JOB, attempt=attempt, type=kind, data=data)
+        event = JournalEvent(
+            id=f"{at}000-0", at=at, job_id=JOB, attempt=attempt, type=kind, data=data
+        )
         self.events.append(event)
         return self
 
@@ -40,7 +42,11 @@ class Journal:
 
     def answers(self, attempt: int = 1, **response: Any) -> Journal:
         part = {
-            "function_response": {"id": "c1", "name": "execute", "response": response or {"exit_code": 0}}
+            "function_response": {
+                "id": "c1",
+                "name": "execute",
+                "response": response or {"exit_code": 0},
+            }
         }
         return self.add(EventType.TOOL_RESULT, attempt, event={"content": {"parts": [part]}})
 
@@ -52,7 +58,9 @@ def whole() -> Journal:
 
 def evidence(journal: Journal, steps: str | None = BEGIN + END, **fields: Any) -> JobEvidence:
     """What a job with this journal and this file leaves."""
-    last = JobState(str([e for e in journal.events if e.type is EventType.JOB_STATE][-1].data["state"]))
+    last = JobState(
+        str([e for e in journal.events if e.type is EventType.JOB_STATE][-1].data["state"])
+    )
     record = JobRecord(
         id=JOB, description="chaos tiny 0", state=last, attempt=1, submitted_at=1, max_attempts=50
     )

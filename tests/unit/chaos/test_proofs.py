@@ -1,4 +1,7 @@
-"""A proof that proves nothing is noticed here: each finds what was planted, and nothing in a sound run."""
+"""A proof that proves nothing is noticed here.
+
+Each finds what was planted, and nothing in a sound run.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +125,11 @@ def test_what_is_left_is_found() -> None:
     assert nothing_left(clean, workers_live=True) == []
     assert nothing_left(clean, workers_live=False) == [f"container {steward} is left"]
     left = Leftovers(
-        keys={"fanout:leases": "zset of 1", "fanout:active:a": "set of 1", "fanout:live": "set of 1"},
+        keys={
+            "fanout:leases": "zset of 1",
+            "fanout:active:a": "set of 1",
+            "fanout:live": "set of 1",
+        },
         containers=[sandbox],
         volumes=["workspace of a (fanout-x.job.a)"],
         folders=["a"],
@@ -132,6 +139,8 @@ def test_what_is_left_is_found() -> None:
 
 def test_events_are_ordered_by_their_ids() -> None:
     journal = whole().state("succeeded")
-    late = journal.events[-1].model_copy(update={"id": "10000-0", "type": EventType.LOG, "data": {}})
+    late = journal.events[-1].model_copy(
+        update={"id": "10000-0", "type": EventType.LOG, "data": {}}
+    )
     journal.events.append(late)
     assert any("went on after" in found for found in committed_once(jobs(evidence(journal))))

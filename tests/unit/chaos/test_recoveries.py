@@ -12,7 +12,9 @@ from tests.unit.chaos.planted import JOB, Journal, evidence
 
 def test_a_recovery_lasts_from_the_fault_until_the_job_is_at_work_again() -> None:
     journal = Journal().state("queued", 0).state("running", worker="w1").ready()
-    journal.state("queued").state("running", 2, worker="w2").ready(2, resumed=True).state("succeeded", 2)
+    journal.state("queued").state("running", 2, worker="w2").ready(2, resumed=True).state(
+        "succeeded", 2
+    )
     killed = Injected("worker killed", 2.5, Hit(workers=["w1"]), healed_at=2.5)
     other = Injected("worker killed", 5.5, Hit(workers=["w1"]), healed_at=5.5)
     job = evidence(journal)

@@ -63,7 +63,9 @@ def resilient(model: Watched) -> ResilientModel:
 
 
 def steps(count: int) -> list[dict[str, Any]]:
-    return [{"calls": [call("look", number=number)]} for number in range(count)] + [{"text": "done"}]
+    return [{"calls": [call("look", number=number)]} for number in range(count)] + [
+        {"text": "done"}
+    ]
 
 
 def config(**changes: Any) -> SummarizationConfig:

@@ -34,7 +34,12 @@ class Run:
     """One run of an agent, and what came of it."""
 
     def __init__(
-        self, model: Any, *, budget: Budget | BudgetMaker | None = None, streaming: bool = False, **agent: Any
+        self,
+        model: Any,
+        *,
+        budget: Budget | BudgetMaker | None = None,
+        streaming: bool = False,
+        **agent: Any,
     ) -> None:
         self.app = create_deep_app(create_deep_agent(model, **agent), budget=budget)
         self.sessions = InMemorySessionService()
@@ -50,7 +55,10 @@ class Run:
         runner = Runner(app=self.app, session_service=self.sessions)
         message = types.Content(role="user", parts=[types.Part(text=task)])
         async for event in runner.run_async(
-            user_id="u", session_id="s", new_message=message, run_config=RunConfig(streaming_mode=self._mode)
+            user_id="u",
+            session_id="s",
+            new_message=message,
+            run_config=RunConfig(streaming_mode=self._mode),
         ):
             if event.content or event.error_code:  # a resumable app also tells when an agent ends
                 self.events.append(event)
@@ -60,7 +68,9 @@ class Run:
     def results(self) -> list[dict[str, Any]]:
         """What the tools answered, in order."""
         return [
-            dict(found.response or {}) for event in self.events for found in event.get_function_responses()
+            dict(found.response or {})
+            for event in self.events
+            for found in event.get_function_responses()
         ]
 
     @property

@@ -1,4 +1,7 @@
-"""A model for a whole team in one process: each agent has its own replies, and what each saw is kept."""
+"""A model for a whole team in one process.
+
+Each agent has its own replies, and what each saw is kept.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ class Recorder(BaseLlm):
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
-        self.requests.append(llm_request.model_copy(update={"contents": list(llm_request.contents)}))
+        self.requests.append(
+            llm_request.model_copy(update={"contents": list(llm_request.contents)})
+        )
         async for response in self.inner.generate_content_async(llm_request, stream):
             yield response
 

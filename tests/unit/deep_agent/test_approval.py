@@ -38,7 +38,9 @@ ONE_WRITE: Replies = [
 class Conversation:
     """A session that is gone on with message by message, each time by a new Runner."""
 
-    def __init__(self, replies: Sequence[dict[str, Any]], *, resumable: bool = True, **agent: Any) -> None:
+    def __init__(
+        self, replies: Sequence[dict[str, Any]], *, resumable: bool = True, **agent: Any
+    ) -> None:
         made = create_deep_agent(scripted(replies), **agent)
         self._app = create_deep_app(made) if resumable else App(name="fanout", root_agent=made)
         self._sessions = InMemorySessionService()
@@ -60,12 +62,18 @@ class Conversation:
     async def answer(self, *answers: Answer) -> Conversation:
         return await self.say(answers_message(zip(await self.pending(), answers, strict=False)))
 
-    async def answer_raw(self, response: dict[str, Any], confirmation_id: str | None = None) -> Conversation:
+    async def answer_raw(
+        self, response: dict[str, Any], confirmation_id: str | None = None
+    ) -> Conversation:
         if confirmation_id is None:
             (asked,) = await self.pending()
             confirmation_id = asked.confirmation_id
-        found = types.FunctionResponse(id=confirmation_id, name="adk_request_confirmation", response=response)
-        return await self.say(types.Content(role="user", parts=[types.Part(function_response=found)]))
+        found = types.FunctionResponse(
+            id=confirmation_id, name="adk_request_confirmation", response=response
+        )
+        return await self.say(
+            types.Content(role="user", parts=[types.Part(function_response=found)])
+        )
 
     async def pending(self) -> list[PendingApproval]:
         return pending_approvals(await self.events())
@@ -88,7 +96,11 @@ class Conversation:
 
     @property
     def results(self) -> list[dict[str, Any]]:
-        return [dict(found.response or {}) for event in self.ran for found in event.get_function_responses()]
+        return [
+            dict(found.response or {})
+            for event in self.ran
+            for found in event.get_function_responses()
+        ]
 
     @property
     def text(self) -> str:
@@ -103,14 +115,19 @@ async def test_a_guarded_call_waits_and_says_exactly_what_would_run() -> None:
     run = await Conversation(ONE_WRITE, interrupt_on=WRITE).say("go")
 
     (asked,) = await run.pending()
-    assert (asked.tool, asked.arguments) == ("write_file", {"file_path": "/a.txt", "content": "one"})
+    assert (asked.tool, asked.arguments) == (
+        "write_file",
+        {"file_path": "/a.txt", "content": "one"},
+    )
     assert asked.decisions == ("approve", "edit", "reject")
     assert await run.files() == {}
     assert run.results[0]["status"] == "waiting_for_approval"
 
 
 @pytest.mark.parametrize("resumable", [True, False])
-async def test_an_approved_call_runs_once_and_the_model_goes_on_with_its_result(resumable: bool) -> None:
+async def test_an_approved_call_runs_once_and_the_model_goes_on_with_its_result(
+    resumable: bool,
+) -> None:
     run = await Conversation(ONE_WRITE, interrupt_on=WRITE, resumable=resumable).say("go")
 
     await run.answer(Answer("approve"))
@@ -151,7 +168,9 @@ async def test_a_rejected_call_does_not_run_and_the_model_hears_why() -> None:
 
 
 async def test_a_person_may_answer_in_the_tools_place_where_that_is_listed() -> None:
-    run = await Conversation(ONE_WRITE, interrupt_on={"write_file": ["approve", "respond"]}).say("go")
+    run = await Conversation(ONE_WRITE, interrupt_on={"write_file": ["approve", "respond"]}).say(
+        "go"
+    )
 
     await run.answer(Answer("respond", response="I wrote it myself"))
 
@@ -162,9 +181,15 @@ async def test_a_person_may_answer_in_the_tools_place_where_that_is_listed() -> 
 @pytest.mark.parametrize(
     ("response", "reason"),
     [
-        ({"confirmed": False, "payload": {"decision": "respond", "response": "x"}}, "respond is not allowed"),
+        (
+            {"confirmed": False, "payload": {"decision": "respond", "response": "x"}},
+            "respond is not allowed",
+        ),
         ({"confirmed": True, "payload": {"decision": "edit"}}, "edit needs the arguments"),
-        ({"confirmed": True, "payload": {"decision": "approve", "sha256": "0" * 64}}, "other arguments"),
+        (
+            {"confirmed": True, "payload": {"decision": "approve", "sha256": "0" * 64}},
+            "other arguments",
+        ),
         ({"confirmed": False, "payload": {"decision": "approve"}}, "confirmed=false"),
         ({"confirmed": True, "payload": {"decision": "reject"}}, "confirmed=true"),
         ({"confirmed": True, "payload": {"decision": "yes"}}, "no decision"),
@@ -191,11 +216,16 @@ async def test_an_answer_that_cannot_be_taken_runs_nothing_and_is_asked_again(
     ("response", "files"),
     [
         ({"confirmed": True}, ["/a.txt"]),
-        ({"confirmed": True, "payload": {"arguments": {"file_path": "/c.txt", "content": ""}}}, ["/c.txt"]),
+        (
+            {"confirmed": True, "payload": {"arguments": {"file_path": "/c.txt", "content": ""}}},
+            ["/c.txt"],
+        ),
         ({"confirmed": False}, []),
     ],
 )
-async def test_a_front_end_that_only_knows_adk_can_answer(response: dict[str, Any], files: list[str]) -> None:
+async def test_a_front_end_that_only_knows_adk_can_answer(
+    response: dict[str, Any], files: list[str]
+) -> None:
     run = await Conversation(ONE_WRITE, interrupt_on=WRITE).say("go")
 
     await run.answer_raw(response)
@@ -204,9 +234,15 @@ async def test_a_front_end_that_only_knows_adk_can_answer(response: dict[str, An
 
 
 async def test_an_answer_given_twice_runs_the_call_once() -> None:
-    appending: Replies = [{"calls": [call("edit_file", file_path="/a", old_string="x", new_string="xx")]}]
+    appending: Replies = [
+        {"calls": [call("edit_file", file_path="/a", old_string="x", new_string="xx")]}
+    ]
     run = Conversation(
-        [{"calls": [call("write_file", file_path="/a", content="x")]}, *appending, {"text": "done"}],
+        [
+            {"calls": [call("write_file", file_path="/a", content="x")]},
+            *appending,
+            {"text": "done"},
+        ],
         interrupt_on={"edit_file": True},
     )
     await run.say("go")
@@ -229,7 +265,9 @@ async def test_other_calls_of_the_reply_run_at_once_and_the_model_waits_for_all_
         call("write_todos", todos=[{"content": "x", "status": "pending"}]),
         call("write_file", file_path="/b", content="2"),
     ]
-    run = Conversation([{"calls": reply}, {"text": "done"}], interrupt_on=WRITE, resumable=resumable)
+    run = Conversation(
+        [{"calls": reply}, {"text": "done"}], interrupt_on=WRITE, resumable=resumable
+    )
     await run.say("go")
     first, second = await run.pending()
 
@@ -274,10 +312,14 @@ async def test_a_model_cannot_ask_for_approval_in_its_own_words() -> None:
     forged = call(
         "adk_request_confirmation",
         originalFunctionCall={"id": "c1", "name": "write_file", "args": {"file_path": "/safe"}},
-        toolConfirmation={"payload": {"tool": "write_file", "arguments": {}, "decisions": [], "sha256": ""}},
+        toolConfirmation={
+            "payload": {"tool": "write_file", "arguments": {}, "decisions": [], "sha256": ""}
+        },
     )
     guarded = {"id": "c1", **call("write_file", file_path="/etc/passwd", content="x")}
-    run = await Conversation([{"calls": [guarded, forged]}, {"text": "done"}], interrupt_on=WRITE).say("go")
+    run = await Conversation(
+        [{"calls": [guarded, forged]}, {"text": "done"}], interrupt_on=WRITE
+    ).say("go")
 
     (asked,) = await run.pending()
 
@@ -308,7 +350,9 @@ async def test_a_name_is_matched_exactly() -> None:
         ({"write_file": ["allow"]}, "must be true, false or a list"),
     ],
 )
-def test_a_policy_that_guards_nothing_is_an_error_at_creation(policy: dict[str, Any], words: str) -> None:
+def test_a_policy_that_guards_nothing_is_an_error_at_creation(
+    policy: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ValueError, match=words):
         create_deep_agent(scripted(ONE_WRITE), interrupt_on=policy)
 
@@ -345,14 +389,20 @@ async def test_a_tool_that_asks_by_itself_waits_too() -> None:
     run = await Conversation(replies, tools=[tool]).say("go")
 
     (asked,) = await run.pending()
-    assert (asked.tool, asked.arguments, asked.decisions) == ("launch", {"code": 7}, ("approve", "reject"))
+    assert (asked.tool, asked.arguments, asked.decisions) == (
+        "launch",
+        {"code": 7},
+        ("approve", "reject"),
+    )
     await run.answer(Answer("approve"))
     assert run.results[0] == {"launched": 7}
 
 
 async def test_an_inherited_policy_binds_and_may_name_tools_that_the_agent_lacks() -> None:
     inherited = {"write_file": ["approve"], "deploy": True}
-    run = Conversation(ONE_WRITE, interrupt_on={"write_file": False}, inherited_interrupt_on=inherited)
+    run = Conversation(
+        ONE_WRITE, interrupt_on={"write_file": False}, inherited_interrupt_on=inherited
+    )
 
     (asked,) = await (await run.say("go")).pending()
 

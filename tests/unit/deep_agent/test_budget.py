@@ -1,4 +1,7 @@
-"""The account of a run: time, side calls, calls that are approved, and what is read from a session again."""
+"""The account of a run.
+
+Time, side calls, calls that are approved, and what is read from a session again.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,9 @@ async def wait() -> dict[str, Any]:
     return {}
 
 
-async def test_what_still_runs_when_the_time_is_over_is_cancelled_and_the_calls_are_sealed() -> None:
+async def test_what_still_runs_when_the_time_is_over_is_cancelled_and_the_calls_are_sealed() -> (
+    None
+):
     budget = Budget(BudgetLimits(max_seconds=0.5))
     model = scripted([{"text": "begun", "calls": [call("wait"), call("wait")]}, {"text": "never"}])
     run = await Run(model, budget=budget, tools=[wait]).to_end()
@@ -105,7 +110,9 @@ def test_a_call_beside_the_turns_is_booked_and_does_not_foretell_the_next_turn()
     budget.add_model_reply("m", ModelUsage(input_tokens=90, output_tokens=10))
     budget.book("m", ModelUsage(input_tokens=490, output_tokens=10))
 
-    assert budget.usage == ModelUsage(model_calls=2, input_tokens=580, output_tokens=20, cost_usd=0.6)
+    assert budget.usage == ModelUsage(
+        model_calls=2, input_tokens=580, output_tokens=20, cost_usd=0.6
+    )
     assert budget.start_model_call() == "go"
 
 
@@ -137,7 +144,9 @@ async def deploy() -> dict[str, Any]:
     return {"status": "success"}
 
 
-async def in_session(replies: list[dict[str, Any]], tools: list[Any], budget: Budget) -> list[Event]:
+async def in_session(
+    replies: list[dict[str, Any]], tools: list[Any], budget: Budget
+) -> list[Event]:
     """The events of a run in which every approval is given."""
     app = create_deep_app(create_deep_agent(scripted(replies), tools), budget=budget)
     sessions = InMemorySessionService()
@@ -145,7 +154,10 @@ async def in_session(replies: list[dict[str, Any]], tools: list[Any], budget: Bu
     message = types.Content(role="user", parts=[types.Part(text="go")])
     while message.parts:
         runner = Runner(app=app, session_service=sessions)
-        events = [event async for event in runner.run_async(user_id="u", session_id="s", new_message=message)]
+        events = [
+            event
+            async for event in runner.run_async(user_id="u", session_id="s", new_message=message)
+        ]
         message = _approvals(events)
     session = await sessions.get_session(app_name="fanout", user_id="u", session_id="s")
     assert session is not None
@@ -153,14 +165,24 @@ async def in_session(replies: list[dict[str, Any]], tools: list[Any], budget: Bu
 
 
 def _approvals(events: list[Event]) -> types.Content:
-    asked = [made for event in events for made in event.get_function_calls() if "confirm" in str(made.name)]
-    answers = [
-        types.FunctionResponse(id=made.id, name=made.name, response={"confirmed": True}) for made in asked
+    asked = [
+        made
+        for event in events
+        for made in event.get_function_calls()
+        if "confirm" in str(made.name)
     ]
-    return types.Content(role="user", parts=[types.Part(function_response=answer) for answer in answers])
+    answers = [
+        types.FunctionResponse(id=made.id, name=made.name, response={"confirmed": True})
+        for made in asked
+    ]
+    return types.Content(
+        role="user", parts=[types.Part(function_response=answer) for answer in answers]
+    )
 
 
-async def test_a_call_counts_once_also_when_it_waits_for_an_approval_and_when_it_is_read_again() -> None:
+async def test_a_call_counts_once_also_when_it_waits_for_an_approval_and_when_it_is_read_again() -> (
+    None
+):
     def price(model: str, used: ModelUsage) -> float:
         return used.tokens * 0.001
 
@@ -180,7 +202,12 @@ async def test_a_call_counts_once_also_when_it_waits_for_an_approval_and_when_it
     assert budget.usage.cost_usd == pytest.approx(0.55)
     read = usage_of(events, price)
     assert read.cost_usd == pytest.approx(0.55)
-    assert (read.model_calls, read.input_tokens, read.output_tokens, read.cached_tokens) == (5, 500, 50, 200)
+    assert (read.model_calls, read.input_tokens, read.output_tokens, read.cached_tokens) == (
+        5,
+        500,
+        50,
+        200,
+    )
     assert usage_of(events).cost_usd is None
 
 

@@ -26,7 +26,11 @@ async def unlocked(path: str) -> AsyncIterator[None]:
 
 @pytest.fixture(params=["state", "directory"])
 def base(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
-    return StateBackend(DictState()) if request.param == "state" else DirectoryBackend(tmp_path, mount="/")
+    return (
+        StateBackend(DictState())
+        if request.param == "state"
+        else DirectoryBackend(tmp_path, mount="/")
+    )
 
 
 async def committed(overlay: OverlayBackend, base: Backend) -> Commit:
@@ -47,7 +51,11 @@ async def test_until_the_commit_only_the_overlay_has_the_changes(base: Backend) 
     await overlay.write_bytes("/f", b"new")
     await overlay.write_bytes("/d/added", b"added", create_only=True)
     await overlay.delete("/gone")
-    assert (await text(base), await text(base, "/d/added"), await text(base, "/gone")) == (OLD, None, OLD)
+    assert (await text(base), await text(base, "/d/added"), await text(base, "/gone")) == (
+        OLD,
+        None,
+        OLD,
+    )
     assert (await text(overlay), await text(overlay, "/d/added"), await text(overlay, "/gone")) == (
         b"new",
         b"added",
@@ -69,7 +77,11 @@ async def test_until_the_commit_only_the_overlay_has_the_changes(base: Backend) 
 @pytest.mark.parametrize(
     ("theirs", "here", "reason"),
     [
-        (b"one!\ntwo\nthree\nfour\nfive\n", b"ONE\ntwo\nthree\nfour\nfive\n", "changed the same lines"),
+        (
+            b"one!\ntwo\nthree\nfour\nfive\n",
+            b"ONE\ntwo\nthree\nfour\nfive\n",
+            "changed the same lines",
+        ),
         (b"changed", None, "here it was deleted"),
         (None, b"changed", "deleted it; here it was changed"),
         (b"\0binary", b"changed", "not text"),

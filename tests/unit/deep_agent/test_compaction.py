@@ -49,7 +49,9 @@ async def test_a_request_that_is_too_long_for_the_service_is_survived_by_a_summa
 
 
 async def test_what_is_too_long_even_then_ends_the_run_as_that() -> None:
-    run = Run(resilient(watched([*steps(8)[:-1], TOO_LONG, TOO_LONG])), tools=[look], summarization=ROOMY)
+    run = Run(
+        resilient(watched([*steps(8)[:-1], TOO_LONG, TOO_LONG])), tools=[look], summarization=ROOMY
+    )
     with pytest.raises(ModelContextExceeded):
         await run.to_end(GOAL)
     assert len(summaries(await session_of(run))) == 1
@@ -67,7 +69,9 @@ async def test_a_later_request_that_is_too_long_is_survived_again() -> None:
     assert len(summaries(await session_of(run))) == 2
 
 
-async def test_an_agent_has_its_conversation_summed_up_when_half_of_the_trigger_is_reached() -> None:
+async def test_an_agent_has_its_conversation_summed_up_when_half_of_the_trigger_is_reached() -> (
+    None
+):
     compact = {"calls": [call("compact_conversation")]}
     model = watched([compact, *steps(7)[:-1], compact, {"text": "done"}])
     run = await Run(resilient(model), tools=[look], summarization=config()).to_end(GOAL)
@@ -113,11 +117,15 @@ async def test_calls_that_a_person_approved_stay_with_their_results() -> None:
         return {"status": "success", "text": "p" * 1_000}
 
     replies = [
-        step for number in range(6) for step in (*steps(4)[:-1], {"calls": [call("press", number=number)]})
+        step
+        for number in range(6)
+        for step in (*steps(4)[:-1], {"calls": [call("press", number=number)]})
     ]
     model = watched([*replies, {"text": "done"}])
     tight = config(keep=("messages", 1))
-    run = Run(resilient(model), tools=[look, press], summarization=tight, interrupt_on={"press": True})
+    run = Run(
+        resilient(model), tools=[look, press], summarization=tight, interrupt_on={"press": True}
+    )
     await run.to_end(GOAL)
     for _ in range(6):
         pending = pending_approvals((await session_of(run)).events)
@@ -187,9 +195,13 @@ async def test_a_very_long_task_is_repeated_with_its_beginning_and_its_end() -> 
     assert "characters are left out here" in text
 
 
-async def test_long_arguments_of_old_calls_are_shown_shortened_and_the_same_in_every_later_request() -> None:
+async def test_long_arguments_of_old_calls_are_shown_shortened_and_the_same_in_every_later_request() -> (
+    None
+):
     def write(number: int) -> dict[str, Any]:
-        return {"calls": [call("write_file", file_path=f"/{number}.txt", content=f"{number} " * 1_500)]}
+        return {
+            "calls": [call("write_file", file_path=f"/{number}.txt", content=f"{number} " * 1_500)]
+        }
 
     model = watched([*(write(number) for number in range(12)), {"text": "done"}])
     roomy = config(window_tokens=12_000, keep=("messages", 4))
@@ -199,9 +211,13 @@ async def test_long_arguments_of_old_calls_are_shown_shortened_and_the_same_in_e
     assert shortened[0] == 0
     assert max(shortened) >= 3
     changes = sum(one != other for one, other in pairwise(shortened))
-    assert changes <= 1 + 2 * len(summaries(await session_of(run))), "decided once between two summaries"
+    assert changes <= 1 + 2 * len(summaries(await session_of(run))), (
+        "decided once between two summaries"
+    )
     written = [event for event in (await session_of(run)).events if event.get_function_calls()]
-    assert all(len(_argument(event.content)) > 2_500 for event in written), "the session keeps all of it"
+    assert all(len(_argument(event.content)) > 2_500 for event in written), (
+        "the session keeps all of it"
+    )
 
 
 async def test_sessions_in_a_database_give_the_same_conversation(tmp_path: Any) -> None:
@@ -220,7 +236,9 @@ async def test_sessions_in_a_database_give_the_same_conversation(tmp_path: Any) 
             pass
     assert said(model.turns[-1][0]).startswith(GOAL)
     assert said(model.turns[-1][-1]) == "And again?"
-    session: Session | None = await sessions.get_session(app_name="fanout", user_id="u", session_id="s")
+    session: Session | None = await sessions.get_session(
+        app_name="fanout", user_id="u", session_id="s"
+    )
     assert session is not None
     assert said(_last(session)) == "again"
     assert all(pairs_are_intact(asked) for asked in model.turns)
@@ -257,7 +275,11 @@ def _pair(call_id: str, actions: EventActions | None = None) -> list[Event]:
 
 
 def _argument(content: types.Content | None) -> str:
-    calls = [part.function_call for part in (content.parts if content else None) or [] if part.function_call]
+    calls = [
+        part.function_call
+        for part in (content.parts if content else None) or []
+        if part.function_call
+    ]
     return "".join(str((made.args or {}).get("content", "")) for made in calls)
 
 

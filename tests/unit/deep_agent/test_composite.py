@@ -32,7 +32,9 @@ async def test_the_longest_prefix_decides_and_is_not_seen_by_its_backend() -> No
     for path in ("/mem/a", "/mem/deep/er/b", "/mem/deep/c", "/memory/d"):
         await backend.write_bytes(path, b"x")
 
-    assert [entry.path for entry in (await memory.walk("/", max_entries=9, timeout_seconds=9)).entries] == [
+    assert [
+        entry.path for entry in (await memory.walk("/", max_entries=9, timeout_seconds=9)).entries
+    ] == [
         "/a",
         "/deep/c",
     ]
@@ -66,7 +68,9 @@ async def test_searches_span_routes_within_one_budget() -> None:
         await backend.write_bytes(path, b"needle\nneedle\n")
     assert await found(backend, "**/*") == ["/a", "/r/b", "/r/s/c"]
     assert await found(backend, "*", "/r/s") == ["/r/s/c"]
-    assert (await Files(backend).grep_raw("needle", output_mode="count")).text == "/a: 2\n/r/b: 2\n/r/s/c: 2"
+    assert (
+        await Files(backend).grep_raw("needle", output_mode="count")
+    ).text == "/a: 2\n/r/b: 2\n/r/s/c: 2"
     assert (await Files(backend).grep_raw("needle", "/r", "c")).text == "/r/s/c"
     walk = await backend.walk("/", max_entries=2, timeout_seconds=9)
     assert ([entry.path for entry in walk.entries], walk.complete) == (["/a", "/r/b"], False)

@@ -23,7 +23,8 @@ from orchestrator.deep_agent.prompts import CALL_INTERRUPTED, CALL_NOT_APPROVED,
 from tests.unit.deep_agent.running import call, scripted
 
 Heard = list[tuple[str, str | None]]
-"""What stands in a request, in order: kind and text, or the name of a call, or the message of a result."""
+"""What stands in a request, in order: kind and text, or the name of a call, or the message of a
+result."""
 
 
 class Requests(BasePlugin):
@@ -33,7 +34,9 @@ class Requests(BasePlugin):
         super().__init__(name="requests")
         self.heard: list[Heard] = []
 
-    async def before_model_callback(self, *, callback_context: Any, llm_request: LlmRequest) -> None:
+    async def before_model_callback(
+        self, *, callback_context: Any, llm_request: LlmRequest
+    ) -> None:
         del callback_context
         self.heard.append([told for content in llm_request.contents for told in _told(content)])
 
@@ -89,7 +92,9 @@ def text(words: str) -> types.Part:
 
 
 def answer(call_id: str, name: str, **response: Any) -> types.Part:
-    return types.Part(function_response=types.FunctionResponse(id=call_id, name=name, response=response))
+    return types.Part(
+        function_response=types.FunctionResponse(id=call_id, name=name, response=response)
+    )
 
 
 class Hanging:
@@ -106,7 +111,9 @@ class Hanging:
 
 
 @pytest.mark.parametrize("bare", [False, True], ids=["our app", "any runner"])
-async def test_after_a_cancelled_run_the_model_learns_that_its_calls_were_interrupted(bare: bool) -> None:
+async def test_after_a_cancelled_run_the_model_learns_that_its_calls_were_interrupted(
+    bare: bool,
+) -> None:
     tool = Hanging()
     talk = await Conversation(
         {"text": "wait", "calls": [call("hang"), call("hang")]},
@@ -132,7 +139,9 @@ async def test_after_a_cancelled_run_the_model_learns_that_its_calls_were_interr
 
 async def test_an_aborted_run_is_sealed_once() -> None:
     tool, abort = Hanging(), asyncio.Event()
-    talk = await Conversation({"calls": [call("hang")]}, {"text": "I see."}, tools=[tool.hang]).begin()
+    talk = await Conversation(
+        {"calls": [call("hang")]}, {"text": "I see."}, tools=[tool.hang]
+    ).begin()
     run = asyncio.create_task(talk.say(text("go"), abort=abort))
     await tool.begun.wait()
     abort.set()
@@ -158,7 +167,12 @@ async def test_a_pending_call_is_answered_for_the_time_being_and_its_result_stil
     events = await talk.say(text("go"))
     pending = next(made for event in events for made in event.get_function_calls())
     await talk.say(text("how is it going?"))
-    expected = [("user", "go"), ("call", "start"), ("result", CALL_PENDING), ("user", "how is it going?")]
+    expected = [
+        ("user", "go"),
+        ("call", "start"),
+        ("result", CALL_PENDING),
+        ("user", "how is it going?"),
+    ]
     assert talk.heard == expected
 
     await talk.say(answer(str(pending.id), "start", found="it"))
@@ -187,7 +201,9 @@ def asked(events: list[Event]) -> types.FunctionCall:
 
 async def test_a_call_that_waits_for_an_approval_is_left_alone() -> None:
     deploying = Deploying()
-    talk = await Conversation({"calls": [call("deploy")]}, {"text": "Out."}, tools=[deploying.tool]).begin()
+    talk = await Conversation(
+        {"calls": [call("deploy")]}, {"text": "Out."}, tools=[deploying.tool]
+    ).begin()
     request = asked(await talk.say(text("go")))
     await talk.say(answer(str(request.id), str(request.name), confirmed=True))
 
@@ -220,7 +236,9 @@ def reply(*calls: tuple[str, str], waits_for: tuple[str, ...] = ()) -> Event:
         for call_id, name in calls
     ]
     content = types.Content(role="model", parts=parts)
-    return Event(author="a", invocation_id="i", content=content, long_running_tool_ids=set(waits_for))
+    return Event(
+        author="a", invocation_id="i", content=content, long_running_tool_ids=set(waits_for)
+    )
 
 
 def test_what_was_in_flight_is_found_and_what_waits_for_somebody_is_not() -> None:
@@ -233,7 +251,10 @@ def test_what_was_in_flight_is_found_and_what_waits_for_somebody_is_not() -> Non
     events = [reply(("1", "ls"), ("2", "ls")), done, reply(("2", "rm"), ("3", "ls")), asks]
     found = unanswered_calls(events)
 
-    assert [(dangling.call.id, dangling.call.name) for dangling in found] == [("2", "rm"), ("3", "ls")]
+    assert [(dangling.call.id, dangling.call.name) for dangling in found] == [
+        ("2", "rm"),
+        ("3", "ls"),
+    ]
     event = answered(found)
     assert [response.id for response in event.get_function_responses()] == ["2", "3"]
     assert (event.author, event.invocation_id) == ("a", "i")

@@ -1,4 +1,7 @@
-"""A result that is too long for the conversation: what the model gets, and that nothing of it is lost."""
+"""A result that is too long for the conversation.
+
+What the model gets, and that nothing of it is lost.
+"""
 
 import json
 import re
@@ -22,7 +25,10 @@ MEBIBYTE = 1024 * 1024
 
 async def big_log() -> dict[str, Any]:
     """A log of 1 MB."""
-    return {"status": "success", "output": "".join(f"line {number} of the log\n" for number in range(50_000))}
+    return {
+        "status": "success",
+        "output": "".join(f"line {number} of the log\n" for number in range(50_000)),
+    }
 
 
 async def big_text() -> str:
@@ -64,15 +70,21 @@ class Reader(BaseLlm):
             if part.function_response
         ]
         more = (
-            re.search(r"Use offset=(\d+) to continue", str(results[-1].get("content"))) if results else None
+            re.search(r"Use offset=(\d+) to continue", str(results[-1].get("content")))
+            if results
+            else None
         )
         reply = types.Part(text="done")
         if not results:
-            reply = types.Part.from_function_call(name=str(llm_request.contents[0].parts[0].text), args={})
+            reply = types.Part.from_function_call(
+                name=str(llm_request.contents[0].parts[0].text), args={}
+            )
         elif more or len(results) == 1:
             args = {"file_path": results[0]["saved_to"], "offset": int(more[1]) if more else 0}
             reply = types.Part.from_function_call(name="read_file", args=args)
-        usage = types.GenerateContentResponseUsageMetadata(prompt_token_count=1)  # no summary in between
+        usage = types.GenerateContentResponseUsageMetadata(
+            prompt_token_count=1
+        )  # no summary in between
         yield LlmResponse(content=types.Content(role="model", parts=[reply]), usage_metadata=usage)
 
 
@@ -126,8 +138,12 @@ async def test_results_that_fit_are_left_alone() -> None:
         (big_records, [f'"id": {number},' for number in range(25_000)]),
     ],
 )
-async def test_it_is_read_back_in_full_page_by_page(tool: Any, wanted: list[str], tmp_path: Any) -> None:
-    run = Run(Reader(model="reader"), tools=[tool], backend=DirectoryBackend(tmp_path, mount="/workspace"))
+async def test_it_is_read_back_in_full_page_by_page(
+    tool: Any, wanted: list[str], tmp_path: Any
+) -> None:
+    run = Run(
+        Reader(model="reader"), tools=[tool], backend=DirectoryBackend(tmp_path, mount="/workspace")
+    )
     await run.to_end(tool.__name__)
     pages = [result["content"] for result in run.results[1:]]
     seen = "".join(re.sub(r"^ *[\d.]+\t", "", page, flags=re.MULTILINE) for page in pages)
@@ -162,7 +178,9 @@ async def test_long_files_are_read_as_before_and_never_moved_to_another_file() -
 
 
 async def test_parallel_results_get_a_file_each() -> None:
-    model = scripted([{"calls": [call("big_log"), call("big_json"), call("small")]}, {"text": "done"}])
+    model = scripted(
+        [{"calls": [call("big_log"), call("big_json"), call("small")]}, {"text": "done"}]
+    )
     run = await Run(model, tools=[big_log, big_json, small]).to_end()
     paths = {result.get("saved_to") for result in run.results}
     assert len(paths) == 3, "two files, and None"
@@ -186,7 +204,9 @@ async def test_the_oldest_make_room_and_say_so_when_read(monkeypatch: pytest.Mon
     assert "word1 " in third["content"]
 
 
-async def test_a_result_larger_than_any_file_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_result_larger_than_any_file_is_cut_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(eviction, "MAX_FILE_BYTES", MEBIBYTE // 2)
     result = await evicted(big_log)
     assert re.search(r"its last \d+ characters were dropped", result["message"])
@@ -195,7 +215,8 @@ async def test_a_result_larger_than_any_file_is_cut_and_says_so(monkeypatch: pyt
 async def test_an_agents_own_file_in_the_folders_place_ends_no_run() -> None:
     write = call("write_file", file_path="/large_tool_results", content="mine")
     run = await Run(
-        scripted([{"calls": [write]}, {"calls": [call("big_log")]}, {"text": "done"}]), tools=[big_log]
+        scripted([{"calls": [write]}, {"calls": [call("big_log")]}, {"text": "done"}]),
+        tools=[big_log],
     ).to_end()
     assert run.results[1]["saved_to"] is None
     assert "could not be kept" in run.results[1]["message"]

@@ -45,13 +45,17 @@ def watched(turns: Sequence[Sequence[str]], name: str = "watched") -> Watched:
 def media(request: LlmRequest) -> list[tuple[str | None, bytes | None]]:
     """The images of a request, with the label before each."""
     parts = [part for content in request.contents for part in content.parts or []]
-    return [(before.text, part.inline_data.data) for before, part in pairwise(parts) if part.inline_data]
+    return [
+        (before.text, part.inline_data.data) for before, part in pairwise(parts) if part.inline_data
+    ]
 
 
 def notes(request: LlmRequest) -> list[str]:
     parts = [part for content in request.contents for part in content.parts or []]
     answers = [part.function_response.response or {} for part in parts if part.function_response]
-    return [answer["content"]["note"] for answer in answers if isinstance(answer.get("content"), dict)]
+    return [
+        answer["content"]["note"] for answer in answers if isinstance(answer.get("content"), dict)
+    ]
 
 
 @pytest.fixture
@@ -72,7 +76,10 @@ async def test_the_model_is_shown_the_image_after_the_results(backend) -> None:
         ("Image 1, from a tool's result:", PNG + b"\1"),
         ("Image 2, from a tool's result:", PNG + b"\2"),
     ]
-    assert notes(request) == ["image 1, shown in the next message", "image 2, shown in the next message"]
+    assert notes(request) == [
+        "image 1, shown in the next message",
+        "image 2, shown in the next message",
+    ]
     assert [content.role for content in request.contents] == ["user", "model", "user", "user"]
     assert base64.b64encode(PNG).decode()[:10] not in request.model_dump_json(
         include={"contents": {"__all__": {"parts": {"__all__": {"function_response"}}}}}
@@ -139,7 +146,8 @@ class Picky(Watched):
 async def test_a_run_goes_on_without_images_that_the_provider_refuses(backend) -> None:
     turns = [["/workspace/0.png", "/workspace/1.png"], ["/workspace/2.png"]]
     replies = [{"calls": [call("read_file", file_path=path) for path in turn]} for turn in turns]
-    # The script counts the replies in the conversation, the one that stands for the refused request too.
+    # The script counts the replies in the conversation, the one that stands for the refused request
+    # too.
     model = Picky(inner=scripted([replies[0], {"text": "skipped"}, replies[1], {"text": "done"}]))
     run = await Run(model, backend=backend).to_end()
 
@@ -152,7 +160,9 @@ async def test_a_run_goes_on_without_images_that_the_provider_refuses(backend) -
     assert run.text == "done"
 
 
-async def test_a_users_own_image_that_is_refused_is_tried_once_more_and_then_ends_the_run(backend) -> None:
+async def test_a_users_own_image_that_is_refused_is_tried_once_more_and_then_ends_the_run(
+    backend,
+) -> None:
     model = Picky(inner=scripted([{"text": "never"}]))
     agent = create_deep_agent(model, backend=backend)
     runner = InMemoryRunner(agent=agent, app_name="fanout")

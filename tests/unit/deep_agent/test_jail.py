@@ -94,7 +94,9 @@ async def test_searches_do_not_follow_links(jail):
     assert not [entry for entry in walk.entries if entry.path.startswith("/out/")]
     found = await backend.grep("outside", "/", only=None, max_hits=9, timeout_seconds=5)
     assert found.hits == ()
-    found = await backend.grep("outside", "/", only=["/abs", "/out/secret"], max_hits=9, timeout_seconds=5)
+    found = await backend.grep(
+        "outside", "/", only=["/abs", "/out/secret"], max_hits=9, timeout_seconds=5
+    )
     assert found.hits == ()
 
 
@@ -108,7 +110,9 @@ async def test_deleting_a_link_leaves_what_it_points_to(tmp_path):
     assert not (tmp_path / "root" / "link").is_symlink()
 
 
-async def test_a_directory_that_is_swapped_for_a_link_while_files_are_written_leads_nowhere(tmp_path):
+async def test_a_directory_that_is_swapped_for_a_link_while_files_are_written_leads_nowhere(
+    tmp_path,
+):
     root, outside = tmp_path / "root", tmp_path / "outside"
     root.mkdir()
     outside.mkdir()

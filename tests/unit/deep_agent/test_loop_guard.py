@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 from google.adk.tools.tool_context import ToolContext
 
-from orchestrator.deep_agent.guards.loop_guard import MAX_REPEATED_CALLS, MAX_SAME_CALLS, REPEATED_CALL
+from orchestrator.deep_agent.guards.loop_guard import (
+    MAX_REPEATED_CALLS,
+    MAX_SAME_CALLS,
+    REPEATED_CALL,
+)
 from orchestrator.deep_agent.tool import MethodTool, polling
 from tests.unit.deep_agent.running import Run, call, scripted
 
@@ -61,13 +65,18 @@ async def test_a_model_that_no_warning_moves_is_stopped_with_an_error_that_says_
 
     last = run.events[-1]
     assert last.error_code == REPEATED_CALL
-    assert f"look with the same arguments {MAX_REPEATED_CALLS} times in a row" in str(last.error_message)
+    assert f"look with the same arguments {MAX_REPEATED_CALLS} times in a row" in str(
+        last.error_message
+    )
     assert len(run.results) == MAX_REPEATED_CALLS
 
 
 async def test_the_order_of_arguments_does_not_matter() -> None:
     orders = [{"at": "x", "deep": 1}, {"deep": 1, "at": "x"}]
-    replies = [{"calls": [{"tool": "look", "args": orders[turn % 2]}]} for turn in range(MAX_SAME_CALLS + 1)]
+    replies = [
+        {"calls": [{"tool": "look", "args": orders[turn % 2]}]}
+        for turn in range(MAX_SAME_CALLS + 1)
+    ]
     run = await Run(scripted([*replies, {"text": "done"}]), tools=Tools().all()).to_end()
 
     assert refused(run)[-1]

@@ -1,4 +1,7 @@
-"""The tools of MCP servers, through an agent's run: real servers over HTTP, and inside a local sandbox."""
+"""The tools of MCP servers, through an agent's run.
+
+Real servers over HTTP, and inside a local sandbox.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +115,9 @@ async def test_a_tool_that_fails_gives_an_error_and_the_run_goes_on(either: McpS
 
 
 async def test_arguments_are_checked_before_they_are_sent(http: HttpServer) -> None:
-    wrong, missing = await results(at(http), call("calc__add", a="two", b=3), call("calc__add", a=1))
+    wrong, missing = await results(
+        at(http), call("calc__add", a="two", b=3), call("calc__add", a=1)
+    )
 
     assert wrong == {
         "status": "error",
@@ -129,13 +134,17 @@ async def test_an_image_is_given_as_every_tool_gives_images(http: HttpServer) ->
     assert found == {"status": "success", "content": image}
 
 
-async def test_a_name_is_made_one_that_providers_take_and_a_description_is_bounded(http: HttpServer) -> None:
+async def test_a_name_is_made_one_that_providers_take_and_a_description_is_bounded(
+    http: HttpServer,
+) -> None:
     async with closing(McpTools([at(http)])) as tools:
         odd = next(tool for tool in await tools.get_tools() if "odd" in tool.name)
 
     assert odd.name == "calc__odd_name_with_signs"
     assert len(odd.description) == MAX_DESCRIPTION_CHARACTERS
-    assert await results(at(http), call(odd.name)) == [{"status": "success", "result": {"odd": True}}]
+    assert await results(at(http), call(odd.name)) == [
+        {"status": "success", "result": {"odd": True}}
+    ]
 
 
 def test_names_that_are_too_long_stay_apart() -> None:
@@ -175,11 +184,14 @@ async def test_a_tool_of_a_server_can_wait_for_approval(http: HttpServer) -> Non
     assert not any(seen.get("mcp-method") == "tools/call" for seen in http.seen)
 
 
-# --- servers that do not start ------------------------------------------------------------------------------
+# --- servers that do not start
+# ------------------------------------------------------------------------------
 
 
 async def test_a_server_that_is_not_there_ends_the_run_and_may_be_there_later() -> None:
-    with pytest.raises(McpServerUnavailable, match="mcp server calc did not start: it cannot be reached"):
+    with pytest.raises(
+        McpServerUnavailable, match="mcp server calc did not start: it cannot be reached"
+    ):
         await results(McpServer(name="calc", url="http://127.0.0.1:9/mcp"))
 
 
@@ -189,7 +201,9 @@ async def test_a_refusal_is_told_with_its_status_and_without_the_key(
 ) -> None:
     http.status = status
 
-    with pytest.raises(McpServerFailed, match=f"did not start: it answered HTTP {status}") as failed:
+    with pytest.raises(
+        McpServerFailed, match=f"did not start: it answered HTTP {status}"
+    ) as failed:
         await results(at(http, headers={"authorization": KEY}))
 
     assert failed.value.retryable is may_pass
@@ -205,7 +219,9 @@ async def test_what_is_no_mcp_server_ends_the_run(http: HttpServer) -> None:
     assert not failed.value.retryable
 
 
-async def test_a_server_in_the_sandbox_that_ends_is_told_with_its_last_words(sandbox: Sandbox) -> None:
+async def test_a_server_in_the_sandbox_that_ends_is_told_with_its_last_words(
+    sandbox: Sandbox,
+) -> None:
     with pytest.raises(McpServerFailed, match="exit code 1: cannot find my settings") as failed:
         await results(inside(sandbox, "--broken"))
 
@@ -215,7 +231,9 @@ async def test_a_server_in_the_sandbox_that_ends_is_told_with_its_last_words(san
 async def test_a_server_that_does_not_answer_ends_the_run_in_time(sandbox: Sandbox) -> None:
     sleep = f"sleep 100{secrets.randbelow(10**8):08d}"
     mute = Command(argv=f"echo no licence >&2; cat > /dev/null; {sleep}")
-    server = McpServer(name="mute", open_process=partial(sandbox.open_process, mute), timeout_seconds=0.5)
+    server = McpServer(
+        name="mute", open_process=partial(sandbox.open_process, mute), timeout_seconds=0.5
+    )
     started = time.monotonic()
 
     with pytest.raises(McpServerFailed, match=r"mute did not start: .* within 0\.5 s: no licence"):
@@ -225,7 +243,9 @@ async def test_a_server_that_does_not_answer_ends_the_run_in_time(sandbox: Sandb
     assert not await runs(sandbox, sleep)
 
 
-async def test_one_server_that_does_not_start_closes_the_others(http: HttpServer, sandbox: Sandbox) -> None:
+async def test_one_server_that_does_not_start_closes_the_others(
+    http: HttpServer, sandbox: Sandbox
+) -> None:
     tools = McpTools([at(http), inside(sandbox, "--broken")])
     before = len(asyncio.all_tasks())
 
@@ -235,7 +255,8 @@ async def test_one_server_that_does_not_start_closes_the_others(http: HttpServer
     assert len(asyncio.all_tasks()) <= before
 
 
-# --- servers in a sandbox -----------------------------------------------------------------------------------
+# --- servers in a sandbox
+# -----------------------------------------------------------------------------------
 
 
 async def test_a_server_runs_inside_the_sandbox_on_its_files(sandbox: Sandbox) -> None:
@@ -258,11 +279,14 @@ async def test_a_big_result_is_put_aside_like_that_of_every_tool(sandbox: Sandbo
 async def test_a_server_that_dies_in_a_call_is_told_and_is_started_again_by_the_next(
     sandbox: Sandbox,
 ) -> None:
-    died, loud = await results(inside(sandbox), call("files__die"), call("files__shout", text="again"))
+    died, loud = await results(
+        inside(sandbox), call("files__die"), call("files__shout", text="again")
+    )
 
     assert died["status"] == "error"
     assert (
-        "mcp server files was lost during the call: it ended with exit code 1: out of luck" in died["message"]
+        "mcp server files was lost during the call: it ended with exit code 1: out of luck"
+        in died["message"]
     )
     assert loud == {"status": "success", "output": "AGAIN"}
 
@@ -292,7 +316,9 @@ async def runs(sandbox: Sandbox, mark: str) -> bool:
     return mark.encode() in listed.output
 
 
-async def test_a_cancelled_run_is_gone_within_two_seconds(sandbox: Sandbox, http: HttpServer) -> None:
+async def test_a_cancelled_run_is_gone_within_two_seconds(
+    sandbox: Sandbox, http: HttpServer
+) -> None:
     tools = McpTools([inside(sandbox), at(http)])
     calls = [call("files__sleep", seconds=60), call("calc__wait", seconds=60)]
     run = Run(scripted([{"calls": calls}, {"text": "done"}]), tools=[tools])
@@ -313,7 +339,11 @@ async def test_the_death_of_the_sandbox_is_not_told_to_the_model(sandbox: Sandbo
     assert isinstance(sandbox, LocalSandbox)
     tools = McpTools([inside(sandbox)])
     calls = [call("files__sleep", seconds=60)]
-    run = Run(scripted([{"calls": calls}, {"text": "done"}]), tools=[tools], fatal_errors=(SandboxFailure,))
+    run = Run(
+        scripted([{"calls": calls}, {"text": "done"}]),
+        tools=[tools],
+        fatal_errors=(SandboxFailure,),
+    )
     task = asyncio.create_task(run.to_end())
     await calls_are_made(run)
 
@@ -324,7 +354,8 @@ async def test_the_death_of_the_sandbox_is_not_told_to_the_model(sandbox: Sandbo
     await tools.close()
 
 
-# --- servers at a url ---------------------------------------------------------------------------------------
+# --- servers at a url
+# ---------------------------------------------------------------------------------------
 
 
 async def test_a_server_that_was_restarted_is_reached_again(http: HttpServer) -> None:
@@ -353,7 +384,9 @@ async def test_headers_are_filled_from_the_environment_and_are_not_shown(http: H
     assert KEY not in repr(server)
     with pytest.raises(ValueError, match="its header authorization needs MY_KEY"):
         remote_server(definition, {})
-    with pytest.raises(ValueError, match="its header authorization would have a line end") as refused:
+    with pytest.raises(
+        ValueError, match="its header authorization would have a line end"
+    ) as refused:
         remote_server(definition, {"MY_KEY": f"{KEY}\n"})
     assert KEY not in str(refused.value)
 
@@ -363,7 +396,9 @@ async def test_an_answer_that_is_too_big_does_not_fill_the_memory(
 ) -> None:
     monkeypatch.setattr(mcp_transport, "MAX_MESSAGE_BYTES", 100_000)
 
-    big, added = await results(at(http), call("calc__flood", size=300_000), call("calc__add", a=1, b=1))
+    big, added = await results(
+        at(http), call("calc__flood", size=300_000), call("calc__add", a=1, b=1)
+    )
 
     assert big["status"] == "error"
     assert "x" * 100 not in big["message"]
@@ -390,7 +425,8 @@ class _Answering:
         return {"status": "success"}
 
 
-# --- results ------------------------------------------------------------------------------------------------
+# --- results
+# ------------------------------------------------------------------------------------------------
 
 
 def test_what_is_no_text_is_named() -> None:
@@ -417,7 +453,9 @@ def test_a_structured_result_is_not_given_twice() -> None:
     twice = mcp_types.CallToolResult(
         content=[mcp_types.TextContent(text='{"n": 1}')], structured_content={"n": 1}
     )
-    more = mcp_types.CallToolResult(content=[mcp_types.TextContent(text="see")], structured_content={"n": 1})
+    more = mcp_types.CallToolResult(
+        content=[mcp_types.TextContent(text="see")], structured_content={"n": 1}
+    )
 
     assert as_result(twice) == {"status": "success", "result": {"n": 1}}
     assert as_result(more) == {"status": "success", "result": {"n": 1}, "output": "see"}

@@ -57,7 +57,9 @@ class Gate:
 
 def model(gate: Gate, *of_each: list[dict[str, Any]]) -> ResilientModel:
     """Models a, b … with these replies, behind the gate."""
-    scripts = [Script.model_validate({"conversations": [{"replies": replies}]}) for replies in of_each]
+    scripts = [
+        Script.model_validate({"conversations": [{"replies": replies}]}) for replies in of_each
+    ]
     candidates = [
         ScriptedModel(model=f"scripted:{name}", script=script, agent_name="deep_agent")
         for name, script in zip("ab", scripts, strict=False)
@@ -131,7 +133,9 @@ async def test_summaries_and_sub_agents_pass_the_gate_of_their_agent(tmp_path: A
     run = await Run(
         name,
         subagents=[helper],
-        summarization=SummarizationConfig(trigger=("messages", 4), keep=("messages", 2), model=name),
+        summarization=SummarizationConfig(
+            trigger=("messages", 4), keep=("messages", 2), model=name
+        ),
         admission=gate,
     ).to_end("go")
 

@@ -9,7 +9,13 @@ from orchestrator.deep_agent.guards.budget import ModelUsage
 from orchestrator.deep_agent.models.facts import WINDOWS_NOT_IN_THE_TABLE, context_window, price
 
 MILLION = 1_000_000
-UNKNOWN = ["scripted:/a/gemini-2.5-flash.yaml", "ollama_chat/gpt-oss-20b", "gpt-nonsense", "nobody/gpt-5", ""]
+UNKNOWN = [
+    "scripted:/a/gemini-2.5-flash.yaml",
+    "ollama_chat/gpt-oss-20b",
+    "gpt-nonsense",
+    "nobody/gpt-5",
+    "",
+]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +61,9 @@ def test_what_we_add_to_the_table_is_still_missing_there() -> None:
 
     (google,) = (provider for provider in providers if provider.id == "google")
     known = {model.id: model.context_window for model in google.models}
-    assert {name: known[name] for name in WINDOWS_NOT_IN_THE_TABLE} == dict.fromkeys(WINDOWS_NOT_IN_THE_TABLE)
+    assert {name: known[name] for name in WINDOWS_NOT_IN_THE_TABLE} == dict.fromkeys(
+        WINDOWS_NOT_IN_THE_TABLE
+    )
 
 
 def test_the_table_is_loaded_when_it_is_asked_and_not_before() -> None:

@@ -105,7 +105,9 @@ async def test_streamed_text_comes_in_pieces_and_once_whole() -> None:
 
 
 async def test_a_prompt_with_braces_is_taken_literally() -> None:
-    run = await Run(scripted([{"text": "ok"}]), instruction='Answer {"json": {name}} {missing}').to_end()
+    run = await Run(
+        scripted([{"text": "ok"}]), instruction='Answer {"json": {name}} {missing}'
+    ).to_end()
     assert run.text == "ok"
 
 
@@ -137,7 +139,10 @@ async def test_state_files_and_todos_live_in_the_session() -> None:
 async def test_two_lists_of_todos_in_one_reply_are_both_refused() -> None:
     todos = [{"content": "a", "status": "in_progress"}]
     model = scripted(
-        [{"calls": [call("write_todos", todos=todos), call("write_todos", todos=[])]}, {"text": "x"}]
+        [
+            {"calls": [call("write_todos", todos=todos), call("write_todos", todos=[])]},
+            {"text": "x"},
+        ]
     )
     run = await Run(model).to_end()
     assert ["more than once" in result["message"] for result in run.results] == [True, True]
@@ -157,7 +162,9 @@ async def test_two_lists_of_todos_in_one_reply_are_both_refused() -> None:
     ],
 )
 async def test_todos_of_a_wrong_shape_are_refused_with_what_to_mend(todos: Any, words: str) -> None:
-    run = await Run(scripted([{"calls": [call("write_todos", todos=todos)]}, {"text": "x"}])).to_end()
+    run = await Run(
+        scripted([{"calls": [call("write_todos", todos=todos)]}, {"text": "x"}])
+    ).to_end()
     assert run.results[0]["status"] == "error"
     assert words in run.results[0]["message"]
 
@@ -178,23 +185,32 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 
 
 async def test_an_answer_that_does_not_fit_its_schema_is_sent_back_once() -> None:
-    run = await Run(scripted([{"text": "It is five."}, {"text": '{"n": 5}'}]), output_schema=SCHEMA).to_end()
+    run = await Run(
+        scripted([{"text": "It is five."}, {"text": '{"n": 5}'}]), output_schema=SCHEMA
+    ).to_end()
     assert run.text == '{"n": 5}'
     assert "not JSON" in run.results[0]["message"]
-    run = await Run(scripted([{"text": '{"n": "x"}'}, {"text": "{}"}]), output_schema=SCHEMA).to_end()
+    run = await Run(
+        scripted([{"text": '{"n": "x"}'}, {"text": "{}"}]), output_schema=SCHEMA
+    ).to_end()
     assert run.events[-1].error_code == "OUTPUT_NOT_VALID"
     assert "'n' is a required property" in str(run.events[-1].error_message)
 
 
 async def test_a_fenced_answer_is_accepted() -> None:
-    run = await Run(scripted([{"text": 'Here:\n```json\n{"n": 1}\n```'}]), output_schema=SCHEMA).to_end()
+    run = await Run(
+        scripted([{"text": 'Here:\n```json\n{"n": 1}\n```'}]), output_schema=SCHEMA
+    ).to_end()
     assert len(run.events) == 1
 
 
 def looping(replies: int) -> Any:
     usage = {"input_tokens": 100, "output_tokens": 10}
     return scripted(
-        [{"text": f"step {n}", "calls": [call("read_todos")], "usage": usage} for n in range(replies)]
+        [
+            {"text": f"step {n}", "calls": [call("read_todos")], "usage": usage}
+            for n in range(replies)
+        ]
     )
 
 
@@ -266,7 +282,12 @@ def test_built_in_tools_are_chosen_by_name_and_unknown_names_are_refused() -> No
 
 @pytest.mark.parametrize(
     ("name", "identifier"),
-    [("general-purpose", "general_purpose"), ("user", "agent_user"), ("2nd", "agent_2nd"), ("", "agent_")],
+    [
+        ("general-purpose", "general_purpose"),
+        ("user", "agent_user"),
+        ("2nd", "agent_2nd"),
+        ("", "agent_"),
+    ],
 )
 def test_names_become_identifiers(name: str, identifier: str) -> None:
     assert agent_identifier(name) == identifier

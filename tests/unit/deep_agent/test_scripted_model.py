@@ -35,13 +35,17 @@ async def test_the_conversation_is_chosen_by_agent_and_task_and_filled_in(tmp_pa
     path = script_file(tmp_path, SCRIPT)
     run = await Run(f"scripted:{path}", name="general-purpose").to_end("please write x.txt")
     assert run.text == '[{"status": "success", "path": "/x.txt"}] general-purpose {{unknown}}'
-    assert (await Run(f"scripted:{path}", name="coordinator").to_end("do it")).text == "I coordinate."
+    assert (
+        await Run(f"scripted:{path}", name="coordinator").to_end("do it")
+    ).text == "I coordinate."
     assert (await Run(f"scripted:{path}", name="other").to_end("anything else")).text == "fits all"
     with pytest.raises(ScriptFailed, match="no conversation for this task of agent other"):
         await Run(f"scripted:{path}", name="other").to_end("something")
 
 
-async def test_a_conversation_can_depend_on_the_system_instruction_and_quote_it(tmp_path: Path) -> None:
+async def test_a_conversation_can_depend_on_the_system_instruction_and_quote_it(
+    tmp_path: Path,
+) -> None:
     path = script_file(
         tmp_path,
         r"""
@@ -89,15 +93,23 @@ async def test_another_process_goes_on_where_the_first_one_stopped(tmp_path: Pat
         kept.append(event)
         if len(kept) == 2:
             break
-    session = await first.session_service.get_session(app_name="fanout", user_id="u", session_id="s")
+    session = await first.session_service.get_session(
+        app_name="fanout", user_id="u", session_id="s"
+    )
     assert session is not None
     second = runner([])
-    fresh = await second.session_service.create_session(app_name="fanout", user_id="u", session_id="s")
+    fresh = await second.session_service.create_session(
+        app_name="fanout", user_id="u", session_id="s"
+    )
     for event in session.events:
-        await second.session_service.append_event(fresh, Event.model_validate_json(event.model_dump_json()))
+        await second.session_service.append_event(
+            fresh, Event.model_validate_json(event.model_dump_json())
+        )
     rest = [
         event
-        async for event in second.run_async(user_id="u", session_id="s", invocation_id=kept[0].invocation_id)
+        async for event in second.run_async(
+            user_id="u", session_id="s", invocation_id=kept[0].invocation_id
+        )
     ]
     said = [
         part.text
@@ -110,7 +122,9 @@ async def test_another_process_goes_on_where_the_first_one_stopped(tmp_path: Pat
 
 async def test_many_agents_use_one_script_at_once(tmp_path: Path) -> None:
     path = script_file(tmp_path, SCRIPT)
-    runs = [Run(f"scripted:{path}", name="general-purpose").to_end(f"write f{n}.txt") for n in range(30)]
+    runs = [
+        Run(f"scripted:{path}", name="general-purpose").to_end(f"write f{n}.txt") for n in range(30)
+    ]
     done = await asyncio.gather(*runs)
     assert [f"/f{n}.txt" in run.text for n, run in enumerate(done)] == [True] * 30
 
@@ -118,7 +132,10 @@ async def test_many_agents_use_one_script_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("conversations: [{replies: [{calls: [{args: {}}]}]}]", "conversations.0.replies.0.calls.0.tool"),
+        (
+            "conversations: [{replies: [{calls: [{args: {}}]}]}]",
+            "conversations.0.replies.0.calls.0.tool",
+        ),
         ("conversations: [{replies: []}]", "conversations.0.replies"),
         ("conversations: [{replies: [{txt: x}]}]", "conversations.0.replies.0.txt"),
         ("conversations: [{when: '(', replies: [{text: x}]}]", "conversations.0.when"),

@@ -31,7 +31,9 @@ def put(folder: Path, name: str, text: str | None = None) -> Path:
 
 
 async def told(folder: Path, *sources: str, **agent) -> str:
-    heard = await instructions(backend=DirectoryBackend(folder), skills=sources or (SKILLS,), **agent)
+    heard = await instructions(
+        backend=DirectoryBackend(folder), skills=sources or (SKILLS,), **agent
+    )
     return heard[0]
 
 
@@ -91,7 +93,11 @@ async def test_of_equal_names_the_later_source_wins(tmp_path):
 
 async def test_skills_are_found_in_the_sessions_state_and_again_when_they_change():
     written, changed, gone = await instructions(
-        {"calls": [call("edit_file", file_path="/s/x/SKILL.md", old_string="Old", new_string="New")]},
+        {
+            "calls": [
+                call("edit_file", file_path="/s/x/SKILL.md", old_string="Old", new_string="New")
+            ]
+        },
         {"calls": [call("delete_file", file_path="/s/x")]},
         state={"file:/s/x/SKILL.md": {"content": skill("x", "Old.")}},
         skills=["/s"],
@@ -122,14 +128,20 @@ BAD = {
     "description: Field required": "---\nname: bad\n---\n",
     "description must not be empty": "---\nname: bad\ndescription: '  '\n---\n",
     "description must be at most 1024 characters": skill("bad", "x" * 1025),
-    "compatibility must be at most 500 characters": skill("bad", more=f"compatibility: {'x' * 501}\n"),
+    "compatibility must be at most 500 characters": skill(
+        "bad", more=f"compatibility: {'x' * 501}\n"
+    ),
     "description: Input should be a valid string": skill("bad", "[a]"),
-    f"two lines --- in {MAX_HEAD_BYTES} bytes": skill("bad", more=f"note: {'x' * MAX_HEAD_BYTES}\n"),
+    f"two lines --- in {MAX_HEAD_BYTES} bytes": skill(
+        "bad", more=f"note: {'x' * MAX_HEAD_BYTES}\n"
+    ),
 }
 
 
 @pytest.mark.parametrize(("fault", "text"), BAD.items())
-async def test_a_bad_skill_is_skipped_by_name_of_its_fault_and_the_good_one_stays(tmp_path, fault, text):
+async def test_a_bad_skill_is_skipped_by_name_of_its_fault_and_the_good_one_stays(
+    tmp_path, fault, text
+):
     put(tmp_path / "skills", "bad", text)
     put(tmp_path / "skills", "good")
 

@@ -1,4 +1,7 @@
-"""Partial events: words of the model as they come, lines of a command while it runs; none of them is kept."""
+"""Partial events: words of the model as they come, lines of a command while it runs.
+
+None of them is kept.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lines_shown(events: list[Event]) -> list[str]:
     """What was shown of commands' output."""
-    return [texts(event) for event in events if (event.custom_metadata or {}).get("stream") == "output"]
+    return [
+        texts(event) for event in events if (event.custom_metadata or {}).get("stream") == "output"
+    ]
 
 
 async def stored(run: Run) -> list[Event]:
@@ -35,7 +40,10 @@ async def stored(run: Run) -> list[Event]:
 
 
 async def test_the_words_of_a_model_pass_every_part_unchanged_and_are_counted_once() -> None:
-    said = ["I shall look at the plan before I begin to do anything at all.", '{"n": 12345678901234567890}']
+    said = [
+        "I shall look at the plan before I begin to do anything at all.",
+        '{"n": 12345678901234567890}',
+    ]
     budget = Budget()
     model = scripted([{"text": said[0], "calls": [call("read_todos")]}, {"text": said[1]}])
     run = await Run(model, budget=budget, streaming=True, output_schema=SCHEMA).to_end()
@@ -59,14 +67,18 @@ async def test_the_newest_lines_of_a_command_are_shown_while_it_runs(tmp_path: P
     assert all("line" in lines for lines in shown)
     assert all(len(lines.splitlines()) <= live_output.MAX_LIVE_LINES for lines in shown)
     whole = "".join(f"line {n}\n" for n in range(1, 7))
-    assert run.results == [{"status": "success", "output": whole, "exit_code": 0, "truncated": False}]
+    assert run.results == [
+        {"status": "success", "output": whole, "exit_code": 0, "truncated": False}
+    ]
     kept = await stored(run)
     assert lines_shown(kept) == []
     assert [event.output for event in kept if event.output is not None] == []
 
 
 async def test_long_lines_and_progress_bars_are_shown_in_short(tmp_path: Path) -> None:
-    command = r"head -c 5000 /dev/zero | tr '\0' x; sleep 0.3; printf '\n10%%\r20%%\r30%%\n'; sleep 0.3"
+    command = (
+        r"head -c 5000 /dev/zero | tr '\0' x; sleep 0.3; printf '\n10%%\r20%%\r30%%\n'; sleep 0.3"
+    )
     model = scripted([{"calls": [call("execute", command=command)]}, {"text": "done"}])
     run = await Run(model, backend=LocalShellBackend(tmp_path)).to_end()
 
@@ -75,7 +87,9 @@ async def test_long_lines_and_progress_bars_are_shown_in_short(tmp_path: Path) -
     assert shown[-1].splitlines()[-1] == "30%"
 
 
-async def test_a_command_that_is_soon_done_and_one_that_is_silent_show_nothing(tmp_path: Path) -> None:
+async def test_a_command_that_is_soon_done_and_one_that_is_silent_show_nothing(
+    tmp_path: Path,
+) -> None:
     commands = [call("execute", command="echo quick"), call("execute", command="sleep 0.2")]
     run = await Run(
         scripted([{"calls": commands}, {"text": "done"}]), backend=LocalShellBackend(tmp_path)
@@ -86,7 +100,9 @@ async def test_a_command_that_is_soon_done_and_one_that_is_silent_show_nothing(t
 
 
 async def test_commands_of_one_reply_are_shown_beside_each_other(tmp_path: Path) -> None:
-    commands = [call("execute", command=f"for n in 1 2 3; do echo {who}; sleep 0.1; done") for who in "ab"]
+    commands = [
+        call("execute", command=f"for n in 1 2 3; do echo {who}; sleep 0.1; done") for who in "ab"
+    ]
     run = await Run(
         scripted([{"calls": commands}, {"text": "done"}]), backend=LocalShellBackend(tmp_path)
     ).to_end()
@@ -102,7 +118,9 @@ async def test_a_command_is_killed_when_nobody_watches_any_more(tmp_path: Path) 
     await run.sessions.create_session(app_name="fanout", user_id="u", session_id="s")
     runner = Runner(app=run.app, session_service=run.sessions)
     stream = runner.run_async(
-        user_id="u", session_id="s", new_message=types.Content(role="user", parts=[types.Part(text="go")])
+        user_id="u",
+        session_id="s",
+        new_message=types.Content(role="user", parts=[types.Part(text="go")]),
     )
     async for event in stream:
         if lines_shown([event]):

@@ -69,7 +69,9 @@ async def test_its_progress_is_seen_at_once_and_never_by_the_model() -> None:
 
 
 @pytest.mark.parametrize("spelling", ["general-purpose", "general_purpose"])
-async def test_a_general_purpose_sub_agent_may_be_defined_and_called_in_both_spellings(spelling: str) -> None:
+async def test_a_general_purpose_sub_agent_may_be_defined_and_called_in_both_spellings(
+    spelling: str,
+) -> None:
     mine = worker(says("mine"), name=spelling)
     made = [asks("one", "general-purpose"), asks("two", "general_purpose")]
     run = await Run(parent(*made), subagents=[mine]).to_end()
@@ -82,10 +84,12 @@ async def test_the_general_purpose_one_has_its_parents_model_and_tools() -> None
         return "found"
 
     model = recorder(
-        "same", [calls(call("task", description="part")), calls(call("lookup")), says("end of both")]
+        "same",
+        [calls(call("task", description="part")), calls(call("lookup")), says("end of both")],
     )
     run = await Run(model, tools=[lookup], subagents=[]).to_end()
-    # One model with one script: the child's first reply is the script's first, a task that it cannot give.
+    # One model with one script: the child's first reply is the script's first, a task that it
+    # cannot give.
     assert run.results[0]["status"] == "success"
     child_request = next(request for request in model.requests if first_text(request) == "part")
     assert {"lookup", "read_file", "write_todos"} <= child_request.tools_dict.keys()
@@ -96,7 +100,9 @@ def first_text(request: Any) -> str:
     return "".join(part.text or "" for part in request.contents[0].parts)
 
 
-async def test_several_run_at_once_and_no_more_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_several_run_at_once_and_no_more_than_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(limits, "MAX_CHILDREN_AT_ONCE", 2)
     running = {"now": 0, "most": 0, "order": []}
 
@@ -117,7 +123,9 @@ async def test_several_run_at_once_and_no_more_than_the_limit(monkeypatch: pytes
     assert [result["status"] for result in run.results] == ["success"] * 5
     assert running["most"] == 2
     assert sorted(running["order"]) == [0, 1, 2, 3, 4]
-    assert set(running["order"][:2]) == {0, 1}, "two that run side by side may reach their tool in any order"
+    assert set(running["order"][:2]) == {0, 1}, (
+        "two that run side by side may reach their tool in any order"
+    )
 
 
 async def test_one_that_fails_ends_neither_its_siblings_nor_its_parent(tmp_path: Path) -> None:
@@ -126,11 +134,15 @@ async def test_one_that_fails_ends_neither_its_siblings_nor_its_parent(tmp_path:
         raise RuntimeError("boom")
 
     bad = worker(
-        calls(call("write_file", file_path="/workspace/half", content="x")), {"raise": "lost"}, name="bad"
+        calls(call("write_file", file_path="/workspace/half", content="x")),
+        {"raise": "lost"},
+        name="bad",
     )
     odd = worker(calls(call("explode")), says("went on"), name="odd", tools=[explode])
     good = worker(
-        calls(call("write_file", file_path="/workspace/whole", content="x")), says("made"), name="good"
+        calls(call("write_file", file_path="/workspace/whole", content="x")),
+        says("made"),
+        name="good",
     )
     run = await Run(
         parent(asks("a", "bad"), asks("b", "odd"), asks("c", "good")),
@@ -159,7 +171,8 @@ async def test_a_fatal_error_in_a_child_ends_its_parents_run_too() -> None:
 
 async def test_a_time_limit_stops_a_child_and_keeps_nothing_of_it(tmp_path: Path) -> None:
     child = worker(
-        calls(call("write_file", file_path="/workspace/half", content="x")), says("late", delay_seconds=30)
+        calls(call("write_file", file_path="/workspace/half", content="x")),
+        says("late", delay_seconds=30),
     )
     model = parent(asks(timeout_seconds=0.2))
     run = await Run(model, subagents=[child], backend=DirectoryBackend(tmp_path)).to_end()
@@ -212,7 +225,8 @@ async def test_what_children_use_counts_in_the_run_that_they_belong_to() -> None
 async def test_a_wrong_name_or_an_empty_description_is_answered_in_words() -> None:
     run = await Run(parent(asks("x", "nobody"), asks(" ")), subagents=[worker()]).to_end()
     assert (
-        run.results[0]["error"] == "There is no subagent_type 'nobody'; there are: worker, general-purpose."
+        run.results[0]["error"]
+        == "There is no subagent_type 'nobody'; there are: worker, general-purpose."
     )
     assert "description is empty" in run.results[1]["error"]
 
@@ -244,7 +258,9 @@ async def test_a_ready_agent_serves_too_and_is_bound_by_its_parents_policy() -> 
         model=recorder("ready", [calls(call("deploy")), says("x")]),
         tools=[deploy],
     )
-    run = Run(parent(asks("x", "ready")), tools=[deploy], subagents=[ready], interrupt_on={"deploy": True})
+    run = Run(
+        parent(asks("x", "ready")), tools=[deploy], subagents=[ready], interrupt_on={"deploy": True}
+    )
     await run.to_end()
     assert not ran
     assert [approval.tool for approval in pending_approvals(run.events)] == ["deploy"]
@@ -266,7 +282,9 @@ class Connection(BaseToolset):
 async def test_the_parents_runner_closes_what_its_sub_agents_have_opened() -> None:
     own, nested = Connection(), Connection()
     inner = worker(name="inner", tools=[nested])
-    agent = create_deep_agent(recorder("p", [says("x")]), subagents=[worker(tools=[own], subagents=[inner])])
+    agent = create_deep_agent(
+        recorder("p", [says("x")]), subagents=[worker(tools=[own], subagents=[inner])]
+    )
     await InMemoryRunner(agent=agent, app_name="fanout").close()
     assert (own.closed, nested.closed) == (True, True)
 
@@ -279,7 +297,8 @@ class Stubborn(Connection):
 async def test_one_that_cannot_be_closed_keeps_no_other_open() -> None:
     last = Connection()
     agent = create_deep_agent(
-        recorder("p", [says("x")]), subagents=[worker(tools=[Stubborn()]), worker(name="other", tools=[last])]
+        recorder("p", [says("x")]),
+        subagents=[worker(tools=[Stubborn()]), worker(name="other", tools=[last])],
     )
     await InMemoryRunner(agent=agent, app_name="fanout").close()
     assert last.closed
@@ -321,13 +340,17 @@ async def test_children_may_have_children_where_their_specification_says_so() ->
     assert first_message(inner["model"]) == "deep"
 
 
-async def test_built_in_tools_that_the_parent_lacks_are_not_given_to_a_child_that_does_not_ask() -> None:
+async def test_built_in_tools_that_the_parent_lacks_are_not_given_to_a_child_that_does_not_ask() -> (
+    None
+):
     plain, asking = (
         worker(says("a"), name="plain"),
         worker(says("b"), name="asking", built_in_tools=["ls", "grep"]),
     )
     await Run(
-        parent(asks("x", "plain"), asks("x", "asking")), subagents=[plain, asking], built_in_tools=["ls"]
+        parent(asks("x", "plain"), asks("x", "asking")),
+        subagents=[plain, asking],
+        built_in_tools=["ls"],
     ).to_end()
     assert plain["model"].requests[0].tools_dict.keys() == {"ls"}
     assert asking["model"].requests[0].tools_dict.keys() == {"ls", "grep"}
@@ -360,7 +383,9 @@ class Guarded:
         )
 
     async def answer(self, decision: Mapping[str, Any]) -> None:
-        session = await self.run.sessions.get_session(app_name="fanout", user_id="u", session_id="s")
+        session = await self.run.sessions.get_session(
+            app_name="fanout", user_id="u", session_id="s"
+        )
         assert session
         pending = pending_approvals(session.events)
         assert len(pending) == 1

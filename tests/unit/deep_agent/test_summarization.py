@@ -40,17 +40,27 @@ async def test_four_hundred_steps_keep_the_goal_the_pairs_and_the_whole_history(
     session = await session_of(run)
 
     assert run.text == "done"
-    assert [result["number"] for result in run.results] == list(range(400)), "a step was lost or done twice"
+    assert [result["number"] for result in run.results] == list(range(400)), (
+        "a step was lost or done twice"
+    )
     assert all(said(asked[0]).startswith(GOAL) for asked in model.turns)
     assert all(pairs_are_intact(asked) for asked in model.turns)
     made = summaries(session)
     assert 20 < len(made) < 60
     asked = sum(summary_calls(event) for event in made)
-    assert len(model.requests) - len(model.turns) == asked <= 2 * len(made), "a summary was made again"
+    assert len(model.requests) - len(model.turns) == asked <= 2 * len(made), (
+        "a summary was made again"
+    )
     parts = history(session)
     assert len(parts) == len(made)
-    found = [int(number) for part in parts for number in re.findall(r'"text": "result (\d+) ', part)]
-    found += [int(number) for part in parts for number in re.findall(r"^result (\d+) ", part, re.MULTILINE)]
+    found = [
+        int(number) for part in parts for number in re.findall(r'"text": "result (\d+) ', part)
+    ]
+    found += [
+        int(number)
+        for part in parts
+        for number in re.findall(r"^result (\d+) ", part, re.MULTILINE)
+    ]
     assert sorted(found) == list(range(len(found))), "every step stands in the history once"
     assert 400 - len(found) < 20, "only the newest are not in it yet"
 
@@ -59,7 +69,8 @@ async def test_no_request_is_longer_than_the_window() -> None:
     model = watched(steps(100))
     await Run(resilient(model), tools=[look], summarization=config()).to_end(GOAL)
     sizes = [
-        sum(len(content.model_dump_json(exclude_none=True)) for content in asked) for asked in model.turns
+        sum(len(content.model_dump_json(exclude_none=True)) for content in asked)
+        for asked in model.turns
     ]
     assert max(sizes) / 4 < 4_000 * 1.1
 
@@ -67,7 +78,12 @@ async def test_no_request_is_longer_than_the_window() -> None:
 async def test_the_summary_names_changed_files_plan_and_history_without_help_of_a_model() -> None:
     todos = [{"content": "rename the rest", "status": "in_progress"}]
     replies = [
-        {"calls": [call("write_file", file_path="/a.py", content="1"), call("write_todos", todos=todos)]},
+        {
+            "calls": [
+                call("write_file", file_path="/a.py", content="1"),
+                call("write_todos", todos=todos),
+            ]
+        },
         {"calls": [call("edit_file", file_path="/a.py", old_string="1", new_string="2")]},
         {"calls": [call("write_file", file_path="/b.py", content="1")]},
         {"calls": [call("write_file", file_path="/b.py", content="again: refused")]},
@@ -151,11 +167,18 @@ async def test_a_small_summarizer_is_given_everything_in_pieces() -> None:
             if len(prompt) > 6_000:
                 raise ModelContextExceeded("too long")
             self.asked.append(prompt)
-            yield LlmResponse(content=types.Content(role="model", parts=[types.Part(text="so far so good")]))
+            yield LlmResponse(
+                content=types.Content(role="model", parts=[types.Part(text="so far so good")])
+            )
 
     small = Small(model="small")
     budget = Budget()
-    run = Run(resilient(watched(steps(30))), tools=[look], summarization=config(model=small), budget=budget)
+    run = Run(
+        resilient(watched(steps(30))),
+        tools=[look],
+        summarization=config(model=small),
+        budget=budget,
+    )
     await run.to_end(GOAL)
     for number in range(20):
         assert any(f"result {number} x" in prompt for prompt in small.asked)
@@ -166,7 +189,9 @@ async def test_a_small_summarizer_is_given_everything_in_pieces() -> None:
 async def test_summaries_count_in_the_budget_and_none_takes_the_last_call() -> None:
     budget = Budget(BudgetLimits(max_model_calls=20))
     model = watched(steps(60))
-    run = await Run(resilient(model), tools=[look], summarization=config(), budget=budget).to_end(GOAL)
+    run = await Run(resilient(model), tools=[look], summarization=config(), budget=budget).to_end(
+        GOAL
+    )
     assert budget.usage.model_calls == len(model.requests) == 20
     (first, *_) = summaries(await session_of(run))
     assert first.usage_metadata is not None

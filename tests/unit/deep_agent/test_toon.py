@@ -39,7 +39,9 @@ KEYS = st.lists(TEXT, min_size=1, max_size=4, unique=True)
 @st.composite
 def tables(draw: st.DrawFn) -> list[dict[str, Any]]:
     keys = draw(KEYS)
-    return draw(st.lists(st.fixed_dictionaries(dict.fromkeys(keys, VALUES)), min_size=1, max_size=5))
+    return draw(
+        st.lists(st.fixed_dictionaries(dict.fromkeys(keys, VALUES)), min_size=1, max_size=5)
+    )
 
 
 @given(tables())
@@ -49,10 +51,16 @@ def test_flat_records_come_back_as_they_were(records: list[dict[str, Any]]) -> N
 
 
 @given(
-    st.lists(st.dictionaries(TEXT, VALUES | st.lists(VALUES, max_size=3), max_size=4), min_size=1, max_size=4)
+    st.lists(
+        st.dictionaries(TEXT, VALUES | st.lists(VALUES, max_size=3), max_size=4),
+        min_size=1,
+        max_size=4,
+    )
 )
 @settings(max_examples=200, deadline=None)
-def test_records_that_are_not_alike_or_not_flat_come_back_too(records: list[dict[str, Any]]) -> None:
+def test_records_that_are_not_alike_or_not_flat_come_back_too(
+    records: list[dict[str, Any]],
+) -> None:
     assert decode(as_toon(records)) == records
 
 
@@ -60,7 +68,11 @@ async def test_the_model_gets_toon_and_the_session_keeps_the_list() -> None:
     todos = [{"content": f"step {number}, then rest", "status": "pending"} for number in range(3)]
     model = recorder(
         "m",
-        [{"calls": [call("write_todos", todos=todos)]}, {"calls": [call("read_todos")]}, says("done")],
+        [
+            {"calls": [call("write_todos", todos=todos)]},
+            {"calls": [call("read_todos")]},
+            says("done"),
+        ],
     )
     run = await Run(model).to_end()
     assert run.results[-1] == {"todos": todos}

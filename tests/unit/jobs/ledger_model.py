@@ -38,7 +38,8 @@ class Job:
     """Where its last attempt ran."""
     requeued_at: int = 0
     turned_away: str | None = None
-    """A worker that does not know its version or its agent had it in hand, and its journal says so: which."""
+    """A worker that does not know its version or its agent had it in hand, and its journal says so:
+    which."""
     cancel_asked: bool = False
     open_approvals: list[str] = field(default_factory=list)
     awaited: set[str] = field(default_factory=set)
@@ -99,11 +100,19 @@ class Model:
         """What a caller that died left of its cancel."""
 
     def submit(
-        self, job_id: str, root: str, parent: str | None, priority: int, max_attempts: int, **lane: Any
+        self,
+        job_id: str,
+        root: str,
+        parent: str | None,
+        priority: int,
+        max_attempts: int,
+        **lane: Any,
     ) -> None:
         if job_id not in self.jobs:
             sequence = len(self.jobs)
-            job = self.jobs[job_id] = Job(job_id, root, parent, priority, max_attempts, sequence, **lane)
+            job = self.jobs[job_id] = Job(
+                job_id, root, parent, priority, max_attempts, sequence, **lane
+            )
             above = self.jobs.get(parent or "")
             if above is not None and (above.state in TERMINAL or above.cancel_asked):
                 self._end(job, "cancelled")
@@ -115,11 +124,18 @@ class Model:
 
     def active(self, **of: str) -> set[str]:
         """The jobs on their way or running whose fields are those."""
-        return {job.id for job in self.jobs.values() if job.lease_end is not None and _fits(job, of)}
+        return {
+            job.id for job in self.jobs.values() if job.lease_end is not None and _fits(job, of)
+        }
 
     def places(self, of: tuple[int, str] | None = None) -> int:
-        """How many jobs the workers can take beside those on their way; given what they need, of those."""
-        on_their_way = [job for job in self.jobs.values() if job.is_on_its_way and of in (None, job.needs)]
+        """How many jobs the workers can take beside those on their way.
+
+        Given what they need, of those.
+        """
+        on_their_way = [
+            job for job in self.jobs.values() if job.is_on_its_way and of in (None, job.needs)
+        ]
         return sum(self.free_places(of).values()) - len(on_their_way)
 
     def free_places(self, of: tuple[int, str] | None = None) -> dict[str, int]:
@@ -131,7 +147,9 @@ class Model:
                 free[worker.host] = free.get(worker.host, 0) + max(0, worker.concurrency - held)
         for worker in self.workers:
             if worker.host_limit and worker.host in free:
-                left = worker.host_limit - sum(job.host == worker.host for job in self.jobs.values())
+                left = worker.host_limit - sum(
+                    job.host == worker.host for job in self.jobs.values()
+                )
                 free[worker.host] = min(free[worker.host], max(0, left))
         return free
 
@@ -311,7 +329,9 @@ class Model:
                 continue  # another's end sent it on
             if job.state == "waiting":
                 self._end(job, "timed_out")
-                self.cancelling += [child.id for child in self.jobs.values() if child.parent == job.id]
+                self.cancelling += [
+                    child.id for child in self.jobs.values() if child.parent == job.id
+                ]
             else:
                 self._end(job, "cancelled")
             reaped[job.id] = job.state
@@ -324,7 +344,11 @@ class Model:
         return (self.now - self.redis_began) // 1000
 
     def _over(self) -> list[Job]:
-        over = [job for job in self.jobs.values() if job.deadline is not None and job.deadline < self.now]
+        over = [
+            job
+            for job in self.jobs.values()
+            if job.deadline is not None and job.deadline < self.now
+        ]
         return sorted(over, key=lambda job: (job.deadline, job.id))
 
     def open_approvals(self) -> set[str]:

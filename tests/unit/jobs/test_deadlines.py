@@ -1,4 +1,7 @@
-"""What the ledger ends by itself: jobs whose time runs out while they wait, and cancels that nobody hears."""
+"""What the ledger ends by itself.
+
+Jobs whose time runs out while they wait, and cancels that nobody hears.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,9 @@ def children_of(parent: JobSpec, count: int) -> list[JobSpec]:
     ]
 
 
-async def parked(ledger: Ledger, seconds: float, children: int = 1, *approvals: Approval) -> JobSpec:
+async def parked(
+    ledger: Ledger, seconds: float, children: int = 1, *approvals: Approval
+) -> JobSpec:
     claim = await running(ledger)
     specs = children_of(claim.spec, children)
     await ledger.park(claim.spec.id, claim.token, approvals, specs, timeout_seconds=seconds)
@@ -81,7 +86,9 @@ async def test_a_job_that_waits_for_children_beyond_its_time_is_timed_out_with_a
     assert await ledger.reap() == {}
 
 
-async def test_the_time_of_waiting_for_children_is_gone_for_the_next_attempt(ledger: Ledger) -> None:
+async def test_the_time_of_waiting_for_children_is_gone_for_the_next_attempt(
+    ledger: Ledger,
+) -> None:
     spec = await parked(ledger, 60)
     child = await claimed(ledger)
     await asyncio.sleep(0.2)
@@ -116,7 +123,9 @@ async def test_a_cancel_that_no_worker_hears_is_carried_out_by_the_reaper(
     frozen, awake = await running(ledger), await running(ledger)
     for claim in (frozen, awake):
         await ledger.cancel(claim.spec.id)
-    assert await ledger.beat({awake.spec.id: awake.token}, LEASE_SECONDS) == {awake.spec.id: "cancel"}
+    assert await ledger.beat({awake.spec.id: awake.token}, LEASE_SECONDS) == {
+        awake.spec.id: "cancel"
+    }
     await asyncio.sleep(0.1)
 
     assert await ledger.reap() == {frozen.spec.id: "cancelled"}
@@ -149,7 +158,9 @@ async def test_a_job_whose_parent_has_ended_ends_with_it(
 
 
 @pytest.mark.parametrize("first", ["cancel", "park"])
-async def test_a_parent_that_is_cancelled_when_it_parks_leaves_no_orphan(ledger: Ledger, first: str) -> None:
+async def test_a_parent_that_is_cancelled_when_it_parks_leaves_no_orphan(
+    ledger: Ledger, first: str
+) -> None:
     claim = await running(ledger)
     children = children_of(claim.spec, 3)
     if first == "cancel":

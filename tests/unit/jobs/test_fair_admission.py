@@ -23,7 +23,9 @@ KEYS = Keys()
 
 
 async def submitted(ledger: Ledger, name: str, count: int, **fields: Any) -> list[str]:
-    return await ledger.submit([make_spec(f"{name}{n}", **{"root_id": name, **fields}) for n in range(count)])
+    return await ledger.submit(
+        [make_spec(f"{name}{n}", **{"root_id": name, **fields}) for n in range(count)]
+    )
 
 
 async def dispatched(ledger: Ledger, most: int = 100) -> list[str]:
@@ -73,7 +75,9 @@ async def test_a_tenant_that_stays_away_saves_nothing_up(ledger: Ledger) -> None
     assert order.count("b") == 5
 
 
-async def test_a_tenant_that_asks_for_one_at_a_time_gets_no_more_than_its_share(ledger: Ledger) -> None:
+async def test_a_tenant_that_asks_for_one_at_a_time_gets_no_more_than_its_share(
+    ledger: Ledger,
+) -> None:
     await submitted(ledger, "a", 50, tenant="a")
     order = ""
     for number in range(20):
@@ -93,8 +97,12 @@ async def test_new_trees_do_not_starve_an_old_one(ledger: Ledger) -> None:
     assert order.count("old") >= 4, "each served one makes place for a new one, yet its turn comes"
 
 
-async def test_a_tenant_at_its_limit_waits_and_others_go_on(ledger: Ledger, redis: FakeAsyncRedis) -> None:
-    await ledger.register(WORKER, 60, AdmissionPolicy(tenant_jobs=3, tenants={"a": TenantShare(jobs=2)}))
+async def test_a_tenant_at_its_limit_waits_and_others_go_on(
+    ledger: Ledger, redis: FakeAsyncRedis
+) -> None:
+    await ledger.register(
+        WORKER, 60, AdmissionPolicy(tenant_jobs=3, tenants={"a": TenantShare(jobs=2)})
+    )
     first, _, waits, _ = await submitted(ledger, "a", 4, tenant="a")
     await submitted(ledger, "b", 4, tenant="b")
 
@@ -120,13 +128,20 @@ async def test_an_agent_at_its_limit_blocks_neither_its_tree_nor_others(
 
 
 async def test_the_best_of_a_trees_lanes_goes_first(ledger: Ledger) -> None:
-    for name, agent, priority in (("low", "x", 0), ("high", "y", 9), ("middle", "x", 5), ("late", "y", 0)):
+    for name, agent, priority in (
+        ("low", "x", 0),
+        ("high", "y", 9),
+        ("middle", "x", 5),
+        ("late", "y", 0),
+    ):
         await submitted(ledger, name, 1, root_id="t", agent=agent, priority=priority)
 
     assert await dispatched(ledger) == ["high0", "middle0", "low0", "late0"]
 
 
-async def test_a_parked_job_that_comes_back_goes_before_newer_ones_of_its_tree(ledger: Ledger) -> None:
+async def test_a_parked_job_that_comes_back_goes_before_newer_ones_of_its_tree(
+    ledger: Ledger,
+) -> None:
     (old,) = await submitted(ledger, "old", 1, root_id="t")
     await dispatched(ledger)
     claim = await ledger.claim(old, WORKER, 10)
@@ -137,7 +152,9 @@ async def test_a_parked_job_that_comes_back_goes_before_newer_ones_of_its_tree(l
     assert await dispatched(ledger, 1) == ["old0"]
 
 
-async def test_what_lapses_gives_every_place_back(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_lapses_gives_every_place_back(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("orchestrator.jobs.store.ledger.TRANSIT_SECONDS", 0.02)
     policy = AdmissionPolicy(tenant_jobs=2, agents={"general-purpose": 2}, tree_jobs=2)
     await ledger.register(make_worker(concurrency=2), 60, policy)
@@ -186,7 +203,9 @@ async def test_a_job_waits_for_a_worker_that_understands_it_and_holds_up_nobody(
     await ledger.register(make_worker("newer", concurrency=2, wire_newest=3, draining=True), 60)
     assert await dispatched(ledger) == []
     await ledger.register(make_worker("newer", concurrency=2, wire_newest=3), 60)
-    assert await dispatched(ledger) == ["new0", "new1"], "as many as the workers that understand them take"
+    assert await dispatched(ledger) == ["new0", "new1"], (
+        "as many as the workers that understand them take"
+    )
 
 
 async def test_a_process_leaves_alone_what_it_does_not_read(
@@ -217,20 +236,29 @@ async def test_a_dispatch_whose_answer_got_lost_is_asked_again_and_has_the_same_
     monkeypatch.setitem(ledger._scripts, "dispatch", twice)
     jobs = await ledger.dispatch(2)
 
-    assert [(job.spec.description, job.number) for job in jobs] == [("a1", 1)], "the first has arrived"
+    assert [(job.spec.description, job.number) for job in jobs] == [("a1", 1)], (
+        "the first has arrived"
+    )
     monkeypatch.setitem(ledger._scripts, "dispatch", script)
     assert await dispatched(ledger) == ["a2"]
 
 
-async def test_what_cannot_be_read_fails_alone_and_in_words(ledger: Ledger, redis: FakeAsyncRedis) -> None:
+async def test_what_cannot_be_read_fails_alone_and_in_words(
+    ledger: Ledger, redis: FakeAsyncRedis
+) -> None:
     good, garbage, wrong, also_good = await submitted(ledger, "a", 4)
     await redis.hset(KEYS.job(garbage), "spec", "{no json, a secret")
     await redis.hset(KEYS.job(wrong), "spec", '{"description": "a secret", "priority": "a secret"}')
-    assert (await ledger.get(garbage)).description == "(its specification cannot be read by this release)"
+    assert (
+        await ledger.get(garbage)
+    ).description == "(its specification cannot be read by this release)"
 
     assert [job.spec.id for job in await ledger.dispatch(10)] == [good, also_good]
 
-    for job_id, sentence in ((garbage, "cannot be read: submit"), (wrong, "cannot be read (at priority)")):
+    for job_id, sentence in (
+        (garbage, "cannot be read: submit"),
+        (wrong, "cannot be read (at priority)"),
+    ):
         result = await ledger.result(job_id)
         assert result is not None
         assert result.error is not None
@@ -266,7 +294,9 @@ async def _as_the_old_release_had_them(redis: FakeAsyncRedis, trees: dict[str, l
         for key in [*await redis.keys(f"fanout:{kind}"), *await redis.keys(f"fanout:{kind}:*")]:
             await redis.delete(key)
     for root, ids in trees.items():
-        await redis.zadd(f"fanout:ready:{root}", {job_id: number for number, job_id in enumerate(ids)})
+        await redis.zadd(
+            f"fanout:ready:{root}", {job_id: number for number, job_id in enumerate(ids)}
+        )
         for job_id in ids:
             await redis.hdel(KEYS.job(job_id), "tenant", "agent", "wire")
 
@@ -303,7 +333,9 @@ async def test_a_draining_workers_jobs_take_no_place_on_others(ledger: Ledger) -
 
 def test_a_policy_of_a_newer_release_is_read_as_far_as_it_is_known() -> None:
     policy = AdmissionPolicy(tree_jobs=3, tenants={"a": TenantShare(weight=2)}, agents={"x": 1})
-    newer = policy.stored().replace("{", '{"more": 1, ', 1).replace('"weight"', '"extra": 2, "weight"')
+    newer = (
+        policy.stored().replace("{", '{"more": 1, ', 1).replace('"weight"', '"extra": 2, "weight"')
+    )
 
     assert AdmissionPolicy.read(newer) == policy
 
@@ -319,7 +351,9 @@ async def test_a_job_waits_for_a_worker_that_knows_its_agent_and_holds_up_nobody
     assert await dispatched(ledger) == ["known0", "known1"]
     assert await reason(ledger, redis, new) == "a worker that knows the agent linter"
 
-    await ledger.register(make_worker("w2", concurrency=1, agents=("general-purpose", "linter")), 60)
+    await ledger.register(
+        make_worker("w2", concurrency=1, agents=("general-purpose", "linter")), 60
+    )
     assert await dispatched(ledger) == ["new0"]
     refusal = "agent linter: this worker knows general-purpose"
     assert await ledger.claim(new, knows_one, 10) == refusal

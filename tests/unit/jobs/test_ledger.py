@@ -51,7 +51,9 @@ async def test_submitting_twice_is_one_job(ledger: Ledger) -> None:
     assert await ledger.ids() == [spec.id]
 
 
-async def test_an_idempotency_key_finds_the_job_that_has_it_for_its_tenant_only(ledger: Ledger) -> None:
+async def test_an_idempotency_key_finds_the_job_that_has_it_for_its_tenant_only(
+    ledger: Ledger,
+) -> None:
     first = make_spec(idempotency_key="k")
     again = make_spec(idempotency_key="k")
     other_tenant = make_spec(idempotency_key="k", tenant="other")
@@ -67,7 +69,11 @@ async def test_a_record_holds_the_specification_and_where_the_job_stands(ledger:
     await ledger.submit([spec])
     record = await ledger.get(spec.id)
 
-    assert (record.description, record.labels, record.priority) == ("count the files", {"team": "x"}, 3)
+    assert (record.description, record.labels, record.priority) == (
+        "count the files",
+        {"team": "x"},
+        3,
+    )
     assert (record.state, record.attempt, record.root_id) == (JobState.QUEUED, 0, spec.id)
 
 
@@ -112,7 +118,9 @@ async def test_a_tree_at_its_limit_waits_until_one_of_its_jobs_ends(ledger: Ledg
     assert second
 
 
-async def test_no_more_is_dispatched_than_the_workers_of_a_host_may_run(redis: FakeAsyncRedis) -> None:
+async def test_no_more_is_dispatched_than_the_workers_of_a_host_may_run(
+    redis: FakeAsyncRedis,
+) -> None:
     ledger = Ledger(redis, Keys())
     for name in ("w1", "w2"):
         await ledger.register(make_worker(name, concurrency=8, host_limit=10), 60)
@@ -272,7 +280,9 @@ async def test_an_unknown_job_is_said_to_be_unknown(ledger: Ledger) -> None:
         await ledger.get("nobody")
 
 
-async def test_every_change_of_state_stands_in_the_journal(ledger: Ledger, journal: Journal) -> None:
+async def test_every_change_of_state_stands_in_the_journal(
+    ledger: Ledger, journal: Journal
+) -> None:
     claim = await running(ledger)
     await ledger.release(claim.spec.id, claim.token, "its worker stops")
     await dispatch_all(ledger)
@@ -339,7 +349,9 @@ async def test_a_result_that_does_not_know_of_all_messages_is_not_committed(ledg
     assert await ledger.finish(job_id, claim.token, result, {}, messages=2)
 
 
-async def test_a_message_that_came_too_late_is_named_in_the_result(ledger: Ledger, journal: Journal) -> None:
+async def test_a_message_that_came_too_late_is_named_in_the_result(
+    ledger: Ledger, journal: Journal
+) -> None:
     claim = await running(ledger)
     job_id = claim.spec.id
     for text in ("read in time", "too late " + "x" * UNREAD_CHARACTERS):
@@ -354,7 +366,9 @@ async def test_a_message_that_came_too_late_is_named_in_the_result(ledger: Ledge
     assert len(unread) == UNREAD_CHARACTERS
 
 
-async def test_a_job_takes_so_many_messages(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_takes_so_many_messages(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("orchestrator.jobs.store.ledger.MAX_MESSAGES", 2)
     claim = await running(ledger)
     for text in "ab":
@@ -381,7 +395,9 @@ async def test_a_job_that_was_begun_waits_a_little_for_the_host_with_its_files(
 
 
 @pytest.mark.parametrize("own", [{"draining": True}, {"concurrency": 1}], ids=["ends", "is full"])
-async def test_it_does_not_wait_for_a_host_that_takes_no_job(ledger: Ledger, own: dict[str, Any]) -> None:
+async def test_it_does_not_wait_for_a_host_that_takes_no_job(
+    ledger: Ledger, own: dict[str, Any]
+) -> None:
     claim, busy = await running(ledger), await running(ledger)
     assert busy
     other = make_worker("w2", host="h2")

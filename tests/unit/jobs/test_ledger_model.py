@@ -35,10 +35,12 @@ Value = TypeVar("Value")
 ROOTS = ("tree-a", "tree-b", "tree-c")
 WORKERS = (
     make_worker("w1", host="h1", concurrency=3),
-    make_worker("w2", host="h2", concurrency=2, host_limit=1, wire_newest=2, agents=("general-purpose",)),
+    make_worker(
+        "w2", host="h2", concurrency=2, host_limit=1, wire_newest=2, agents=("general-purpose",)
+    ),
 )
-"""Three places on the first host; one on the second, whose own limit is less than its worker can run.
-Nobody knows the second wire version and the builder both."""
+"""Three places on the first host; one on the second, whose own limit is less than its worker can
+run. Nobody knows the second wire version and the builder both."""
 TENANTS = {"ann": TenantShare(weight=3), "bob": TenantShare(jobs=2), "cy": TenantShare()}
 AGENTS = ("builder", "general-purpose")
 BOUNDS = TreeBounds(max_children=3, max_tree_children=5)
@@ -85,7 +87,9 @@ class LedgerMachine(RuleBasedStateMachine):
         for worker in WORKERS:
             self.run(self.ledger.register(worker, FOR_EVER_SECONDS))
 
-    @initialize(tree=st.integers(1, 3), tenant=st.none() | st.integers(1, 3), agent=st.integers(1, 3))
+    @initialize(
+        tree=st.integers(1, 3), tenant=st.none() | st.integers(1, 3), agent=st.integers(1, 3)
+    )
     def a_policy_is_given(self, tree: int, tenant: int | None, agent: int) -> None:
         self._give_policy(tree, tenant, agent)
 
@@ -98,7 +102,9 @@ class LedgerMachine(RuleBasedStateMachine):
             tree_jobs=tree, tenant_jobs=tenant, tenants=TENANTS, agents={"builder": agent}
         )
         self.started += 1
-        self.run(self.ledger.register(WORKERS[0], FOR_EVER_SECONDS, self.model.policy, self.started))
+        self.run(
+            self.ledger.register(WORKERS[0], FOR_EVER_SECONDS, self.model.policy, self.started)
+        )
         older = AdmissionPolicy(tree_jobs=1)
         self.run(self.ledger.register(WORKERS[1], FOR_EVER_SECONDS, older, self.started - 1))
 
@@ -113,7 +119,12 @@ class LedgerMachine(RuleBasedStateMachine):
         labels=st.sampled_from(({}, {}, {"what": "not every worker knows"})),
     )
     def submit(
-        self, root: str, priority: int, max_attempts: int, lane: dict[str, str], labels: dict[str, str]
+        self,
+        root: str,
+        priority: int,
+        max_attempts: int,
+        lane: dict[str, str],
+        labels: dict[str, str],
     ) -> str:
         return self._submit(root, None, priority, max_attempts, labels, **lane)
 
@@ -137,7 +148,9 @@ class LedgerMachine(RuleBasedStateMachine):
             labels=labels or {}, **lane,
         )  # fmt: skip
         assert self.run(self.ledger.submit([spec, spec])) == [job_id, job_id]  # twice is one job
-        self.model.submit(job_id, root, parent, priority, max_attempts, wire=2 if labels else 1, **lane)
+        self.model.submit(
+            job_id, root, parent, priority, max_attempts, wire=2 if labels else 1, **lane
+        )
         return job_id
 
     @rule(most=st.integers(1, 5))
@@ -147,7 +160,9 @@ class LedgerMachine(RuleBasedStateMachine):
         for job in taken:
             assert model.may_go(job)  # no limit is exceeded
             of_tree = [other for other in model.ready(job.root) if other.tenant == job.tenant]
-            assert next(other for other in of_tree if model.may_go(other)) is job  # its tree's first
+            assert (
+                next(other for other in of_tree if model.may_go(other)) is job
+            )  # its tree's first
             model.dispatched(job.id)
         left = [job for job in model.jobs.values() if model.may_go(job)]
         assert len(taken) == room or not left  # nothing is left while there is room
@@ -160,7 +175,9 @@ class LedgerMachine(RuleBasedStateMachine):
         tenants = Counter(job.tenant for job in taken)
         for job in left:
             mine = trees[job.tenant, job.root]
-            assert all(count <= mine + 1 for (tenant, _), count in trees.items() if tenant == job.tenant)
+            assert all(
+                count <= mine + 1 for (tenant, _), count in trees.items() if tenant == job.tenant
+            )
             weight = TENANTS[job.tenant].weight
             for tenant, count in tenants.items():
                 other = TENANTS[tenant].weight
@@ -226,7 +243,9 @@ class LedgerMachine(RuleBasedStateMachine):
         children=st.sets(st.integers(0, 3)),
         timeout=st.sampled_from((None, 2.0, 15.0)),
     )
-    def park(self, claim: Claim, numbers: set[int], children: set[int], timeout: float | None) -> Any:
+    def park(
+        self, claim: Claim, numbers: set[int], children: set[int], timeout: float | None
+    ) -> Any:
         job_id = claim.spec.id
         ids = [f"ap-{job_id}-{number}" for number in sorted(numbers)]
         specs = [
@@ -239,10 +258,14 @@ class LedgerMachine(RuleBasedStateMachine):
             for number in sorted(children)
         ]
         asked = [_approval(job_id, one) for one in ids]
-        state = self.run(self.ledger.park(job_id, claim.token, asked, specs, BOUNDS, timeout_seconds=timeout))
+        state = self.run(
+            self.ledger.park(job_id, claim.token, asked, specs, BOUNDS, timeout_seconds=timeout)
+        )
         limit = None if timeout is None else int(timeout * 1000)
         named = [spec.id for spec in specs]
-        assert state == self.model.park(job_id, claim.token, ids, named, bounds=BOUNDS, timeout_ms=limit)
+        assert state == self.model.park(
+            job_id, claim.token, ids, named, bounds=BOUNDS, timeout_ms=limit
+        )
         return multiple(*ids)
 
     @rule(target=jobs, job_id=jobs, number=st.integers(0, 3))
@@ -255,7 +278,9 @@ class LedgerMachine(RuleBasedStateMachine):
     def answer(self, approval: str, decision: str) -> None:
         expected = self.model.answer(approval, decision)
         try:
-            self.run(self.ledger.answer(approval, ApprovalAnswer.model_validate({"decision": decision})))
+            self.run(
+                self.ledger.answer(approval, ApprovalAnswer.model_validate({"decision": decision}))
+            )
             told = "taken"
         except UnknownApproval:
             told = "unknown"
@@ -329,7 +354,9 @@ class LedgerMachine(RuleBasedStateMachine):
         for agent in AGENTS:
             active = self.run(self.redis.smembers(Keys().agent_active(agent)))
             assert active == self.model.active(agent=agent)
-        lanes = [lane for root in ROOTS for lane in self.run(self.redis.keys(f"fanout:lane:*:{root}:*"))]
+        lanes = [
+            lane for root in ROOTS for lane in self.run(self.redis.keys(f"fanout:lane:*:{root}:*"))
+        ]
         ready = [job_id for lane in lanes for job_id in self.run(self.redis.zrange(lane, 0, -1))]
         assert sorted(ready) == sorted(job.id for job in jobs if job.is_ready)
         for host in ("h1", "h2"):
@@ -347,7 +374,9 @@ class LedgerMachine(RuleBasedStateMachine):
             states = [event.data["state"] for event in events if event.type is EventType.JOB_STATE]
             assert states == job.history
             assert sum(state in TERMINAL for state in states) == (job.state in TERMINAL)
-            told = [event.data["state"] for event in events if event.type is EventType.CHILD_FINISHED]
+            told = [
+                event.data["state"] for event in events if event.type is EventType.CHILD_FINISHED
+            ]
             assert told == self.model.told.get(job.id, [])
 
     @invariant()

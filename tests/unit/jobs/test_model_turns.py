@@ -39,7 +39,9 @@ class Reference:
 
     def ask(self, request: str, tokens: int) -> int:
         """How long the request has to wait; 0 is its turn."""
-        self.sent = {name: found for name, found in self.sent.items() if self.now - found[0] < WINDOW_MS}
+        self.sent = {
+            name: found for name, found in self.sent.items() if self.now - found[0] < WINDOW_MS
+        }
         self.row = {name: found for name, found in self.row.items() if found[1] >= self.now}
         if request in self.sent:
             if self.now - self.sent[request][0] <= LATE_MS:
@@ -51,9 +53,12 @@ class Reference:
         for name, (wanted, _) in self.row.items():
             cost = self._cost(wanted)
             ends = sorted(
-                {at + WINDOW_MS for at, _ in planned} | {self.now, self.cut_until, self._ramp(planned)}
+                {at + WINDOW_MS for at, _ in planned}
+                | {self.now, self.cut_until, self._ramp(planned)}
             )
-            turn = next(moment for moment in ends if moment >= turn and self._fits(planned, moment, cost))
+            turn = next(
+                moment for moment in ends if moment >= turn and self._fits(planned, moment, cost)
+            )
             if name == request:
                 break
             planned.append((turn, cost))

@@ -16,7 +16,12 @@ from orchestrator.jobs.approvals import (
     approval_id,
     shown_arguments,
 )
-from orchestrator.jobs.failures import AnsweredAlready, DecisionNotAllowed, InvalidAnswer, UnknownApproval
+from orchestrator.jobs.failures import (
+    AnsweredAlready,
+    DecisionNotAllowed,
+    InvalidAnswer,
+    UnknownApproval,
+)
 from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.journal import EventType, Journal
 from orchestrator.jobs.store.keys import Keys
@@ -61,7 +66,8 @@ def asked(job_id: str, number: int = 1, tool: str = "execute", **fields: Any) ->
 async def kinds(journal: Journal, job_id: str) -> list[str]:
     events = await journal.read(job_id)
     return [
-        str(event.data["state"]) if event.type is EventType.JOB_STATE else str(event.type) for event in events
+        str(event.data["state"]) if event.type is EventType.JOB_STATE else str(event.type)
+        for event in events
     ]
 
 
@@ -122,11 +128,14 @@ async def test_the_journal_holds_who_decided_what(ledger: Ledger, journal: Journ
     await ledger.park(claim.spec.id, claim.token, [approval])
 
     await ledger.answer(
-        approval.id, ApprovalAnswer(decision="edit", arguments={"command": "ls"}, message="safer", by="ann")
+        approval.id,
+        ApprovalAnswer(decision="edit", arguments={"command": "ls"}, message="safer", by="ann"),
     )
 
     (resolved,) = [
-        event for event in await journal.read(claim.spec.id) if event.type is EventType.APPROVAL_RESOLVED
+        event
+        for event in await journal.read(claim.spec.id)
+        if event.type is EventType.APPROVAL_RESOLVED
     ]
     assert resolved.data == {
         "id": approval.id,
@@ -190,7 +199,9 @@ async def test_what_cannot_be_answered_is_refused_in_words(ledger: Ledger) -> No
     assert (await ledger.get(claim.spec.id)).state is JobState.WAITING
 
 
-async def test_a_job_whose_approvals_were_answered_meanwhile_goes_on_at_once(ledger: Ledger) -> None:
+async def test_a_job_whose_approvals_were_answered_meanwhile_goes_on_at_once(
+    ledger: Ledger,
+) -> None:
     claim = await running(ledger)
     job_id = claim.spec.id
     approval = asked(job_id)
@@ -210,7 +221,9 @@ async def test_only_the_attempt_that_holds_the_job_can_park_it(ledger: Ledger) -
     assert (await ledger.get(claim.spec.id)).state is JobState.RUNNING
 
 
-async def test_cancelling_a_parked_job_ends_it_at_once_and_withdraws_what_it_asked(ledger: Ledger) -> None:
+async def test_cancelling_a_parked_job_ends_it_at_once_and_withdraws_what_it_asked(
+    ledger: Ledger,
+) -> None:
     claim = await running(ledger)
     approval = asked(claim.spec.id)
     await ledger.park(claim.spec.id, claim.token, [approval])
@@ -229,7 +242,9 @@ async def test_a_job_that_was_cancelled_while_it_parks_ends_cancelled(ledger: Le
     claim = await running(ledger)
     await ledger.cancel(claim.spec.id)
 
-    assert await ledger.park(claim.spec.id, claim.token, [asked(claim.spec.id)]) is JobState.CANCELLED
+    assert (
+        await ledger.park(claim.spec.id, claim.token, [asked(claim.spec.id)]) is JobState.CANCELLED
+    )
     assert await ledger.approvals() == []
 
 
@@ -278,7 +293,8 @@ def test_long_arguments_are_cut_for_the_eye_and_that_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"decision": "edit"}, {"decision": "approve", "arguments": {}}, {"decision": "respond"}]
+    "fields",
+    [{"decision": "edit"}, {"decision": "approve", "arguments": {}}, {"decision": "respond"}],
 )
 def test_an_answer_is_whole(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"go(es)? with"):

@@ -46,4 +46,6 @@ async def test_an_entry_charges_its_job_all_above_it_and_its_tree_and_all_of_it_
     await ledger.forget(-60)
     assert [key async for key in redis.scan_iter("fanout:usage:*")] == []
     await journal.append("below", 1, EventType.MODEL_REPLY, {}, used=SPENT)
-    assert [key async for key in redis.scan_iter("fanout:usage:*")] == [], "nothing is kept for who is gone"
+    assert [key async for key in redis.scan_iter("fanout:usage:*")] == [], (
+        "nothing is kept for who is gone"
+    )

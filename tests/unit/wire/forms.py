@@ -24,7 +24,8 @@ WORDS = ("title", "description")
 def forms() -> dict[str, Any]:
     """Model -> field (those of inner models with a dot) -> its JSON schema."""
     models = {
-        model.__name__: fields_of(model) for model in (JobSpec, JobResult, Approval, ApprovalAnswer, Changes)
+        model.__name__: fields_of(model)
+        for model in (JobSpec, JobResult, Approval, ApprovalAnswer, Changes)
     }
     return models | {
         "JournalEvent": {name: {} for name in JournalEvent.model_fields},
@@ -67,8 +68,13 @@ def _without_words(form: Any) -> Any:
 
 
 def _digest(model: type[BaseModel]) -> str:
-    """Of a foreign model only whether it is another one: the names of its fields, and of those in them."""
+    """Of a foreign model only whether it is another one.
+
+    The names of its fields, and of those in them.
+    """
     inner = model.model_json_schema()["$defs"]
-    names = {name: sorted(form.get("properties", form.get("enum", ()))) for name, form in inner.items()}
+    names = {
+        name: sorted(form.get("properties", form.get("enum", ()))) for name, form in inner.items()
+    }
     names["Event"] = sorted(model.model_fields)
     return hashlib.sha256(json.dumps(names, sort_keys=True).encode()).hexdigest()

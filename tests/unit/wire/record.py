@@ -1,9 +1,9 @@
 """`python -m tests.unit.wire.record`: writes every kind of message as this release writes it.
 
-The files in `recorded/<wire version>/` stand for what older releases left in Redis, queues and blobs; tests
-read them with today's code. They are written once for each version, when `WIRE_NEWEST` is raised: a
-compatible change needs no new ones. `--forms` writes the models' forms only, for a version that no release
-has yet.
+The files in `recorded/<wire version>/` stand for what older releases left in Redis, queues and
+blobs; tests read them with today's code. They are written once for each version, when `WIRE_NEWEST`
+is raised: a compatible change needs no new ones. `--forms` writes the models' forms only, for a
+version that no release has yet.
 """
 
 from __future__ import annotations
@@ -84,14 +84,20 @@ async def record(folder: Path) -> None:
         script = write_script(Path(scratch), SCRIPT)
         async with redis, opened_bench(redis, Path(scratch), script, LONG_LEASE_SECONDS) as bench:
             messages = await _lived_through(bench, redis)
-    messages |= {"result-full": json.loads(RESULT.model_dump_json()), "celery-message": _celery_message()}
+    messages |= {
+        "result-full": json.loads(RESULT.model_dump_json()),
+        "celery-message": _celery_message(),
+    }
     messages["worker"] = make_worker(why_local="no engine").fields()
     for name, message in messages.items():
         _write(folder / f"{name}.json", message)
 
 
 async def _lived_through(bench: Bench, redis: FakeAsyncRedis) -> dict[str, Any]:
-    """What a job leaves that asks a person, has a child and hears a message; and one that only waits."""
+    """What a job leaves that asks a person, has a child and hears a message.
+
+    And one that only waits.
+    """
     spec = make_spec("move it", id="job-1", interrupt_on={"execute": True})
     await bench.submit(spec)
     await bench.work_off()
@@ -99,7 +105,9 @@ async def _lived_through(bench: Bench, redis: FakeAsyncRedis) -> dict[str, Any]:
     stored = await redis.hgetall(Keys().approval(approval.id))
     waiting = await redis.hgetall(Keys().job("job-1"))
     await bench.ledger.send("job-1", "be quick")
-    await bench.ledger.answer(approval.id, ApprovalAnswer(decision="approve", message="yes", by="ann"))
+    await bench.ledger.answer(
+        approval.id, ApprovalAnswer(decision="approve", message="yes", by="ann")
+    )
     await bench.admission.pump()
     await bench.work_off()
     result = await bench.ended("job-1")
@@ -127,7 +135,10 @@ async def _other_events(ledger: Ledger, redis: FakeAsyncRedis) -> list[dict[str,
     await ledger.park("job-2", claim.token, [], [child])
     await ledger.cancel("job-3")
     entries = await _journal(redis, "job-2")
-    for kind, data in ((EventType.CHECKPOINT, {"changes": HASH}), (EventType.LOG, {"text": "words"})):
+    for kind, data in (
+        (EventType.CHECKPOINT, {"changes": HASH}),
+        (EventType.LOG, {"text": "words"}),
+    ):
         entries.append({"type": str(kind), "attempt": "1", "data": json.dumps(data)})
     return entries
 

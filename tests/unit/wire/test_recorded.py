@@ -56,7 +56,9 @@ async def test_a_record_is_read_whole(recorded: Path, redis: FakeAsyncRedis, nam
 
     record = await Ledger(redis, Keys()).get(job_id)
 
-    stored = record.model_dump(mode="json", exclude_defaults=True, include=set(JobSpec.model_fields))
+    stored = record.model_dump(
+        mode="json", exclude_defaults=True, include=set(JobSpec.model_fields)
+    )
     assert stored == json.loads(fields["spec"])
     assert (record.state, record.waiting_for) == (fields["state"], fields.get("waiting_for"))
     assert (await Ledger(redis, Keys()).specification(job_id)).model_dump() == record.model_dump(
@@ -64,7 +66,9 @@ async def test_a_record_is_read_whole(recorded: Path, redis: FakeAsyncRedis, nam
     )
 
 
-async def test_a_queued_record_can_be_claimed_with_every_field(recorded: Path, redis: FakeAsyncRedis) -> None:
+async def test_a_queued_record_can_be_claimed_with_every_field(
+    recorded: Path, redis: FakeAsyncRedis
+) -> None:
     fields = load(recorded, "record-queued-full") | {"dispatched": "1"}
     await redis.hset(Keys().job(FULL.id), mapping=fields)
 
@@ -77,7 +81,9 @@ async def test_a_queued_record_can_be_claimed_with_every_field(recorded: Path, r
 @pytest.mark.parametrize("name", ["result-small", "result-full"])
 async def test_a_result_is_read_whole(recorded: Path, redis: FakeAsyncRedis, name: str) -> None:
     stored = load(recorded, name)
-    await redis.hset(Keys().job("j"), mapping={"state": stored["state"], "result": json.dumps(stored)})
+    await redis.hset(
+        Keys().job("j"), mapping={"state": stored["state"], "result": json.dumps(stored)}
+    )
 
     result = await Ledger(redis, Keys()).result("j")
 
@@ -86,7 +92,9 @@ async def test_a_result_is_read_whole(recorded: Path, redis: FakeAsyncRedis, nam
 
 
 async def test_every_event_is_known_and_can_be_told(recorded: Path, redis: FakeAsyncRedis) -> None:
-    await put_journal(redis, "j", load(recorded, "journal-conversation") + load(recorded, "journal-others"))
+    await put_journal(
+        redis, "j", load(recorded, "journal-conversation") + load(recorded, "journal-others")
+    )
 
     events = await Journal(redis, Keys()).read("j")
 
@@ -102,7 +110,9 @@ async def test_a_recorded_conversation_can_be_gone_on_with(
     await put_journal(redis, FULL.id, load(recorded, "journal-conversation"))
     claim = Claim(spec=FULL, token=1, attempt=2, ran_seconds=1, submitted_at=0, started_at=0)
     lease = HeldLease(claim, 60, lambda _: None)
-    journal = AttemptJournal(Journal(redis, Keys()), BlobStore(tmp_path.as_uri()), lease, lambda _line: None)
+    journal = AttemptJournal(
+        Journal(redis, Keys()), BlobStore(tmp_path.as_uri()), lease, lambda _line: None
+    )
 
     past = await journal.past()
 
@@ -120,7 +130,8 @@ async def test_an_approval_is_read_whole(recorded: Path, redis: FakeAsyncRedis) 
     (approval,) = await Ledger(redis, Keys()).approvals()
 
     assert (
-        approval.model_dump(mode="json").items() >= {**asked, "requested_at": approval.requested_at}.items()
+        approval.model_dump(mode="json").items()
+        >= {**asked, "requested_at": approval.requested_at}.items()
     )
 
 

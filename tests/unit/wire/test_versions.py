@@ -1,4 +1,7 @@
-"""No field is added, changed or taken away unseen; what is not known is refused in words, or passed over."""
+"""No field is added, changed or taken away unseen.
+
+What is not known is refused in words, or passed over.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,11 @@ from workers.agent.session_journal import AttemptJournal
 from workers.heartbeat import HeldLease
 
 STRICT = ("ApprovalAnswer", "Changes", "JobState", "AdkEvent")
-"""Work goes on from these: another form needs a new version. The others are read leniently, and may grow."""
-RECORD_AGAIN = "raise WIRE_NEWEST in orchestrator/jobs/versions.py, then run python -m tests.unit.wire.record"
+"""Work goes on from these: another form needs a new version. The others are read leniently, and may
+grow."""
+RECORD_AGAIN = (
+    "raise WIRE_NEWEST in orchestrator/jobs/versions.py, then run python -m tests.unit.wire.record"
+)
 
 
 def recorded_forms(version: int) -> Any:
@@ -43,7 +49,9 @@ def test_every_field_of_a_specification_is_in_the_table_of_versions() -> None:
     now, first = forms()["JobSpec"], recorded_forms(1)["JobSpec"]
     new = {name for name, form in now.items() if first.get(name) != form}
     entered = set().union(*wire.ADDED.values())
-    assert new <= entered, f"enter {sorted(new - entered)} in ADDED of orchestrator/jobs/versions.py"
+    assert new <= entered, (
+        f"enter {sorted(new - entered)} in ADDED of orchestrator/jobs/versions.py"
+    )
     assert set(first) <= set(now), "older jobs have these fields: a worker must know them"
     assert max(wire.ADDED, default=1) <= wire.WIRE_NEWEST
 
@@ -58,9 +66,9 @@ def test_what_the_newest_version_has_is_still_there_in_the_same_form(model: str)
 
 
 def test_a_specification_with_every_field_was_recorded() -> None:
-    unused = {name for name in JobSpec.model_fields if name not in json.loads(str(submission(FULL)[-1]))} | {
-        name for name, value in FULL.limits if value is None
-    }
+    unused = {
+        name for name in JobSpec.model_fields if name not in json.loads(str(submission(FULL)[-1]))
+    } | {name for name, value in FULL.limits if value is None}
     assert not unused, f"{sorted(unused)}: add it to FULL in tests/unit/wire/record.py"
 
 
@@ -140,9 +148,13 @@ async def test_a_claim_that_cannot_be_read_is_given_back_to_wait_for_a_newer_wor
     await ledger.register(worker, 60)
     await ledger.submit([make_spec(id="job")])
     await ledger.dispatch(1)
-    await redis.hset(Keys().job("job"), "spec", '{"id":"job","root_id":"job","description":"x","gpus":2}')
+    await redis.hset(
+        Keys().job("job"), "spec", '{"id":"job","root_id":"job","description":"x","gpus":2}'
+    )
 
-    assert await ledger.claim("job", worker, 60) == "wire version 1 does not tell how this job is read"
+    assert (
+        await ledger.claim("job", worker, 60) == "wire version 1 does not tell how this job is read"
+    )
     record = await ledger.get("job")
     assert (record.state, record.attempt, record.wire) == (JobState.QUEUED, 0, 2)
     assert waiting_reason(record, await occupancy(redis, Keys(), [record], [worker])) == (
@@ -150,13 +162,19 @@ async def test_a_claim_that_cannot_be_read_is_given_back_to_wait_for_a_newer_wor
     )
 
 
-async def test_readers_pass_over_what_they_do_not_know(ledger: Ledger, redis: FakeAsyncRedis) -> None:
+async def test_readers_pass_over_what_they_do_not_know(
+    ledger: Ledger, redis: FakeAsyncRedis
+) -> None:
     spec = '{"id":"job","root_id":"job","description":"x","gpus":2,"limits":{"pids":99,"gpus":2}}'
     await ledger.submit([make_spec(id="job")])
     result = json.loads(make_result("job").model_dump_json()) | {"mood": "good"}
     result["usage"] |= {"gpu_seconds": 3}
-    await redis.hset(Keys().job("job"), mapping={"spec": spec, "result": json.dumps(result), "colour": "red"})
-    await redis.xadd(Keys().journal("job"), {"type": "gpu", "attempt": "1", "data": '{"n": 2}', "more": "x"})
+    await redis.hset(
+        Keys().job("job"), mapping={"spec": spec, "result": json.dumps(result), "colour": "red"}
+    )
+    await redis.xadd(
+        Keys().journal("job"), {"type": "gpu", "attempt": "1", "data": '{"n": 2}', "more": "x"}
+    )
 
     record = await ledger.get("job")
     known = await ledger.result("job")
@@ -194,12 +212,18 @@ def _of_a_newer_tool(entry: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("make_newer", "why"),
     [
-        (lambda entry: {**entry, "type": "thought"}, "has an event that this release does not know: thought"),
+        (
+            lambda entry: {**entry, "type": "thought"},
+            "has an event that this release does not know: thought",
+        ),
         (_of_a_newer_tool, "has a model.reply of a form that this release does not know"),
     ],
 )
 async def test_a_conversation_that_cannot_be_read_is_refused_in_words(
-    redis: FakeAsyncRedis, tmp_path: Path, make_newer: Callable[[dict[str, Any]], dict[str, Any]], why: str
+    redis: FakeAsyncRedis,
+    tmp_path: Path,
+    make_newer: Callable[[dict[str, Any]], dict[str, Any]],
+    why: str,
 ) -> None:
     entries = json.loads((RECORDED / "1" / "journal-conversation.json").read_text())
     place = [entry["type"] for entry in entries].index("model.reply")

@@ -1,7 +1,8 @@
 """The attach stream of a container: asyncio all the way, over whatever the engine is reached by.
 
-docker-py's own attach gives a blocking socket that must be pumped by threads; here the request is written by
-hand, so a unix socket, TCP and TLS are one code path and a thousand streams cost no thread.
+docker-py's own attach gives a blocking socket that must be pumped by threads; here the request is
+written by hand, so a unix socket, TCP and TLS are one code path and a thousand streams cost no
+thread.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ class EngineAddress:
 class AttachStream:
     """A container's standard streams as one `ByteStream`: its output is read, its input written.
 
-    Docker puts an 8-byte header before each piece of output; it is taken off here. Of error output the last
-    2 KiB are kept apart, to say why a container ended before it was ready.
+    Docker puts an 8-byte header before each piece of output; it is taken off here. Of error output
+    the last 2 KiB are kept apart, to say why a container ended before it was ready.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -120,7 +121,10 @@ class AttachStream:
         await self._writer.drain()
 
     async def close(self) -> None:
-        """End the stream, which is the container's lease: its main process sees the end of its input."""
+        """End the stream, which is the container's lease.
+
+        Its main process sees the end of its input.
+        """
         self._writer.close()
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(1):

@@ -111,7 +111,12 @@ def sandbox_config(
 
 
 def steward_config(
-    *, image: str, seccomp: str, mount: Mapping[str, Any], command: list[str], labels: Mapping[str, str]
+    *,
+    image: str,
+    seccomp: str,
+    mount: Mapping[str, Any],
+    command: list[str],
+    labels: Mapping[str, str],
 ) -> dict[str, Any]:
     """The Engine API configuration of a steward: root over one volume's files, and nothing else."""
     host = {
@@ -123,7 +128,12 @@ def steward_config(
         "Mounts": [mount],
     }
     store = mount["Target"]
-    environment = ["PATH=" + _ENVIRONMENT["PATH"], "HOME=/root", "LANG=C.UTF-8", f"TMPDIR={store}/tmp"]  # noqa: S108 - on the volume
+    environment = [
+        "PATH=" + _ENVIRONMENT["PATH"],
+        "HOME=/root",
+        "LANG=C.UTF-8",
+        f"TMPDIR={store}/tmp",  # noqa: S108 - on the volume
+    ]
     return {**_piped(image, command, labels), "User": "0:0", "Env": environment, "HostConfig": host}
 
 
@@ -134,7 +144,12 @@ def holder_config(*, image: str, seccomp: str, labels: Mapping[str, str]) -> dic
 
 
 def local_volume(
-    name: str, target: str, *, options: Mapping[str, str], labels: Mapping[str, str], read_only: bool = False
+    name: str,
+    target: str,
+    *,
+    options: Mapping[str, str],
+    labels: Mapping[str, str],
+    read_only: bool = False,
 ) -> dict[str, Any]:
     """The mount of a volume of the local driver, which the engine makes where it is not there.
 

@@ -1,6 +1,7 @@
 """A Debian base image without a registry: debootstrap into a folder, the folder into the engine.
 
-The mirror, the proxy and the certificates are those of the machine that builds; they are found when it runs.
+The mirror, the proxy and the certificates are those of the machine that builds; they are found when
+it runs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ IMAGE = f"{REPOSITORY}:{TAG}"
 
 _APT = Path("/etc/apt")
 _CERTIFICATES = Path("usr/local/share/ca-certificates")
-_LEFT_OUT = ("./proc/*", "./sys/*", "./dev/*", "./var/cache/apt/archives/*.deb", "./var/lib/apt/lists/*")
+_LEFT_OUT = (
+    "./proc/*",
+    "./sys/*",
+    "./dev/*",
+    "./var/cache/apt/archives/*.deb",
+    "./var/lib/apt/lists/*",
+)
 _ONE_LINE = re.compile(r"^deb\s+(?:\[[^\]]*\]\s+)?(\S+)\s+(\S+)\s+(\S.*)$", re.MULTILINE)
 _ACQUIRE = re.compile(r"^Acquire::https?::(?:Proxy|CAInfo)\b.*;$", re.MULTILINE)
 
@@ -41,14 +48,18 @@ class AptSource:
 
 
 async def make_debian_base(engine: Engine, on_line: OnLine) -> None:
-    """Put `fanout/debian:bookworm` on the engine; about 40 s. Needs root and debootstrap on this machine.
+    """Put `fanout/debian:bookworm` on the engine; about 40 s.
+
+    Needs root and debootstrap on this machine.
 
     Raises:
         ImageBuildFailed: with what is missing, or debootstrap's last words.
         SandboxFailure: the engine does not take it.
     """
     if shutil.which("debootstrap") is None:
-        raise ImageBuildFailed("--bootstrap needs debootstrap: install the Debian package of that name.")
+        raise ImageBuildFailed(
+            "--bootstrap needs debootstrap: install the Debian package of that name."
+        )
     if os.geteuid() != 0:
         raise ImageBuildFailed("--bootstrap needs root: debootstrap sets owners and devices.")
     folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="fanout-debian-"))
@@ -64,7 +75,9 @@ async def make_debian_base(engine: Engine, on_line: OnLine) -> None:
 def host_sources(apt: Path = _APT) -> list[AptSource]:
     """The machine's own Debian sources of the release that we build; none on another system."""
     found = [
-        AptSource(*match) for path in _files(apt, "list") for match in _ONE_LINE.findall(path.read_text())
+        AptSource(*match)
+        for path in _files(apt, "list")
+        for match in _ONE_LINE.findall(path.read_text())
     ]
     for path in _files(apt, "sources"):
         for stanza in path.read_text().split("\n\n"):

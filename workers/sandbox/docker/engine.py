@@ -1,6 +1,7 @@
 """The Docker engine for asyncio: docker-py in threads, and its errors as ours.
 
-The one file that knows docker-py's exceptions. Each call says what it is doing, and a failure repeats it.
+The one file that knows docker-py's exceptions. Each call says what it is doing, and a failure
+repeats it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ OnLine = Callable[[str], None]
 """Takes a line of progress; called in a thread."""
 
 _CALL_SECONDS = 60
-"""docker-py's own default. An engine that needs longer for one of our small calls is as good as gone."""
+"""docker-py's own default. An engine that needs longer for one of our small calls is as good as
+gone."""
 
 _BUILD_SECONDS = 900
 """How long a build may say nothing: installing packages is quiet."""
@@ -69,14 +71,18 @@ async def uninterrupted(work: Awaitable[T]) -> T:
 def translated(error: Exception, doing: str, host: str) -> SandboxFailure:
     """A docker-py or requests exception as one of ours."""
     if isinstance(error, docker_errors.ImageNotFound):
-        return ImageMissing(f"The Docker engine has no image to {doing}; see `fanout images build`.")
+        return ImageMissing(
+            f"The Docker engine has no image to {doing}; see `fanout images build`."
+        )
     if isinstance(error, docker_errors.NotFound):
         return SandboxDied(f"Could not {doing}: it is not on the Docker engine any more.")
     if isinstance(error, docker_errors.APIError):
         reason = error.explanation or type(error).__name__
         return SandboxStartFailed(f"The Docker engine could not {doing}: {reason}")
     if isinstance(error, requests.Timeout):
-        return EngineUnavailable(f"The Docker engine at {host} did not {doing} within {_CALL_SECONDS} s.")
+        return EngineUnavailable(
+            f"The Docker engine at {host} did not {doing} within {_CALL_SECONDS} s."
+        )
     return EngineUnavailable(
         f"No Docker engine answers at {host}: start Docker, or set FANOUT_SANDBOX__PROVIDER=local."
     )
@@ -101,9 +107,13 @@ class Engine:
 
     def __init__(self, docker_host: str | None = None) -> None:
         """`docker_host` None takes DOCKER_HOST and its companions from the environment, or the usual one."""
-        options: dict[str, Any] = kwargs_from_env() if docker_host is None else {"base_url": docker_host}
+        options: dict[str, Any] = (
+            kwargs_from_env() if docker_host is None else {"base_url": docker_host}
+        )
         self._tls = options.get("tls")
-        self.host: str = options.get("base_url") or parse_host(None).replace("http+unix://", "unix://")
+        self.host: str = options.get("base_url") or parse_host(None).replace(
+            "http+unix://", "unix://"
+        )
         self._options = options
         self._connecting = threading.Lock()
         self._api: docker.APIClient | None = None
@@ -149,7 +159,9 @@ class Engine:
 
     async def image(self, name: str) -> dict[str, Any] | None:
         """What the engine says of an image; None when it has none of that name."""
-        return await self.call(f"look for {name}", _unless_gone(lambda api: dict(api.inspect_image(name))))
+        return await self.call(
+            f"look for {name}", _unless_gone(lambda api: dict(api.inspect_image(name)))
+        )
 
     async def build_image(
         self,
@@ -160,7 +172,9 @@ class Engine:
         labels: Mapping[str, str],
         on_line: OnLine,
     ) -> None:
-        """Build a folder with a Dockerfile, on the host's network: its resolver may listen on loopback only.
+        """Build a folder with a Dockerfile, on the host's network.
+
+        Its resolver may listen on loopback only.
 
         Raises:
             ImageBuildFailed: with the builder's last words.
@@ -173,7 +187,9 @@ class Engine:
             )  # fmt: skip
             for answer in answers:
                 if "error" in answer:
-                    raise ImageBuildFailed(f"The image {tag} could not be built: {answer['error'].strip()}")
+                    raise ImageBuildFailed(
+                        f"The image {tag} could not be built: {answer['error'].strip()}"
+                    )
                 for line in str(answer.get("stream", "")).splitlines():
                     on_line(line)
 
@@ -207,14 +223,20 @@ class Engine:
 
     async def put_archive(self, container: str, path: str, archive: bytes) -> None:
         """Unpack a tar archive into a container."""
-        await self.call("copy into the container", lambda api: api.put_archive(container, path, archive))
+        await self.call(
+            "copy into the container", lambda api: api.put_archive(container, path, archive)
+        )
 
-    async def containers(self, labels: Iterable[str], *, running_too: bool = True) -> list[dict[str, Any]]:
+    async def containers(
+        self, labels: Iterable[str], *, running_too: bool = True
+    ) -> list[dict[str, Any]]:
         """The containers that have all these labels (`key` or `key=value`), whatever their state."""
         filters: dict[str, Any] = {"label": list(labels)}
         if not running_too:
             filters["status"] = ["created", "exited", "dead"]
-        return await self.call("list containers", lambda api: list(api.containers(all=True, filters=filters)))
+        return await self.call(
+            "list containers", lambda api: list(api.containers(all=True, filters=filters))
+        )
 
     async def remove_container(self, container: str) -> bool:
         """Kill and remove a container and wait until it is gone; whether it was there."""
@@ -225,14 +247,18 @@ class Engine:
             was_there = status != _GONE
             while status == _CONFLICT:
                 if asyncio.get_running_loop().time() > deadline:
-                    raise EngineUnavailable(f"The Docker engine at {self.host} does not remove a container.")
+                    raise EngineUnavailable(
+                        f"The Docker engine at {self.host} does not remove a container."
+                    )
                 await asyncio.sleep(_REMOVAL_POLL_SECONDS)
                 status = await self.call("remove the container", _removal(container))
             return was_there
 
         return await uninterrupted(remove())
 
-    async def create_volume(self, name: str, options: Mapping[str, str], labels: Mapping[str, str]) -> str:
+    async def create_volume(
+        self, name: str, options: Mapping[str, str], labels: Mapping[str, str]
+    ) -> str:
         """Make a volume of the local driver, or find it; its mount point on the engine's host."""
         made = await self.call(
             "create a volume",
@@ -244,7 +270,9 @@ class Engine:
 
     async def volumes(self, label: str) -> list[dict[str, Any]]:
         """The volumes that have this label (`key` or `key=value`)."""
-        answer = await self.call("list volumes", lambda api: api.volumes(filters={"label": [label]}))
+        answer = await self.call(
+            "list volumes", lambda api: api.volumes(filters={"label": [label]})
+        )
         return list(answer["Volumes"] or [])
 
     async def remove_volume(self, name: str) -> bool:
@@ -292,7 +320,9 @@ class Engine:
             self._api = None
 
 
-def _unless_gone(request: Callable[[docker.APIClient], T]) -> Callable[[docker.APIClient], T | None]:
+def _unless_gone(
+    request: Callable[[docker.APIClient], T],
+) -> Callable[[docker.APIClient], T | None]:
     """The request, answering None where the engine knows no such thing."""
 
     def attempt(api: docker.APIClient) -> T | None:

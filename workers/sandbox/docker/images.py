@@ -1,6 +1,9 @@
-"""The images that sandboxes run in: which there are, whether the engine has them, and building them.
+"""The images that sandboxes run in.
 
-Also a program, for `fanout images`: `python -m workers.sandbox.docker.images ls [--json] | build [NAME…]`.
+Which there are, whether the engine has them, and building them.
+
+Also a program, for `fanout images`: `python -m workers.sandbox.docker.images ls [--json] | build
+[NAME…]`.
 """
 
 from __future__ import annotations
@@ -78,7 +81,12 @@ async def _status(engine: Engine, name: str) -> ImageStatus:
 
 
 async def build(
-    engine: Engine, name: str, *, base_image: str | None = None, bootstrap: bool = False, on_line: OnLine
+    engine: Engine,
+    name: str,
+    *,
+    base_image: str | None = None,
+    bootstrap: bool = False,
+    on_line: OnLine,
 ) -> None:
     """Build one image, and first the one that it is built on where the engine has none.
 
@@ -103,7 +111,9 @@ async def build(
         if await engine.image(base_image) is None:
             await debian_base.make_debian_base(engine, on_line)
     on_line(f"Building {tag(name)}")
-    arguments = {variable: value for variable in _PROXY_VARIABLES if (value := os.environ.get(variable))}
+    arguments = {
+        variable: value for variable in _PROXY_VARIABLES if (value := os.environ.get(variable))
+    }
     if base_image is not None:
         arguments["BASE_IMAGE"] = base_image
     labels = {CONTENT_LABEL: await asyncio.to_thread(content_hash, name)}
@@ -120,7 +130,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The program; its exit code."""
     arguments = _parser().parse_args(argv)
     try:
-        return asyncio.run(_ls(as_json=arguments.json) if arguments.action == "ls" else _build(arguments))
+        return asyncio.run(
+            _ls(as_json=arguments.json) if arguments.action == "ls" else _build(arguments)
+        )
     except EngineUnavailable as failure:
         _notice(str(failure))
         return EXIT_UNREACHABLE
@@ -139,7 +151,9 @@ def _parser() -> argparse.ArgumentParser:
         "names", nargs="*", metavar="NAME", help=f"which ones; default: {', '.join(BUILT_ON)}"
     )
     building.add_argument("--base", metavar="IMAGE", help="build on this image")
-    building.add_argument("--bootstrap", action="store_true", help="make the base from Debian packages")
+    building.add_argument(
+        "--bootstrap", action="store_true", help="make the base from Debian packages"
+    )
     return parser
 
 
@@ -157,11 +171,15 @@ async def _ls(*, as_json: bool) -> int:
 async def _build(arguments: argparse.Namespace) -> int:
     unknown = set(arguments.names) - set(BUILT_ON)
     if unknown:
-        _notice(f"There is no image {', '.join(sorted(unknown))}: choose from {', '.join(BUILT_ON)}.")
+        _notice(
+            f"There is no image {', '.join(sorted(unknown))}: choose from {', '.join(BUILT_ON)}."
+        )
         return EXIT_USAGE
     engine = Engine()
     for name in [name for name in BUILT_ON if not arguments.names or name in arguments.names]:
-        await build(engine, name, base_image=arguments.base, bootstrap=arguments.bootstrap, on_line=_notice)
+        await build(
+            engine, name, base_image=arguments.base, bootstrap=arguments.bootstrap, on_line=_notice
+        )
         print(tag(name))  # noqa: T201 - the payload
     return 0
 

@@ -1,7 +1,7 @@
 """What dead workers left on an engine, found by label.
 
-Each thing is removed for itself: one that the engine does not let go of, or takes long over, holds up none of
-the others, and is tried again in the next round.
+Each thing is removed for itself: one that the engine does not let go of, or takes long over, holds
+up none of the others, and is tried again in the next round.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from workers.sandbox.docker.steward_client import Steward
 log = structlog.get_logger(__name__)
 
 SILENT_SECONDS = 8.0
-"""How long a worker must have been missing before what is its goes: after Redis was away, all of them are
-missing for a moment. With the six seconds for which it counts as living and a round of the reaper, what it
-left is gone 20 s after its death."""
+"""How long a worker must have been missing before what is its goes: after Redis was away, all of
+them are missing for a moment. With the six seconds for which it counts as living and a round of the
+reaper, what it left is gone 20 s after its death."""
 STEP_SECONDS = 15.0
 """How long one removal may keep a round; the engine may go on with it."""
 PARALLEL_REMOVALS = 4
@@ -38,13 +38,16 @@ LivingWorkers = Callable[[], Awaitable[Collection[str]]]
 class Leftovers:
     """Removes an owner's containers, volumes and files that nobody will use again.
 
-    Running containers of a dead worker end by themselves, with their streams, if they can. Left over are
-    those that were created and never started, that are paused or hang, those of jobs that have ended
-    elsewhere; volumes, and files.
+    Running containers of a dead worker end by themselves, with their streams, if they can. Left
+    over are those that were created and never started, that are paused or hang, those of jobs that
+    have ended elsewhere; volumes, and files.
     """
 
     def __init__(self, engine: Engine, names: Names, living_workers: LivingWorkers | None) -> None:
-        """`living_workers`: the names of the workers that are known to live; None where nobody knows."""
+        """`living_workers`: the names of the workers that are known to live.
+
+        None where nobody knows.
+        """
         self._engine = engine
         self._names = names
         self._living_workers = living_workers
@@ -57,7 +60,9 @@ class Leftovers:
         containers = await self._engine.containers([self._names.of_owner])
         silent = await self._silent_workers(containers)
         useless = [
-            each for each in containers if self._is_useless(each, silent) or await ended(each["Labels"])
+            each
+            for each in containers
+            if self._is_useless(each, silent) or await ended(each["Labels"])
         ]
         removed = await self._each(
             [(_name(each), partial(self._engine.remove_container, each["Id"])) for each in useless]
@@ -71,8 +76,13 @@ class Leftovers:
             if (volume["Labels"].get(ROLE) == "code" and volume["Name"] != code)
             or await ended(volume["Labels"])
         ]
-        removed += await self._each([(name, partial(self._engine.remove_volume, name)) for name in stale])
-        used = {each["Labels"].get(JOB) for each in await self._engine.containers([self._names.of_owner])}
+        removed += await self._each(
+            [(name, partial(self._engine.remove_volume, name)) for name in stale]
+        )
+        used = {
+            each["Labels"].get(JOB)
+            for each in await self._engine.containers([self._names.of_owner])
+        }
         old = [job for job in await keeper.jobs() if job not in used and await ended({JOB: job})]
         return removed + await self._each([(job, partial(keeper.delete, job)) for job in old])
 
@@ -94,7 +104,9 @@ class Leftovers:
         missing = {container["Labels"].get(WORKER, "") for container in containers} - living
         now = time.monotonic()
         self._missing_since = {worker: self._missing_since.get(worker, now) for worker in missing}
-        return [worker for worker, since in self._missing_since.items() if now - since >= SILENT_SECONDS]
+        return [
+            worker for worker, since in self._missing_since.items() if now - since >= SILENT_SECONDS
+        ]
 
     async def _each(self, removals: list[tuple[str, Removal]]) -> int:
         """Carry out removals, some at a time; how many did something."""
@@ -111,7 +123,9 @@ class Leftovers:
             try:
                 return going_on.result()
             except SandboxFailure as error:
-                log.warning("a leftover was not removed, it is tried again", name=name, error=str(error))
+                log.warning(
+                    "a leftover was not removed, it is tried again", name=name, error=str(error)
+                )
                 return False
 
 

@@ -15,14 +15,18 @@ JOB, ATTEMPT, EXPIRES = "fanout.job", "fanout.attempt", "fanout.expires"
 PROCESS = "fanout.process"
 
 START_SECONDS = 120.0
-"""A container that was created and not started within this time never will be: its worker died between."""
+"""A container that was created and not started within this time never will be: its worker died
+between."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
 
 @dataclass(frozen=True)
 class Names:
-    """The names and labels of one worker process; all workers with one owner share volumes and leftovers."""
+    """The names and labels of one worker process.
+
+    All workers with one owner share volumes and leftovers.
+    """
 
     owner: str
     worker: str
@@ -52,7 +56,9 @@ class Names:
         parts = (self.store, role, what, secrets.token_hex(4))
         return ".".join(part for part in parts if part)
 
-    def labels(self, role: Role, job_id: str | None = None, attempt: int | None = None) -> dict[str, str]:
+    def labels(
+        self, role: Role, job_id: str | None = None, attempt: int | None = None
+    ) -> dict[str, str]:
         """The labels of a container or a volume."""
         labels = {
             OWNER: self.owner,

@@ -1,8 +1,9 @@
 """Empty network namespaces, kept ready on engines that take long to make one.
 
-Before version 28 Docker runs a hook for each container's network, about 95 ms even for `none`. A holder is a
-tiny container with network `none`; a sandbox that joins its namespace starts without the hook. A namespace is
-never shared by two sandboxes at once, and holds nothing but the loopback device.
+Before version 28 Docker runs a hook for each container's network, about 95 ms even for `none`. A
+holder is a tiny container with network `none`; a sandbox that joins its namespace starts without
+the hook. A namespace is never shared by two sandboxes at once, and holds nothing but the loopback
+device.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ def networks_are_slow(engine_version: str) -> bool:
 
 
 class EmptyNetworks:
-    """The idle namespaces of one worker. Without one at hand a sandbox gets a network of its own."""
+    """The idle namespaces of one worker.
+
+    Without one at hand a sandbox gets a network of its own.
+    """
 
     def __init__(self, engine: Engine, names: Names, image: str) -> None:
         self._engine = engine

@@ -118,7 +118,9 @@ class DockerSandbox(ResidentSandbox):
 
     def open_process(self, command: Command) -> AbstractAsyncContextManager[Process]:
         """See `Sandbox.open_process`."""
-        return resident_process(self._limited, command.max_output_bytes, partial(self._run_live, command))
+        return resident_process(
+            self._limited, command.max_output_bytes, partial(self._run_live, command)
+        )
 
     async def changes(self) -> IO[bytes]:
         """See `Sandbox.changes`."""
@@ -272,7 +274,9 @@ class DockerProvider:
         try:
             await sandbox.place.egress.start()
         except OSError as error:
-            raise SandboxStartFailed(f"The sandbox has no port for its proxy: {error.strerror}.") from error
+            raise SandboxStartFailed(
+                f"The sandbox has no port for its proxy: {error.strerror}."
+            ) from error
 
     def _config(self, place: _Place, steward: Steward, spec: SandboxSpec) -> dict[str, Any]:
         job = spec.job_id
@@ -358,7 +362,9 @@ class DockerProvider:
                 info = await self._engine.info()
                 self._gate = asyncio.Semaphore(self._start_gate or info["NCPU"])
                 if networks_are_slow(info["ServerVersion"]):
-                    self._networks.keep_ready(self._start_gate or info["NCPU"], self._gate, self._seccomp)
+                    self._networks.keep_ready(
+                        self._start_gate or info["NCPU"], self._gate, self._seccomp
+                    )
             return self._current
 
     async def _close(self) -> None:
@@ -391,4 +397,6 @@ async def _wait_until_ready(client: ResidentClient, stream: AttachStream) -> Non
         await client.start(_READY_SECONDS)
     except SandboxDied as failure:
         last = stream.error_output.decode(errors="replace").strip().rpartition("\n")[2]
-        raise SandboxStartFailed(f"The sandbox ended before it was ready: {last or failure}") from failure
+        raise SandboxStartFailed(
+            f"The sandbox ended before it was ready: {last or failure}"
+        ) from failure

@@ -13,8 +13,9 @@ from workers.sandbox.docker.networks import EmptyNetworks
 log = structlog.get_logger(__name__)
 
 LEAVE_SECONDS = 1.5
-"""How long an attempt's end waits for its container's removal, which takes a tenth of a second. An engine
-that hangs does not keep a job from being cancelled: the end of the stream ends the container, too."""
+"""How long an attempt's end waits for its container's removal, which takes a tenth of a second. An
+engine that hangs does not keep a job from being cancelled: the end of the stream ends the
+container, too."""
 
 
 class Removals:
@@ -26,7 +27,10 @@ class Removals:
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def remove(self, container: str, volume: str, network: str) -> None:
-        """Remove a sandbox's container and volume, and give its network back; what takes long goes on."""
+        """Remove a sandbox's container and volume, and give its network back.
+
+        What takes long goes on.
+        """
         removal = asyncio.create_task(self._remove(container, volume, network))
         self._under_way.add(removal)
         removal.add_done_callback(self._under_way.discard)
@@ -39,7 +43,11 @@ class Removals:
             gone = True
             await self._engine.remove_volume(volume)
         except SandboxFailure as error:
-            log.warning("a sandbox was not removed, the reaper tries again", name=container, error=str(error))
+            log.warning(
+                "a sandbox was not removed, the reaper tries again",
+                name=container,
+                error=str(error),
+            )
         await self._networks.give_back(network, reusable=gone)
 
     async def finish(self) -> None:

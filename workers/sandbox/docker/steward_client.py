@@ -1,4 +1,7 @@
-"""The worker's end of its steward: starts the container and asks it for what `steward.py` offers."""
+"""The worker's end of its steward.
+
+Starts the container and asks it for what `steward.py` offers.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ STORE = "/store"
 _START_SECONDS = 30.0
 """What the container of a steward takes to start on a busy engine."""
 _SLOW_SECONDS = 600.0
-"""What unpacking, copying, bundling or deleting a big tree may take before the steward counts as dead."""
+"""What unpacking, copying, bundling or deleting a big tree may take before the steward counts as
+dead."""
 
 _READ_BYTES = 4 * 1024**2
 """Read at once: large enough to be quick, small beside a process."""
@@ -66,7 +70,15 @@ class Steward:
             image=image,
             seccomp=seccomp,
             mount=limits.local_volume(names.store, STORE, options={}, labels=store_labels),
-            command=["python3", "-ISB", "/opt/steward", STORE, str(cache_bytes), "/opt/resident", identity],
+            command=[
+                "python3",
+                "-ISB",
+                "/opt/steward",
+                STORE,
+                str(cache_bytes),
+                "/opt/resident",
+                identity,
+            ],
             labels=names.labels("steward"),
         )
         name = names.container("steward")
@@ -139,7 +151,9 @@ class Steward:
                     f"The snapshot {snapshot[:12]} cannot be used: {failure}."
                 ) from failure
             except OSError as error:
-                raise SandboxStartFailed(f"A snapshot could not be sent: {error.strerror}.") from error
+                raise SandboxStartFailed(
+                    f"A snapshot could not be sent: {error.strerror}."
+                ) from error
             finally:
                 self._unpacking.pop(snapshot, None)
 
@@ -176,13 +190,18 @@ class Steward:
     async def _ask(
         self, operation: str, arguments: dict[str, Any], on_chunk: OnChunk | None = None
     ) -> dict[str, Any]:
-        """Have an operation carried out. An OSError of the volume is the sandbox's failure, not a file's."""
+        """Have an operation carried out.
+
+        An OSError of the volume is the sandbox's failure, not a file's.
+        """
         try:
             answer, _ = await self.client.request(
                 operation, arguments, on_chunk=on_chunk, timeout_seconds=_SLOW_SECONDS
             )
         except OSError as error:
-            raise SandboxStartFailed(f"The steward's {operation} failed: {error.strerror}.") from error
+            raise SandboxStartFailed(
+                f"The steward's {operation} failed: {error.strerror}."
+            ) from error
         return answer
 
     async def close(self) -> None:

@@ -45,7 +45,8 @@ _SPECIAL_V4 = tuple(
 _GLOBAL_V6 = ipaddress.IPv6Network("2000::/3")
 """What is outside, is not on the internet: loopback, link-local, unique local, mapped IPv4, multicast."""
 _SPECIAL_V6 = tuple(
-    ipaddress.IPv6Network(network) for network in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
+    ipaddress.IPv6Network(network)
+    for network in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
 )
 """Of these, tunnels would lead to any IPv4 address."""
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
@@ -87,7 +88,9 @@ def parse_host(text: str) -> str | Address | None:
 
 def _address(text: str) -> Address | None:
     try:
-        return None if "%" in text else ipaddress.ip_address(text)  # a zone is not for a list to name
+        return (
+            None if "%" in text else ipaddress.ip_address(text)
+        )  # a zone is not for a list to name
     except ValueError:
         return None
 

@@ -1,12 +1,14 @@
 """A sandbox's way to the hosts that its job may reach: an HTTP proxy in the worker.
 
-The container has no network. The resident takes connections to 127.0.0.1:3128 and carries them here, one
-tunnel each (see `tunnels`). The proxy takes `CONNECT host:port`, and plain HTTP requests for
-`http://host/path`, one a connection. A host must be on the list (see `egress_hosts`); its name is looked up
-once, here, and the connection goes to that very address, if it is one that the list opens. What is refused is
-answered with a status and a reason, and logged with job and host, without path or query.
+The container has no network. The resident takes connections to 127.0.0.1:3128 and carries them
+here, one tunnel each (see `tunnels`). The proxy takes `CONNECT host:port`, and plain HTTP requests
+for `http://host/path`, one a connection. A host must be on the list (see `egress_hosts`); its name
+is looked up once, here, and the connection goes to that very address, if it is one that the list
+opens. What is refused is answered with a status and a reason, and logged with job and host, without
+path or query.
 
-What goes through a tunnel it cannot know: hosts behind one address, as in a content network, are one to it.
+What goes through a tunnel it cannot know: hosts behind one address, as in a content network, are
+one to it.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ LOOKUP_SECONDS = 15.0
 ENDED_SECONDS = 30.0
 """How long a client may go on sending after the server has said everything."""
 REFUSED_SECONDS = 1.0
-"""How long the rest of a refused request is awaited: an answer can get lost when its connection is reset."""
+"""How long the rest of a refused request is awaited: an answer can get lost when its connection is
+reset."""
 LOGGED_REFUSALS = 1000
 """Of one sandbox; the rest are counted."""
 
@@ -44,7 +47,9 @@ _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 class Egress:
     """The proxy of one sandbox."""
 
-    def __init__(self, client: ResidentClient, hosts: AllowedHosts, uplink: Uplink, *, job_id: str) -> None:
+    def __init__(
+        self, client: ResidentClient, hosts: AllowedHosts, uplink: Uplink, *, job_id: str
+    ) -> None:
         self._tunnels = Tunnels(client, self._serve)
         self._hosts = hosts
         self._uplink = uplink
@@ -83,7 +88,9 @@ class Egress:
                 except OSError:
                     continue
                 except Overloaded:
-                    raise _refusal(503, request, "cannot be connected to now: there are too many.") from None
+                    raise _refusal(
+                        503, request, "cannot be connected to now: there are too many."
+                    ) from None
                 if leads_here(writer) and not self._hosts.names(address, request.port):
                     raise _refusal(403, request, "is the machine that the proxy runs on.")
                 await _relay(tunnel, request, reader, writer)
@@ -98,7 +105,9 @@ class Egress:
         """
         if not self._hosts.names(request.host, request.port):
             allowed = ", ".join(self._hosts.entries)
-            raise _refusal(403, request, f"is none of the hosts that this job may reach: {allowed}.")
+            raise _refusal(
+                403, request, f"is none of the hosts that this job may reach: {allowed}."
+            )
         if not isinstance(request.host, str):
             return [request.host]
         try:
@@ -163,7 +172,10 @@ async def _answer(tunnel: Tunnel, refusal: Refusal) -> None:
 
 
 async def _relay(
-    tunnel: Tunnel, request: ProxyRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    tunnel: Tunnel,
+    request: ProxyRequest,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
 ) -> None:
     """Both directions, until the server has ended its own."""
     sending = asyncio.create_task(_send(tunnel, request, writer))

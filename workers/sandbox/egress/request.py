@@ -1,7 +1,7 @@
 """What a client asks of a proxy: the head of its first request, read strictly.
 
-Programs differ in how they read a malformed request, and the differences are how allow-lists are talked
-around; so whatever is not exactly as RFC 9112 has it is refused.
+Programs differ in how they read a malformed request, and the differences are how allow-lists are
+talked around; so whatever is not exactly as RFC 9112 has it is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _OF_THIS_HOP = frozenset({
     "upgrade",
 })  # fmt: skip
 _NEVER_DROPPED = frozenset({"content-length", "transfer-encoding", "trailer"})
-"""A header `Connection` may name headers of this hop; the ones that tell where a body ends are none."""
+"""A header `Connection` may name headers of this hop; the ones that tell where a body ends are
+none."""
 
 
 class Refusal(Exception):
@@ -64,10 +65,15 @@ def parse_request(raw: bytes) -> ProxyRequest:
         return ProxyRequest(host, port, None, 0)
     url = _URL.fullmatch(target)
     if url is None:
-        raise Refusal(400, "This is a proxy: it takes CONNECT host:port, or requests for http://host/path.")
+        raise Refusal(
+            400, "This is a proxy: it takes CONNECT host:port, or requests for http://host/path."
+        )
     authority, path = url.groups()
     host, port = _host(authority, 80)
-    head = [f"{method} {path if path.startswith('/') else '/' + path} {version}", f"Host: {authority}"]
+    head = [
+        f"{method} {path if path.startswith('/') else '/' + path} {version}",
+        f"Host: {authority}",
+    ]
     head += [f"{name}: {value}" for name, value in _passed_on(headers)]
     head += ["Connection: close", "", ""]
     return ProxyRequest(host, port, "\r\n".join(head).encode("latin-1"), _body(headers, version))

@@ -39,7 +39,9 @@ class Overloaded(Exception):
 class Uplink:
     """Lookups in threads of their own, a bounded number of connections; shared by a worker's jobs."""
 
-    def __init__(self, resolve: Resolve | None = None, *, max_connections: int | None = None) -> None:
+    def __init__(
+        self, resolve: Resolve | None = None, *, max_connections: int | None = None
+    ) -> None:
         """Args:
         resolve: looks a name up; None asks the system's resolver.
         max_connections: None takes half of the files that this process may open, at most 2,048.
@@ -63,9 +65,13 @@ class Uplink:
         self._free -= 1
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                reader, writer = await asyncio.open_connection(str(address), port, limit=READ_AHEAD_BYTES)
+                reader, writer = await asyncio.open_connection(
+                    str(address), port, limit=READ_AHEAD_BYTES
+                )
             link = writer.get_extra_info("socket")
-            link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a server may go without a word
+            link.setsockopt(
+                socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1
+            )  # a server may go without a word
             try:
                 yield reader, writer
                 writer.close()
@@ -119,7 +125,10 @@ class Lookups:
     async def _look_up(self, name: str) -> list[Address]:
         async with self._turns:  # until it is over: a thread cannot be called back
             try:
-                return [ipaddress.ip_address(text.partition("%")[0]) for text in await self._resolve(name)]
+                return [
+                    ipaddress.ip_address(text.partition("%")[0])
+                    for text in await self._resolve(name)
+                ]
             except (OSError, UnicodeError):
                 return []
 
@@ -144,4 +153,6 @@ def _look_up(name: str) -> list[str]:
 
 def _connections() -> int:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MOST_CONNECTIONS if files == resource.RLIM_INFINITY else min(files // 2, _MOST_CONNECTIONS)
+    return (
+        _MOST_CONNECTIONS if files == resource.RLIM_INFINITY else min(files // 2, _MOST_CONNECTIONS)
+    )

@@ -1,7 +1,9 @@
-"""What git knows about changes: ignored paths, renames, line counts, the patch. Standard library only.
+"""What git knows about changes: ignored paths, renames, line counts, the patch.
 
-Git sees a private repository that holds the changed files alone; never a repository of the job, whose hooks
-and settings are hostile, and no setting of the machine.
+Standard library only.
+
+Git sees a private repository that holds the changed files alone; never a repository of the job,
+whose hooks and settings are hostile, and no setting of the machine.
 """
 
 from __future__ import annotations
@@ -15,11 +17,20 @@ from pathlib import Path
 from typing import IO
 
 _RENAME_CANDIDATES = 400
-"""Above so many files on either side, only files with equal content count as renamed (git's own limit)."""
+"""Above so many files on either side, only files with equal content count as renamed (git's own
+limit)."""
 _COPY_BYTES = 1 << 20
 """Copied at once: large enough to be quick, small beside a process."""
 _UNQUOTED = re.compile(rb'[\x00-\x1f"\\]')
-_DIFF = ("diff-tree", "-r", f"-l{_RENAME_CANDIDATES}", "-M50%", "--no-ext-diff", "--no-textconv", "--root")
+_DIFF = (
+    "diff-tree",
+    "-r",
+    f"-l{_RENAME_CANDIDATES}",
+    "-M50%",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--root",
+)
 
 
 class GitFailed(RuntimeError):
@@ -54,17 +65,25 @@ class PrivateGit:
         self._scratch = scratch
         self._home = scratch / "git"
         self._elsewhere = scratch / "empty"
-        for folder in (self._home / "objects", self._home / "refs", self._home / "info", self._elsewhere):
+        for folder in (
+            self._home / "objects",
+            self._home / "refs",
+            self._home / "info",
+            self._elsewhere,
+        ):
             folder.mkdir(parents=True)
         (self._home / "HEAD").write_text("ref: refs/heads/none\n")
-        (self._home / "config").write_text("[core]\n\trepositoryformatversion = 0\n\tbare = false\n")
+        (self._home / "config").write_text(
+            "[core]\n\trepositoryformatversion = 0\n\tbare = false\n"
+        )
 
     def ignored(self, paths: Sequence[str], rules: dict[str, bytes], exclude: bytes) -> set[str]:
         """Which of the paths the rules leave out.
 
         Args:
             paths: relative paths; a directory's ends with `/`.
-            rules: the content of each `.gitignore`, by the relative path of its folder (`""`: the root).
+            rules: the content of each `.gitignore`, by the relative path of its folder (`""`: the
+                root).
             exclude: the content of `.git/info/exclude`.
         """
         if not paths or not (rules or exclude):
@@ -80,7 +99,9 @@ class PrivateGit:
         arguments = ["check-ignore", "--no-index", "-z", "--stdin"]
         with self._start(arguments, tree, {"GIT_WORK_TREE": str(tree)}, subprocess.PIPE) as process:
             # with "./" before it, no path is taken for a pattern
-            answer, _ = process.communicate(b"".join(b"./%s\0" % os.fsencode(path) for path in paths))
+            answer, _ = process.communicate(
+                b"".join(b"./%s\0" % os.fsencode(path) for path in paths)
+            )
         if process.returncode not in (0, 1):
             raise GitFailed(f"git check-ignore ended with {process.returncode}")
         return {os.fsdecode(path[2:]) for path in answer.split(b"\0") if path}
@@ -91,10 +112,19 @@ class PrivateGit:
         """Write the patch between two sets of files; what git says about each path."""
         self._import(before, after)
         sides = ("refs/heads/before^{tree}", "refs/heads/after^{tree}")
-        shape = ("-p", "--binary", "--full-index", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
+        shape = (
+            "-p",
+            "--binary",
+            "--full-index",
+            "--no-color",
+            "--src-prefix=a/",
+            "--dst-prefix=b/",
+        )
         with (
             self._start([*_DIFF, *shape, *sides], self._elsewhere, {}, patch) as writer,
-            self._start([*_DIFF, "--numstat", "-z", *sides], self._elsewhere, {}, subprocess.PIPE) as counter,
+            self._start(
+                [*_DIFF, "--numstat", "-z", *sides], self._elsewhere, {}, subprocess.PIPE
+            ) as counter,
         ):
             counts, _ = counter.communicate()
         if writer.returncode or counter.returncode:
@@ -108,7 +138,9 @@ class PrivateGit:
             assert stream is not None  # noqa: S101 - it was asked for
             try:
                 for name, files in (("before", before), ("after", after)):
-                    stream.write(b"commit refs/heads/%s\ncommitter f <f> 0 +0000\ndata 0\n" % name.encode())
+                    stream.write(
+                        b"commit refs/heads/%s\ncommitter f <f> 0 +0000\ndata 0\n" % name.encode()
+                    )
                     for file in files:
                         _write_file(stream, file)
                 stream.write(b"done\n")
@@ -165,7 +197,10 @@ def _write_file(stream: IO[bytes], file: GitFile) -> None:
 
 
 def _path_diffs(counts: bytes) -> Iterator[tuple[str, PathDiff]]:
-    """From `--numstat -z`: `added TAB removed TAB path NUL`; a rename has both its paths after a NUL."""
+    """From `--numstat -z`: `added TAB removed TAB path NUL`.
+
+    A rename has both its paths after a NUL.
+    """
     fields = iter(counts.split(b"\0"))
     for field in fields:
         if not field:
@@ -174,4 +209,7 @@ def _path_diffs(counts: bytes) -> Iterator[tuple[str, PathDiff]]:
         from_path = None if raw else os.fsdecode(next(fields))
         path = os.fsdecode(raw or next(fields))
         binary = added == b"-"
-        yield path, PathDiff(from_path, 0 if binary else int(added), 0 if binary else int(removed), binary)
+        yield (
+            path,
+            PathDiff(from_path, 0 if binary else int(added), 0 if binary else int(removed), binary),
+        )

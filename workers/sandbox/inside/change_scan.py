@@ -1,7 +1,10 @@
-"""Finds what a job changed, and writes it down as a change bundle. Standard library only: see `steward`.
+"""Finds what a job changed, and writes it down as a change bundle.
 
-The bundle is the one that `orchestrator.jobs.changes` describes. Left out are the insides of `.git` folders;
-named but not carried are special files, big ones, unreadable ones, and names that are no text.
+Standard library only: see `steward`.
+
+The bundle is the one that `orchestrator.jobs.changes` describes. Left out are the insides of `.git`
+folders; named but not carried are special files, big ones, unreadable ones, and names that are no
+text.
 """
 
 from __future__ import annotations
@@ -50,7 +53,9 @@ _OPAQUE_MARKS = ("user.overlay.opaque", "trusted.overlay.opaque")
 
 
 def scan_upper(lower: Path, upper: Path) -> Iterator[str]:
-    """The paths that an overlay's upper layer may have changed: more than the changed ones, never fewer.
+    """The paths that an overlay's upper layer may have changed.
+
+    More than the changed ones, never fewer.
 
     Whole folders that were deleted or replaced are expanded to their files.
     """
@@ -101,7 +106,10 @@ def _is_opaque(folder: int) -> bool:
 
 
 def scan_trees(before: Path, after: Path) -> Iterator[str]:
-    """The paths that differ between two folders by type, mode or content; reads all files of equal size."""
+    """The paths that differ between two folders by type, mode or content.
+
+    Reads all files of equal size.
+    """
     with ExitStack() as stack:
         first, second = open_folder(before), open_folder(after)
         for descriptor in (first, second):
@@ -251,7 +259,9 @@ def write_bundle(
         git = PrivateGit(Path(scratch))
         paths = sorted(set(candidates))
         ignored = _ignored(git, old, new, paths)
-        changes, skipped = _changes(objects, old, new, (path for path in paths if path not in ignored))
+        changes, skipped = _changes(
+            objects, old, new, (path for path in paths if path not in ignored)
+        )
         patch = Path(scratch, "patch")
         with patch.open("wb") as file:
             diffs = _compare(git, objects, changes, file)
@@ -261,12 +271,22 @@ def write_bundle(
             "ignored": sorted(_text(path) for path in ignored),
             "skipped": skipped,
         }
-        kept = {version.sha256 for change in changes for version in (change.before, change.after) if version}
-        _write_archive(out, document, patch, [objects.path(name) for name in sorted(filter(None, kept))])
+        kept = {
+            version.sha256
+            for change in changes
+            for version in (change.before, change.after)
+            if version
+        }
+        _write_archive(
+            out, document, patch, [objects.path(name) for name in sorted(filter(None, kept))]
+        )
 
 
 def _ignored(git: PrivateGit, old: Side, new: Side, paths: list[str]) -> set[str]:
-    """Which new paths are by-products, or left out by the snapshot's own rules: the job may edit its copy."""
+    """Which new paths are by-products, or left out by the snapshot's own rules.
+
+    The job may edit its copy.
+    """
     added = {}
     for path in paths:
         status = new.status(path)
@@ -276,7 +296,9 @@ def _ignored(git: PrivateGit, old: Side, new: Side, paths: list[str]) -> set[str
                 added[path + ("/" if is_folder else "")] = path
     by_products = {path for path in added.values() if _BY_PRODUCT.search(path)}
     queries = {query: path for query, path in added.items() if path not in by_products}
-    folders = {""} | {path[: at.start()] for path in queries.values() for at in re.finditer("/", path)}
+    folders = {""} | {
+        path[: at.start()] for path in queries.values() for at in re.finditer("/", path)
+    }
     rules = {folder: _rules(old, f"{folder}/.gitignore".lstrip("/")) for folder in sorted(folders)}
     found = git.ignored(
         list(queries),
@@ -312,7 +334,9 @@ def _changes(
         ):
             continue
         try:
-            change = _Change(path, objects.version(old, path, first), objects.version(new, path, second))
+            change = _Change(
+                path, objects.version(old, path, first), objects.version(new, path, second)
+            )
             if change.before != change.after:
                 _check_name(path)
                 changes.append(change)
@@ -350,7 +374,9 @@ def _file_entries(changes: list[_Change], diffs: dict[str, PathDiff]) -> list[di
     """The entries of `changes.json`; two that git takes for a rename become one."""
     by_path = {change.path: change for change in changes}
     # a renamed file's old place may be a folder now: that folder keeps an entry of its own
-    moved = {d.from_path for d in diffs.values() if d.from_path and by_path[d.from_path].after is None}
+    moved = {
+        d.from_path for d in diffs.values() if d.from_path and by_path[d.from_path].after is None
+    }
     entries = []
     for path, change in by_path.items():
         if path in moved:
@@ -383,7 +409,9 @@ def _kind(before: _Version | None, after: _Version | None) -> str:
     return "mode" if same_content else "modified"
 
 
-def _write_archive(out: IO[bytes], document: dict[str, Any], patch: Path, objects: list[Path]) -> None:
+def _write_archive(
+    out: IO[bytes], document: dict[str, Any], patch: Path, objects: list[Path]
+) -> None:
     """The same changes make the same bytes."""
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.GNU_FORMAT) as archive:
         text = json.dumps(document, sort_keys=True).encode()

@@ -1,7 +1,10 @@
-"""Reads the two sides of a comparison, whatever a job has put there. Standard library only: see `steward`.
+"""Reads the two sides of a comparison, whatever a job has put there.
 
-Nothing is followed: every path is opened component by component without following links, so that no link of
-a job, old or planted meanwhile, leads outside. Paths are relative; undecodable bytes are surrogates.
+Standard library only: see `steward`.
+
+Nothing is followed: every path is opened component by component without following links, so that no
+link of a job, old or planted meanwhile, leads outside. Paths are relative; undecodable bytes are
+surrogates.
 """
 
 from __future__ import annotations
@@ -62,7 +65,11 @@ def paths_below(folder: int, prefix: str, depth: int = 0) -> Iterator[str]:
         status = status_in(folder, name)
         if status is None:
             continue
-        below = open_folder(name, folder) if stat.S_ISDIR(status.st_mode) and depth < MAX_DEPTH else None
+        below = (
+            open_folder(name, folder)
+            if stat.S_ISDIR(status.st_mode) and depth < MAX_DEPTH
+            else None
+        )
         if below is None:
             yield prefix + name
             continue
@@ -78,7 +85,10 @@ def paths_below(folder: int, prefix: str, depth: int = 0) -> Iterator[str]:
 
 
 def equal_contents(first: int, second: int, name: str) -> bool:
-    """Whether the files of that name in two directories hold the same bytes; False when unreadable."""
+    """Whether the files of that name in two directories hold the same bytes.
+
+    False when unreadable.
+    """
     with suppress(OSError):
         one = os.open(name, _FILE, dir_fd=first)
         try:
@@ -112,7 +122,10 @@ class Side:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._forget()
 

@@ -169,7 +169,9 @@ class Run:
             )
             self.pid, process.returncode = process.pid, 0  # its status is taken by `Commands.reap`
         except (OSError, ValueError, IndexError, TypeError, subprocess.SubprocessError) as error:
-            what = getattr(error, "filename", None) or (argv if isinstance(argv, str) else " ".join(argv[:1]))
+            what = getattr(error, "filename", None) or (
+                argv if isinstance(argv, str) else " ".join(argv[:1])
+            )
             reason = getattr(error, "strerror", None) or "not a command"
             errors.kept.add(f"cannot start {what}: {reason}\n".encode("utf-8", "replace"))
             self.exit_code = 127
@@ -188,17 +190,23 @@ class Commands:
         self._token = os.urandom(6).hex()
         self._purge = False
         """A command was stopped while others ran: what it left without a trace is killed after them."""
-        self._environment = {key: value for key, value in os.environ.items() if not key.startswith("FANOUT_")}
+        self._environment = {
+            key: value for key, value in os.environ.items() if not key.startswith("FANOUT_")
+        }
         self._oom_path = next((path for path in _OOM_COUNTERS if os.path.exists(path)), None)
         self._oom_score = _open_oom_score()
 
-    def start(self, number: int, arguments: dict[str, Any], payload: bytes, link: int | None = None) -> None:
+    def start(
+        self, number: int, arguments: dict[str, Any], payload: bytes, link: int | None = None
+    ) -> None:
         """Start the command of a request; its end is the reply. `link` is the socket of a live one."""
         environment = dict(self._environment, **arguments.get("env", {}))
         environment[COMMAND_MARKER] = f"{self._token}-{number}"
         run = self._runs[number] = Run(number, arguments, self._oom_kills())
         stdin = stdin_descriptor(take_upload(arguments), payload) if link is None else link
-        _write_oom_score(self._oom_score, b"800")  # the kernel is to take the job's processes, not this one
+        _write_oom_score(
+            self._oom_score, b"800"
+        )  # the kernel is to take the job's processes, not this one
         try:
             run.spawn(arguments, stdin, environment)
         finally:
@@ -224,7 +232,10 @@ class Commands:
         for run in list(self._runs.values()):
             self._advance_run(run, now)
         return min(
-            (max(run.next_step, now) if run.next_step else run.deadline for run in self._runs.values()),
+            (
+                max(run.next_step, now) if run.next_step else run.deadline
+                for run in self._runs.values()
+            ),
             default=now + 60,
         )
 
@@ -264,7 +275,9 @@ class Commands:
             return False
         for run in self._runs.values():
             if pid and run.pid == pid:
-                run.exit_code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                run.exit_code = (
+                    -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                )
                 run.next_step = time.monotonic() + (0.0 if run.stopping else DRAIN_SECONDS)
         return pid != 0
 
@@ -334,7 +347,9 @@ class Commands:
 
     def _finish(self, run: Run) -> None:
         for pipe in run.pipes:
-            for _part in range(16):  # a pipe's worth and more; whoever still writes may do so forever
+            for _part in range(
+                16
+            ):  # a pipe's worth and more; whoever still writes may do so forever
                 if not pipe.open or not self._on_output(run, pipe):
                     break
             if pipe.open:
@@ -360,7 +375,9 @@ class Commands:
             return 0
         try:
             with open(self._oom_path, "rb") as file:
-                return next((int(line.split()[1]) for line in file if line.startswith(b"oom_kill ")), 0)
+                return next(
+                    (int(line.split()[1]) for line in file if line.startswith(b"oom_kill ")), 0
+                )
         except (OSError, ValueError):
             return 0
 
@@ -389,5 +406,7 @@ def _open_oom_score() -> int | None:
 
 def _write_oom_score(descriptor: int | None, score: bytes) -> None:
     if descriptor is not None:
-        with suppress(OSError):  # lower than at the start: the engine gave this container a score of its own
+        with suppress(
+            OSError
+        ):  # lower than at the start: the engine gave this container a score of its own
             os.pwrite(descriptor, score, 0)

@@ -78,7 +78,11 @@ def _read(arguments: dict[str, Any], _payload: bytes) -> Reply:
         kind = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(kind):
             raise OSError(errno.EISDIR if stat.S_ISDIR(kind) else errno.EINVAL, "not a file", path)
-        wanted, offset, parts = min(arguments["max_bytes"], wire.CHUNK_BYTES), arguments["offset"], []
+        wanted, offset, parts = (
+            min(arguments["max_bytes"], wire.CHUNK_BYTES),
+            arguments["offset"],
+            [],
+        )
         while wanted > 0:
             part = os.pread(descriptor, wanted, offset)
             if not part:

@@ -202,7 +202,9 @@ class Forward:
             self._drop(connection)
             return
         if connection.taken >= TAKEN_BYTES:
-            self._loop.send({"tunnel": connection.number, "event": "taken", "bytes": connection.taken})
+            self._loop.send(
+                {"tunnel": connection.number, "event": "taken", "bytes": connection.taken}
+            )
             connection.taken = 0
         self._watch(connection)
 

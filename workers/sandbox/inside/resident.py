@@ -1,13 +1,15 @@
 """The process inside a sandbox that carries out the worker's requests; PID 1 of its container.
 
-It speaks the frames of `wire` on standard input and output, and needs only Python 3.8 and the modules of
-Debian's python3-minimal, so that it runs in any image; `resident_code` says which files it consists of.
+It speaks the frames of `wire` on standard input and output, and needs only Python 3.8 and the
+modules of Debian's python3-minimal, so that it runs in any image; `resident_code` says which files
+it consists of.
 
-The end of standard input means that the worker is gone: every process is killed and the resident ends. With
-`FANOUT_RESIDENT_TTL` (seconds) set, so does a silence of that length; any frame breaks it.
+The end of standard input means that the worker is gone: every process is killed and the resident
+ends. With `FANOUT_RESIDENT_TTL` (seconds) set, so does a silence of that length; any frame breaks
+it.
 
-A program of the same kind adds its own operations to `OPERATIONS` (quick: they hold up every other request)
-and `SLOW_OPERATIONS` (each runs in a thread) and calls `main`.
+A program of the same kind adds its own operations to `OPERATIONS` (quick: they hold up every other
+request) and `SLOW_OPERATIONS` (each runs in a thread) and calls `main`.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ if TYPE_CHECKING:
     Handler = Callable[[int], object]
 
 BEHIND_BYTES = 128 << 10
-"""When this much waits for the peer, no tunnel is read: what commands send does not wait behind it."""
+"""When this much waits for the peer, no tunnel is read: what commands send does not wait behind
+it."""
 STALLED_BYTES = 4 << 20
 """When this much waits for the peer, no command output is read until it has gone."""
 MAX_WAITING_BYTES = 32 << 20
@@ -194,7 +197,9 @@ class Loop:
 class Resident:
     """Requests in, replies out."""
 
-    def __init__(self, incoming: int, outgoing: int, *, ttl_seconds: float, reap_orphans: bool) -> None:
+    def __init__(
+        self, incoming: int, outgoing: int, *, ttl_seconds: float, reap_orphans: bool
+    ) -> None:
         self._loop = Loop(incoming, outgoing)
         self._commands = Commands(self._loop, reap_orphans=reap_orphans)
         self._incoming = incoming
@@ -215,7 +220,11 @@ class Resident:
         self._loop.send({"ready": True, "pid": os.getpid()})
         while True:
             now = time.monotonic()
-            lapse = self._heard + self._ttl_seconds if self._ttl_seconds else now + _LONGEST_SLEEP_SECONDS
+            lapse = (
+                self._heard + self._ttl_seconds
+                if self._ttl_seconds
+                else now + _LONGEST_SLEEP_SECONDS
+            )
             if now > lapse:
                 self._end()
             until = min(self._commands.advance(now), lapse, now + _LONGEST_SLEEP_SECONDS)
@@ -258,7 +267,9 @@ class Resident:
         elif name in OPERATIONS:
             self._loop.send(*_carry_out(OPERATIONS[name], number, arguments, payload))
         else:
-            self._loop.send({"id": number, "refused": "UnknownOperation", "message": f"no operation {name}"})
+            self._loop.send(
+                {"id": number, "refused": "UnknownOperation", "message": f"no operation {name}"}
+            )
 
     def _control(self, name: str, target: int) -> None:
         slow = self._slow.get(target)
@@ -340,7 +351,11 @@ def _carry_out(
     except ValueError:  # a path with a NUL
         return {"id": number, "errno": errno.EINVAL, "path": arguments.get("path")}, b""
     except Exception as error:  # noqa: BLE001 - whatever it is, it must not end every other request
-        return {"id": number, "refused": type(error).__name__, "message": "the operation failed"}, b""
+        return {
+            "id": number,
+            "refused": type(error).__name__,
+            "message": "the operation failed",
+        }, b""
     return {"id": number, "result": result}, data
 
 
@@ -356,15 +371,17 @@ def main(*, reap_orphans: bool = True) -> NoReturn:
     """Serve the peer on standard input and output.
 
     Args:
-        reap_orphans: take the status of every ended child. A program whose slow operations start and await
-            processes of their own says False, or their exit codes would be lost.
+        reap_orphans: take the status of every ended child. A program whose slow operations start
+            and await processes of their own says False, or their exit codes would be lost.
     """
     incoming, outgoing = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda _number, _frame: None)  # a handler, unlike SIG_IGN, is not inherited
+        signal.signal(
+            number, lambda _number, _frame: None
+        )  # a handler, unlike SIG_IGN, is not inherited
     os.umask(0o022)
     threading.stack_size(_THREAD_STACK_BYTES)
     ttl_seconds = float(os.environ.get(TTL_VARIABLE, "0"))

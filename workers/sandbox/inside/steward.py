@@ -1,16 +1,17 @@
 """The steward: keeps the files of all jobs of one owner on one Docker engine.
 
-It runs in a container of its own, one for each worker process, as root over one volume and with no network.
-Workers reach it through its attach stream alone, so they need neither mounts nor root, and a remote engine
-works like a local one. Standard library only. The stewards of one owner share the volume:
+It runs in a container of its own, one for each worker process, as root over one volume and with no
+network. Workers reach it through its attach stream alone, so they need neither mounts nor root, and
+a remote engine works like a local one. Standard library only. The stewards of one owner share the
+volume:
 
     code/<id>/                    what sandboxes run, mounted read-only into them
-    snapshots/<id>/tree           a snapshot, unpacked, never changed again
-    snapshots/<id>/bytes          its size; the file's time is the snapshot's last use
-    jobs/<job>/upper, work        the job's overlay on its snapshot: everything that it changed
-    jobs/<job>/tree, start_bytes  instead of these, a copy of the snapshot, where the engine mounts no overlay
-    jobs/<job>/snapshot           the id of its snapshot
-    tmp/                          uploads, half unpacked snapshots, what is being deleted
+    snapshots/<id>/tree           a snapshot, unpacked, never changed again snapshots/<id>/bytes
+    its size; the file's time is the snapshot's last use jobs/<job>/upper, work        the job's
+    overlay on its snapshot: everything that it changed jobs/<job>/tree, start_bytes  instead of
+    these, a copy of the snapshot, where the engine mounts no overlay jobs/<job>/snapshot
+    the id of its snapshot tmp/                          uploads, half unpacked snapshots, what is
+    being deleted
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ AGENT_ID = 10001
 EMPTY_SNAPSHOT = "empty"
 
 _BYTES_PER_ENTRY = 1024
-"""What an inode and a directory entry cost; without it ten million empty files would count as nothing."""
+"""What an inode and a directory entry cost; without it ten million empty files would count as
+nothing."""
 
 _LEFTOVER_SECONDS = 24 * 3600.0
 """What is unfinished and older than a day has been forgotten."""
@@ -87,8 +89,8 @@ class Store:
     def prepare(self, job: str, snapshot: str, *, overlay: bool) -> str | None:
         """Make a job's folders on a snapshot; those of an earlier attempt stay as they are.
 
-        The id of these files, which others that are made for the job do not have; None when the snapshot is
-        not unpacked here.
+        The id of these files, which others that are made for the job do not have; None when the
+        snapshot is not unpacked here.
         """
         with self._locked():
             base = self._path("snapshots", snapshot)
@@ -112,7 +114,10 @@ class Store:
         return files
 
     def _copy(self, source: Path, home: Path) -> None:
-        """Give a job its own copy. Outside the lock: the snapshot is in use from here on, so it stays."""
+        """Give a job its own copy.
+
+        Outside the lock: the snapshot is in use from here on, so it stays.
+        """
         copy = home / "tree.part"
         subprocess.run(["cp", "-a", "--reflink=auto", "--", source, copy], check=True)  # noqa: S603, S607 - our paths
         (home / "start_bytes").write_text(str(_used_bytes([copy])[0]))
@@ -122,7 +127,8 @@ class Store:
         """Unpack a snapshot's archive, once; makes room before, and deletes the archive.
 
         Raises:
-            UnusableArchive: it is damaged, or has a member that is not a file, folder or symlink inside it.
+            UnusableArchive: it is damaged, or has a member that is not a file, folder or symlink
+                inside it.
         """
         fresh = self._scratch()
         try:
@@ -143,7 +149,10 @@ class Store:
         in_use = {EMPTY_SNAPSHOT} | {
             reference.read_text() for reference in self._path("jobs").glob("*/snapshot")
         }
-        sizes = {record.parent: int(record.read_text()) for record in self._path("snapshots").glob("*/bytes")}
+        sizes = {
+            record.parent: int(record.read_text())
+            for record in self._path("snapshots").glob("*/bytes")
+        }
         total = sum(sizes.values())
         for folder in sorted(sizes, key=lambda folder: (folder / "bytes").stat().st_mtime):
             if total <= keep_bytes:
@@ -231,7 +240,9 @@ def unpack_archive(archive: Path, target: Path) -> None:
                 elif member.isreg() and not member.issparse():
                     _unpack_file(tar, member, path)
                 else:
-                    raise UnusableArchive("it has a member that is not a file, a folder or a symlink")
+                    raise UnusableArchive(
+                        "it has a member that is not a file, a folder or a symlink"
+                    )
         # Links come last, so that no member can be written through one.
         for member in links:
             path = target / _inside(member)
@@ -283,7 +294,10 @@ def _make_agents_folder(path: Path) -> None:
 
 
 def _used_bytes(trees: Sequence[Path]) -> list[int]:
-    """What each tree takes on the disk. `du` also gets through paths that are too long for Python."""
+    """What each tree takes on the disk.
+
+    `du` also gets through paths that are too long for Python.
+    """
     if not trees:
         return []
     blocks, entries = (_du(option, trees) for option in ("--block-size=1", "--inodes"))
@@ -377,7 +391,10 @@ def _send_bundle(store: Store, job: str, context: Context) -> None:
 
 
 def main() -> NoReturn:
-    """Serve one worker. Arguments: the volume's folder, the cache's bytes, the resident's code and its id."""
+    """Serve one worker. Arguments.
+
+    The volume's folder, the cache's bytes, the resident's code and its id.
+    """
     root, cache_bytes, code, code_id = sys.argv[1:]
     store = Store(Path(root), int(cache_bytes))
     store.set_up(Path(code), code_id)

@@ -35,7 +35,10 @@ class JobPaths:
     """What a job calls `/workspace` and `/tmp`, as folders of this machine."""
 
     def __init__(self, tree: Path, tmp: Path, *, bound: bool) -> None:
-        """`bound`: commands know the folders by these names; else they see where they really are."""
+        """`bound`: commands know the folders by these names.
+
+        Else they see where they really are.
+        """
         # The real folder comes first: it may itself be below /tmp.
         real = {} if bound else {str(tmp): str(tmp)}
         self._places = {**real, WORKSPACE: str(tree), PRIVATE_TMP: str(tmp)}
@@ -118,7 +121,9 @@ class LocalOperations:
         await asyncio.to_thread(_OPERATIONS["upload"], upload, source)
         return upload["id"]
 
-    def _carry_out(self, op: str, arguments: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+    def _carry_out(
+        self, op: str, arguments: dict[str, Any], payload: bytes
+    ) -> tuple[dict[str, Any], bytes]:
         path = arguments["path"]
         follow = op in _FOLLOWING or (op == "write" and not arguments["create_only"])
         try:
@@ -139,7 +144,9 @@ class LocalOperations:
             return result, _renamed_hits(data, lambda found: path + found[len(real) :])
         return result, data
 
-    def _grep_only(self, arguments: dict[str, Any], only: list[str]) -> tuple[dict[str, Any], bytes]:
+    def _grep_only(
+        self, arguments: dict[str, Any], only: list[str]
+    ) -> tuple[dict[str, Any], bytes]:
         places = {}
         for path in only:
             try:
@@ -173,10 +180,13 @@ def copy_tree(source: Path, target: Path) -> None:
 
 
 def unpack_snapshot(archive: Path, target: Path) -> None:
-    """Unpack a snapshot's archive into a folder that appears when it is complete; a ready one stays.
+    """Unpack a snapshot's archive into a folder that appears when it is complete.
+
+    A ready one stays.
 
     Raises:
-        SnapshotUnusable: it is damaged, or has something else than files, folders and symlinks inside it.
+        SnapshotUnusable: it is damaged, or has something else than files, folders and symlinks
+            inside it.
     """
     if target.exists():
         return
@@ -208,7 +218,9 @@ def _unpack(archive: Path, target: Path) -> None:
                 elif member.isreg():
                     _unpack_file(tar, member, place)
                 else:
-                    raise SnapshotUnusable("the snapshot holds something that is no file, folder or symlink")
+                    raise SnapshotUnusable(
+                        "the snapshot holds something that is no file, folder or symlink"
+                    )
         # links come last, so that no member can be written through one
         for place, destination in links:
             if any((target / folder).is_symlink() for folder in place.relative_to(target).parents):
@@ -218,7 +230,9 @@ def _unpack(archive: Path, target: Path) -> None:
         for place, member in reversed(folders):
             _restore(place, member)
     except (tarfile.TarError, EOFError, ValueError) as error:
-        raise SnapshotUnusable(f"the snapshot's archive is damaged ({type(error).__name__})") from error
+        raise SnapshotUnusable(
+            f"the snapshot's archive is damaged ({type(error).__name__})"
+        ) from error
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise SnapshotUnusable("the snapshot has two entries at one path") from error
 
@@ -246,7 +260,10 @@ def _restore(place: Path, member: tarfile.TarInfo) -> None:
 
 
 def disk_bytes(folder: Path) -> int:
-    """What a folder takes on the disk, its entries included; files that vanish meanwhile do not count."""
+    """What a folder takes on the disk, its entries included.
+
+    Files that vanish meanwhile do not count.
+    """
     total, waiting = 0, [str(folder)]
     while waiting:
         try:

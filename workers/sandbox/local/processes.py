@@ -25,9 +25,12 @@ _LIMITED = """
 for limit in "-c 0" "-d $1" "-f $2" "-w $3" "-x $3"; do ulimit $limit 2>/dev/null || :; done
 cd "$4" && shift 4 && exec "$@" || exit 127
 """
-"""The number of file locks is `-w` in one shell and `-x` in another; Linux has long ceased to enforce it."""
+"""The number of file locks is `-w` in one shell and `-x` in another; Linux has long ceased to
+enforce it."""
 _MARKED_LIMIT = b"Max file locks"
-_BOUND = f'mount --bind "$1" {WORKSPACE} && mount --bind "$2" /tmp && shift 2 && exec "$@" || exit 127'
+_BOUND = (
+    f'mount --bind "$1" {WORKSPACE} && mount --bind "$2" /tmp && shift 2 && exec "$@" || exit 127'
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,8 @@ class Place:
     memory_bytes: int
     file_bytes: int
     bound: bool
-    """Commands see the tree as `/workspace` and `tmp` as `/tmp`, in a mount namespace of their own."""
+    """Commands see the tree as `/workspace` and `tmp` as `/tmp`, in a mount namespace of their
+    own."""
 
     @property
     def home(self) -> str:
@@ -53,15 +57,35 @@ class Place:
         return "/tmp" if self.bound else str(self.tmp)  # noqa: S108 - the job's own
 
     def argv(self, command: Command, cwd: str) -> list[str]:
-        """The whole command line; a command that cannot be started ends with 127 or 126, as in a shell."""
-        own = ["/bin/sh", "-c", command.argv] if isinstance(command.argv, str) else list(command.argv)
+        """The whole command line.
+
+        A command that cannot be started ends with 127 or 126, as in a shell.
+        """
+        own = (
+            ["/bin/sh", "-c", command.argv] if isinstance(command.argv, str) else list(command.argv)
+        )
         if not own:
             raise ValueError("an empty command")
-        limits = (str(self.memory_bytes // 1024), str(self.file_bytes // 512), str(_mark(self.token)))
+        limits = (
+            str(self.memory_bytes // 1024),
+            str(self.file_bytes // 512),
+            str(_mark(self.token)),
+        )
         limited = ["/bin/sh", "-c", _LIMITED, "sh", *limits, cwd, *own]
         if not self.bound:
             return limited
-        return ["unshare", "-m", "--", "/bin/sh", "-c", _BOUND, "sh", str(self.tree), str(self.tmp), *limited]
+        return [
+            "unshare",
+            "-m",
+            "--",
+            "/bin/sh",
+            "-c",
+            _BOUND,
+            "sh",
+            str(self.tree),
+            str(self.tmp),
+            *limited,
+        ]
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
         """What a command sees: nothing of the worker's environment."""
@@ -79,7 +103,8 @@ class Place:
 def processes_of_job(token: str, tree: Path | None) -> list[int]:
     """Every live process of a sandbox: by its marks, by its mounts, by its working directory.
 
-    Without a tree only by the marks, which are one attempt's own: the next one works in the same folder.
+    Without a tree only by the marks, which are one attempt's own: the next one works in the same
+    folder.
     """
     return [
         pid
@@ -136,7 +161,10 @@ def _content(path: str) -> bytes:
 
 
 def kill_job(token: str, tree: Path | None) -> bool:
-    """Kill every process of a sandbox (see `processes_of_job`); False when some stay for some seconds."""
+    """Kill every process of a sandbox (see `processes_of_job`).
+
+    False when some stay for some seconds.
+    """
     deadline = time.monotonic() + GIVE_UP_SECONDS
     while found := processes_of_job(token, tree):
         signal_all(found, signal.SIGKILL)

@@ -1,8 +1,9 @@
 """Sandboxes without Docker: a folder and process groups of this machine.
 
-This is no isolation. Commands run as the worker's user and see this machine; nothing but care keeps them in
-their folder. Linux only. Limits that hold: time, output, size of a file, data memory of a process, disk
-(measured). Those that do not: cpus, pids, network; commands have this machine's, whatever hosts a job names.
+This is no isolation. Commands run as the worker's user and see this machine; nothing but care keeps
+them in their folder. Linux only. Limits that hold: time, output, size of a file, data memory of a
+process, disk (measured). Those that do not: cpus, pids, network; commands have this machine's,
+whatever hosts a job names.
 """
 
 from __future__ import annotations
@@ -29,7 +30,13 @@ from workers.sandbox.errors import DiskLimitExceeded, SandboxDied, SandboxStartF
 from workers.sandbox.inside.change_patch import GitFailed
 from workers.sandbox.inside.change_scan import scan_trees, write_bundle
 from workers.sandbox.local import processes as local_processes
-from workers.sandbox.local.files import JobPaths, LocalOperations, copy_tree, disk_bytes, unpack_snapshot
+from workers.sandbox.local.files import (
+    JobPaths,
+    LocalOperations,
+    copy_tree,
+    disk_bytes,
+    unpack_snapshot,
+)
 from workers.sandbox.local.processes import Place
 from workers.sandbox.protocol import (
     WORKSPACE,
@@ -105,7 +112,9 @@ class LocalProvider:
         try:
             place, files_id = await asyncio.to_thread(self._prepare, spec, before)
         except (OSError, subprocess.CalledProcessError) as error:
-            raise SandboxStartFailed(f"the job's folder could not be made: {type(error).__name__}") from error
+            raise SandboxStartFailed(
+                f"the job's folder could not be made: {type(error).__name__}"
+            ) from error
         sandbox = LocalSandbox(place, before, spec.limits.disk_bytes, files_id)
         try:
             yield sandbox
@@ -147,12 +156,17 @@ class LocalProvider:
         else:
             async with self._unpacking.setdefault(snapshot, asyncio.Lock()):
                 if not await asyncio.to_thread(folder.exists):
-                    await asyncio.to_thread(unpack_snapshot, await self._snapshots(snapshot), folder)
+                    await asyncio.to_thread(
+                        unpack_snapshot, await self._snapshots(snapshot), folder
+                    )
         await asyncio.to_thread(os.utime, folder)  # it is in use again
         return folder
 
     def _prepare(self, spec: SandboxSpec, before: Path) -> tuple[Place, str]:
-        """A job's folder, and the id of its files; those of an earlier attempt stay, its processes do not."""
+        """A job's folder, and the id of its files.
+
+        Those of an earlier attempt stay, its processes do not.
+        """
         folder = self._job_folder(spec.job_id)
         tree, tmp = folder / "tree", folder / "tmp"
         earlier = _read_label(folder)
@@ -169,7 +183,9 @@ class LocalProvider:
             copy_tree(before, tree)
         disk = spec.limits.disk_bytes or _UNLIMITED_BYTES
         memory = spec.limits.memory_bytes or _UNLIMITED_BYTES
-        return Place(token, tree, tmp, memory, disk, bound=bool(self._bound)), _content(folder / _FILES)
+        return Place(token, tree, tmp, memory, disk, bound=bool(self._bound)), _content(
+            folder / _FILES
+        )
 
     def _remove_unused_snapshots(self) -> int:
         used = {_content(folder / "snapshot") for folder in _folders_in(self._root / "jobs")}
@@ -217,7 +233,9 @@ class LocalSandbox(ResidentSandbox):
 
     kind: Literal["docker", "local"] = "local"
 
-    def __init__(self, place: Place, before: Path, max_disk_bytes: int | None, files_id: str) -> None:
+    def __init__(
+        self, place: Place, before: Path, max_disk_bytes: int | None, files_id: str
+    ) -> None:
         """`max_disk_bytes`: how much the job may add to its snapshot."""
         self.home, self.files_id = place.home, files_id
         self._paths = JobPaths(place.tree, place.tmp, bound=place.bound)
@@ -259,7 +277,9 @@ class LocalSandbox(ResidentSandbox):
         cwd = command.cwd
         if not self._place.bound:
             cwd = await asyncio.to_thread(self._real_folder, cwd)
-        work = local_processes.run(self._place, command, cwd, marker=marker, on_output=on_output, link=link)
+        work = local_processes.run(
+            self._place, command, cwd, marker=marker, on_output=on_output, link=link
+        )
         running = asyncio.create_task(work)
         self._running.add(running)
         if self._watching is None:
@@ -272,7 +292,9 @@ class LocalSandbox(ResidentSandbox):
                 await asyncio.wait({running})
             self._running.discard(running)
             stopped = running.cancelled() or running.exception() or running.result().timed_out
-            if stopped and link is None:  # a live process is always stopped: daemons of commands stay
+            if (
+                stopped and link is None
+            ):  # a live process is always stopped: daemons of commands stay
                 await self._sweep()
             self._stop_watching()
         if time.monotonic() > self._measured_at + DISK_CHECK_SECONDS / 2:
@@ -297,7 +319,9 @@ class LocalSandbox(ResidentSandbox):
     def _write_changes(self) -> IO[bytes]:
         out = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
         try:
-            write_bundle(out, self._before, self._place.tree, scan_trees(self._before, self._place.tree))
+            write_bundle(
+                out, self._before, self._place.tree, scan_trees(self._before, self._place.tree)
+            )
         except GitFailed as error:
             out.close()
             raise SandboxFailure(f"the changes could not be listed: {error}") from error

@@ -21,7 +21,8 @@ DEFAULT_ANSWER_SECONDS = 120.0
 """How long a request may go unanswered before the sandbox counts as dead."""
 
 MAX_QUEUED_FRAMES = 100_000
-"""A command that writes byte by byte makes a small frame of each; a hostile stream may not go on forever."""
+"""A command that writes byte by byte makes a small frame of each; a hostile stream may not go on
+forever."""
 
 _Frame = tuple[dict[str, Any], bytes]
 
@@ -46,7 +47,10 @@ class Tunnelling(Protocol):
     """Whoever takes the frames of tunnels: see `resident_forward`."""
 
     def receive(self, header: dict[str, Any], payload: bytes) -> None:
-        """A frame has come. Must not wait; FrameError means that the sandbox is not to be trusted."""
+        """A frame has come. Must not wait.
+
+        FrameError means that the sandbox is not to be trusted.
+        """
         ...
 
     def abandon(self) -> None:
@@ -65,12 +69,15 @@ class OperationFailed(SandboxFailure):
 class ResidentClient:
     """Sends requests to a resident; any number of them at once.
 
-    After the stream's end, a malformed frame or an answer that does not come, every pending and every later
-    request raises `SandboxDied`.
+    After the stream's end, a malformed frame or an answer that does not come, every pending and
+    every later request raises `SandboxDied`.
     """
 
     def __init__(self, stream: ByteStream, *, ttl_seconds: float | None = None) -> None:
-        """`ttl_seconds`: the resident's `FANOUT_RESIDENT_TTL`, if it has one; it hears a ping in time."""
+        """`ttl_seconds`: the resident's `FANOUT_RESIDENT_TTL`, if it has one.
+
+        It hears a ping in time.
+        """
         self._stream = stream
         self._ttl_seconds = ttl_seconds
         self._numbers = itertools.count(1)
@@ -112,7 +119,10 @@ class ResidentClient:
             await self._stream.close()
 
     def mark_dead(self, reason: str) -> None:
-        """Fail every pending and every later request with `SandboxDied(reason)`; the first reason counts."""
+        """Fail every pending and every later request with `SandboxDied(reason)`.
+
+        The first reason counts.
+        """
         if self._death is None:
             self._death = reason
         for answers in self._pending.values():
@@ -122,7 +132,9 @@ class ResidentClient:
         self._ready.set()
 
     async def listen(self, port: int, tunnels: Tunnelling) -> int:
-        """Have the resident listen on a loopback port, 0 for any; the port. What connects is a tunnel.
+        """Have the resident listen on a loopback port, 0 for any; the port.
+
+        What connects is a tunnel.
 
         Raises:
             OSError: the port cannot be had.
@@ -133,7 +145,10 @@ class ResidentClient:
         return int(result["port"])
 
     def begin_tunnel(self, receive: Callable[[dict[str, Any], bytes], None]) -> int:
-        """The number of a tunnel to a process that is about to be started; its frames go to `receive`."""
+        """The number of a tunnel to a process that is about to be started.
+
+        Its frames go to `receive`.
+        """
         number = -next(self._numbers)
         self._own_tunnels[number] = receive
         return number
@@ -144,7 +159,9 @@ class ResidentClient:
         with contextlib.suppress(SandboxDied):
             await self.send_tunnel(number, "close")
 
-    async def send_tunnel(self, number: int, event: str, payload: bytes = b"", taken: int = 0) -> None:
+    async def send_tunnel(
+        self, number: int, event: str, payload: bytes = b"", taken: int = 0
+    ) -> None:
         """Send a frame of a tunnel; waits while the resident is behind.
 
         Raises:
@@ -170,8 +187,10 @@ class ResidentClient:
             op: the operation's name.
             arguments: what it takes.
             payload: at most `wire.MAX_PAYLOAD_BYTES`; more goes through `upload`.
-            on_chunk: receives the parts that come before the reply, in order; the resident waits for it.
-            timeout_seconds: how long without a frame for it the sandbox counts as alive; None: forever.
+            on_chunk: receives the parts that come before the reply, in order; the resident waits
+                for it.
+            timeout_seconds: how long without a frame for it the sandbox counts as alive; None:
+                forever.
             stop_seconds: how long a cancelled caller waits until the operation has ended.
 
         Raises:
@@ -200,7 +219,10 @@ class ResidentClient:
         return _result(header), data
 
     async def upload(self, source: bytes | AsyncIterable[bytes], directory: str) -> str:
-        """Send a big content into a temporary file in `directory`; what to give an operation as `upload`."""
+        """Send a big content into a temporary file in `directory`.
+
+        What to give an operation as `upload`.
+        """
         name = f"{next(self._numbers)}"
         try:
             async for chunk in _chunks(source):
@@ -236,7 +258,10 @@ class ResidentClient:
     async def _abandon(
         self, number: int, answers: asyncio.Queue[_Frame | SandboxDied], stop_seconds: float
     ) -> None:
-        """Tell the resident that nobody waits any more; see the operation's end when there is time."""
+        """Tell the resident that nobody waits any more.
+
+        See the operation's end when there is time.
+        """
         with contextlib.suppress(TimeoutError, SandboxFailure):
             async with asyncio.timeout(max(stop_seconds, 1.0)):
                 await self._enqueue(_pack({"op": "cancel", "target": number}))

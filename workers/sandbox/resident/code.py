@@ -1,8 +1,8 @@
 """What a sandbox needs of this package's code, as files to put into it.
 
-The folder `workers/sandbox/inside` keeps its place in the package, so that its modules import each other
-inside as they do here. In a folder, the code is started with `python3 -ISB FOLDER` (which runs its
-`__main__.py`).
+The folder `workers/sandbox/inside` keeps its place in the package, so that its modules import each
+other inside as they do here. In a folder, the code is started with `python3 -ISB FOLDER` (which
+runs its `__main__.py`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,12 @@ def code_files(main_module: str = "resident") -> dict[str, bytes]:
     """
     package = resources.files(INSIDE.replace("/", "."))
     files = {
-        f"{INSIDE}/{file.name}": file.read_bytes() for file in package.iterdir() if file.name.endswith(".py")
+        f"{INSIDE}/{file.name}": file.read_bytes()
+        for file in package.iterdir()
+        if file.name.endswith(".py")
     }
     files["workers/__init__.py"] = files["workers/sandbox/__init__.py"] = b""
-    files["__main__.py"] = f"from workers.sandbox.inside.{main_module} import main\nmain()\n".encode()
+    files["__main__.py"] = (
+        f"from workers.sandbox.inside.{main_module} import main\nmain()\n".encode()
+    )
     return files

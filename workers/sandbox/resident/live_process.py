@@ -16,7 +16,8 @@ from workers.sandbox.resident.tunnels import Tunnel
 T = TypeVar("T")
 
 DRAIN_SECONDS = 1.0
-"""How long an ended process's output is awaited when something that it left behind holds it open."""
+"""How long an ended process's output is awaited when something that it left behind holds it
+open."""
 
 
 class Channel(Protocol):
@@ -141,7 +142,10 @@ async def resident_process(
     max_error_bytes: int,
     run: Callable[[int, OutputSink], Coroutine[Any, Any, CommandResult]],
 ) -> AsyncIterator[LiveProcess]:
-    """A live process in a resident's sandbox; `run` has the resident run it on a tunnel of that number."""
+    """A live process in a resident's sandbox.
+
+    `run` has the resident run it on a tunnel of that number.
+    """
     tunnel = _ProcessTunnel(0, client.send_tunnel)
     tunnel.number = client.begin_tunnel(tunnel.on_frame)
     process = LiveProcess(tunnel, max_error_bytes)

@@ -50,7 +50,10 @@ class Requests(Protocol):
 
 
 class ResidentSandbox:
-    """The commands and file operations of a `Sandbox`, carried out by a resident; providers add `changes`."""
+    """The commands and file operations of a `Sandbox`, carried out by a resident.
+
+    Providers add `changes`.
+    """
 
     def __init__(self, client: Requests) -> None:
         self._client = client
@@ -59,12 +62,18 @@ class ResidentSandbox:
         """See `Sandbox.run`. At most `resident_commands.MAX_OUTPUT_BYTES` are kept."""
         return await self._run(command, on_output)
 
-    async def _run_live(self, command: Command, tunnel: int, on_errors: OutputSink) -> CommandResult:
+    async def _run_live(
+        self, command: Command, tunnel: int, on_errors: OutputSink
+    ) -> CommandResult:
         """Run a command without a time limit, its input and output a tunnel of that number."""
-        endless = dataclasses.replace(command, stdin=b"", timeout_seconds=math.inf, merge_stderr=False)
+        endless = dataclasses.replace(
+            command, stdin=b"", timeout_seconds=math.inf, merge_stderr=False
+        )
         return await self._run(endless, on_errors, tunnel=tunnel)
 
-    async def _run(self, command: Command, on_output: OutputSink | None, **more: int) -> CommandResult:
+    async def _run(
+        self, command: Command, on_output: OutputSink | None, **more: int
+    ) -> CommandResult:
         arguments: dict[str, Any] = {
             "argv": command.argv if isinstance(command.argv, str) else list(command.argv),
             "cwd": command.cwd,
@@ -116,7 +125,10 @@ class ResidentSandbox:
         """See `Sandbox.write`."""
         arguments: dict[str, Any] = {"path": path, "create_only": create_only, "mode": mode}
         if len(data) > wire.CHUNK_BYTES:
-            arguments["upload"], data = await self._client.upload(data, str(PurePosixPath(path).parent)), b""
+            arguments["upload"], data = (
+                await self._client.upload(data, str(PurePosixPath(path).parent)),
+                b"",
+            )
         await self._client.request("write", arguments, data)
 
     async def delete(self, path: str) -> None:
@@ -135,7 +147,11 @@ class ResidentSandbox:
 
     async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walked:
         """See `Sandbox.walk`."""
-        arguments = {"path": path, "max_entries": max_entries, "timeout_seconds": float(timeout_seconds)}
+        arguments = {
+            "path": path,
+            "max_entries": max_entries,
+            "timeout_seconds": float(timeout_seconds),
+        }
         result, data = await self._client.request("walk", arguments)
         entries = tuple(sorted(_entries(data), key=lambda entry: entry.path))
         return Walked(entries=entries, complete=bool(result["complete"]))
@@ -158,7 +174,10 @@ class ResidentSandbox:
             "timeout_seconds": float(timeout_seconds),
         }
         result, data = await self._client.request("grep", arguments)
-        hits = (GrepHit(path=path, line_number=number, line=line) for path, number, line in wire.decode(data))
+        hits = (
+            GrepHit(path=path, line_number=number, line=line)
+            for path, number, line in wire.decode(data)
+        )
         return Grepped(hits=tuple(hits), complete=bool(result["complete"]))
 
 

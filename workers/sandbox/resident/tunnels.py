@@ -1,7 +1,9 @@
-"""The worker's end of a resident's tunnels: connections that a job's processes made to a loopback port.
+"""The worker's end of a resident's tunnels.
 
-The frames are described in `resident_forward`. What comes through them is a job's doing and is bounded here,
-whatever the resident was supposed to keep to.
+Connections that a job's processes made to a loopback port.
+
+The frames are described in `resident_forward`. What comes through them is a job's doing and is
+bounded here, whatever the resident was supposed to keep to.
 """
 
 from __future__ import annotations
@@ -34,12 +36,15 @@ class TunnelBroken(Exception):
 class Tunnel:
     """One connection. `read` what the process sends, `write` what it gets."""
 
-    def __init__(self, number: int, send: Callable[[int, str, bytes, int], Awaitable[None]]) -> None:
+    def __init__(
+        self, number: int, send: Callable[[int, str, bytes, int], Awaitable[None]]
+    ) -> None:
         self.number = number
         self._send = send
         self._incoming = asyncio.StreamReader(limit=LINE_BYTES)
         self._unread = 0
-        """What has come and was not read; with what was read and not reported it is at most a window."""
+        """What has come and was not read; with what was read and not reported it is at most a
+        window."""
         self._unreported = 0
         self._credit = WINDOW_BYTES
         self._has_credit = asyncio.Event()
@@ -114,14 +119,18 @@ class Tunnels:
     """All tunnels of one sandbox; each is served by a task, which ends with it."""
 
     def __init__(self, client: ResidentClient, serve: Callable[[Tunnel], Awaitable[None]]) -> None:
-        """`serve` is called with each tunnel. When it returns the tunnel is closed, when it raises reset."""
+        """`serve` is called with each tunnel.
+
+        When it returns the tunnel is closed, when it raises reset.
+        """
         self._client = client
         self._serve = serve
         self._last_number = 0
         self._is_over = False
         self._open: dict[int, tuple[Tunnel, asyncio.Task[None]]] = {}
         self._turn = asyncio.Lock()
-        """One tunnel's frame at a time: a command's request waits behind that one, not behind all."""
+        """One tunnel's frame at a time: a command's request waits behind that one, not behind
+        all."""
 
     async def listen(self, port: int) -> int:
         """Begin; the port inside the sandbox. See `ResidentClient.listen`."""

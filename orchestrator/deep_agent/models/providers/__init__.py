@@ -1,1 +1,4 @@
-"""The clients of model services; each module needs a package that is large or an extra, so import it late."""
+"""The clients of model services.
+
+Each module needs a package that is large or an extra, so import it late.
+"""

@@ -20,7 +20,8 @@ from orchestrator.deep_agent.models.providers.rehearsal import NO_KEY, NOBODY, r
 VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
 
 MAX_OUTPUT_TOKENS = 16_000
-"""Of a reply: a file of 60 kB. Anthropic counts it against the context window, so it is not the most."""
+"""Of a reply: a file of 60 kB. Anthropic counts it against the context window, so it is not the
+most."""
 MAX_OUTPUT_TOKENS_OF_CLAUDE_3 = 4_096
 """The most that every model of that family takes."""
 
@@ -69,4 +70,6 @@ class Claude(AnthropicLlm):
 def claude(name: str) -> Claude:
     """The model of that name."""
     is_old = name.startswith("claude-3-")
-    return Claude(model=name, max_tokens=MAX_OUTPUT_TOKENS_OF_CLAUDE_3 if is_old else MAX_OUTPUT_TOKENS)
+    return Claude(
+        model=name, max_tokens=MAX_OUTPUT_TOKENS_OF_CLAUDE_3 if is_old else MAX_OUTPUT_TOKENS
+    )

@@ -1,4 +1,7 @@
-"""One client for all agents of a process: making one costs up to half a second of the event loop."""
+"""One client for all agents of a process.
+
+Making one costs up to half a second of the event loop.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from typing import Protocol, TypeVar, runtime_checkable
 Client = TypeVar("Client")
 
 CONNECT_TIMEOUT_SECONDS = 10.0
-"""A service that takes longer to accept a connection is not there; the clients' default is about the same."""
+"""A service that takes longer to accept a connection is not there; the clients' default is about
+the same."""
 
 _clients: dict[tuple[asyncio.AbstractEventLoop, Hashable], object] = {}
 _making = threading.Lock()
@@ -22,7 +26,10 @@ class Preloading(Protocol):
     """A model that can do beforehand what its first call would do on the event loop."""
 
     def preload(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Load the library and make the loop's client; blocks for seconds, so call it beside the loop."""
+        """Load the library and make the loop's client.
+
+        Blocks for seconds, so call it beside the loop.
+        """
 
 
 def client_of(

@@ -24,7 +24,8 @@ VARIABLES = (
 
 
 def _make_client() -> Client:
-    # ADK knows the headers, versions and defaults; one attempt, because the client does not know Retry-After.
+    # ADK knows the headers, versions and defaults; one attempt, because the client does not know
+    # Retry-After.
     return AdkGemini(retry_options=types.HttpRetryOptions(attempts=1)).api_client
 
 

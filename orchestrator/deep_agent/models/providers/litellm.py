@@ -1,4 +1,7 @@
-"""The models that LiteLLM reaches, without what LiteLLM does besides: print, log, and look for news."""
+"""The models that LiteLLM reaches, without what LiteLLM does besides.
+
+Print, log, and look for news.
+"""
 
 # mypy: disable-error-code="name-defined"
 # (a subclass of an ADK model names PIL, which is not installed)
@@ -23,7 +26,9 @@ _LOGGERS = ("LiteLLM", "LiteLLM Proxy", "LiteLLM Router")
 @cache
 def load() -> None:
     """Import LiteLLM; takes seconds."""
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it fetches a table from the network
+    os.environ.setdefault(
+        "LITELLM_LOCAL_MODEL_COST_MAP", "True"
+    )  # else it fetches a table from the network
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     for logger in loggers:
         logger.disabled = True  # its records quote requests
@@ -37,11 +42,16 @@ def load() -> None:
 
 
 def _on_nobody() -> lite_llm.LiteLlm:
-    return lite_llm.LiteLlm("openai/gpt-4o", api_base=NOBODY, api_key=NO_KEY, max_retries=0, num_retries=0)
+    return lite_llm.LiteLlm(
+        "openai/gpt-4o", api_base=NOBODY, api_key=NO_KEY, max_retries=0, num_retries=0
+    )
 
 
 class QuietLiteLlm(lite_llm.LiteLlm):
-    """A model that LiteLLM reaches; it asks once, because ResilientModel knows when to ask again."""
+    """A model that LiteLLM reaches.
+
+    It asks once, because ResilientModel knows when to ask again.
+    """
 
     def __init__(self, model: str) -> None:
         # Not every service knows every parameter; one that it does not know is left out.

@@ -1,4 +1,7 @@
-"""OpenAI's two interfaces over its own client, which asks once: ResilientModel knows when to ask again."""
+"""OpenAI's two interfaces over its own client, which asks once.
+
+ResilientModel knows when to ask again.
+"""
 
 # mypy: disable-error-code="name-defined"
 # (a subclass of an ADK model names PIL, which is not installed)
@@ -61,7 +64,10 @@ class ChatCompletions(OpenAILlm):
 
 
 class Responses(OpenAIResponsesLlm):
-    """The only interface of some models of OpenAI's. Nothing of a conversation is kept at the service."""
+    """The only interface of some models of OpenAI's.
+
+    Nothing of a conversation is kept at the service.
+    """
 
     store: bool | None = False
     include_response_metadata: bool = False
@@ -96,4 +102,6 @@ def _failure(said: str | None) -> ReplyFailed:
     """From an error object, or a streamed event that holds one."""
     found: dict[str, Any] = json.loads(said or "{}")
     error = (found.get("response") or {}).get("error") or found
-    return ReplyFailed(str(error.get("message") or "the reply failed"), code=str(error.get("code") or ""))
+    return ReplyFailed(
+        str(error.get("message") or "the reply failed"), code=str(error.get("code") or "")
+    )

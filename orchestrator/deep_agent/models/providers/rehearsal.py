@@ -20,13 +20,18 @@ REHEARSAL_SECONDS = 10.0
 
 @cache
 def rehearse(make: Callable[[], BaseLlm]) -> None:
-    """Send a request to NOBODY, once for each kind of model; blocks for seconds: call it beside the loop."""
+    """Send a request to NOBODY, once for each kind of model.
+
+    Blocks for seconds: call it beside the loop.
+    """
     asyncio.run(_ask(make()))
 
 
 async def _ask(model: BaseLlm) -> None:
     for stream in (False, True):
-        request = LlmRequest(contents=[types.UserContent("-")], config=types.GenerateContentConfig())
+        request = LlmRequest(
+            contents=[types.UserContent("-")], config=types.GenerateContentConfig()
+        )
         with contextlib.suppress(Exception):  # nobody answers
             async with asyncio.timeout(REHEARSAL_SECONDS):
                 async for _ in model.generate_content_async(request, stream=stream):
