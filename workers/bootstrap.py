@@ -20,7 +20,7 @@ from orchestrator.configuration.agent_definitions import (
 )
 from orchestrator.configuration.log_setup import set_up_logging
 from orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
-from orchestrator.jobs import versions as wire
+from orchestrator.jobs import versions
 from orchestrator.jobs.failures import JobCancelled, JobFailure
 from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.store.admission import Admission
@@ -237,8 +237,8 @@ class WorkerProcess:
             host_limit=self._settings.limits.host_jobs or 0,
             draining=self._draining,
             why_local=self._why_local,
-            wire_oldest=wire.WIRE_OLDEST,
-            wire_newest=wire.WIRE_NEWEST,
+            wire_oldest=versions.WIRE_OLDEST,
+            wire_newest=versions.WIRE_NEWEST,
             agents=tuple(self._definitions),
         )
 

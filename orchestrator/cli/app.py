@@ -21,10 +21,10 @@ from orchestrator.cli.commands import (
     merging,
     processes,
     reading,
+    running,
     submitting,
     waiting,
 )
-from orchestrator.cli.commands import running as coordinating
 from orchestrator.cli.terminal.endings import ExitCode, debugging, report
 from orchestrator.cli.terminal.output import payload
 
@@ -32,7 +32,7 @@ _COMMANDS = (
     *(
         demo.demo,
         example.example,
-        coordinating.run_,
+        running.run_,
         submitting.submit,
         reading.ps,
         reading.tree,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
@@ -27,6 +28,10 @@ SECRET_WORDS = ("password", "secret", "key", "token", "redis_url", "basic_auth")
 
 class InvalidSetting(ValueError):
     """A setting has a value that is not allowed; the text names it and says what is."""
+
+
+HIDDEN = "(hidden)"
+"""What is shown in the place of a secret."""
 
 
 class _Section(BaseModel):
@@ -209,6 +214,19 @@ def _in_words(detail: Any) -> str:
     path = [str(part) for part in detail["loc"]]
     name = PREFIX + "__".join(path).upper()
     secret = any(word in name.lower() for word in SECRET_WORDS)
-    value = "(hidden)" if secret else repr(detail["input"])
+    value = HIDDEN if secret else repr(detail["input"])
     message = detail["msg"].removeprefix("Value error, ")
     return f"{name} is {value}, which is not allowed: {message}."
+
+
+def without_password(url: str) -> str:
+    """A URL whose password, and whose query where it might hold one, is hidden."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return HIDDEN
+    query = f"?{HIDDEN}" if parts.query else ""
+    user, sign, address = parts.netloc.rpartition("@")
+    if sign:
+        address = f"{user.partition(':')[0]}:{HIDDEN}@{address}"
+    return f"{parts.scheme}://{address}{parts.path}{query}"

@@ -21,7 +21,7 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
 from orchestrator.client import JobClient
-from orchestrator.configuration import definition_files as own_files
+from orchestrator.configuration import definition_files
 from orchestrator.configuration.agent_definitions import COORDINATOR, AgentDefinition
 from orchestrator.coordinator.conflicts import Conflicts, OpenConflict
 from orchestrator.coordinator.delivery import Delivery
@@ -46,7 +46,6 @@ from orchestrator.deep_agent.guards.budget import (
     Accounts,
     Budget,
     BudgetLimits,
-    ModelUsage,
     usage_of,
 )
 from orchestrator.deep_agent.guards.budget_plugin import BudgetMaker
@@ -54,6 +53,7 @@ from orchestrator.deep_agent.mcp.server import remote_server
 from orchestrator.deep_agent.mcp.tools import McpTools
 from orchestrator.deep_agent.models.facts import price
 from orchestrator.deep_agent.models.resolve import preload_client
+from orchestrator.deep_agent.models.usage import ModelUsage
 from orchestrator.deep_agent.tools.live_output import text_mode
 from orchestrator.delegation.calls import agent_list
 from orchestrator.jobs.failures import (
@@ -72,7 +72,7 @@ from orchestrator.jobs.store.outage import through_outage
 APP_NAME = "orchestrator"
 """ADK wants an app to be named like the folder that it is found in."""
 USER_ID = "parent"
-OWN_FOLDER = f"/{own_files.FOLDER}"
+OWN_FOLDER = f"/{definition_files.FOLDER}"
 """Where a coordinator finds what its definition brings along."""
 ABORTED = "INVOCATION_ABORTED"
 """ADK's error code of a run that was cut: by our budget, which gives the reason."""
@@ -156,8 +156,8 @@ def create_coordinator(
             output_schema=definition.output_schema,
             name=definition.name,
             description=definition.description,
-            skills=own_files.placed(definition.skills, OWN_FOLDER),
-            memory=own_files.placed(definition.memory, OWN_FOLDER),
+            skills=definition_files.placed(definition.skills, OWN_FOLDER),
+            memory=definition_files.placed(definition.memory, OWN_FOLDER),
             summarization=SummarizationConfig(**definition.summarization.settings()),
             interrupt_on=definition.interrupt_on,
             admission=client.model_limits,

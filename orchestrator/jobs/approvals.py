@@ -21,7 +21,6 @@ from orchestrator.jobs.failures import (
     UnknownApproval,
 )
 from orchestrator.jobs.spec import Decision, JobId, WireModel
-from orchestrator.jobs.store.stored import read
 
 APPROVAL_ID_CHARACTERS = 20
 """Hexadecimal ones of a hash: 80 bits, so that no two approvals of an installation meet."""
@@ -111,15 +110,6 @@ def _cut(value: Any) -> JsonValue:
     text = value if isinstance(value, str) else json.dumps(value)
     more = len(text) - SHOWN_VALUE_CHARACTERS
     return value if more <= 0 else f"{text[:SHOWN_VALUE_CHARACTERS]}… ({more:,} more characters)"
-
-
-def stored_approval(request: str, requested_at: str) -> Approval:
-    """An approval from what the ledger holds.
-
-    The request as JSON, and when it came, in milliseconds.
-    """
-    approval = read(Approval, request, "An approval that waits")
-    return approval.model_copy(update={"requested_at": float(requested_at) / 1000})
 
 
 def refusal(approval_id: str, decision: str, told: Sequence[str]) -> ApprovalRefused:

@@ -14,8 +14,8 @@ from typing import IO, TypeVar
 from orchestrator.jobs.changes import SkippedFile
 from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.spec import GIB, BlobId
-from orchestrator.workspace import snapshot as snapshot_archive
 from orchestrator.workspace.blobs import BlobStore
+from orchestrator.workspace.snapshot import IgnoreRulesUnreadable, TooLarge, Tree, scan, write
 
 Result = TypeVar("Result")
 
@@ -34,7 +34,7 @@ class _LastSnapshot:
     """When its scan began, on the monotonic clock."""
     store: str
     blob_id: BlobId
-    tree: snapshot_archive.Tree
+    tree: Tree
     skipped: tuple[SkippedFile, ...]
 
 
@@ -64,7 +64,7 @@ class Workspace:
 
         Equal trees give equal ids, and an unchanged one is not read again.
 
-        Which files it has is said in `snapshot_archive.scan`.
+        Which files it has is said in `snapshot.scan`.
 
         Raises:
             WorkspaceUnusable: there is no folder, it is too large, or Git cannot say what it
@@ -102,24 +102,22 @@ class Workspace:
         async with self._lock:
             return await _to_its_end(lambda: self._locked(work, shared=False))
 
-    def _write(self, sink: IO[bytes]) -> tuple[snapshot_archive.Tree, tuple[SkippedFile, ...]]:
+    def _write(self, sink: IO[bytes]) -> tuple[Tree, tuple[SkippedFile, ...]]:
         """Scan and write under one lock: between two, a merge might change the tree."""
 
-        def scan_and_write() -> tuple[snapshot_archive.Tree, tuple[SkippedFile, ...]]:
+        def scan_and_write() -> tuple[Tree, tuple[SkippedFile, ...]]:
             tree = self._scan()
             try:
-                return tree, snapshot_archive.write(
-                    self.root, tree, sink, max_bytes=self._max_snapshot_bytes
-                )
-            except snapshot_archive.TooLarge as error:
+                return tree, write(self.root, tree, sink, max_bytes=self._max_snapshot_bytes)
+            except TooLarge as error:
                 raise self._too_large() from error
 
         return self._locked(scan_and_write, shared=True)
 
-    def _scan(self) -> snapshot_archive.Tree:
+    def _scan(self) -> Tree:
         try:
-            tree = snapshot_archive.scan(self.root)
-        except snapshot_archive.IgnoreRulesUnreadable as error:
+            tree = scan(self.root)
+        except IgnoreRulesUnreadable as error:
             raise WorkspaceUnusable(
                 f"Git cannot say which files of {self.root} it ignores ({error}): install or repair it."
             ) from error

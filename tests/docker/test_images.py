@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.docker.conftest import make_sandbox_spec
+from workers.sandbox.docker import images
 from workers.sandbox.docker.debian_base import AptSource, host_sources
 from workers.sandbox.docker.engine import Engine, ImageBuildFailed
-from workers.sandbox.docker.provider import DockerProvider, images
+from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.protocol import Command
 
 

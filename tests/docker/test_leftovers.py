@@ -10,10 +10,10 @@ import pytest
 
 from orchestrator.jobs.failures import SandboxFailure
 from tests.docker.conftest import make_sandbox_spec, nobody
-from workers.sandbox.docker import container_config as limits
+from workers.sandbox.docker import container_config, leftovers
 from workers.sandbox.docker.engine import Engine
 from workers.sandbox.docker.naming import Names
-from workers.sandbox.docker.provider import DockerProvider, leftovers
+from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.errors import EngineUnavailable, SandboxStartFailed
 
 pytestmark = pytest.mark.docker
@@ -27,7 +27,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def hold(engine: Engine, names: Names, state: str) -> str:
     """A container of that worker in that state; its name."""
-    config = limits.holder_config(
+    config = container_config.holder_config(
         image="fanout/base", seccomp="unconfined", labels=names.labels("network")
     )
     config["Entrypoint"] = ["sleep", "600"]  # deaf to the end of its stream, as one that hangs

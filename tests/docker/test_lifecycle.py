@@ -19,7 +19,7 @@ from tests.docker.conftest import (
     nobody,
     until,
 )
-from workers.sandbox.docker import container_config as limits
+from workers.sandbox.docker import container_config
 from workers.sandbox.docker.engine import Engine
 from workers.sandbox.docker.naming import EXPIRES, JOB, Names
 from workers.sandbox.docker.provider import DockerProvider, DockerSandbox
@@ -173,7 +173,7 @@ async def test_the_reaper_takes_what_is_left_of_jobs_that_are_not_live(
         async with provider.open(spec) as sandbox:
             await sandbox.write("/workspace/file", b"content")
     names = provider._names
-    config = limits.holder_config(image="fanout/base", seccomp="unconfined", labels={})
+    config = container_config.holder_config(image="fanout/base", seccomp="unconfined", labels={})
     for spec in (dead, live):
         labels = names.labels("sandbox", spec.job_id, 1)
         await engine.create_container(

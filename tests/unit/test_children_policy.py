@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.configuration.agent_definitions import AgentDefinition, AgentDefinitions
-from orchestrator.deep_agent.guards.budget import ModelUsage
+from orchestrator.deep_agent.models.usage import ModelUsage
 from tests.builders import make_spec
 from workers.agent.children import Children
 

@@ -25,7 +25,7 @@ from workers.sandbox.egress.hosts import AllowedHosts
 from workers.sandbox.egress.proxy import Egress
 from workers.sandbox.egress.uplink import Lookups, Overloaded, Uplink
 from workers.sandbox.errors import SandboxDied
-from workers.sandbox.inside import frames as wire
+from workers.sandbox.inside import frames
 from workers.sandbox.inside.forward import MAX_TUNNELS, WINDOW_BYTES
 from workers.sandbox.resident.client import ResidentClient
 from workers.sandbox.resident.code import code_files
@@ -625,7 +625,7 @@ async def test_a_connection_that_a_process_drops_is_dropped_at_the_server(
 
 
 def tunnel_frame(number: Any, event: Any, payload: bytes = b"", **more: Any) -> bytes:
-    return wire.pack_frame({"tunnel": number, "event": event, **more}, payload)
+    return frames.pack_frame({"tunnel": number, "event": event, **more}, payload)
 
 
 OPENED = tunnel_frame(1, "open")
@@ -645,7 +645,7 @@ OPENED = tunnel_frame(1, "open")
     ],
 )  # fmt: skip
 async def test_a_resident_that_breaks_the_rules_of_tunnels_is_dead(noise: bytes) -> None:
-    answer = wire.pack_frame({"id": 1, "result": {"port": 3128}})
+    answer = frames.pack_frame({"id": 1, "result": {"port": 3128}})
     client = ResidentClient(ScriptedStream(READY, answer, noise, pause=0.02))
     await client.start(1)
     proxy = Egress(client, AllowedHosts(["web.example"]), Uplink(Names()), job_id=JOB)

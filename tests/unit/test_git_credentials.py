@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.spec import Limits, new_job_id
-from orchestrator.workspace import snapshot as snapshot_archive
+from orchestrator.workspace import snapshot
 from orchestrator.workspace.blobs import BlobStore
 from orchestrator.workspace.git_credentials import may_hold_credentials, without_credentials
 from orchestrator.workspace.workspace import Workspace
@@ -132,11 +132,11 @@ async def test_a_job_gets_a_repository_that_works_without_credentials_and_has_no
 
 
 def test_a_file_that_is_too_large_to_clean_is_left_out_and_named(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(snapshot_archive, "_HELD_BYTES", 10)
+    monkeypatch.setattr(snapshot, "_HELD_BYTES", 10)
     root = tmp_path / "root"
     (root / "x.git").mkdir(parents=True)
     (root / "x.git/config").write_text(f"url = https://{CANARY}@example.com/")
     with (tmp_path / "archive").open("wb") as sink:
-        skipped = snapshot_archive.write(root, snapshot_archive.scan(root), sink, max_bytes=10**6)
+        skipped = snapshot.write(root, snapshot.scan(root), sink, max_bytes=10**6)
     assert [file.path for file in skipped] == ["x.git/config"]
     assert CANARY.encode() not in (tmp_path / "archive").read_bytes()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.configuration import definition_files as own_files
+from orchestrator.configuration import definition_files
 from orchestrator.configuration.agent_definitions import (
     AgentDefinition,
     InvalidAgentDefinition,
@@ -105,14 +105,14 @@ def test_what_is_no_file_and_what_is_too_much_is_refused(beside, monkeypatch):
         OwnFiles(beside).add_folder("skills")
     (beside / "skills" / "pipe").unlink()
 
-    monkeypatch.setattr(own_files, "MAX_FILES", 2)
+    monkeypatch.setattr(definition_files, "MAX_FILES", 2)
     own = OwnFiles(beside)
     own.add_folder("skills")
     own.add_folder("skills/stamp")  # the same files count once
     with pytest.raises(UnusableOwnFile, match=r"with AGENTS\.md it is too much"):
         own.add_file("AGENTS.md")
 
-    monkeypatch.setattr(own_files, "MAX_BYTES", 20)
+    monkeypatch.setattr(definition_files, "MAX_BYTES", 20)
     with pytest.raises(UnusableOwnFile, match=r"with skills/stamp/SKILL\.md it is too much"):
         OwnFiles(beside).add_folder("skills")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from workers.sandbox.errors import SandboxDied
-from workers.sandbox.inside import frames as wire
+from workers.sandbox.inside import frames
 from workers.sandbox.protocol import Command
 from workers.sandbox.resident.client import OperationFailed, ResidentClient, ResidentSandbox
 from workers.sandbox.resident.code import code_files
@@ -160,10 +160,10 @@ def _is_running(command_line: str) -> bool:
         struct.pack(">II", 4, 0xFFFFFFFF),
         struct.pack(">II", 5, 0) + b"hello",
         struct.pack(">II", 1, 0) + b"n",
-        wire.pack_frame({"id": 1}),
-        wire.pack_frame({"op": "run", "id": 1, "arguments": {}}),
-        wire.pack_frame({"op": [], "id": 1, "arguments": {}}),
-        wire.pack_frame({"op": "ping", "id": "one", "arguments": {}}),
+        frames.pack_frame({"id": 1}),
+        frames.pack_frame({"op": "run", "id": 1, "arguments": {}}),
+        frames.pack_frame({"op": [], "id": 1, "arguments": {}}),
+        frames.pack_frame({"op": "ping", "id": "one", "arguments": {}}),
     ],
 )
 async def test_it_ends_when_a_frame_is_malformed(stream: ProcessStream, noise: bytes) -> None:
@@ -197,12 +197,12 @@ async def test_a_stalled_client_does_not_stop_its_clock(code: Path, tmp_path: Pa
     (tmp_path / "big").write_bytes(bytes(1 << 20))
     read = {"path": str(tmp_path / "big"), "offset": 0, "max_bytes": 1 << 20}
     for number in range(10):  # far more than the pipe takes, and nobody reads
-        stream._in.write(wire.pack_frame({"id": number, "op": "read", "arguments": read}))
+        stream._in.write(frames.pack_frame({"id": number, "op": "read", "arguments": read}))
     run = {
         "argv": f"touch {tmp_path}/begun; sleep 61{os.getpid()}", "cwd": "/", "timeout_seconds": 0.5,
         "max_output_bytes": 1000,
     }  # fmt: skip
-    stream._in.write(wire.pack_frame({"id": 99, "op": "run", "arguments": run}))
+    stream._in.write(frames.pack_frame({"id": 99, "op": "run", "arguments": run}))
 
     await asyncio.sleep(2.5)
 
@@ -321,7 +321,7 @@ class ScriptedStream:
         self.closed.set()
 
 
-READY = wire.pack_frame({"ready": True, "pid": 1})
+READY = frames.pack_frame({"ready": True, "pid": 1})
 
 
 @pytest.mark.parametrize(
@@ -329,10 +329,10 @@ READY = wire.pack_frame({"ready": True, "pid": 1})
     [
         b"no frame at all, but text of some length",
         struct.pack(">II", 1 << 30, 0),
-        wire.pack_frame({"result": {}}),
-        wire.pack_frame({"id": "1", "result": {}}),
-        wire.pack_frame({"id": 1}),
-        wire.pack_frame({"id": 1, "result": 3}),
+        frames.pack_frame({"result": {}}),
+        frames.pack_frame({"id": "1", "result": {}}),
+        frames.pack_frame({"id": 1}),
+        frames.pack_frame({"id": 1, "result": 3}),
         struct.pack(">II", 40, 0) + b"l" * 40,
         struct.pack(">II", 12, 0) + b"s99999999;ab",
     ],
@@ -373,17 +373,17 @@ async def test_a_sandbox_that_does_not_start_is_dead() -> None:
      [1, ["x", [b"y", None]]], {"a": {"b": [1, 2.5, {"c": b"d"}]}}],
 )  # fmt: skip
 def test_values_survive_the_wire(value: object) -> None:
-    assert wire.decode(wire.encode(value)) == value
+    assert frames.decode(frames.encode(value)) == value
 
 
 def test_frames_are_found_wherever_the_stream_is_cut() -> None:
-    data = b"".join(wire.pack_frame({"id": number}, b"x" * number) for number in range(50))
+    data = b"".join(frames.pack_frame({"id": number}, b"x" * number) for number in range(50))
     for size in (1, 7, 64, len(data)):
-        reader = wire.FrameReader()
-        frames = [
+        reader = frames.FrameReader()
+        found = [
             frame for at in range(0, len(data), size) for frame in reader.feed(data[at : at + size])
         ]
 
-        assert [(header["id"], len(payload)) for header, payload in frames] == [
+        assert [(header["id"], len(payload)) for header, payload in found] == [
             (n, n) for n in range(50)
         ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 
-from orchestrator.configuration import definition_files as own_files
+from orchestrator.configuration import definition_files
 from orchestrator.configuration.agent_definitions import AgentDefinition
 from orchestrator.jobs.failures import InvalidJob
 from workers.sandbox.protocol import Sandbox
@@ -24,7 +24,7 @@ async def bring_own_files(definition: AgentDefinition, sandbox: Sandbox) -> str:
         InvalidJob: the sandbox has no room for them.
         SandboxFailure: the sandbox failed.
     """
-    folder = f"{sandbox.home}/{own_files.FOLDER}"
+    folder = f"{sandbox.home}/{definition_files.FOLDER}"
     if definition.own_files:
         with contextlib.suppress(FileNotFoundError):
             await sandbox.delete(folder)  # what an earlier attempt left, and may have changed

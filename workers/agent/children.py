@@ -27,7 +27,7 @@ from orchestrator.configuration.agent_definitions import (
 )
 from orchestrator.deep_agent.approval.requests import merge_policies
 from orchestrator.deep_agent.delegation.later import LaterCall, calls_for_later, later
-from orchestrator.deep_agent.guards.budget import ModelUsage
+from orchestrator.deep_agent.models.usage import ModelUsage
 from orchestrator.deep_agent.tool import MethodTool, tabular
 from orchestrator.delegation.answers import Answer, delivered, refused
 from orchestrator.delegation.calls import (

@@ -12,14 +12,18 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from orchestrator.cli.commands.installation import without_password
 from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import (
     AgentDefinitions,
     InvalidAgentDefinition,
     load_agent_definitions,
 )
-from orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
+from orchestrator.configuration.settings import (
+    InvalidSetting,
+    Settings,
+    load_settings,
+    without_password,
+)
 from orchestrator.embedded.redis_server import find_redis_server
 from orchestrator.embedded.services import attached, child_environment
 from orchestrator.jobs.failures import JobFailure, LedgerUnavailable

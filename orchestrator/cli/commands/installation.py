@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 import typer
 from pydantic import BaseModel, SecretStr
@@ -15,9 +14,13 @@ from orchestrator.cli.checks.limits import Source, limit_table, written
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.options import AsJson
 from orchestrator.configuration.agent_definitions import AgentDefinition, load_agent_definitions
-from orchestrator.configuration.settings import PREFIX, Settings, load_settings
-
-HIDDEN = "(hidden)"
+from orchestrator.configuration.settings import (
+    HIDDEN,
+    PREFIX,
+    Settings,
+    load_settings,
+    without_password,
+)
 
 
 def agents(as_json: AsJson = False) -> None:
@@ -114,19 +117,6 @@ def shown(value: Any) -> Any:
             return [shown(item) for item in value]
         case _:
             return str(value)
-
-
-def without_password(url: str) -> str:
-    """A URL whose password, and whose query where it might hold one, is hidden."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return HIDDEN
-    query = f"?{HIDDEN}" if parts.query else ""
-    user, sign, address = parts.netloc.rpartition("@")
-    if sign:
-        address = f"{user.partition(':')[0]}:{HIDDEN}@{address}"
-    return f"{parts.scheme}://{address}{parts.path}{query}"
 
 
 def _leaves(section: BaseModel, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -9,9 +9,8 @@ from typing import Protocol
 from google.adk.environment import BaseEnvironment, ExecutionResult
 
 from orchestrator.deep_agent.backends import paths
-from orchestrator.deep_agent.backends.protocol import Backend, Shell
+from orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES, Backend, Shell
 from orchestrator.deep_agent.failures import ToolMistake
-from orchestrator.deep_agent.tools.files import MAX_FILE_BYTES
 
 MAX_COMMAND_SECONDS = 3600.0
 """For a command without a time limit, which ADK allows: nothing here runs without an end."""

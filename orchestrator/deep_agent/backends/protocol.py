@@ -16,6 +16,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
+MAX_FILE_BYTES = 10 * 1024**2
+"""The largest file that is read or written whole: two copies of it fit any worker's memory many
+times."""
+
 EntryKind = Literal["file", "directory", "symlink", "other"]
 
 OutputSink = Callable[[bytes], Awaitable[None]]

@@ -23,7 +23,8 @@ from google.adk.flows.llm_flows.context._contents import (
 from google.adk.flows.llm_flows.tools._functions import _collect_function_call_ids
 from google.genai import types
 
-from orchestrator.deep_agent.context.size import tokens_in, tokens_of
+from orchestrator.deep_agent.models.size import tokens_in, tokens_of
+from orchestrator.deep_agent.models.usage import MODEL_CALLS
 
 TIMESTAMP_STEP_SECONDS = 1e-6
 """The finest step that every session store keeps."""
@@ -31,10 +32,6 @@ TIMESTAMP_STEP_SECONDS = 1e-6
 FROM_THE_BEGINNING = 0.0
 """Where each summary's range starts: it stands for all before its cut, and supersedes the one
 before."""
-
-
-MODEL_CALLS = "model_calls"
-"""Key of a summary event's metadata: how many model calls made it."""
 
 
 def put_in_order(events: Sequence[Event]) -> None:
@@ -175,11 +172,3 @@ def compaction_event(
         custom_metadata={MODEL_CALLS: model_calls},
         actions=EventActions(compaction=compaction, state_delta=state_delta),
     )
-
-
-def summary_calls(event: Event) -> int:
-    """How many model calls an event stands for that a summary was made with.
-
-    0 for any other event.
-    """
-    return int((event.custom_metadata or {}).get(MODEL_CALLS, 0)) if event.actions.compaction else 0

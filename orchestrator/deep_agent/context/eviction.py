@@ -15,10 +15,10 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 
 from orchestrator.deep_agent.backends.artifacts import LARGE_TOOL_RESULTS
-from orchestrator.deep_agent.backends.protocol import Backend, Entry
+from orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES, Backend, Entry
 from orchestrator.deep_agent.backends.state import StateBackend
 from orchestrator.deep_agent.context.readable import readable
-from orchestrator.deep_agent.context.size import characters
+from orchestrator.deep_agent.models.size import characters
 from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import (
     RESULT_CUT,
@@ -28,7 +28,7 @@ from orchestrator.deep_agent.prompts import (
     RESULT_READERS,
     RESULT_TOO_LARGE,
 )
-from orchestrator.deep_agent.tools.files import LARGE_BYTES, MAX_FILE_BYTES, MAX_WALKED_FILES
+from orchestrator.deep_agent.tools.files import LARGE_BYTES, MAX_WALKED_FILES
 
 MAX_INLINE_CHARACTERS = 80_000
 """S0: about 20,000 tokens, the most that one tool result may take of a model's context."""

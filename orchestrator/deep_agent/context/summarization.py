@@ -34,7 +34,18 @@ from orchestrator.deep_agent.context.compaction import (
     tail_start,
 )
 from orchestrator.deep_agent.context.old_arguments import old_calls, shorten
-from orchestrator.deep_agent.context.size import (
+from orchestrator.deep_agent.context.summarizer import SideCalls, Summarizer
+from orchestrator.deep_agent.context.summary_content import (
+    MAX_SUMMARY_CHARACTERS,
+    share_of,
+    summary_content,
+    task_text,
+)
+from orchestrator.deep_agent.failures import ModelContextExceeded, ToolMistake
+from orchestrator.deep_agent.guards.budget_plugin import budget_of
+from orchestrator.deep_agent.guards.replies import TOO_LONG, as_call
+from orchestrator.deep_agent.models.facts import context_window
+from orchestrator.deep_agent.models.size import (
     DEFAULT_WINDOW_TOKENS,
     counted_tokens,
     counts_since_summary,
@@ -42,19 +53,8 @@ from orchestrator.deep_agent.context.size import (
     standing_tokens,
     tokens_of,
 )
-from orchestrator.deep_agent.context.summarizer import SideCalls, Summarizer
-from orchestrator.deep_agent.context.summary_content import (
-    MAX_SUMMARY_CHARACTERS,
-    share_of,
-    summary_content,
-    summary_text,
-    task_text,
-)
-from orchestrator.deep_agent.failures import ModelContextExceeded, ToolMistake
-from orchestrator.deep_agent.guards.budget_plugin import budget_of
-from orchestrator.deep_agent.guards.replies import TOO_LONG, as_call
-from orchestrator.deep_agent.models.facts import context_window
 from orchestrator.deep_agent.part import Part
+from orchestrator.deep_agent.summary_format import summary_text
 from orchestrator.deep_agent.tool import MethodTool
 
 log = structlog.get_logger(__name__)

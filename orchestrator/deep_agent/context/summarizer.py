@@ -11,10 +11,11 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
 from orchestrator.deep_agent import prompts
-from orchestrator.deep_agent.context.size import CHARACTERS_PER_TOKEN
 from orchestrator.deep_agent.context.summary_content import shortened
 from orchestrator.deep_agent.failures import ModelContextExceeded
-from orchestrator.deep_agent.guards.budget import Budget, ModelUsage, tokens_of
+from orchestrator.deep_agent.guards.budget import Budget
+from orchestrator.deep_agent.models.size import CHARACTERS_PER_TOKEN
+from orchestrator.deep_agent.models.usage import ModelUsage, reply_usage
 
 log = structlog.get_logger(__name__)
 
@@ -76,7 +77,7 @@ class SideCalls:
 
     def book(self, response: LlmResponse) -> None:
         """Book a reply."""
-        used = tokens_of(response)
+        used = reply_usage(response)
         self.model_version = response.model_version
         if self._budget is not None:
             self._budget.book(response.model_version or "", used)

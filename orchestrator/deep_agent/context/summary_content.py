@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from google.adk.events import Event
 from google.genai import types
 
 from orchestrator.deep_agent import prompts
-from orchestrator.deep_agent.context.size import CHARACTERS_PER_TOKEN
+from orchestrator.deep_agent.models.size import CHARACTERS_PER_TOKEN
 from orchestrator.deep_agent.tools.todos import STATE_KEY as TODOS
 
 MAX_TASK_CHARACTERS = 40_000
@@ -30,8 +29,6 @@ MAX_TODO_CHARACTERS = 200
 """Of one step of the plan; read_todos gives it in full."""
 
 FILE_CHANGES = {"write_file": "created", "edit_file": "edited", "delete_file": "deleted"}
-
-_SUMMED_UP = re.compile(re.escape(prompts.SUMMARY_BEGINS).replace(r"\{replies\}", r"(\d+)"))
 
 
 def summary_content(
@@ -75,26 +72,6 @@ def share_of(window_tokens: int, most: int) -> int:
 def task_text(messages: Sequence[Event]) -> str:
     """What the user asked for first."""
     return next((_text(event) for event in messages if _is_request(event)), "")
-
-
-def summary_text(content: types.Content | None) -> str:
-    """What a model wrote in such a content; empty when it is no summary."""
-    parts = (content.parts if content else None) or []
-    found = next((found for part in parts if (found := _SUMMED_UP.match(part.text or ""))), None)
-    return found.string[found.end() :].strip() if found else ""
-
-
-def summed_up_replies(content: types.Content) -> int:
-    """How many replies of the model a content stands for; 0 for one that is no summary."""
-    found = (_SUMMED_UP.match(part.text or "") for part in content.parts or [])
-    return next((int(match[1]) for match in found if match), 0)
-
-
-def above_summary(content: types.Content) -> Sequence[types.Part]:
-    """The parts with the task; all parts of a content that is no summary."""
-    parts = content.parts or []
-    ends = (index for index, part in enumerate(parts) if _SUMMED_UP.match(part.text or ""))
-    return parts[: next(ends, len(parts))]
 
 
 def shortened(text: str, most: int) -> str:

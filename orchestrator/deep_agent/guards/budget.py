@@ -13,42 +13,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from google.adk.events import Event
-from google.adk.models.llm_response import LlmResponse
 
-from orchestrator.deep_agent.context.compaction import summary_calls
 from orchestrator.deep_agent.guards.dangling_calls import FRAMEWORK_PREFIX
 from orchestrator.deep_agent.guards.replies import STAND_INS
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelUsage:
-    """What a run has consumed."""
-
-    model_calls: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
-    """Of the input tokens, those that the provider had in its cache."""
-    tool_calls: int = 0
-    cost_usd: float | None = None
-    """None while no price is known."""
-
-    @property
-    def tokens(self) -> int:
-        """Input and output tokens together."""
-        return self.input_tokens + self.output_tokens
-
-    def plus(self, other: ModelUsage) -> ModelUsage:
-        """The sum of two usages."""
-        costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
-        return ModelUsage(
-            model_calls=self.model_calls + other.model_calls,
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            cached_tokens=self.cached_tokens + other.cached_tokens,
-            tool_calls=self.tool_calls + other.tool_calls,
-            cost_usd=sum(costs) if costs else None,
-        )
+from orchestrator.deep_agent.models.usage import ModelUsage, reply_usage, summary_calls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +221,7 @@ def usage_of(events: Iterable[Event], price: Price | None = None) -> ModelUsage:
     for event in events:
         calls = summary_calls(event) or int(_is_reply(event))
         if calls:
-            used = tokens_of(event)
+            used = reply_usage(event)
             cost = price(event.model_version or "", used) if price else None
             usage = usage.plus(replace(used, model_calls=calls, cost_usd=cost))
         made = [call for call in event.get_function_calls() if not _is_no_tool(call.name)]
@@ -273,19 +241,3 @@ def _is_reply(event: Event) -> bool:
 
 def _is_no_tool(name: str | None) -> bool:
     return name in STAND_INS or str(name).startswith(FRAMEWORK_PREFIX)
-
-
-def tokens_of(response: LlmResponse) -> ModelUsage:
-    """What a reply says of its tokens; an ADK event is one too."""
-    metadata = response.usage_metadata
-    if metadata is None:
-        return ModelUsage()
-    read = metadata.prompt_token_count or 0
-    thought_and_said = (metadata.candidates_token_count or 0) + (metadata.thoughts_token_count or 0)
-    # ADK counts OpenAI's thoughts twice, as thoughts and as said; the total is right for all.
-    written = metadata.total_token_count - read if metadata.total_token_count else thought_and_said
-    return ModelUsage(
-        input_tokens=read,
-        output_tokens=max(written, 0),
-        cached_tokens=metadata.cached_content_token_count or 0,
-    )

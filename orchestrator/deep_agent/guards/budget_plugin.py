@@ -18,7 +18,8 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from orchestrator.deep_agent.guards.budget import Budget, tokens_of
+from orchestrator.deep_agent.guards.budget import Budget
+from orchestrator.deep_agent.models.usage import reply_usage
 from orchestrator.deep_agent.prompts import LAST_REPLY
 from orchestrator.deep_agent.tool import mistake_result
 
@@ -133,7 +134,7 @@ class BudgetPlugin(BasePlugin):
         if llm_response.partial:
             return None
         budget = self.account(callback_context.get_invocation_context())
-        budget.add_model_reply(llm_response.model_version or "", tokens_of(llm_response))
+        budget.add_model_reply(llm_response.model_version or "", reply_usage(llm_response))
         if (
             callback_context.invocation_id in self._last_reply_of
             and llm_response.get_function_calls()

@@ -9,9 +9,9 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
-from orchestrator.deep_agent.context.size import CHARACTERS_PER_TOKEN, tokens_in
-from orchestrator.deep_agent.guards.budget import tokens_of
 from orchestrator.deep_agent.models.errors import asked_for_seconds, is_rate_limited
+from orchestrator.deep_agent.models.size import CHARACTERS_PER_TOKEN, tokens_in
+from orchestrator.deep_agent.models.usage import reply_usage
 
 ANSWER_TOKENS = 8_192
 """What an answer is taken to need where the request does not limit it: what ADK allows Claude by
@@ -58,7 +58,7 @@ class Turn:
 
     def note(self, response: LlmResponse) -> None:
         """See what a response says of its tokens; the last one counts."""
-        self._used = tokens_of(response).tokens or self._used
+        self._used = reply_usage(response).tokens or self._used
 
     async def answered(self) -> None:
         """The reply is complete."""

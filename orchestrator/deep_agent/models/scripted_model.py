@@ -47,8 +47,8 @@ from pydantic import (
     model_validator,
 )
 
-from orchestrator.deep_agent.context.summary_content import above_summary, summed_up_replies
 from orchestrator.deep_agent.failures import ScriptFailed
+from orchestrator.deep_agent.summary_format import above_summary, summed_up_replies
 
 CHARACTERS_PER_TOKEN = 4
 """The usual rule of thumb, for replies whose `usage` is not given."""

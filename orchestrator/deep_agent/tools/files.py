@@ -19,13 +19,9 @@ from typing import Literal, TypeVar, get_args
 
 from orchestrator.deep_agent.backends import paths
 from orchestrator.deep_agent.backends.matching import filter_pattern, is_binary, select
-from orchestrator.deep_agent.backends.protocol import Backend, Entry, Hit, Hits
+from orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES, Backend, Entry, Hit, Hits
 from orchestrator.deep_agent.failures import ToolMistake
 from orchestrator.deep_agent.tools.text import bounded, numbered, replaced
-
-MAX_FILE_BYTES = 10 * 1024**2
-"""The largest file that is read or written whole: two copies of it fit any worker's memory many
-times."""
 
 MAX_ENTRIES = 500
 """Entries of ls and glob in one answer: about 80,000 characters, S2's limit of a result."""

@@ -18,7 +18,7 @@ from uuid import uuid4
 from pydantic import JsonValue, ValidationError
 from redis.asyncio import Redis
 
-from orchestrator.jobs import versions as wire
+from orchestrator.jobs import versions
 from orchestrator.jobs.approvals import (
     KEPT_SECONDS,
     Approval,
@@ -194,7 +194,7 @@ class Ledger(Records):
         One whose specification cannot be read ends here: nobody could run it.
         """
         request = uuid4().hex  # the client asks again by itself when an answer gets lost
-        wires, fallback = (wire.WIRE_OLDEST, wire.WIRE_NEWEST), AdmissionPolicy().stored()
+        wires, fallback = (versions.WIRE_OLDEST, versions.WIRE_NEWEST), AdmissionPolicy().stored()
         jobs = []
         for job_id, number, stored in await self._run(
             "dispatch", most, _ms(TRANSIT_SECONDS), request, *wires, fallback

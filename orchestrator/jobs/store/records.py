@@ -8,14 +8,14 @@ from typing import Any
 from pydantic import ValidationError
 from redis.asyncio import Redis
 
-from orchestrator.jobs.approvals import Approval, stored_approval
+from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.failures import NotUnderstood, UnknownJob
 from orchestrator.jobs.result import JobResult, ResultSoFar, Usage
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobRecord
 from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.redis_errors import redis_failures
-from orchestrator.jobs.store.stored import read, record_of
+from orchestrator.jobs.store.stored import read, record_of, stored_approval
 from orchestrator.jobs.worker_info import WorkerInfo, worker_of
 
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.failures import InvalidJob, NotUnderstood
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobRecord
@@ -114,3 +115,12 @@ def read(model: type[Model], text: str | bytes, what: str) -> Model:
 
 def _seconds(milliseconds: str | None) -> float | None:
     return None if milliseconds is None else float(milliseconds) / 1000
+
+
+def stored_approval(request: str, requested_at: str) -> Approval:
+    """An approval from what the ledger holds.
+
+    The request as JSON, and when it came, in milliseconds.
+    """
+    approval = read(Approval, request, "An approval that waits")
+    return approval.model_copy(update={"requested_at": float(requested_at) / 1000})

@@ -13,7 +13,7 @@ from google.adk.events import Event
 
 from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import load_agent_definitions
-from orchestrator.deep_agent.context.compaction import summary_calls
+from orchestrator.deep_agent.models.usage import summary_calls
 from orchestrator.jobs.store.journal import EventType, JournalEvent
 from orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_spec

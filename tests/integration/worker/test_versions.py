@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 
 from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import load_agent_definitions
-from orchestrator.jobs import versions as wire
+from orchestrator.jobs import versions
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.store.connection import connect
 from orchestrator.jobs.store.journal import EventType
@@ -94,7 +94,7 @@ async def test_jobs_run_where_they_are_understood_and_wait_for_that_unharmed(
         (ran_on,) = await workers_of(client, job_id)
         assert not ran_on.endswith(name_of(older))
 
-    monkeypatch.setattr(wire, "ADDED", {2: frozenset({"labels"})})
+    monkeypatch.setattr(versions, "ADDED", {2: frozenset({"labels"})})
     new = await client.submit(make_spec(labels={"only": "newer ones know"}))
     record = await until_waiting_for(client, new, "a newer worker: it needs wire version 2")
     await asyncio.sleep(WATCHED_SECONDS)

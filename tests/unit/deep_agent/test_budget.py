@@ -18,8 +18,9 @@ from google.genai import types
 
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from orchestrator.deep_agent.guards import budget as budget_module
-from orchestrator.deep_agent.guards.budget import Budget, BudgetLimits, ModelUsage, usage_of
+from orchestrator.deep_agent.guards.budget import Budget, BudgetLimits, usage_of
 from orchestrator.deep_agent.guards.budget_plugin import budget_of
+from orchestrator.deep_agent.models.usage import ModelUsage
 from orchestrator.deep_agent.part import Part
 from tests.unit.deep_agent.running import Run, call, scripted
 

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from orchestrator.deep_agent.guards.budget import ModelUsage
 from orchestrator.deep_agent.models.facts import WINDOWS_NOT_IN_THE_TABLE, context_window, price
+from orchestrator.deep_agent.models.usage import ModelUsage
 
 MILLION = 1_000_000
 UNKNOWN = [

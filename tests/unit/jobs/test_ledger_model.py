@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
-from orchestrator.jobs import versions as wire
+from orchestrator.jobs import versions
 from orchestrator.jobs.approvals import Approval, ApprovalAnswer
 from orchestrator.jobs.failures import AnsweredAlready, UnknownApproval, UnknownJob
 from orchestrator.jobs.policy import AdmissionPolicy, TenantShare
@@ -67,7 +67,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.clock.start()
         told = self.redis_tells()
         server_mixin.ServerCommandsMixin.info = told  # fakeredis has no INFO
-        self.added = mock.patch.multiple(wire, ADDED={2: {"labels"}}, WIRE_NEWEST=2)
+        self.added = mock.patch.multiple(versions, ADDED={2: {"labels"}}, WIRE_NEWEST=2)
         self.added.start()
         self.redis = FakeAsyncRedis(decode_responses=True)
         self.ledger = Ledger(self.redis, Keys())

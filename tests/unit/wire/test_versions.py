@@ -16,7 +16,7 @@ import pytest
 from fakeredis import FakeAsyncRedis
 
 from orchestrator.cli.terminal.words import event_line
-from orchestrator.jobs import versions as wire
+from orchestrator.jobs import versions
 from orchestrator.jobs.changes import ChangeBundle, NewerBundle
 from orchestrator.jobs.failures import NotUnderstood
 from orchestrator.jobs.spec import JobSpec
@@ -48,17 +48,17 @@ def recorded_forms(version: int) -> Any:
 def test_every_field_of_a_specification_is_in_the_table_of_versions() -> None:
     now, first = forms()["JobSpec"], recorded_forms(1)["JobSpec"]
     new = {name for name, form in now.items() if first.get(name) != form}
-    entered = set().union(*wire.ADDED.values())
+    entered = set().union(*versions.ADDED.values())
     assert new <= entered, (
         f"enter {sorted(new - entered)} in ADDED of orchestrator/jobs/versions.py"
     )
     assert set(first) <= set(now), "older jobs have these fields: a worker must know them"
-    assert max(wire.ADDED, default=1) <= wire.WIRE_NEWEST
+    assert max(versions.ADDED, default=1) <= versions.WIRE_NEWEST
 
 
-@pytest.mark.parametrize("model", sorted(recorded_forms(wire.WIRE_NEWEST)))
+@pytest.mark.parametrize("model", sorted(recorded_forms(versions.WIRE_NEWEST)))
 def test_what_the_newest_version_has_is_still_there_in_the_same_form(model: str) -> None:
-    now, then = json.loads(json.dumps(forms()[model])), recorded_forms(wire.WIRE_NEWEST)[model]
+    now, then = json.loads(json.dumps(forms()[model])), recorded_forms(versions.WIRE_NEWEST)[model]
     changed = {name for name, form in then.items() if now.get(name) != form}
     assert not changed, f"{model}: {sorted(changed)}: {RECORD_AGAIN}"
     if model in STRICT:
@@ -85,8 +85,10 @@ def ledger(redis: FakeAsyncRedis) -> Ledger:
 
 @pytest.fixture
 def labels_and_pids_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "ADDED", {2: frozenset({"labels"}), 3: frozenset({"limits.pids"})})
-    monkeypatch.setattr(wire, "WIRE_NEWEST", 3)
+    monkeypatch.setattr(
+        versions, "ADDED", {2: frozenset({"labels"}), 3: frozenset({"limits.pids"})}
+    )
+    monkeypatch.setattr(versions, "WIRE_NEWEST", 3)
 
 
 @pytest.mark.usefixtures("labels_and_pids_are_new")

@@ -13,7 +13,7 @@ import contextlib
 from dataclasses import dataclass
 
 from orchestrator.jobs.failures import SandboxFailure
-from workers.sandbox.docker import container_config as limits
+from workers.sandbox.docker import container_config
 from workers.sandbox.docker.attach import AttachStream
 from workers.sandbox.docker.engine import Engine, uninterrupted
 from workers.sandbox.docker.naming import Names
@@ -110,7 +110,7 @@ class EmptyNetworks:
 
     async def _hold(self) -> _Holder:
         name = self._names.container("network")
-        config = limits.holder_config(
+        config = container_config.holder_config(
             image=self._image, seccomp=self._seccomp, labels=self._names.labels("network")
         )
         try:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import IO, Any, Literal
 
 from orchestrator.jobs.failures import SandboxFailure
-from workers.sandbox.docker import container_config as limits
+from workers.sandbox.docker import container_config
 from workers.sandbox.docker.attach import AttachStream
 from workers.sandbox.docker.engine import Engine, image_missing, uninterrupted
 from workers.sandbox.docker.leftovers import Leftovers, LivingWorkers
@@ -99,7 +99,7 @@ class DockerSandbox(ResidentSandbox):
     """A sandbox in a container. Until it is closed, `changes` works also when the container has gone."""
 
     kind: Literal["docker", "local"] = "docker"
-    home = limits.HOME
+    home = container_config.HOME
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class DockerProvider:
             InvalidJob: the limit `network` names what is no host; see `egress_hosts`.
             SandboxFailure: see `workers.sandbox.errors`.
         """
-        hosts = AllowedHosts(limits.named_hosts(spec.limits))
+        hosts = AllowedHosts(container_config.named_hosts(spec.limits))
         sandbox = await self._start(spec)
         try:
             self._open[sandbox.place.container] = sandbox
@@ -280,20 +280,20 @@ class DockerProvider:
 
     def _config(self, place: _Place, steward: Steward, spec: SandboxSpec) -> dict[str, Any]:
         job = spec.job_id
-        workspace = limits.local_volume(
+        workspace = container_config.local_volume(
             self._names.workspace(job),
             WORKSPACE,
             options=steward.workspace_options(job, spec.snapshot, overlay=self._overlay),
             labels=self._names.labels("workspace", job),
         )
-        code = limits.local_volume(
+        code = container_config.local_volume(
             self._names.code(steward.code_id),
-            limits.CODE_FOLDER,
+            container_config.CODE_FOLDER,
             options=steward.code_options(),
             labels=self._names.labels("code"),
             read_only=True,
         )
-        return limits.sandbox_config(
+        return container_config.sandbox_config(
             image=spec.image,
             limits=spec.limits,
             seccomp=self._seccomp,
@@ -349,7 +349,7 @@ class DockerProvider:
                 stale, self._current = self._current, None
                 await uninterrupted(stale.close())
             if self._current is None:
-                self._seccomp = await asyncio.to_thread(limits.seccomp_profile)
+                self._seccomp = await asyncio.to_thread(container_config.seccomp_profile)
                 self._current = await Steward.start(
                     self._engine,
                     self._snapshots,

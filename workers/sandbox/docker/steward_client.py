@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self
 
-from workers.sandbox.docker import container_config as limits
+from workers.sandbox.docker import container_config
 from workers.sandbox.docker.engine import Engine, uninterrupted
 from workers.sandbox.docker.naming import Names
 from workers.sandbox.errors import SandboxStartFailed, SnapshotUnusable
@@ -66,10 +66,12 @@ class Steward:
         store_labels = names.labels("store")
         mount_point = await engine.create_volume(names.store, {}, store_labels)
         archive, identity = await asyncio.to_thread(_code)
-        config = limits.steward_config(
+        config = container_config.steward_config(
             image=image,
             seccomp=seccomp,
-            mount=limits.local_volume(names.store, STORE, options={}, labels=store_labels),
+            mount=container_config.local_volume(
+                names.store, STORE, options={}, labels=store_labels
+            ),
             command=[
                 "python3",
                 "-ISB",

@@ -63,7 +63,9 @@ def is_public(address: Address) -> bool:
 
 
 def parse_authority(text: str) -> tuple[str | Address, int | None] | None:
-    """Host and port, if it has one, of `host`, `host:port` or `[address]:port`; None when it is none of them.
+    """Host and port, if it has one, of `host`, `host:port` or `[address]:port`.
+
+    None when it is none of them.
 
     A name comes in lower case without a last dot. Numbers that some programs take for addresses, such as
     2130706433 or 0x7f.1, are no host at all.

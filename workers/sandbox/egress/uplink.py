@@ -37,15 +37,20 @@ class Overloaded(Exception):
 
 
 class Uplink:
-    """Lookups in threads of their own, a bounded number of connections; shared by a worker's jobs."""
+    """Lookups in threads of their own, a bounded number of connections.
+
+    Shared by a worker's jobs.
+    """
 
     def __init__(
         self, resolve: Resolve | None = None, *, max_connections: int | None = None
     ) -> None:
-        """Args:
-        resolve: looks a name up; None asks the system's resolver.
-        max_connections: None takes half of the files that this process may open, at most 2,048.
-        """  # noqa: D205 - the class says what it is
+        """See the class.
+
+        Args:
+            resolve: looks a name up; None asks the system's resolver.
+            max_connections: None takes half of the files that this process may open, at most 2,048.
+        """
         self._threads = ThreadPoolExecutor(_LOOKUP_THREADS, thread_name_prefix="lookup")
         self.resolve = resolve or self._ask_the_system
         self._free = _connections() if max_connections is None else max_connections
@@ -134,7 +139,10 @@ class Lookups:
 
 
 def break_off(writer: asyncio.StreamWriter) -> None:
-    """Reset a connection that is not closed: its other end is not to take what it got for the whole."""
+    """Reset a connection that is not closed.
+
+    Its other end is not to take what it got for the whole.
+    """
     link = writer.get_extra_info("socket")
     with suppress(OSError):  # it is closed already
         link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from workers.sandbox.inside.resident import Loop
+    from workers.sandbox.inside.loop import Loop
 
 MAX_OUTPUT_BYTES = 6 << 20
 """The most that is kept of a command's output; both outputs together fit into a payload."""

@@ -11,14 +11,14 @@ import stat
 import time
 from contextlib import suppress
 
-from workers.sandbox.inside import frames as wire
+from workers.sandbox.inside import frames
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, BinaryIO
 
-    from workers.sandbox.inside.resident import Operation, Reply
+    from workers.sandbox.inside.operation import Operation, Reply
 
 MAX_ANSWER_BYTES = 8 << 20
 """Where a walk or a grep stops, whatever its budget."""
@@ -79,7 +79,7 @@ def _read(arguments: dict[str, Any], _payload: bytes) -> Reply:
         if not stat.S_ISREG(kind):
             raise OSError(errno.EISDIR if stat.S_ISDIR(kind) else errno.EINVAL, "not a file", path)
         wanted, offset, parts = (
-            min(arguments["max_bytes"], wire.CHUNK_BYTES),
+            min(arguments["max_bytes"], frames.CHUNK_BYTES),
             arguments["offset"],
             [],
         )
@@ -292,11 +292,11 @@ def _blocks(file: BinaryIO) -> Iterator[bytes]:
     """A file in blocks that end with a line, or where a line is longer than a block, anywhere."""
     rest = b""
     while True:
-        data = file.read(wire.CHUNK_BYTES)
+        data = file.read(frames.CHUNK_BYTES)
         if not data:
             break
         block = rest + data
-        cut = block.rfind(b"\n") + 1 or (len(block) if len(block) >= wire.CHUNK_BYTES else 0)
+        cut = block.rfind(b"\n") + 1 or (len(block) if len(block) >= frames.CHUNK_BYTES else 0)
         rest = block[cut:]
         if cut:
             yield block[:cut]
@@ -307,7 +307,7 @@ def _blocks(file: BinaryIO) -> Iterator[bytes]:
 def _grep(arguments: dict[str, Any], _payload: bytes) -> Reply:
     search = _Grep(arguments)
     if not search.complete:
-        return {"complete": True}, wire.encode([])
+        return {"complete": True}, frames.encode([])
     for path in search.paths(arguments["path"], arguments.get("only")):
         if time.monotonic() > search.deadline:
             search.complete = False
@@ -317,7 +317,7 @@ def _grep(arguments: dict[str, Any], _payload: bytes) -> Reply:
             search.file(path)
         except OSError:
             continue  # unreadable, or deleted meanwhile
-    return {"complete": search.complete}, wire.encode(search.hits)
+    return {"complete": search.complete}, frames.encode(search.hits)
 
 
 OPERATIONS: dict[str, Operation] = {

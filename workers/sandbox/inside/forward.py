@@ -28,13 +28,13 @@ import socket
 import struct
 from functools import partial
 
-from workers.sandbox.inside import frames as wire
+from workers.sandbox.inside import frames
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
 if TYPE_CHECKING:
     from typing import Any
 
-    from workers.sandbox.inside.resident import Loop
+    from workers.sandbox.inside.loop import Loop
 
 PORT = 3128
 MAX_TUNNELS = 128
@@ -117,7 +117,7 @@ class Forward:
         if event == "data":
             connection.waiting += payload
             if len(connection.waiting) > WINDOW_BYTES:
-                raise wire.FrameError("more than was asked for")
+                raise frames.FrameError("more than was asked for")
         elif event == "taken":
             connection.credit += taken
         elif event == "end":
@@ -125,7 +125,7 @@ class Forward:
         elif event in ("close", "reset"):
             connection.is_closing, connection.is_broken = True, event == "reset"
         else:
-            raise wire.FrameError("an unknown event")
+            raise frames.FrameError("an unknown event")
         self._deliver(connection)
 
     def _watch_listener(self) -> None:

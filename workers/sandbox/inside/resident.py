@@ -1,8 +1,7 @@
 """The process inside a sandbox that carries out the worker's requests; PID 1 of its container.
 
-It speaks the frames of `wire` on standard input and output, and needs only Python 3.8 and the
-modules of Debian's python3-minimal, so that it runs in any image; `resident_code` says which files
-it consists of.
+It speaks the frames of `frames` on standard input and output. This folder needs only Python 3.8 and
+the modules of Debian's python3-minimal, so that it runs in any image.
 
 The end of standard input means that the worker is gone: every process is killed and the resident
 ends. With `FANOUT_RESIDENT_TTL` (seconds) set, so does a silence of that length; any frame breaks
@@ -23,74 +22,25 @@ import time
 from collections import deque
 from contextlib import suppress
 
-from workers.sandbox.inside import files as resident_files
-from workers.sandbox.inside import frames as wire
+from workers.sandbox.inside import files, frames
 from workers.sandbox.inside.commands import Commands
+from workers.sandbox.inside.loop import Loop
+from workers.sandbox.inside.operation import Context, Refused
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any, NoReturn
 
     from workers.sandbox.inside.forward import Forward
+    from workers.sandbox.inside.operation import Operation, Reply, SlowOperation
 
-    Reply = tuple[dict[str, Any], bytes]
-    """What the client gets: a result and a payload."""
-    Operation = Callable[[dict[str, Any], bytes], Reply]
-    SlowOperation = Callable[["Context", dict[str, Any], bytes], Reply]
-    Handler = Callable[[int], object]
 
-BEHIND_BYTES = 128 << 10
-"""When this much waits for the peer, no tunnel is read: what commands send does not wait behind
-it."""
-STALLED_BYTES = 4 << 20
-"""When this much waits for the peer, no command output is read until it has gone."""
-MAX_WAITING_BYTES = 32 << 20
-"""When this much waits for the peer, no request is read either."""
 TTL_VARIABLE = "FANOUT_RESIDENT_TTL"
 _LONGEST_SLEEP_SECONDS = 60.0
 """poll() takes no longer timeouts everywhere, and an idle wake-up a minute costs nothing."""
 _THREAD_STACK_BYTES = 1 << 19
 """Of each thread: it copies and compares files, and a sandbox has little memory."""
 _PR_SET_DUMPABLE = 4
-
-
-class Refused(Exception):
-    """An operation's own failure, which crosses to the client as its kind and its message."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-
-class Context:
-    """What a slow operation gets beside its arguments: the way back to its client."""
-
-    def __init__(self, post: Callable[[dict[str, Any], bytes], None], number: int) -> None:
-        self._post, self._number = post, number
-        self._credits = threading.Semaphore(wire.CHUNKS_IN_FLIGHT)
-        self.cancelled = False
-        """The client no longer wants the answer."""
-
-    def send_chunk(self, data: bytes) -> None:
-        """Send a part of the answer, at most `wire.CHUNK_BYTES`; waits while the client is behind.
-
-        Raises:
-            InterruptedError: the client no longer wants it.
-        """
-        self._credits.acquire()
-        if self.cancelled:
-            raise InterruptedError(errno.EINTR, "cancelled")
-        self._post({"id": self._number, "more": True}, data)
-
-    def credit(self) -> None:
-        """The client took one part."""
-        self._credits.release()
-
-    def cancel(self) -> None:
-        """Stop a waiting `send_chunk`, and every later one."""
-        self.cancelled = True
-        self._credits.release()
 
 
 def _without_context(operation: Operation) -> SlowOperation:
@@ -100,98 +50,14 @@ def _without_context(operation: Operation) -> SlowOperation:
 
 OPERATIONS: dict[str, Operation] = {
     "ping": lambda _arguments, _payload: ({"pid": os.getpid()}, b""),
-    **resident_files.OPERATIONS,
+    **files.OPERATIONS,
 }
 """Quick operations, by name."""
 
 SLOW_OPERATIONS: dict[str, SlowOperation] = {
-    name: _without_context(operation) for name, operation in resident_files.SLOW_OPERATIONS.items()
+    name: _without_context(operation) for name, operation in files.SLOW_OPERATIONS.items()
 }
 """Operations that run in a thread each, by name."""
-
-
-class Loop:
-    """Descriptors and frames: what arrives, what is to be sent, who listens."""
-
-    def __init__(self, incoming: int, outgoing: int) -> None:
-        self._incoming, self._outgoing = incoming, outgoing
-        self._poll = select.poll()
-        self._handlers: dict[int, Handler] = {}
-        self._masks: dict[int, int] = {}
-        self._waiting: deque[memoryview] = deque()
-        self._waiting_bytes = 0
-        os.set_blocking(incoming, False)
-        os.set_blocking(outgoing, False)
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether the peer is so far behind that tunnels are not read."""
-        return self._waiting_bytes > BEHIND_BYTES
-
-    @property
-    def is_stalled(self) -> bool:
-        """Whether the peer is so far behind that output is not read."""
-        return self._waiting_bytes > STALLED_BYTES
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether the peer is so far behind that requests are not read."""
-        return self._waiting_bytes > MAX_WAITING_BYTES
-
-    def watch(self, descriptor: int, handler: Handler | None, events: int = select.POLLIN) -> None:
-        """Call a handler (None: the one that it has) when one of the events comes."""
-        if handler is not None:
-            self._handlers[descriptor] = handler
-        if self._masks.get(descriptor) != events:
-            self._masks[descriptor] = events
-            self._poll.register(descriptor, events)
-
-    def forget(self, descriptor: int) -> None:
-        """Listen no more."""
-        if self._masks.pop(descriptor, None) is not None:
-            del self._handlers[descriptor]
-            self._poll.unregister(descriptor)
-
-    def wait(self, seconds: float) -> None:
-        """Call the handlers of what comes within that time."""
-        for descriptor, events in self._poll.poll(seconds * 1000 + 1):
-            handler = self._handlers.get(descriptor)
-            if handler is not None:
-                handler(events)
-
-    def receive(self) -> bytes | None:
-        """What has arrived; empty when the peer is gone, None when it was nothing."""
-        try:
-            return os.read(self._incoming, 1 << 18)
-        except BlockingIOError:
-            return None
-        except OSError:
-            return b""
-
-    def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
-        """Send a frame as soon as the peer takes it; never waits."""
-        frame = memoryview(wire.pack_frame(header, payload))
-        self._waiting.append(frame)
-        self._waiting_bytes += len(frame)
-        self._flush()
-
-    def _flush(self, _events: int = 0) -> None:
-        while self._waiting:
-            frame = self._waiting[0]
-            try:
-                sent = os.write(self._outgoing, frame)
-            except BlockingIOError:
-                self.watch(self._outgoing, self._flush, select.POLLOUT)
-                return
-            except OSError:  # the peer is gone, and the end of our input will say so, too
-                self._waiting.clear()
-                self._waiting_bytes = 0
-                break
-            self._waiting_bytes -= sent
-            self._waiting.popleft()
-            if sent < len(frame):
-                self._waiting.appendleft(frame[sent:])
-        self.forget(self._outgoing)
 
 
 class Resident:
@@ -203,7 +69,7 @@ class Resident:
         self._loop = Loop(incoming, outgoing)
         self._commands = Commands(self._loop, reap_orphans=reap_orphans)
         self._incoming = incoming
-        self._frames = wire.FrameReader()
+        self._frames = frames.FrameReader()
         self._ttl_seconds, self._heard = ttl_seconds, time.monotonic()
         self._slow: dict[int, Context] = {}
         self._posted: deque[tuple[dict[str, Any], bytes]] = deque()
@@ -245,7 +111,7 @@ class Resident:
         try:
             for header, payload in self._frames.feed(data):
                 self._request(header, payload)
-        except (wire.FrameError, KeyError, TypeError):
+        except (frames.FrameError, KeyError, TypeError):
             self._end()  # what follows a malformed frame cannot be understood either
 
     def _request(self, header: dict[str, Any], payload: bytes) -> None:
@@ -296,7 +162,7 @@ class Resident:
 
     def _on_tunnel(self, header: dict[str, Any], payload: bytes) -> None:
         if self._forward is None:
-            raise wire.FrameError("no tunnel is open")
+            raise frames.FrameError("no tunnel is open")
         self._forward.frame(header["target"], header["event"], payload, header.get("bytes", 0))
 
     def _start_slow(
@@ -333,7 +199,7 @@ class Resident:
     def _end(self) -> NoReturn:
         """The worker is gone: so is everything here."""
         self._commands.end()
-        resident_files.forget_uploads()
+        files.forget_uploads()
         os._exit(0)
 
 

@@ -31,14 +31,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from workers.sandbox.inside import change_scan, resident
-from workers.sandbox.inside import frames as wire
+from workers.sandbox.inside import change_scan, frames, resident
 from workers.sandbox.inside.files import take_upload
+from workers.sandbox.inside.operation import Refused
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer as ReadableBuffer
 
-    from workers.sandbox.inside.resident import Context, Reply, SlowOperation
+    from workers.sandbox.inside.operation import Context, Reply, SlowOperation
 
 AGENT_ID = 10001
 """The user and group that sandboxes run as; a snapshot's files belong to it."""
@@ -340,7 +340,7 @@ def _operations(store: Store) -> dict[str, SlowOperation]:
         try:
             store.unpack(arguments["snapshot"], Path(take_upload(arguments) or os.devnull))
         except UnusableArchive as error:
-            raise resident.Refused("UnusableArchive", str(error)) from error
+            raise Refused("UnusableArchive", str(error)) from error
         return {}, b""
 
     def bundle(context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
@@ -378,15 +378,15 @@ class _Chunks(io.RawIOBase):
 
     def write(self, data: ReadableBuffer) -> int:
         view = memoryview(data)
-        for at in range(0, len(view), wire.CHUNK_BYTES):
-            self._context.send_chunk(bytes(view[at : at + wire.CHUNK_BYTES]))
+        for at in range(0, len(view), frames.CHUNK_BYTES):
+            self._context.send_chunk(bytes(view[at : at + frames.CHUNK_BYTES]))
         return len(view)
 
 
 def _send_bundle(store: Store, job: str, context: Context) -> None:
     before, after, is_overlay = store.before_and_after(job)
     scan = change_scan.scan_upper if is_overlay else change_scan.scan_trees
-    with io.BufferedWriter(_Chunks(context), wire.CHUNK_BYTES) as out:
+    with io.BufferedWriter(_Chunks(context), frames.CHUNK_BYTES) as out:
         change_scan.write_bundle(out, before, after, scan(before, after))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from orchestrator.jobs.failures import SandboxFailure
 from workers.sandbox.errors import SnapshotUnusable
 from workers.sandbox.inside import files as resident_files
-from workers.sandbox.inside import frames as wire
+from workers.sandbox.inside import frames
 from workers.sandbox.protocol import WORKSPACE
 
 PRIVATE_TMP = "/tmp"  # noqa: S108 - the job's name for a folder of its own
@@ -158,7 +158,7 @@ class LocalOperations:
 
 
 def _renamed_records(data: bytes, real: str, path: str) -> bytes:
-    """The records of `resident_files.entry_record` with the job's names."""
+    """The records of `files.entry_record` with the job's names."""
     records = []
     for record in data.split(b"\0") if data else ():
         *fields, place = record.split(b" ", 4)
@@ -167,7 +167,7 @@ def _renamed_records(data: bytes, real: str, path: str) -> bytes:
 
 
 def _renamed_hits(data: bytes, name: Callable[[str], str]) -> bytes:
-    return wire.encode([[name(path), number, line] for path, number, line in wire.decode(data)])
+    return frames.encode([[name(path), number, line] for path, number, line in frames.decode(data)])
 
 
 def copy_tree(source: Path, target: Path) -> None:

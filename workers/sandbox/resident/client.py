@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from orchestrator.jobs.failures import SandboxFailure
 from workers.sandbox.errors import SandboxDied
-from workers.sandbox.inside import frames as wire
+from workers.sandbox.inside import frames
 from workers.sandbox.resident.sandbox import ResidentSandbox
 
 __all__ = ["ByteStream", "OperationFailed", "ResidentClient", "ResidentSandbox"]
@@ -44,7 +44,7 @@ class ByteStream(Protocol):
 
 
 class Tunnelling(Protocol):
-    """Whoever takes the frames of tunnels: see `resident_forward`."""
+    """Whoever takes the frames of tunnels: see `workers.sandbox.inside.forward`."""
 
     def receive(self, header: dict[str, Any], payload: bytes) -> None:
         """A frame has come. Must not wait.
@@ -186,7 +186,7 @@ class ResidentClient:
         Args:
             op: the operation's name.
             arguments: what it takes.
-            payload: at most `wire.MAX_PAYLOAD_BYTES`; more goes through `upload`.
+            payload: at most `frames.MAX_PAYLOAD_BYTES`; more goes through `upload`.
             on_chunk: receives the parts that come before the reply, in order; the resident waits
                 for it.
             timeout_seconds: how long without a frame for it the sandbox counts as alive; None:
@@ -269,15 +269,15 @@ class ResidentClient:
                     pass
 
     async def _receive(self) -> None:
-        frames = wire.FrameReader()
+        reader = frames.FrameReader()
         try:
             while data := await self._stream.read():
-                for header, payload in frames.feed(data):
+                for header, payload in reader.feed(data):
                     self._dispatch(header, payload)
             self.mark_dead("the sandbox is gone: its stream ended")
         except (OSError, EOFError) as error:
             self.mark_dead(f"the sandbox is gone: its stream broke ({type(error).__name__})")
-        except wire.FrameError:
+        except frames.FrameError:
             self.mark_dead("the sandbox sent something that is no answer")
 
     def _dispatch(self, header: dict[str, Any], payload: bytes) -> None:
@@ -288,12 +288,12 @@ class ResidentClient:
             return
         number = header.get("id")
         if not isinstance(number, int):
-            raise wire.FrameError("a frame without an id")
+            raise frames.FrameError("a frame without an id")
         answers = self._pending.get(number)
         if answers is None:
             return  # its caller no longer waits
         if answers.qsize() > MAX_QUEUED_FRAMES:
-            raise wire.FrameError("more parts than were asked for")
+            raise frames.FrameError("more parts than were asked for")
         answers.put_nowait((header, payload))
 
     def _on_tunnel(self, header: dict[str, Any], payload: bytes) -> bool:
@@ -326,7 +326,7 @@ class ResidentClient:
 
 def _pack(header: dict[str, Any], payload: bytes = b"") -> bytes:
     try:
-        return wire.pack_frame(header, payload)
+        return frames.pack_frame(header, payload)
     except UnicodeEncodeError as error:  # no file of the sandbox can have that name
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from error
 
@@ -346,9 +346,9 @@ def _result(header: dict[str, Any]) -> dict[str, Any]:
 async def _chunks(source: bytes | AsyncIterable[bytes]) -> AsyncIterable[bytes]:
     """The parts of a content, none above the size of a chunk."""
     if isinstance(source, bytes):
-        for at in range(0, len(source), wire.CHUNK_BYTES):
-            yield source[at : at + wire.CHUNK_BYTES]
+        for at in range(0, len(source), frames.CHUNK_BYTES):
+            yield source[at : at + frames.CHUNK_BYTES]
     else:
         async for part in source:
-            for at in range(0, len(part), wire.CHUNK_BYTES):
-                yield part[at : at + wire.CHUNK_BYTES]
+            for at in range(0, len(part), frames.CHUNK_BYTES):
+                yield part[at : at + frames.CHUNK_BYTES]

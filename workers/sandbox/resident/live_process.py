@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from workers.sandbox.inside import frames as wire
+from workers.sandbox.inside import frames
 from workers.sandbox.inside.forward import CHUNK_BYTES
 from workers.sandbox.protocol import CommandResult, OutputSink, ProcessEnded
 from workers.sandbox.resident.client import ResidentClient
@@ -129,7 +129,7 @@ class _ProcessTunnel(Tunnel):
         """
         event, taken = header.get("event"), header.get("bytes", 0)
         if type(event) is not str or type(taken) is not int:
-            raise wire.FrameError("a tunnel's frame is malformed")
+            raise frames.FrameError("a tunnel's frame is malformed")
         if event == "reset":
             self.break_off()
         else:

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 from workers.sandbox.inside import commands as resident_commands
-from workers.sandbox.inside import frames as wire
+from workers.sandbox.inside import frames
 from workers.sandbox.protocol import (
     Command,
     CommandResult,
@@ -29,7 +29,7 @@ _KINDS: dict[bytes, EntryKind] = {b"f": "file", b"d": "directory", b"l": "symlin
 
 
 class Requests(Protocol):
-    """Whoever carries out the operations of `resident_files` and `resident_commands`."""
+    """Whoever carries out the operations of `inside.files` and `inside.commands`."""
 
     async def request(
         self,
@@ -59,7 +59,7 @@ class ResidentSandbox:
         self._client = client
 
     async def run(self, command: Command, on_output: OutputSink | None = None) -> CommandResult:
-        """See `Sandbox.run`. At most `resident_commands.MAX_OUTPUT_BYTES` are kept."""
+        """See `Sandbox.run`. At most `inside.commands.MAX_OUTPUT_BYTES` are kept."""
         return await self._run(command, on_output)
 
     async def _run_live(
@@ -85,7 +85,7 @@ class ResidentSandbox:
             **more,
         }
         stdin = command.stdin
-        if len(stdin) > wire.CHUNK_BYTES:
+        if len(stdin) > frames.CHUNK_BYTES:
             arguments["upload"], stdin = await self._client.upload(stdin, "/tmp"), b""  # noqa: S108 - the sandbox's own
         result, data = await self._client.request(
             "run",
@@ -110,13 +110,13 @@ class ResidentSandbox:
         parts: list[bytes] = []
         wanted = max_bytes
         while True:
-            size = wire.CHUNK_BYTES if wanted is None else min(wanted, wire.CHUNK_BYTES)
+            size = frames.CHUNK_BYTES if wanted is None else min(wanted, frames.CHUNK_BYTES)
             arguments = {"path": path, "offset": offset, "max_bytes": size}
             _, data = await self._client.request("read", arguments)
             parts.append(data)
             offset += len(data)
             wanted = None if wanted is None else wanted - len(data)
-            if len(data) < wire.CHUNK_BYTES or wanted == 0:
+            if len(data) < frames.CHUNK_BYTES or wanted == 0:
                 return b"".join(parts)
 
     async def write(
@@ -124,7 +124,7 @@ class ResidentSandbox:
     ) -> None:
         """See `Sandbox.write`."""
         arguments: dict[str, Any] = {"path": path, "create_only": create_only, "mode": mode}
-        if len(data) > wire.CHUNK_BYTES:
+        if len(data) > frames.CHUNK_BYTES:
             arguments["upload"], data = (
                 await self._client.upload(data, str(PurePosixPath(path).parent)),
                 b"",
@@ -176,13 +176,13 @@ class ResidentSandbox:
         result, data = await self._client.request("grep", arguments)
         hits = (
             GrepHit(path=path, line_number=number, line=line)
-            for path, number, line in wire.decode(data)
+            for path, number, line in frames.decode(data)
         )
         return Grepped(hits=tuple(hits), complete=bool(result["complete"]))
 
 
 def _entries(data: bytes) -> tuple[FileEntry, ...]:
-    """What `resident_files.entry_record` made."""
+    """What `files.entry_record` made."""
     entries = []
     for record in data.split(b"\0") if data else ():
         kind, size, modified, mode, path = record.split(b" ", 4)

@@ -2,8 +2,8 @@
 
 Connections that a job's processes made to a loopback port.
 
-The frames are described in `resident_forward`. What comes through them is a job's doing and is
-bounded here, whatever the resident was supposed to keep to.
+The frames are described in `workers.sandbox.inside.forward`. What comes through them is a job's
+doing and is bounded here, whatever the resident was supposed to keep to.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from workers.sandbox.errors import SandboxDied
-from workers.sandbox.inside import frames as wire
+from workers.sandbox.inside import frames
 from workers.sandbox.inside.forward import CHUNK_BYTES, MAX_TUNNELS, TAKEN_BYTES, WINDOW_BYTES
 from workers.sandbox.resident.client import ResidentClient
 
@@ -97,7 +97,7 @@ class Tunnel:
         if event == "data" and payload and not self._has_ended:
             self._unread += len(payload)
             if self._unread + self._unreported > WINDOW_BYTES:
-                raise wire.FrameError("a tunnel sent more than it was asked for")
+                raise frames.FrameError("a tunnel sent more than it was asked for")
             self._incoming.feed_data(payload)
         elif event == "end" and not self._has_ended:
             self._has_ended = True
@@ -106,7 +106,7 @@ class Tunnel:
             self._credit += taken
             self._has_credit.set()
         else:
-            raise wire.FrameError("a tunnel's event is out of order")
+            raise frames.FrameError("a tunnel's event is out of order")
 
     def break_off(self) -> None:
         """Nothing more comes from the process; what has come can still be read."""
@@ -152,7 +152,7 @@ class Tunnels:
         """See `Tunnelling`."""
         number, event, taken = header["tunnel"], header.get("event"), header.get("bytes", 0)
         if type(number) is not int or type(event) is not str or type(taken) is not int:
-            raise wire.FrameError("a tunnel's frame is malformed")
+            raise frames.FrameError("a tunnel's frame is malformed")
         if event == "open":
             self._begin(number)
         elif number in self._open:
@@ -164,7 +164,7 @@ class Tunnels:
 
     def _begin(self, number: int) -> None:
         if number <= self._last_number or len(self._open) >= _MOST_OPEN:
-            raise wire.FrameError("a tunnel that may not be opened")
+            raise frames.FrameError("a tunnel that may not be opened")
         self._last_number = number
         if self._is_over:
             return

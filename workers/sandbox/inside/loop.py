@@ -1,0 +1,107 @@
+"""The resident's event loop. Runs inside the sandbox: see `resident`."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections import deque
+
+from workers.sandbox.inside import frames
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Handler = Callable[[int], object]
+
+BEHIND_BYTES = 128 << 10
+"""When this much waits for the peer, no tunnel is read: what commands send does not wait behind it."""
+STALLED_BYTES = 4 << 20
+"""When this much waits for the peer, no command output is read until it has gone."""
+MAX_WAITING_BYTES = 32 << 20
+"""When this much waits for the peer, no request is read either."""
+
+
+class Loop:
+    """Descriptors and frames: what arrives, what is to be sent, who listens."""
+
+    def __init__(self, incoming: int, outgoing: int) -> None:
+        self._incoming, self._outgoing = incoming, outgoing
+        self._poll = select.poll()
+        self._handlers: dict[int, Handler] = {}
+        self._masks: dict[int, int] = {}
+        self._waiting: deque[memoryview] = deque()
+        self._waiting_bytes = 0
+        os.set_blocking(incoming, False)
+        os.set_blocking(outgoing, False)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the peer is so far behind that tunnels are not read."""
+        return self._waiting_bytes > BEHIND_BYTES
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the peer is so far behind that output is not read."""
+        return self._waiting_bytes > STALLED_BYTES
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the peer is so far behind that requests are not read."""
+        return self._waiting_bytes > MAX_WAITING_BYTES
+
+    def watch(self, descriptor: int, handler: Handler | None, events: int = select.POLLIN) -> None:
+        """Call a handler (None: the one that it has) when one of the events comes."""
+        if handler is not None:
+            self._handlers[descriptor] = handler
+        if self._masks.get(descriptor) != events:
+            self._masks[descriptor] = events
+            self._poll.register(descriptor, events)
+
+    def forget(self, descriptor: int) -> None:
+        """Listen no more."""
+        if self._masks.pop(descriptor, None) is not None:
+            del self._handlers[descriptor]
+            self._poll.unregister(descriptor)
+
+    def wait(self, seconds: float) -> None:
+        """Call the handlers of what comes within that time."""
+        for descriptor, events in self._poll.poll(seconds * 1000 + 1):
+            handler = self._handlers.get(descriptor)
+            if handler is not None:
+                handler(events)
+
+    def receive(self) -> bytes | None:
+        """What has arrived; empty when the peer is gone, None when it was nothing."""
+        try:
+            return os.read(self._incoming, 1 << 18)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
+
+    def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
+        """Send a frame as soon as the peer takes it; never waits."""
+        frame = memoryview(frames.pack_frame(header, payload))
+        self._waiting.append(frame)
+        self._waiting_bytes += len(frame)
+        self._flush()
+
+    def _flush(self, _events: int = 0) -> None:
+        while self._waiting:
+            frame = self._waiting[0]
+            try:
+                sent = os.write(self._outgoing, frame)
+            except BlockingIOError:
+                self.watch(self._outgoing, self._flush, select.POLLOUT)
+                return
+            except OSError:  # the peer is gone, and the end of our input will say so, too
+                self._waiting.clear()
+                self._waiting_bytes = 0
+                break
+            self._waiting_bytes -= sent
+            self._waiting.popleft()
+            if sent < len(frame):
+                self._waiting.appendleft(frame[sent:])
+        self.forget(self._outgoing)

@@ -1,0 +1,58 @@
+"""What an operation is. Runs inside the sandbox: see `resident`."""
+
+from __future__ import annotations
+
+import errno
+import threading
+
+from workers.sandbox.inside import frames
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Reply = tuple[dict[str, Any], bytes]
+    """What the client gets: a result and a payload."""
+    Operation = Callable[[dict[str, Any], bytes], Reply]
+    SlowOperation = Callable[["Context", dict[str, Any], bytes], Reply]
+
+
+class Refused(Exception):
+    """An operation's own failure, which crosses to the client as its kind and its message."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Context:
+    """What a slow operation gets beside its arguments: the way back to its client."""
+
+    def __init__(self, post: Callable[[dict[str, Any], bytes], None], number: int) -> None:
+        self._post, self._number = post, number
+        self._credits = threading.Semaphore(frames.CHUNKS_IN_FLIGHT)
+        self.cancelled = False
+        """The client no longer wants the answer."""
+
+    def send_chunk(self, data: bytes) -> None:
+        """Send a part of the answer, at most `frames.CHUNK_BYTES`.
+
+        Waits while the client is behind.
+
+        Raises:
+            InterruptedError: the client no longer wants it.
+        """
+        self._credits.acquire()
+        if self.cancelled:
+            raise InterruptedError(errno.EINTR, "cancelled")
+        self._post({"id": self._number, "more": True}, data)
+
+    def credit(self) -> None:
+        """The client took one part."""
+        self._credits.release()
+
+    def cancel(self) -> None:
+        """Stop a waiting `send_chunk`, and every later one."""
+        self.cancelled = True
+        self._credits.release()
