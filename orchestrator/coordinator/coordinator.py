@@ -20,19 +20,19 @@ from google.adk.runners import InMemoryRunner
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
+from orchestrator.approvals import ApprovalAnswer
 from orchestrator.client import JobClient
 from orchestrator.configuration import definition_files
 from orchestrator.configuration.agent_definitions import COORDINATOR, AgentDefinition
 from orchestrator.coordinator.conflicts import Conflicts, OpenConflict
 from orchestrator.coordinator.delivery import Delivery
 from orchestrator.coordinator.task_tools import TaskTools
-from orchestrator.deep_agent.approval.gate import (
-    Answer,
+from orchestrator.deep_agent.approval.requests import (
     PendingApproval,
     answers_message,
+    confirmation_calls,
     pending_approvals,
 )
-from orchestrator.deep_agent.approval.requests import confirmation_calls
 from orchestrator.deep_agent.backends.composite import composite
 from orchestrator.deep_agent.backends.directory import DirectoryBackend
 from orchestrator.deep_agent.backends.protocol import Backend
@@ -104,15 +104,15 @@ class RunOutcome:
     """Changes of jobs that are not in the workspace."""
 
 
-Decide = Callable[[PendingApproval], Awaitable[Answer]]
+Decide = Callable[[PendingApproval], Awaitable[ApprovalAnswer]]
 """Asks a person about a call."""
 
 NOBODY_TO_ASK = "Nobody can be asked: this run has no terminal, and was started without --yes."
 
 
-async def reject_unasked(pending: PendingApproval) -> Answer:
+async def reject_unasked(_pending: PendingApproval) -> ApprovalAnswer:
     """The answer where nobody can be asked."""
-    return Answer("reject", sha256=pending.sha256, message=NOBODY_TO_ASK)
+    return ApprovalAnswer(decision="reject", message=NOBODY_TO_ASK)
 
 
 def create_coordinator(

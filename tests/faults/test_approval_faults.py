@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
+from orchestrator.approvals import ApprovalAnswer
 from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.deep_agent.prompts import CALL_INTERRUPTED
-from orchestrator.jobs.approvals import ApprovalAnswer
 from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.failures import LeaseLost
 from orchestrator.jobs.state import JobState

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
+from orchestrator.approvals import ApprovalAnswer
 from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.deep_agent.prompts import CALL_INTERRUPTED, WORKSPACE_RESTORED
-from orchestrator.jobs.approvals import ApprovalAnswer
 from orchestrator.jobs.spec import Limits
 from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.connection import connect

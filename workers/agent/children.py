@@ -20,12 +20,12 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import ValidationError
 
+from orchestrator.approvals import merge_policies
 from orchestrator.configuration.agent_definitions import (
     GENERAL_PURPOSE,
     AgentDefinition,
     AgentDefinitions,
 )
-from orchestrator.deep_agent.approval.requests import merge_policies
 from orchestrator.deep_agent.delegation.later import LaterCall, calls_for_later, later
 from orchestrator.deep_agent.models.usage import ModelUsage
 from orchestrator.deep_agent.tool import MethodTool, tabular

@@ -18,7 +18,7 @@ from pydantic import JsonValue
 
 from orchestrator.configuration.agent_definitions import AgentDefinition
 from orchestrator.configuration.definition_files import placed
-from orchestrator.deep_agent.approval.gate import answers_message
+from orchestrator.deep_agent.approval.requests import answers_message
 from orchestrator.deep_agent.context.summarization import SummarizationConfig
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from orchestrator.deep_agent.delegation.later import results_event
