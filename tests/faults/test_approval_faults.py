@@ -161,7 +161,7 @@ async def bench(
     script = write_script(tmp_path, *SCRIPT)
     async with opened_bench(redis, tmp_path, script, LONG_LEASE_SECONDS) as made:
         definitions = await asyncio.to_thread(load_agent_definitions, agents_folder(tmp_path))
-        made.runner._definitions = definitions
+        made.configure(definitions)
         yield made
     await redis.aclose()
 
