@@ -26,35 +26,36 @@ from orchestrator.configuration.agent_definitions import COORDINATOR, AgentDefin
 from orchestrator.coordinator.conflicts import Conflicts, OpenConflict
 from orchestrator.coordinator.delivery import Delivery
 from orchestrator.coordinator.task_tools import TaskTools
-from orchestrator.deep_agent.approval.gate import (
-    Answer,
-    PendingApproval,
-    answers_message,
-    pending_approvals,
-)
-from orchestrator.deep_agent.approval.requests import confirmation_calls
-from orchestrator.deep_agent.backends.composite import composite
-from orchestrator.deep_agent.backends.directory import DirectoryBackend
-from orchestrator.deep_agent.backends.protocol import Backend
-from orchestrator.deep_agent.backends.read_only import ReadOnlyBackend
-from orchestrator.deep_agent.backends.state import StateBackend, state_with
-from orchestrator.deep_agent.context.summarization import SummarizationConfig
-from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
-from orchestrator.deep_agent.failures import McpServerFailed, ModelFailed
-from orchestrator.deep_agent.guards.budget import (
+from orchestrator.deep_agent import (
     Account,
     Accounts,
+    Answer,
+    Backend,
     Budget,
     BudgetLimits,
+    BudgetMaker,
+    DirectoryBackend,
+    McpServerFailed,
+    McpTools,
+    ModelFailed,
+    ModelUsage,
+    PendingApproval,
+    ReadOnlyBackend,
+    StateBackend,
+    SummarizationConfig,
+    answers_message,
+    composite,
+    confirmation_calls,
+    create_deep_agent,
+    create_deep_app,
+    pending_approvals,
+    preload_client,
+    price,
+    remote_server,
+    state_with,
+    text_mode,
     usage_of,
 )
-from orchestrator.deep_agent.guards.budget_plugin import BudgetMaker
-from orchestrator.deep_agent.mcp.server import remote_server
-from orchestrator.deep_agent.mcp.tools import McpTools
-from orchestrator.deep_agent.models.facts import price
-from orchestrator.deep_agent.models.resolve import preload_client
-from orchestrator.deep_agent.models.usage import ModelUsage
-from orchestrator.deep_agent.tools.live_output import text_mode
 from orchestrator.delegation.calls import agent_list
 from orchestrator.jobs.failures import (
     AgentFailed,

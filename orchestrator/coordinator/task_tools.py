@@ -19,10 +19,14 @@ from pydantic import JsonValue, ValidationError
 
 from orchestrator.client import JobClient
 from orchestrator.coordinator.delivery import Delivery, deliver, dispatch
-from orchestrator.deep_agent.delegation.subagents import Delegation
-from orchestrator.deep_agent.names import agent_identifier
-from orchestrator.deep_agent.progress_tool import ProgressTool
-from orchestrator.deep_agent.tool import MethodTool, polling, tabular
+from orchestrator.deep_agent import (
+    Delegation,
+    MethodTool,
+    ProgressTool,
+    agent_identifier,
+    polling,
+    tabular,
+)
 from orchestrator.delegation.answers import Answer, delivered, partial, progress, refused, shown
 from orchestrator.delegation.calls import TaskCall, check_agent, job_id_of_call
 from orchestrator.jobs.failures import JobFailure, UnknownJob

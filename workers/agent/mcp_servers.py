@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from orchestrator.configuration.mcp_servers import McpServerDefinition
-from orchestrator.deep_agent.mcp.server import McpServer, remote_server
-from orchestrator.deep_agent.mcp.tools import McpTools
+from orchestrator.deep_agent import McpServer, McpTools, remote_server
 from workers.sandbox.protocol import Command, Sandbox
 
 ERROR_OUTPUT_BYTES = 16_384

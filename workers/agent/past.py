@@ -14,18 +14,18 @@ from itertools import groupby
 from google.adk.events import Event, EventActions
 from google.adk.tools.tool_confirmation import ToolConfirmation
 
-from orchestrator.deep_agent.approval.gate import (
+from orchestrator.deep_agent import (
     AWAITING,
     Answer,
+    DanglingCall,
     PendingApproval,
-    pending_approvals,
-)
-from orchestrator.deep_agent.approval.requests import (
+    answered,
     confirmation_answers,
     confirmation_calls,
+    pending_approvals,
     request_of,
+    unanswered_calls,
 )
-from orchestrator.deep_agent.guards.dangling_calls import DanglingCall, answered, unanswered_calls
 from orchestrator.jobs.approvals import Approval, ApprovalAnswer, approval_id, shown_arguments
 from orchestrator.jobs.failures import NotUnderstood
 from orchestrator.jobs.store.journal import EventType, JournalEvent

@@ -17,11 +17,14 @@ from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.sessions import InMemorySessionService, Session
 from pydantic import JsonValue, ValidationError
 
-from orchestrator.deep_agent.approval.requests import confirmation_answers, confirmation_calls
-from orchestrator.deep_agent.context.compaction import later_than
-from orchestrator.deep_agent.guards.budget import usage_of
-from orchestrator.deep_agent.inbox import message_number
-from orchestrator.deep_agent.models.facts import price
+from orchestrator.deep_agent import (
+    confirmation_answers,
+    confirmation_calls,
+    later_than,
+    message_number,
+    price,
+    usage_of,
+)
 from orchestrator.jobs.failures import NotUnderstood
 from orchestrator.jobs.store.journal import EventType, Journal, JournalEvent
 from orchestrator.jobs.store.outage import through_outage

@@ -12,8 +12,7 @@ from __future__ import annotations
 from functools import partial
 
 from orchestrator.configuration.agent_definitions import AgentDefinitions
-from orchestrator.deep_agent.guards.budget import Account, BudgetLimits
-from orchestrator.deep_agent.models.usage import ModelUsage
+from orchestrator.deep_agent import Account, BudgetLimits, ModelUsage
 from orchestrator.jobs.failures import UnknownAgent, UnknownJob
 from orchestrator.jobs.spec import JobSpec, Limits, TreeBounds
 from orchestrator.jobs.store.ledger import Ledger

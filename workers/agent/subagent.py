@@ -18,21 +18,29 @@ from pydantic import JsonValue
 
 from orchestrator.configuration.agent_definitions import AgentDefinition
 from orchestrator.configuration.definition_files import placed
-from orchestrator.deep_agent.approval.gate import answers_message
-from orchestrator.deep_agent.context.summarization import SummarizationConfig
-from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
-from orchestrator.deep_agent.delegation.later import results_event
-from orchestrator.deep_agent.failures import McpServerFailed, ModelFailed
-from orchestrator.deep_agent.guards.budget import Account, Budget, BudgetLimits, usage_of
-from orchestrator.deep_agent.guards.loop_guard import REPEATED_CALL
-from orchestrator.deep_agent.guards.structured_output import OutputMismatch, OutputSchema
-from orchestrator.deep_agent.models.facts import price
-from orchestrator.deep_agent.models.resolve import preload_client
-from orchestrator.deep_agent.models.usage import ModelUsage
-from orchestrator.deep_agent.names import agent_identifier
-from orchestrator.deep_agent.prompts import WORKSPACE_RESTORED
-from orchestrator.deep_agent.summary import summary_of
-from orchestrator.deep_agent.tools.live_output import text_mode
+from orchestrator.deep_agent import (
+    REPEATED_CALL,
+    WORKSPACE_RESTORED,
+    Account,
+    Budget,
+    BudgetLimits,
+    McpServerFailed,
+    ModelFailed,
+    ModelUsage,
+    OutputMismatch,
+    OutputSchema,
+    SummarizationConfig,
+    agent_identifier,
+    answers_message,
+    create_deep_agent,
+    create_deep_app,
+    preload_client,
+    price,
+    results_event,
+    summary_of,
+    text_mode,
+    usage_of,
+)
 from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.failures import (
     AgentFailed,

@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.cli.terminal import output
 from orchestrator.coordinator.coordinator import Decide, reject_unasked
-from orchestrator.deep_agent.approval.gate import Answer, Decision, PendingApproval
+from orchestrator.deep_agent import Answer, Decision, PendingApproval
 
 SHOWN_CHARACTERS = 4_000
 """Of a call's arguments: a screenful or two. What is cut off is said."""
