@@ -13,6 +13,7 @@ from functools import cache
 import structlog
 from redis.asyncio import Redis
 
+from orchestrator.cancellation import cancel_and_wait
 from orchestrator.configuration.agent_definitions import (
     AgentDefinitions,
     InvalidAgentDefinition,
@@ -54,8 +55,6 @@ RESTART_SECONDS = 1.0
 """Before background work that failed starts again, so that it does not fail in a circle."""
 SUBSCRIBE_AGAIN_SECONDS = 0.2
 """After Redis went away: a cancel that comes when it is back is to be heard at once."""
-CANCEL_AGAIN_SECONDS = 0.5
-"""Before Python 3.12 `wait_for` may lose a cancel, so it is repeated."""
 
 
 def load_worker_settings() -> tuple[Settings, str]:
@@ -286,13 +285,7 @@ class WorkerProcess:
                     await asyncio.sleep(SUBSCRIBE_AGAIN_SECONDS)
 
     async def _close(self) -> None:
-        pending = set(self._background)
-        while (
-            pending
-        ):  # again and again: before Python 3.12 `wait_for` loses a cancel that meets its answer
-            for task in pending:
-                task.cancel()
-            _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_SECONDS)
+        await cancel_and_wait(*self._background)
         try:
             await self._ledger.register(self.info(), 0)
         except JobFailure as error:

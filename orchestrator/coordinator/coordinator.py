@@ -48,12 +48,14 @@ from orchestrator.deep_agent import (
     confirmation_calls,
     create_deep_agent,
     create_deep_app,
+    is_reply,
     pending_approvals,
     preload_client,
     price,
     remote_server,
     state_with,
     text_mode,
+    text_of,
     usage_of,
 )
 from orchestrator.delegation.calls import agent_list
@@ -69,6 +71,7 @@ from orchestrator.jobs.failures import (
 from orchestrator.jobs.result import JobError
 from orchestrator.jobs.spec import new_job_id
 from orchestrator.jobs.store.outage import through_outage
+from orchestrator.shortening import one_line
 
 APP_NAME = "orchestrator"
 """ADK wants an app to be named like the folder that it is found in."""
@@ -332,17 +335,13 @@ async def _drain(
 
 def _told(event: Event) -> list[CoordinatorEvent]:
     """What a person is told of an ADK event."""
-    text = "".join(part.text for part in _parts(event) if part.text and not part.thought)
+    text = text_of(event)
     if event.partial:
         job_id = (event.custom_metadata or {}).get("job_id")
         if job_id:
             return [CoordinatorEvent("progress", text.strip(), job_id)]
         return [] if event.custom_metadata or not text else [CoordinatorEvent("partial", text)]
-    told = (
-        [CoordinatorEvent("text", text)]
-        if text and event.content and event.content.role == "model"
-        else []
-    )
+    told = [CoordinatorEvent("text", text)] if text and is_reply(event) else []
     calls = [] if confirmation_calls(event) else event.get_function_calls()
     return told + [CoordinatorEvent("tool", _in_one_line(call)) for call in calls]
 
@@ -355,12 +354,7 @@ def _in_one_line(call: types.FunctionCall) -> str:
     arguments = call.args or {}
     texts = (value for value in arguments.values() if isinstance(value, str))
     first = arguments.get("description") or next(texts, "")
-    line = " ".join(f"{call.name} {first}".split())
-    return line if len(line) <= CALL_CHARACTERS else line[: CALL_CHARACTERS - 1] + "…"
-
-
-def _parts(event: Event) -> list[types.Part]:
-    return (event.content.parts or []) if event.content else []
+    return one_line(f"{call.name} {first}", CALL_CHARACTERS)
 
 
 def _as_failure(error: ModelFailed | McpServerFailed | JobFailure) -> JobFailure:

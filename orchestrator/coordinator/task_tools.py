@@ -17,6 +17,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import JsonValue, ValidationError
 
+from orchestrator.cancellation import cancel_and_wait
 from orchestrator.client import JobClient
 from orchestrator.coordinator.delivery import Delivery, deliver, dispatch
 from orchestrator.deep_agent import (
@@ -162,9 +163,7 @@ class TaskTools:
                 else:
                     results[number] = value
         finally:
-            for runner in runners:
-                runner.cancel()
-            await asyncio.gather(*runners, return_exceptions=True)
+            await cancel_and_wait(*runners)
         yield {"status": "success", "results": [results[number] for number in range(len(tasks))]}
 
     async def _one_of_many(

@@ -36,9 +36,9 @@ from .backends.state import state_with as state_with
 # Long conversations
 from .context.compaction import later_than as later_than
 from .context.summarization import SummarizationConfig as SummarizationConfig
-from .create import DEFAULT_MODEL as DEFAULT_MODEL
 
 # The factory
+from .create import DEFAULT_MODEL as DEFAULT_MODEL
 from .create import create_deep_agent as create_deep_agent
 from .create import create_deep_app as create_deep_app
 
@@ -83,6 +83,11 @@ from .inbox import message_number as message_number
 from .mcp.server import McpServer as McpServer
 from .mcp.server import remote_server as remote_server
 from .mcp.tools import McpTools as McpTools
+
+# The text of messages
+from .messages import is_reply as is_reply
+from .messages import last_reply as last_reply
+from .messages import text_of as text_of
 
 # Models, their retries, usage and prices
 from .models.admission import ModelAdmission as ModelAdmission

@@ -34,11 +34,13 @@ from orchestrator.deep_agent import (
     answers_message,
     create_deep_agent,
     create_deep_app,
+    last_reply,
     preload_client,
     price,
     results_event,
     summary_of,
     text_mode,
+    text_of,
     usage_of,
 )
 from orchestrator.jobs.approvals import Approval
@@ -284,8 +286,8 @@ class Subagent:
         children = self.children.specs(events)
         if approvals or children is not None:
             return AgentAnswer(approvals=approvals, children=children)
-        last = _last_reply(events)
-        text = _text(last)
+        last = last_reply(events)
+        text = text_of(last)
         summary = summary_of(text, MAX_SUMMARY_CHARACTERS)
         if self._budget.reached:
             return AgentAnswer(summary=summary, limit=self._budget.reached)
@@ -310,18 +312,3 @@ def _why_no_answer(last: Event | None) -> str:
 def limit_failure(answer: AgentAnswer) -> JobFailure | None:
     """The failure that a used-up budget is; the run ended in order all the same."""
     return LimitReached(answer.limit) if answer.limit else None
-
-
-def _last_reply(events: list[Event]) -> Event | None:
-    """The model's last reply, or what stands in its place; later events are ADK's bookkeeping."""
-    replies = (event for event in reversed(events) if event.error_code or _text(event).strip())
-    return next(replies, None)
-
-
-def _text(event: Event | None) -> str:
-    """What the model says in an event, its thoughts left out."""
-    if event is None or event.content is None or event.content.role != "model":
-        return ""
-    return "".join(
-        part.text for part in event.content.parts or [] if part.text and not part.thought
-    )
