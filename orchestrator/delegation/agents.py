@@ -13,11 +13,15 @@ from google.adk.tools.base_toolset import BaseToolset
 from orchestrator.configuration.agent_definitions import AgentDefinition
 from orchestrator.configuration.definition_files import placed
 from orchestrator.configuration.mcp_servers import McpServerDefinition
-from orchestrator.deep_agent.context.summarization import SummarizationConfig
-from orchestrator.deep_agent.create import create_deep_agent
-from orchestrator.deep_agent.failures import McpServerFailed, ModelFailed
-from orchestrator.deep_agent.guards.budget import BudgetLimits
-from orchestrator.deep_agent.mcp.server import McpServer, remote_server
+from orchestrator.deep_agent import (
+    BudgetLimits,
+    McpServer,
+    McpServerFailed,
+    ModelFailed,
+    SummarizationConfig,
+    create_deep_agent,
+    remote_server,
+)
 from orchestrator.jobs.failures import (
     AgentFailed,
     InvalidJob,

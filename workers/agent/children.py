@@ -25,9 +25,14 @@ from orchestrator.configuration.agent_definitions import (
     AgentDefinition,
     AgentDefinitions,
 )
-from orchestrator.deep_agent.delegation.later import LaterCall, calls_for_later, later
-from orchestrator.deep_agent.models.usage import ModelUsage
-from orchestrator.deep_agent.tool import MethodTool, tabular
+from orchestrator.deep_agent import (
+    LaterCall,
+    MethodTool,
+    ModelUsage,
+    calls_for_later,
+    later,
+    tabular,
+)
 from orchestrator.delegation.answers import Answer, delivered, refused
 from orchestrator.delegation.calls import (
     DEFAULT_SUBAGENT,

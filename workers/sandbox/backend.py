@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.deep_agent.backends.protocol import Entry, Execution, Hit, Hits, Walk
+from orchestrator.deep_agent import Entry, Execution, Hit, Hits, Walk
 from workers.sandbox.protocol import WORKSPACE, Command, FileEntry, OutputSink, Sandbox
 
 

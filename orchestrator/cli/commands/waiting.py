@@ -10,11 +10,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from orchestrator.cancellation import cancel_and_wait
 from orchestrator.cli.terminal import output, words
 from orchestrator.cli.terminal.endings import ExitCode, exit_code_of_results
 from orchestrator.cli.terminal.live import POLL_SECONDS, Fetch, change_line, shown
 from orchestrator.cli.terminal.options import AsJson, JobArguments, TimeoutOption
-from orchestrator.cli.terminal.session import end, open_client, resolve_all, resolve_tree, run
+from orchestrator.cli.terminal.session import open_client, resolve_all, resolve_tree, run
 from orchestrator.client import JobClient
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobRecord, JobState
@@ -65,7 +66,7 @@ async def wait_for_all(
         output.notice(f"Detached; the jobs go on. Wait again: fanout wait {_some(ids)}")
         raise
     finally:
-        await end(waits)
+        await cancel_and_wait(*waits)
 
 
 def _view_of(client: JobClient, ids: Sequence[str]) -> AbstractAsyncContextManager[object]:

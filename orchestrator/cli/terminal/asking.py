@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.approvals import ApprovalAnswer, Decision
 from orchestrator.cli.terminal import output
 from orchestrator.coordinator.coordinator import Decide, reject_unasked
-from orchestrator.deep_agent.approval.requests import PendingApproval
+from orchestrator.deep_agent import PendingApproval
 
 SHOWN_CHARACTERS = 4_000
 """Of a call's arguments: a screenful or two. What is cut off is said."""

@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.cancellation import cancel_and_wait
 from orchestrator.cli.terminal import output, words
-from orchestrator.cli.terminal.session import end
 from orchestrator.client import JobClient
 from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.state import JobRecord
@@ -150,7 +150,7 @@ class Watcher:
 
     async def close(self) -> None:
         """Stop following."""
-        await end(self._followers.values())
+        await cancel_and_wait(*self._followers.values())
 
     async def _count_tokens(self, job_id: str) -> None:
         with suppress(JobFailure):  # the next look tells it in words
@@ -190,7 +190,7 @@ async def shown(
                 with suppress(JobFailure):
                     await watcher.look()  # the last frame shows how it ended
     finally:
-        await end([looking])
+        await cancel_and_wait(looking)
         await watcher.close()
 
 

@@ -6,7 +6,7 @@ And an event loop to work in.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -17,9 +17,6 @@ from orchestrator.embedded.services import reachable
 from orchestrator.jobs.failures import UnknownJob
 
 T = TypeVar("T")
-
-CANCEL_AGAIN_SECONDS = 0.2
-"""Before Python 3.12 `wait_for` may lose a cancel, so it is repeated."""
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -37,18 +34,6 @@ async def open_client(settings: Settings | None = None) -> AsyncIterator[JobClie
     found = await reachable(settings or load_settings(), output.notice)
     async with JobClient.from_settings(found) as client:
         yield client
-
-
-async def end(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel tasks until they are done.
-
-    Once is not enough on Python 3.11: `wait_for` drops a cancellation that meets its answer.
-    """
-    while pending := [task for task in tasks if not task.done()]:
-        for task in pending:
-            task.cancel()
-        await asyncio.wait(pending, timeout=CANCEL_AGAIN_SECONDS)
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def resolve_tree(client: JobClient, prefix: str) -> str:

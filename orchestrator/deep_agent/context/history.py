@@ -18,6 +18,7 @@ from google.genai import types
 from orchestrator.deep_agent.backends.artifacts import CONVERSATION_HISTORY
 from orchestrator.deep_agent.backends.state import StateBackend
 from orchestrator.deep_agent.context.readable import readable
+from orchestrator.deep_agent.messages import is_reply, parts_of
 
 MAX_FOLDER_CHARACTERS = 128
 """Of a session's id in a path; a name of a file has at most 255 bytes."""
@@ -52,9 +53,13 @@ async def written(state: Mapping[str, Any], path: str, text: str) -> dict[str, A
 
 def _blocks(event: Event) -> Iterator[str]:
     time = datetime.fromtimestamp(event.timestamp, UTC).isoformat(sep=" ", timespec="seconds")
-    role = "user" if event.author == "user" else f"{event.author} ({_role(event)})"
+    role = (
+        "user"
+        if event.author == "user"
+        else f"{event.author} ({'model' if is_reply(event) else 'tools'})"
+    )
     yield f"## {role} · {time}"
-    for part in (event.content.parts if event.content else None) or []:
+    for part in parts_of(event):
         if part.text and not part.thought:
             yield part.text
         elif part.function_call:
@@ -65,10 +70,6 @@ def _blocks(event: Event) -> Iterator[str]:
             yield f"({part.inline_data.mime_type}, {len(part.inline_data.data or b'')} bytes, not kept here)"
         elif part.file_data:
             yield f"({part.file_data.mime_type}: {part.file_data.file_uri})"
-
-
-def _role(event: Event) -> str:
-    return "model" if event.content and event.content.role == "model" else "tools"
 
 
 def _block(

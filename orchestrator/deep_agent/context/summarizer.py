@@ -14,6 +14,7 @@ from orchestrator.deep_agent import prompts
 from orchestrator.deep_agent.context.summary_content import shortened
 from orchestrator.deep_agent.failures import ModelContextExceeded
 from orchestrator.deep_agent.guards.budget import Budget
+from orchestrator.deep_agent.messages import text_of
 from orchestrator.deep_agent.models.size import CHARACTERS_PER_TOKEN
 from orchestrator.deep_agent.models.usage import ModelUsage, reply_usage
 
@@ -128,8 +129,7 @@ class Summarizer:
         text = ""
         async for response in self._model.generate_content_async(request, stream=False):
             calls.book(response)
-            parts = (response.content.parts if response.content else None) or []
-            text += "".join(part.text for part in parts if part.text and not part.thought)
+            text += text_of(response)
         if not text.strip():
             raise NoSummary("the reply is empty")
         return text.strip()

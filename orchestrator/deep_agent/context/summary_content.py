@@ -9,6 +9,7 @@ from google.adk.events import Event
 from google.genai import types
 
 from orchestrator.deep_agent import prompts
+from orchestrator.deep_agent.messages import is_reply, parts_of, text_of
 from orchestrator.deep_agent.models.size import CHARACTERS_PER_TOKEN
 from orchestrator.deep_agent.tools.todos import STATE_KEY as TODOS
 
@@ -71,7 +72,7 @@ def share_of(window_tokens: int, most: int) -> int:
 
 def task_text(messages: Sequence[Event]) -> str:
     """What the user asked for first."""
-    return next((_text(event) for event in messages if _is_request(event)), "")
+    return next((text_of(event, "\n") for event in messages if _is_request(event)), "")
 
 
 def shortened(text: str, most: int) -> str:
@@ -83,14 +84,13 @@ def shortened(text: str, most: int) -> str:
 
 
 def _is_request(event: Event) -> bool:
-    parts = (event.content.parts if event.content else None) or []
-    return event.author == "user" and not event.get_function_responses() and bool(parts)
+    is_users = event.author == "user" and not event.get_function_responses()
+    return is_users and bool(parts_of(event))
 
 
 def _task_parts(event: Event, most: int) -> list[types.Part]:
-    parts = (event.content.parts if event.content else None) or []
-    text = shortened(_text(event), most)
-    media = [part for part in parts if part.inline_data or part.file_data]
+    text = shortened(text_of(event, "\n"), most)
+    media = [part for part in parts_of(event) if part.inline_data or part.file_data]
     return [*([types.Part(text=text)] if text else []), *media]
 
 
@@ -98,17 +98,12 @@ def _latest_request(asked: Sequence[Event], most: int) -> str:
     """What the user asked for last, where that is not the task above."""
     if len(asked) < 2:  # noqa: PLR2004 - the first is the task
         return ""
-    text = shortened(_text(asked[-1]), most)
+    text = shortened(text_of(asked[-1], "\n"), most)
     return f"{prompts.LATEST_REQUEST}\n\n{text}" if text else ""
 
 
-def _text(event: Event) -> str:
-    parts = (event.content.parts if event.content else None) or []
-    return "\n".join(part.text for part in parts if part.text)
-
-
 def _replies(messages: Iterable[Event]) -> int:
-    return sum(event.content is not None and event.content.role == "model" for event in messages)
+    return sum(map(is_reply, messages))
 
 
 def _changed_files(messages: Sequence[Event]) -> str:

@@ -23,6 +23,7 @@ from pydantic import JsonValue
 
 from orchestrator.deep_agent.approval.requests import PendingApproval, pending_approvals
 from orchestrator.deep_agent.guards.budget_plugin import shared_budget
+from orchestrator.deep_agent.messages import last_reply, text_of
 
 APP_NAME = "subagent"
 USER_ID = "parent"
@@ -93,13 +94,12 @@ class ChildRun:
     @property
     def text(self) -> str:
         """The child's last message, its thoughts left out."""
-        last = self._last_reply()
-        return _text(last) if last else ""
+        return text_of(last_reply(self.events))
 
     @property
     def error(self) -> str | None:
         """Why the child's last reply is no answer."""
-        last = self._last_reply()
+        last = last_reply(self.events)
         if last is not None and last.error_code:
             return f"{last.error_code}: {last.error_message or 'the run ended there.'}"
         return None if self.text.strip() else "The sub-agent ended without an answer."
@@ -107,12 +107,6 @@ class ChildRun:
     def dump(self) -> list[JsonValue]:
         """The events as JSON, to go on from in another process."""
         return [event.model_dump(mode="json", exclude_none=True) for event in self.events]
-
-    def _last_reply(self) -> Event | None:
-        replies = (
-            event for event in reversed(self.events) if event.error_code or _text(event).strip()
-        )
-        return next(replies, None)
 
 
 def task_message(description: str, context: str) -> types.Content:
@@ -131,12 +125,4 @@ def answers_message(answers: Mapping[str, JsonValue]) -> types.Content:
     ]
     return types.Content(
         role="user", parts=[types.Part(function_response=answer) for answer in responses]
-    )
-
-
-def _text(event: Event) -> str:
-    if event.content is None or event.content.role != "model":
-        return ""
-    return "".join(
-        part.text for part in event.content.parts or [] if part.text and not part.thought
     )

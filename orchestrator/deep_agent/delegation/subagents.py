@@ -23,6 +23,7 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from pydantic import Field, JsonValue
 
+from orchestrator.cancellation import cancel_and_wait
 from orchestrator.deep_agent.backends.overlay import OverlayBackend
 from orchestrator.deep_agent.backends.protocol import Backend
 from orchestrator.deep_agent.backends.state import DictState, StateBackend
@@ -54,9 +55,6 @@ memory."""
 
 MAX_DEPTH = 3
 """Levels of sub-agents below an agent: deeper trees multiply costs and lose the task on the way."""
-
-CANCEL_AGAIN_SECONDS = 0.2
-"""Before Python 3.12 `wait_for` loses a cancel that meets its answer, so a cancel is repeated."""
 
 PARKED_PREFIX = "subagent:"
 """State key of a child that waits for a confirmation, by the id of the call that started it."""
@@ -177,9 +175,7 @@ class Subagents(Part):
                 yield event
             yield await work
         finally:
-            while not work.done():
-                work.cancel()
-                await asyncio.wait({work}, timeout=CANCEL_AGAIN_SECONDS)
+            await cancel_and_wait(work)
 
     def _mistake(self, name: str, *, is_known: bool) -> str:
         if is_known:

@@ -16,6 +16,7 @@ from google.adk.events import Event
 
 from orchestrator.deep_agent.guards.dangling_calls import FRAMEWORK_PREFIX
 from orchestrator.deep_agent.guards.replies import STAND_INS
+from orchestrator.deep_agent.messages import is_reply
 from orchestrator.deep_agent.models.usage import ModelUsage, reply_usage, summary_calls
 
 
@@ -219,7 +220,7 @@ def usage_of(events: Iterable[Event], price: Price | None = None) -> ModelUsage:
     """What a session's events tell of an account, to go on with it in another process."""
     usage = ModelUsage()
     for event in events:
-        calls = summary_calls(event) or int(_is_reply(event))
+        calls = summary_calls(event) or int(_is_model_call(event))
         if calls:
             used = reply_usage(event)
             cost = price(event.model_version or "", used) if price else None
@@ -229,14 +230,13 @@ def usage_of(events: Iterable[Event], price: Price | None = None) -> ModelUsage:
     return usage
 
 
-def _is_reply(event: Event) -> bool:
+def _is_model_call(event: Event) -> bool:
     if event.usage_metadata is not None:
         return True
-    is_model = event.content is not None and event.content.role == "model"
     is_question = any(
         str(call.name).startswith(FRAMEWORK_PREFIX) for call in event.get_function_calls()
     )
-    return is_model and not is_question
+    return is_reply(event) and not is_question
 
 
 def _is_no_tool(name: str | None) -> bool:

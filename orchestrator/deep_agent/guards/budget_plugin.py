@@ -19,9 +19,10 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
 from orchestrator.deep_agent.guards.budget import Budget
+from orchestrator.deep_agent.messages import text_of
 from orchestrator.deep_agent.models.usage import reply_usage
 from orchestrator.deep_agent.prompts import LAST_REPLY
-from orchestrator.deep_agent.tool import mistake_result
+from orchestrator.deep_agent.tool import error_result
 
 PLUGIN = "budget"
 """The name by which ADK knows the plugin."""
@@ -154,7 +155,7 @@ class BudgetPlugin(BasePlugin):
         is_counted = tool_context.tool_confirmation is not None  # it asked for an approval before
         if is_unknown or is_counted or budget.take_tool_call():
             return None
-        return mistake_result(
+        return error_result(
             f"Not done: the limit max_tool_calls={budget.limits.max_tool_calls} is reached. Sum up now."
         )
 
@@ -171,8 +172,7 @@ def _time_is_over(budget: Budget, invocation_context: InvocationContext) -> None
 
 
 def _without_calls(response: LlmResponse, budget: Budget) -> LlmResponse:
-    said = "".join(part.text or "" for part in (response.content and response.content.parts) or [])
-    text = f"{said}\n\n{budget.reached} The work ended here, before it was finished."
+    text = f"{text_of(response)}\n\n{budget.reached} The work ended here, before it was finished."
     return response.model_copy(update={"content": _content(text.strip())})
 
 

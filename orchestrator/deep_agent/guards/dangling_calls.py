@@ -28,7 +28,7 @@ from google.genai import types
 
 from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import CALL_INTERRUPTED, CALL_NOT_APPROVED, CALL_PENDING
-from orchestrator.deep_agent.tool import mistake_result
+from orchestrator.deep_agent.tool import error_result
 
 FRAMEWORK_PREFIX = "adk_"
 """ADK's own requests to people (confirmation, credentials, input) are calls of names that begin
@@ -87,7 +87,7 @@ class DanglingCalls(Part):
         index = next(asked, None)
         if index is None or _next_message(events, index) is None:
             return None
-        return mistake_result(CALL_NOT_APPROVED)
+        return error_result(CALL_NOT_APPROVED)
 
 
 class _AnswerEarlierCalls(BaseLlmRequestProcessor):
@@ -179,6 +179,6 @@ def _calls(event: Event, call_id: str | None) -> bool:
 def _response(call_id: str | None, name: str | None, message: str) -> types.Part:
     return types.Part(
         function_response=types.FunctionResponse(
-            id=call_id, name=name, response=mistake_result(message)
+            id=call_id, name=name, response=error_result(message)
         )
     )

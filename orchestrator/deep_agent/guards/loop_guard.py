@@ -22,7 +22,7 @@ from google.genai import types
 from orchestrator.deep_agent.guards.dangling_calls import FRAMEWORK_PREFIX
 from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import SAME_CALL
-from orchestrator.deep_agent.tool import is_polling, mistake_result
+from orchestrator.deep_agent.tool import error_result, is_polling
 
 MAX_SAME_CALLS = 4
 """So often in a row the same call with the same arguments is carried out; after that only a warning
@@ -52,9 +52,7 @@ class LoopGuard(Part):
         count = _times_in_a_row(replies, tool_context.function_call_id)
         if count <= MAX_SAME_CALLS:
             return None
-        return mistake_result(
-            SAME_CALL.format(tool=tool.name, count=count, most=MAX_REPEATED_CALLS)
-        )
+        return error_result(SAME_CALL.format(tool=tool.name, count=count, most=MAX_REPEATED_CALLS))
 
     async def before_model(
         self, callback_context: CallbackContext, llm_request: LlmRequest

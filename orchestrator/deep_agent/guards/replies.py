@@ -22,9 +22,10 @@ from google.adk.utils.content_utils import SKIP_THOUGHT_SIGNATURE_VALIDATOR
 from google.genai import types
 
 from orchestrator.deep_agent.guards.structured_output import OutputMismatch, OutputSchema
+from orchestrator.deep_agent.messages import parts_of, text_of
 from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import MALFORMED_REPLY, output_prompt
-from orchestrator.deep_agent.tool import mistake_result
+from orchestrator.deep_agent.tool import error_result
 
 MAX_MALFORMED_IN_A_ROW = 3
 """A model that fails so often in a row does not recover: go on and the budget goes for nothing."""
@@ -74,7 +75,7 @@ class ReplyRepair(Part):
         del tool_context
         if tool.name not in STAND_INS:
             return None
-        return mistake_result(str(args.get("problem", MALFORMED_REPLY)))
+        return error_result(str(args.get("problem", MALFORMED_REPLY)))
 
 
 class OutputCheck(Part):
@@ -95,7 +96,7 @@ class OutputCheck(Part):
         if llm_response.partial or llm_response.error_code or llm_response.get_function_calls():
             return None
         try:
-            self._schema.parse(_text(llm_response))
+            self._schema.parse(text_of(llm_response))
         except OutputMismatch as mismatch:
             events = callback_context.session.events
             if _sent_back(events, MISFIT, in_a_row=False) < MAX_OUTPUT_CORRECTIONS:
@@ -124,24 +125,19 @@ class ToolErrors(Part):
         if type(tool) is BaseTool:
             return None  # an unknown name: ADK says so to the model, with the names that exist
         text = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARACTERS]
-        return mistake_result(f"{tool.name} failed: {text}")
+        return error_result(f"{tool.name} failed: {text}")
 
 
 def _is_malformed(response: LlmResponse) -> bool:
     if response.finish_reason in _MALFORMED_REASONS:
         return True
     is_done = response.finish_reason in {None, types.FinishReason.STOP} and not response.error_code
-    return is_done and not response.get_function_calls() and not _text(response).strip()
-
-
-def _text(response: LlmResponse) -> str:
-    parts = (response.content and response.content.parts) or []
-    return "".join(part.text for part in parts if part.text and not part.thought)
+    return is_done and not response.get_function_calls() and not text_of(response).strip()
 
 
 def as_call(response: LlmResponse, name: str, problem: str) -> LlmResponse:
     """The reply's words, and a call that will be answered with the problem."""
-    said = [part for part in (response.content and response.content.parts) or [] if part.text]
+    said = [part for part in parts_of(response) if part.text]
     call = types.FunctionCall(id=f"{name}_{uuid4().hex}", name=name, args={"problem": problem})
     # Gemini wants a signature on a thinking model's calls; this one says that the call is not the
     # model's.

@@ -15,6 +15,8 @@ import yaml
 from google.adk.skills import Frontmatter
 from pydantic import ValidationError
 
+from orchestrator.shortening import one_line
+
 SKILL_FILE = "SKILL.md"
 
 MAX_SKILL_BYTES = 10 * 1024**2
@@ -72,9 +74,9 @@ def _parsed(head: bytes, folder: str) -> Skill:
         raise _BadSkill("description must not be empty")
     return Skill(
         name=front.name,
-        description=" ".join(front.description.split()),
-        compatibility=" ".join((front.compatibility or "").split()),
-        allowed_tools=" ".join((front.allowed_tools or "").split()),
+        description=one_line(front.description),
+        compatibility=one_line(front.compatibility or ""),
+        allowed_tools=one_line(front.allowed_tools or ""),
     )
 
 

@@ -25,6 +25,7 @@ from orchestrator.deep_agent.knowledge.skill_file import (
 )
 from orchestrator.deep_agent.knowledge.sources import MISSING, checked_sources, files_to_read
 from orchestrator.deep_agent.part import BackendSource, Part
+from orchestrator.shortening import one_line
 
 log = structlog.get_logger(__name__)
 
@@ -147,7 +148,7 @@ def _listing(found: _Found, sources: Sequence[str]) -> str:
             f"- ({number} skills are not listed here: look in {', '.join(sources)}.)\n"
         ]
     faults = found.faults[:MAX_SHOWN_FAULTS]
-    skipped = [f"- skipped: {' '.join(path.split())}: {fault}.\n" for path, fault in faults]
+    skipped = [f"- skipped: {one_line(path)}: {fault}.\n" for path, fault in faults]
     return "".join([*lines, *skipped])
 
 

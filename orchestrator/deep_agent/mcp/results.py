@@ -11,7 +11,7 @@ from typing import Any
 import mcp_types
 from mcp_types import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent
 
-from orchestrator.deep_agent.tool import mistake_result
+from orchestrator.deep_agent.tool import error_result
 from orchestrator.deep_agent.tools.filesystem import MAX_IMAGE_BYTES
 from orchestrator.deep_agent.tools.images import media_type_of
 
@@ -27,7 +27,7 @@ def as_result(result: mcp_types.CallToolResult) -> dict[str, Any]:
     image = _image(result.content)
     text = "\n".join(_text(block) for block in result.content if block is not image)
     if result.is_error:
-        return mistake_result(text or "The tool failed and did not say why.")
+        return error_result(text or "The tool failed and did not say why.")
     found: dict[str, Any] = {"status": "success"}
     structured = result.structured_content
     if structured is not None:

@@ -30,7 +30,7 @@ from orchestrator.deep_agent.failures import McpServerFailed, ToolMistake
 from orchestrator.deep_agent.mcp.server import McpServer
 from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import MCP
-from orchestrator.deep_agent.tool import mistake_result
+from orchestrator.deep_agent.tool import error_result
 
 if TYPE_CHECKING:  # importing the SDK takes half a second and 24 MiB: only those who use it pay
     from mcp_types import Tool
@@ -134,13 +134,13 @@ class McpTool(BaseTool):
         fault = best_match(self._validator.iter_errors(args))
         if fault is not None:
             where = fault.json_path.removeprefix("$.")
-            return mistake_result(
+            return error_result(
                 f"{self.name} was called with wrong arguments: {where}: {_cut(fault.message, 500)}"
             )
         try:
             return await self._connection.call(self._remote_name, args)
         except ToolMistake as mistake:
-            return mistake_result(str(mistake))
+            return error_result(str(mistake))
 
 
 def tool_name(server: str, tool: str) -> str:

@@ -20,6 +20,7 @@ from orchestrator.deep_agent.failures import (
     ModelRefused,
     ModelUnavailable,
 )
+from orchestrator.shortening import one_line
 
 RETRYABLE_STATUS = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 """Time-outs, conflicts, rate limits, server errors; 529 is Anthropic's `overloaded`."""
@@ -148,7 +149,7 @@ def _said(error: Exception, status: int | None, words: str) -> str:
 def _words(error: Exception) -> str:
     """The service's own sentence where it can be found, in one line."""
     told = _error_object(error).get("message") or getattr(error, "message", None) or error
-    return _LITELLM_HEAD.sub("", " ".join(str(told).split()))
+    return _LITELLM_HEAD.sub("", one_line(str(told)))
 
 
 def _error_object(error: Exception) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from orchestrator.deep_agent.backends import paths
 from orchestrator.deep_agent.backends.protocol import Entry
 from orchestrator.deep_agent.part import BackendSource, Part
 from orchestrator.deep_agent.prompts import FILES, ROOT
-from orchestrator.deep_agent.tool import MethodTool, ToolMethod
+from orchestrator.deep_agent.tool import MethodTool
 from orchestrator.deep_agent.tools.files import Files, Listing, OutputMode
 from orchestrator.deep_agent.tools.images import media_type_of
 
@@ -48,9 +48,15 @@ class FilesystemTools(Part):
 
     def tools(self) -> list[BaseTool]:
         """S2's file tools, and `delete_file`."""
-        methods: list[ToolMethod] = [self.ls, self.read_file, self.write_file, self.edit_file]
-        methods += [self.delete_file, self.glob, self.grep]
-        return [MethodTool(method) for method in methods]
+        return [
+            MethodTool(self.ls),
+            MethodTool(self.read_file),
+            MethodTool(self.write_file),
+            MethodTool(self.edit_file),
+            MethodTool(self.delete_file),
+            MethodTool(self.glob),
+            MethodTool(self.grep),
+        ]
 
     def lock(self, path: str) -> AbstractAsyncContextManager[None]:
         """Held while a file is compared and written, also by who puts a sub-agent's changes in."""

@@ -13,11 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.deep_agent.backends import processes
-from orchestrator.deep_agent.backends.processes import (
-    GIVE_UP_SECONDS,
-    other_processes,
-    signal_all,
-)
+from orchestrator.deep_agent.backends.processes import GIVE_UP_SECONDS, other_processes, signal_all
 from workers.sandbox.protocol import WORKSPACE, Command, CommandResult, OutputSink
 
 JOB_MARKER = "FANOUT_SANDBOX"
