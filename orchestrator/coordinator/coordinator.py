@@ -72,7 +72,7 @@ from orchestrator.jobs.store.outage import through_outage
 APP_NAME = "orchestrator"
 """ADK wants an app to be named like the folder that it is found in."""
 USER_ID = "parent"
-OWN_FOLDER = f"/{definition_files.FOLDER}"
+DEFINITION_FOLDER = f"/{definition_files.FOLDER}"
 """Where a coordinator finds what its definition brings along."""
 ABORTED = "INVOCATION_ABORTED"
 """ADK's error code of a run that was cut: by our budget, which gives the reason."""
@@ -156,11 +156,11 @@ def create_coordinator(
             output_schema=definition.output_schema,
             name=definition.name,
             description=definition.description,
-            skills=definition_files.placed(definition.skills, OWN_FOLDER),
-            memory=definition_files.placed(definition.memory, OWN_FOLDER),
+            skills=definition_files.resolved_paths(definition.skills, DEFINITION_FOLDER),
+            memory=definition_files.resolved_paths(definition.memory, DEFINITION_FOLDER),
             summarization=SummarizationConfig(**definition.summarization.settings()),
             interrupt_on=definition.interrupt_on,
-            admission=client.model_limits,
+            admission=client.rate_limiter,
         )
     except ValueError as error:  # a model's name or key, a tool's name, the schema
         raise InvalidJob(str(error)) from error
@@ -386,11 +386,11 @@ def root_id_of(tool_context: ToolContext) -> str:
 def _files(definition: AgentDefinition, workspace: Path) -> Backend:
     """The workspace and, for reading, the memory and the skills beside the definition."""
     files = DirectoryBackend(workspace, mount="/workspace")
-    own = definition.own_files
+    own = definition.files
     if not own:
         return files
     brought = StateBackend(state_with({f"/{file.path}": file.data for file in own}))
-    return composite(files, {OWN_FOLDER: ReadOnlyBackend(brought)})
+    return composite(files, {DEFINITION_FOLDER: ReadOnlyBackend(brought)})
 
 
 def _mcp_tools(definition: AgentDefinition) -> list[McpTools]:

@@ -17,7 +17,7 @@ from google.genai import types
 from pydantic import JsonValue
 
 from orchestrator.configuration.agent_definitions import AgentDefinition
-from orchestrator.configuration.definition_files import placed
+from orchestrator.configuration.definition_files import resolved_paths
 from orchestrator.deep_agent.approval.gate import answers_message
 from orchestrator.deep_agent.context.summarization import SummarizationConfig
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
@@ -47,8 +47,8 @@ from orchestrator.jobs.failures import (
 )
 from orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage
 from orchestrator.jobs.spec import JobSpec, Limits
-from orchestrator.jobs.store.model_limits import ModelLimits
-from workers.agent.agent_files import bring_own_files
+from orchestrator.jobs.store.rate_limiter import RateLimiter
+from workers.agent.agent_files import copy_definition_files
 from workers.agent.checkpoint import CheckpointPlugin, Checkpoints
 from workers.agent.children import Children, Delegation
 from workers.agent.live_log import LiveLog
@@ -102,7 +102,7 @@ class Subagent:
         sandbox: Sandbox,
         journal: AttemptJournal,
         delegation: Delegation,
-        model_limits: ModelLimits,
+        rate_limiter: RateLimiter,
         checkpoints: Checkpoints,
         stream_text: bool = False,
     ) -> None:
@@ -113,7 +113,7 @@ class Subagent:
         self._schema = spec.output_schema or definition.output_schema
         self._sandbox = sandbox
         self._journal = journal
-        self._admission = JournaledRequests(model_limits, journal)
+        self._admission = JournaledRequests(rate_limiter, journal)
         self._checkpoints = checkpoints
         self._streaming = text_mode(streamed=stream_text)
         self._budget = Budget()
@@ -139,7 +139,7 @@ class Subagent:
         self._budget = self._budget_after(past, past.events)
         if past.answer_at is not None:
             return self._answer_again(past, past.answer_at)
-        own_folder = await bring_own_files(self._definition, self._sandbox)
+        own_folder = await copy_definition_files(self._definition, self._sandbox)
         await preload_client(self._model)
         try:
             app = self._app(own_folder, is_restored=past.is_restored)
@@ -228,8 +228,8 @@ class Subagent:
             name=self._definition.name,
             description=self._definition.description,
             is_subagent=True,
-            skills=placed(self._definition.skills, own_folder),
-            memory=placed(self._definition.memory, own_folder),
+            skills=resolved_paths(self._definition.skills, own_folder),
+            memory=resolved_paths(self._definition.memory, own_folder),
             summarization=SummarizationConfig(**self._definition.summarization.settings()),
             interrupt_on=self._definition.interrupt_on,
             inherited_interrupt_on=self._spec.interrupt_on,

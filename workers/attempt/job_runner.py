@@ -25,7 +25,7 @@ from orchestrator.jobs.spec import Limits, TreeBounds
 from orchestrator.jobs.store.admission import Admission
 from orchestrator.jobs.store.journal import Journal
 from orchestrator.jobs.store.ledger import NOT_UNDERSTOOD, Claim, Ledger
-from orchestrator.jobs.store.model_limits import ModelLimits
+from orchestrator.jobs.store.rate_limiter import RateLimiter
 from orchestrator.jobs.worker_info import WorkerInfo
 from orchestrator.workspace.blobs import BlobStore
 from workers.agent.checkpoint import Checkpoints
@@ -87,7 +87,7 @@ class JobRunner:
         default_image: str,
         lease_seconds: float,
         me: Callable[[], WorkerInfo],
-        model_limits: ModelLimits,
+        rate_limiter: RateLimiter,
         bounds: TreeBounds = TreeBounds(),  # noqa: B008 - it is frozen
         stream_text: bool = False,
         checkpoint_seconds: float = 0,
@@ -104,7 +104,7 @@ class JobRunner:
         self._default_image = default_image
         self._lease_seconds = lease_seconds
         self._me = me
-        self._model_limits = model_limits
+        self._rate_limiter = rate_limiter
         self._bounds = bounds
         self._stream_text = stream_text
         self._checkpoint_seconds = checkpoint_seconds
@@ -236,7 +236,7 @@ class JobRunner:
             sandbox=sandbox,
             journal=journal,
             delegation=Delegation(*means, attempt.ends_at),
-            model_limits=self._model_limits,
+            rate_limiter=self._rate_limiter,
             checkpoints=checkpoints,
             stream_text=self._stream_text,
         )

@@ -18,8 +18,8 @@ from orchestrator.jobs.store.admission import Admission
 from orchestrator.jobs.store.journal import EventType, Journal
 from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.ledger import Ledger
-from orchestrator.jobs.store.model_limits import ModelLimits
 from orchestrator.jobs.store.queue import InMemoryQueue
+from orchestrator.jobs.store.rate_limiter import RateLimiter
 from orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_worker
 from workers.attempt.job_runner import JobRunner
@@ -121,7 +121,7 @@ class Bench:
             default_image="none",
             lease_seconds=lease_seconds,
             me=lambda: self.worker,
-            model_limits=ModelLimits(redis, Keys(), {}),
+            rate_limiter=RateLimiter(redis, Keys(), {}),
         )
 
     async def submit(self, spec: JobSpec) -> str:

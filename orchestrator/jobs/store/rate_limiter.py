@@ -60,7 +60,7 @@ async def _nothing(_: str = "") -> None:
     """What is done where nobody wants to know."""
 
 
-class ModelLimits:
+class RateLimiter:
     """The turns at all models of one installation.
 
     Args:
