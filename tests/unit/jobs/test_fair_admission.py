@@ -198,7 +198,7 @@ async def test_a_job_waits_for_a_worker_that_understands_it_and_holds_up_nobody(
     await submitted(ledger, "old", 1)
 
     assert await dispatched(ledger) == ["old0"]
-    why = "a newer worker: it needs wire version 3, those that live know 1 to 1"
+    why = "a newer worker: it needs wire version 3, the living workers know 1 to 1"
     assert await reason(ledger, redis, waits) == why
     await ledger.register(make_worker("newer", concurrency=2, wire_newest=3, draining=True), 60)
     assert await dispatched(ledger) == []
@@ -226,20 +226,20 @@ async def test_a_dispatch_whose_answer_got_lost_is_asked_again_and_has_the_same_
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await submitted(ledger, "a", 3)
-    script = ledger._scripts["dispatch"]
+    script = ledger._scripts.registered["dispatch"]
 
     async def twice(*, keys: list[str], args: list[Any]) -> Any:
         await script(keys=keys, args=args)
         await ledger.claim((await ledger.ids())[0], WORKER, 10)
         return await script(keys=keys, args=args)
 
-    monkeypatch.setitem(ledger._scripts, "dispatch", twice)
+    monkeypatch.setitem(ledger._scripts.registered, "dispatch", twice)
     jobs = await ledger.dispatch(2)
 
     assert [(job.spec.description, job.number) for job in jobs] == [("a1", 1)], (
         "the first has arrived"
     )
-    monkeypatch.setitem(ledger._scripts, "dispatch", script)
+    monkeypatch.setitem(ledger._scripts.registered, "dispatch", script)
     assert await dispatched(ledger) == ["a2"]
 
 
