@@ -29,8 +29,8 @@ from orchestrator.jobs.store.connection import connect
 from orchestrator.jobs.store.journal import Journal
 from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.ledger import Claim, Ledger
-from orchestrator.jobs.store.model_limits import ModelLimits
 from orchestrator.jobs.store.queue import CeleryQueue
+from orchestrator.jobs.store.rate_limiter import RateLimiter
 from orchestrator.jobs.worker_info import WorkerInfo
 from orchestrator.workspace.blobs import BlobStore
 from workers.agent.services import JobServices
@@ -195,7 +195,7 @@ class WorkerProcess:
             subagents=SubagentFactory(
                 services=services,
                 default_model=settings.model,
-                model_limits=ModelLimits(self._redis, keys, settings.models),
+                rate_limiter=RateLimiter(self._redis, keys, settings.models),
                 stream_text=settings.worker.stream_text,
                 checkpoint_seconds=settings.worker.checkpoint_seconds,
             ),

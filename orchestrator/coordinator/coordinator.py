@@ -77,7 +77,7 @@ from orchestrator.shortening import one_line
 APP_NAME = "orchestrator"
 """ADK wants an app to be named like the folder that it is found in."""
 USER_ID = "parent"
-OWN_FOLDER = f"/{definition_files.FOLDER}"
+DEFINITION_FOLDER = f"/{definition_files.FOLDER}"
 """Where a coordinator finds what its definition brings along."""
 ABORTED = "INVOCATION_ABORTED"
 """ADK's error code of a run that was cut: by our budget, which gives the reason."""
@@ -153,9 +153,9 @@ def create_coordinator(
         model or definition.model or default_model,
         [*task_tools.tools(), *_mcp_tools(definition)],
         added_instruction=f"\n\n{agent_list(callable_agents)}",
-        files_folder=OWN_FOLDER,
+        files_folder=DEFINITION_FOLDER,
         backend=_files(definition, workspace),
-        admission=client.model_limits,
+        admission=client.rate_limiter,
     )
 
 
@@ -351,11 +351,11 @@ def root_id_of(tool_context: ToolContext) -> str:
 def _files(definition: AgentDefinition, workspace: Path) -> Backend:
     """The workspace and, for reading, the memory and the skills beside the definition."""
     files = DirectoryBackend(workspace, mount="/workspace")
-    own = definition.own_files
+    own = definition.files
     if not own:
         return files
     brought = StateBackend(state_with({f"/{file.path}": file.data for file in own}))
-    return composite(files, {OWN_FOLDER: ReadOnlyBackend(brought)})
+    return composite(files, {DEFINITION_FOLDER: ReadOnlyBackend(brought)})
 
 
 def _mcp_tools(definition: AgentDefinition) -> list[McpTools]:

@@ -50,8 +50,8 @@ from orchestrator.jobs.failures import (
 )
 from orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage
 from orchestrator.jobs.spec import JobSpec, Limits
-from orchestrator.jobs.store.model_limits import ModelLimits
-from workers.agent.agent_files import bring_own_files
+from orchestrator.jobs.store.rate_limiter import RateLimiter
+from workers.agent.agent_files import copy_definition_files
 from workers.agent.checkpoint import CheckpointPlugin, Checkpoints
 from workers.agent.children import Children
 from workers.agent.live_log import LiveLog
@@ -98,7 +98,7 @@ class SubagentFactory:
     services: JobServices
     default_model: str
     """The model of an agent for which neither its job nor its definition names one."""
-    model_limits: ModelLimits
+    rate_limiter: RateLimiter
     stream_text: bool = False
     """Whether replies are streamed into the journal."""
     checkpoint_seconds: float = 0
@@ -164,7 +164,7 @@ class Subagent:
         self._schema = spec.output_schema or definition.output_schema
         self._sandbox = sandbox
         self._journal = journal
-        self._admission = JournaledRequests(made_by.model_limits, journal)
+        self._admission = JournaledRequests(made_by.rate_limiter, journal)
         self._streaming = text_mode(streamed=made_by.stream_text)
         self._budget = Budget()
         self._shared = SharedBudget(services, spec)
@@ -195,7 +195,7 @@ class Subagent:
         self._budget = self._budget_after(past, past.events)
         if past.answer_at is not None:
             return self._answer_again(past, past.answer_at)
-        files_folder = await bring_own_files(self._definition, self._sandbox)
+        files_folder = await copy_definition_files(self._definition, self._sandbox)
         await preload_client(self._model)
         app = self._app(files_folder, is_restored=past.is_restored)
         try:

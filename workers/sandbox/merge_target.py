@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.workspace.folder_merge import FolderMerge, MergeReport
+from orchestrator.workspace.merge import FolderMerge, MergeReport
 from orchestrator.workspace.rooted import (
     MAX_HELD_BYTES,
     PERMISSION_BITS,

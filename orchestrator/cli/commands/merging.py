@@ -16,7 +16,7 @@ from orchestrator.cli.terminal.session import open_client, run
 from orchestrator.client import JobClient
 from orchestrator.jobs.changes import ChangeKind, FileChange
 from orchestrator.jobs.result import JobResult
-from orchestrator.workspace.folder_merge import MergeReport
+from orchestrator.workspace.merge import MergeReport
 
 _LINE_STYLES = (
     ("+++", "bold"),
