@@ -6,7 +6,7 @@ And an event loop to work in.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -20,11 +20,6 @@ T = TypeVar("T")
 
 CANCEL_AGAIN_SECONDS = 0.2
 """Before Python 3.12 `wait_for` may lose a cancel, so it is repeated."""
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Do asynchronous work from a command."""
-    return asyncio.run(work)
 
 
 @asynccontextmanager
