@@ -69,7 +69,7 @@ async def test_a_process_has_the_place_and_the_environment_of_every_command(
 
 
 async def test_a_process_works_on_the_files_of_the_workspace(shared: Sandbox) -> None:
-    await shared.write(f"{WORKSPACE}/server.sh", b"echo from a file; cat")
+    await shared.write_bytes(f"{WORKSPACE}/server.sh", b"echo from a file; cat")
 
     async with shared.open_process(Command(argv=["sh", "server.sh"])) as process:
         assert await line(process) == b"from a file\n"

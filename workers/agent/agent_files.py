@@ -31,7 +31,7 @@ async def bring_own_files(definition: AgentDefinition, sandbox: Sandbox) -> str:
     for file in definition.own_files:
         mode = _EXECUTABLE_MODE if file.executable else _MODE
         try:
-            await sandbox.write(f"{folder}/{file.path}", file.data, mode=mode)
+            await sandbox.write_bytes(f"{folder}/{file.path}", file.data, mode=mode)
         except OSError as error:
             raise InvalidJob(
                 f"The agent's own file {file.path} cannot be put into the sandbox: {error.strerror}."

@@ -61,7 +61,6 @@ from workers.agent.session_journal import (
     JournalPlugin,
 )
 from workers.agent.shared_budget import SharedBudget, beyond
-from workers.sandbox.backend import SandboxBackend
 from workers.sandbox.protocol import Sandbox
 
 APP_NAME = "fanout_job"
@@ -222,7 +221,7 @@ class Subagent:
             instruction=self._definition.instruction
             + self.children.words()
             + (WORKSPACE_RESTORED if is_restored else ""),
-            backend=SandboxBackend(self._sandbox),
+            backend=self._sandbox,
             built_in_tools=self._definition.tools,
             output_schema=self._schema,
             name=self._definition.name,

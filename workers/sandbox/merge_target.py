@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from orchestrator.deep_agent.backends.protocol import Entry
 from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.workspace.folder_merge import FolderMerge, MergeReport
 from orchestrator.workspace.rooted import (
@@ -28,7 +29,7 @@ from orchestrator.workspace.rooted import (
     check_link,
     check_path,
 )
-from workers.sandbox.protocol import WORKSPACE, Command, FileEntry, Sandbox
+from workers.sandbox.protocol import WORKSPACE, Command, Sandbox
 
 Result = TypeVar("Result")
 
@@ -66,7 +67,7 @@ class SandboxFolder:
         """What stands at the path; None when nothing does, or a file stands above it."""
         with suppress(FileNotFoundError, NotADirectoryError):
             place = self._place(path)
-            entry = self._wait(self._sandbox.stat(place))
+            entry = self._wait(self._sandbox.lstat(place))
             mode = entry.mode & PERMISSION_BITS
             if entry.kind == "other":
                 return Found(kind=None, mode=mode)
@@ -92,11 +93,11 @@ class SandboxFolder:
         place = self._place(path)
         if instead_of is None or instead_of.kind == "file":
             is_new = instead_of is None
-            self._wait(self._sandbox.write(place, content, create_only=is_new, mode=mode))
+            self._wait(self._sandbox.write_bytes(place, content, create_only=is_new, mode=mode))
             return
         aside = _aside(path)
         self._wait(
-            self._sandbox.write(f"{WORKSPACE}/{aside}", content, create_only=True, mode=mode)
+            self._sandbox.write_bytes(f"{WORKSPACE}/{aside}", content, create_only=True, mode=mode)
         )
         self._run("mv", "-fT", "--", f"./{aside}", f"./{path}")
 
@@ -140,17 +141,17 @@ class SandboxFolder:
         for name in above:
             folder = f"{folder}/{name}"
             with suppress(FileNotFoundError):
-                if self._wait(self._sandbox.stat(folder)).kind == "symlink":
+                if self._wait(self._sandbox.lstat(folder)).kind == "symlink":
                     raise PathRefused("The path goes through a symlink.")
         return f"{WORKSPACE}/{path}"
 
-    def _content(self, path: str, entry: FileEntry) -> bytes | None:
+    def _content(self, path: str, entry: Entry) -> bytes | None:
         """A link's target, or a file's bytes; None when it is too large for any bundle to name."""
         if entry.kind == "symlink":
             return self._run("readlink", "-n", "--", f"./{path}")
         if entry.size_bytes > MAX_HELD_BYTES:
             return None
-        return self._wait(self._sandbox.read(entry.path))
+        return self._wait(self._sandbox.read_bytes(entry.path))
 
     def _run(self, *argv: str) -> bytes:
         """Have something done for which a sandbox has no operation."""

@@ -1,7 +1,7 @@
 """The seam between a job and the place where its commands run.
 
 Two kinds of trouble are kept apart by type. A command that fails, is killed or times out is a
-`CommandResult`; a file that is not there is an `OSError` subclass (`FileNotFoundError`,
+`Execution`; a file that is not there is an `OSError` subclass (`FileNotFoundError`,
 `FileExistsError`, `IsADirectoryError`, `PermissionError` …). A sandbox that fails is a
 `workers.sandbox.errors` failure, raised: an agent must never take a dead container for its
 command's output.
@@ -17,6 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
+from orchestrator.deep_agent.backends.protocol import (
+    Backend,
+    Entry,
+    Execution,
+    OutputSink,
+    Shell,
+)
 from orchestrator.jobs.spec import Limits
 
 WORKSPACE = "/workspace"
@@ -30,9 +37,6 @@ DEFAULT_OUTPUT_BYTES = 100_000
 
 LAST_WORDS_CHARACTERS = 500
 """How much of its error output a process's end is told with: a traceback's last lines."""
-
-OutputSink = Callable[[bytes], Awaitable[None]]
-"""Receives a command's output while it runs, in order, at most what the output cap lets through."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,32 +68,10 @@ class Command:
     """Error output goes into `output`, in the order in which it was written."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CommandResult:
-    """How a command ended. It ran, whatever its exit code says."""
-
-    exit_code: int
-    """-N when signal N killed it; 127 when it could not be started."""
-    output: bytes
-    error_output: bytes = b""
-    total_bytes: int
-    """How much output it wrote; more than `len(output)` means the middle was dropped."""
-    timed_out: bool = False
-    """The time was over and every process of the command was killed."""
-    out_of_memory: bool = False
-    """The kernel killed a process of the sandbox for memory while the command ran."""
-    seconds: float = 0.0
-
-    @property
-    def truncated(self) -> bool:
-        """Whether the middle of the output was dropped."""
-        return self.total_bytes > len(self.output)
-
-
 class ProcessEnded(EOFError):
     """A live process is over; the text says how, with the last words of its error output."""
 
-    def __init__(self, result: CommandResult) -> None:
+    def __init__(self, result: Execution) -> None:
         said = (result.error_output or result.output).decode(errors="replace").strip()
         words = f": {said[-LAST_WORDS_CHARACTERS:]}" if said else ""
         super().__init__(f"it ended with exit code {result.exit_code}{words}")
@@ -126,55 +108,12 @@ class Process(Protocol):
         ...
 
 
-EntryKind = Literal["file", "directory", "symlink", "other"]
+class Sandbox(Backend, Shell, Protocol):
+    """A running sandbox: a deep agent's files and shell, and what a job needs beside them.
 
-
-@dataclass(frozen=True, kw_only=True)
-class FileEntry:
-    """A path as `lstat` sees it."""
-
-    path: str
-    """Absolute, in the sandbox."""
-    kind: EntryKind
-    size_bytes: int
-    modified_at: float
-    """Seconds since the epoch."""
-    mode: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class GrepHit:
-    """A line that contains the text looked for."""
-
-    path: str
-    line_number: int
-    """From 1."""
-    line: str
-    """At most 2,000 characters; undecodable bytes are replaced."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Walked:
-    """The files below a directory, sorted by path, or as many as the budget allowed."""
-
-    entries: tuple[FileEntry, ...]
-    complete: bool
-    """False when the number or the time ran out first."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Grepped:
-    """The hits, or as many as the budget allowed."""
-
-    hits: tuple[GrepHit, ...]
-    complete: bool
-
-
-class Sandbox(Protocol):
-    """A running sandbox. Paths are absolute in it; links are followed as its own processes would.
-
-    Every method may raise a `SandboxFailure`; after one that is not retryable in place the sandbox
-    is dead and every later call fails too.
+    Paths are absolute in it; links are followed as its own processes would. Every method may raise a
+    `SandboxFailure`; after one that is not retryable in place the sandbox is dead and every later call
+    fails too.
     """
 
     kind: Literal["docker", "local"]
@@ -184,7 +123,7 @@ class Sandbox(Protocol):
     """Names the files of its workspace: the same as the last attempt's only if it began with
     those."""
 
-    async def run(self, command: Command, on_output: OutputSink | None = None) -> CommandResult:
+    async def run(self, command: Command, on_output: OutputSink | None = None) -> Execution:
         """Run a command to its end.
 
         When its time is over or the caller is cancelled, kill all of it.
@@ -200,50 +139,23 @@ class Sandbox(Protocol):
         """
         ...
 
-    async def read(self, path: str, offset: int = 0, max_bytes: int | None = None) -> bytes:
-        """A file's bytes from `offset`; OSError when it is not a readable file."""
+    async def read_bytes(
+        self, path: str, max_bytes: int | None = None, *, offset: int = 0
+    ) -> bytes:
+        """See `Backend.read_bytes`; None reads to the end."""
         ...
 
-    async def write(
+    async def write_bytes(
         self, path: str, data: bytes, *, create_only: bool = False, mode: int | None = None
     ) -> None:
-        """Put a whole file in place atomically.
-
-        Directories are made, an existing file keeps its mode.
-
-        `create_only` raises FileExistsError, atomically, when anything is at the path.
-        """
+        """See `Backend.write_bytes`; `mode` sets the permission bits."""
         ...
 
-    async def delete(self, path: str) -> None:
-        """Remove a file, a link or a whole directory."""
-        ...
+    async def lstat(self, path: str) -> Entry:
+        """One path, a link not followed.
 
-    async def stat(self, path: str) -> FileEntry:
-        """One path; FileNotFoundError when nothing is there."""
-        ...
-
-    async def list(self, path: str) -> tuple[FileEntry, ...]:
-        """A directory's entries, sorted by name; NotADirectoryError for a file."""
-        ...
-
-    async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walked:
-        """All files below a directory, links not followed, `.git` directories left out."""
-        ...
-
-    async def grep(
-        self,
-        text: str,
-        path: str,
-        *,
-        only: Sequence[str] | None = None,
-        max_hits: int,
-        timeout_seconds: float,
-    ) -> Grepped:
-        """Lines that contain `text` literally, in a file or below a directory, or in the files of `only`.
-
-        Binary files (a NUL in the first 8 KiB) and `.git` directories are left out; links are not
-        followed.
+        Raises:
+            FileNotFoundError: nothing is there.
         """
         ...
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-from orchestrator.deep_agent.backends.protocol import OutputSink
+from orchestrator.deep_agent.backends.protocol import Execution, OutputSink
 
 COMMAND_MARKER = "FANOUT_COMMAND"
 """The variable by which a command's processes are found, whatever session they moved to."""
@@ -58,20 +58,6 @@ class Launch:
     """Takes the place of standard input and output, and is closed here once it has been passed on.
     When such a command ends, what it left running is killed."""
     marker: str = field(default_factory=lambda: uuid4().hex)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """How a command ended."""
-
-    exit_code: int
-    """-N when signal N killed it; 127 when it could not be started."""
-    output: bytes
-    error_output: bytes = b""
-    total_bytes: int
-    """How much output it wrote."""
-    timed_out: bool = False
-    seconds: float = 0.0
 
 
 class KeptOutput:
@@ -233,7 +219,7 @@ def start(launch: Launch) -> RunningCommand:
     return RunningCommand(process, pipes, launch.marker)
 
 
-async def run(launch: Launch, on_output: OutputSink | None = None) -> Ended:
+async def run(launch: Launch, on_output: OutputSink | None = None) -> Execution:
     """Run a command to its end; a cancelled caller leaves none of its processes behind.
 
     What a command that ends by itself left running in the background goes on, unheard.
@@ -244,7 +230,7 @@ async def run(launch: Launch, on_output: OutputSink | None = None) -> Ended:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a command"
         message = f"cannot start the command: {reason}\n".encode()
-        return Ended(exit_code=127, output=message, total_bytes=len(message))
+        return Execution(exit_code=127, output=message, total_bytes=len(message))
     stream = _Stream(launch.max_output_bytes, on_output)
     current.listen(stream.put)
     pumping = asyncio.create_task(stream.pump())
@@ -263,7 +249,7 @@ async def run(launch: Launch, on_output: OutputSink | None = None) -> Ended:
         current.release()
     code = current.process.returncode
     first, last = current.pipes[0].kept, current.pipes[-1].kept
-    return Ended(
+    return Execution(
         exit_code=-signal.SIGKILL if code is None else code,
         output=first.content(),
         error_output=b"" if last is first else last.content(),

@@ -18,7 +18,8 @@ from orchestrator.deep_agent.backends.processes import (
     other_processes,
     signal_all,
 )
-from workers.sandbox.protocol import WORKSPACE, Command, CommandResult, OutputSink
+from orchestrator.deep_agent.backends.protocol import Execution, OutputSink
+from workers.sandbox.protocol import WORKSPACE, Command
 
 JOB_MARKER = "FANOUT_SANDBOX"
 _LIMITED = """
@@ -182,7 +183,7 @@ async def run(
     marker: str,
     on_output: OutputSink | None,
     link: socket.socket | None = None,
-) -> CommandResult:
+) -> Execution:
     """Run a command to its end; a cancelled caller leaves none of its processes behind.
 
     With a `link`, which becomes its input and output, it has no time limit.
@@ -191,7 +192,7 @@ async def run(
         argv = place.argv(command, cwd)
     except ValueError:
         message = b"cannot start the command: not a command\n"
-        return CommandResult(exit_code=127, output=message, total_bytes=len(message))
+        return Execution(exit_code=127, output=message, total_bytes=len(message))
     launch = processes.Launch(
         argv=argv,
         env=place.environment(command.env),
@@ -202,4 +203,4 @@ async def run(
         link=link,
         marker=marker,
     )
-    return CommandResult(**vars(await processes.run(launch, on_output)))
+    return await processes.run(launch, on_output)

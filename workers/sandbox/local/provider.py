@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Literal
 
+from orchestrator.deep_agent.backends.protocol import Execution, OutputSink
 from orchestrator.jobs.failures import SandboxFailure
 from workers.sandbox.errors import DiskLimitExceeded, SandboxDied, SandboxStartFailed
 from workers.sandbox.inside.change_patch import GitFailed
@@ -41,8 +42,6 @@ from workers.sandbox.local.processes import Place
 from workers.sandbox.protocol import (
     WORKSPACE,
     Command,
-    CommandResult,
-    OutputSink,
     Process,
     Sandbox,
     SandboxSpec,
@@ -243,12 +242,12 @@ class LocalSandbox(ResidentSandbox):
         super().__init__(self._operations)
         self._place, self._before, self._max_disk_bytes = place, before, max_disk_bytes
         self._numbers = itertools.count(1)
-        self._running: set[asyncio.Task[CommandResult]] = set()
+        self._running: set[asyncio.Task[Execution]] = set()
         self._watching: asyncio.Task[None] | None = None
         self._start_bytes: int | None = None
         self._measured_at = time.monotonic()
 
-    async def run(self, command: Command, on_output: OutputSink | None = None) -> CommandResult:
+    async def run(self, command: Command, on_output: OutputSink | None = None) -> Execution:
         """See `Sandbox.run`. Memory that runs out is not told apart from other failures."""
         return await self._run_here(command, on_output)
 
@@ -270,7 +269,7 @@ class LocalSandbox(ResidentSandbox):
 
     async def _run_here(
         self, command: Command, on_output: OutputSink | None, link: socket.socket | None = None
-    ) -> CommandResult:
+    ) -> Execution:
         """Run a command, the limits in view; `link` makes it a live process."""
         self._operations.raise_failure()
         marker = f"{self._place.token}-{next(self._numbers)}"

@@ -7,9 +7,10 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
+from orchestrator.deep_agent.backends.protocol import Execution, OutputSink
 from workers.sandbox.inside import frames
 from workers.sandbox.inside.forward import CHUNK_BYTES
-from workers.sandbox.protocol import CommandResult, OutputSink, ProcessEnded
+from workers.sandbox.protocol import ProcessEnded
 from workers.sandbox.resident.client import ResidentClient
 from workers.sandbox.resident.tunnels import Tunnel
 
@@ -39,9 +40,9 @@ class LiveProcess:
         self._channel = channel
         self._errors = bytearray()
         self._max_error_bytes = max_error_bytes
-        self._running: asyncio.Task[CommandResult]
+        self._running: asyncio.Task[Execution]
 
-    def begin(self, work: Coroutine[Any, Any, CommandResult]) -> None:
+    def begin(self, work: Coroutine[Any, Any, Execution]) -> None:
         """Start it: `work` runs the command to its end, which is at once when that is cancelled."""
         self._running = asyncio.create_task(work)
 
@@ -140,7 +141,7 @@ class _ProcessTunnel(Tunnel):
 async def resident_process(
     client: ResidentClient,
     max_error_bytes: int,
-    run: Callable[[int, OutputSink], Coroutine[Any, Any, CommandResult]],
+    run: Callable[[int, OutputSink], Coroutine[Any, Any, Execution]],
 ) -> AsyncIterator[LiveProcess]:
     """A live process in a resident's sandbox.
 
