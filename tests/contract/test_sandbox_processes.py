@@ -14,7 +14,8 @@ from tests.contract import test_sandbox as contract
 from tests.contract.test_sandbox import MIB, Bench, count, gone, sh, unique_sleep
 from workers.sandbox.docker.provider import DockerSandbox
 from workers.sandbox.local.provider import LocalSandbox
-from workers.sandbox.protocol import WORKSPACE, Command, Process, ProcessEnded, Sandbox
+from workers.sandbox.process import Process, ProcessEnded
+from workers.sandbox.protocol import WORKSPACE, Command, Sandbox
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

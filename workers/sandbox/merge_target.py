@@ -66,8 +66,8 @@ class SandboxFolder:
     def find(self, path: str) -> Found | None:
         """What stands at the path; None when nothing does, or a file stands above it."""
         with suppress(FileNotFoundError, NotADirectoryError):
-            place = self._place(path)
-            entry = self._wait(self._sandbox.lstat(place))
+            full = self._checked(path)
+            entry = self._wait(self._sandbox.lstat(full))
             mode = entry.mode & PERMISSION_BITS
             if entry.kind == "other":
                 return Found(kind=None, mode=mode)
@@ -81,7 +81,7 @@ class SandboxFolder:
     def names(self, path: str) -> frozenset[str]:
         """The names in a directory; empty when there is none."""
         with suppress(FileNotFoundError, NotADirectoryError):
-            entries = self._wait(self._sandbox.list(self._place(path)))
+            entries = self._wait(self._sandbox.list(self._checked(path)))
             return frozenset(entry.path.rpartition("/")[2] for entry in entries)
         return frozenset()
 
@@ -90,10 +90,10 @@ class SandboxFolder:
 
         What is no file is replaced, never written through.
         """
-        place = self._place(path)
+        full = self._checked(path)
         if instead_of is None or instead_of.kind == "file":
             is_new = instead_of is None
-            self._wait(self._sandbox.write_bytes(place, content, create_only=is_new, mode=mode))
+            self._wait(self._sandbox.write_bytes(full, content, create_only=is_new, mode=mode))
             return
         aside = _aside(path)
         self._wait(
@@ -105,7 +105,7 @@ class SandboxFolder:
         """Put a symlink in place atomically."""
         del instead_of
         check_link(path, os.fsdecode(target))
-        self._place(path)
+        self._checked(path)
         aside = _aside(path)
         if folder := path.rpartition("/")[0]:
             self._run("mkdir", "-p", "--", f"./{folder}")
@@ -114,27 +114,27 @@ class SandboxFolder:
 
     def put_directory(self, path: str, mode: int) -> None:
         """Make a directory, and those above it; one that is there only gets the mode."""
-        self._place(path)
+        self._checked(path)
         self._run("mkdir", "-p", "--", f"./{path}")
         self._run("chmod", f"{mode & PERMISSION_BITS:o}", "--", f"./{path}")
 
     def set_mode(self, path: str, mode: int, instead_of: Found) -> None:
         """Change a file's permission bits."""
         del instead_of
-        self._place(path)
+        self._checked(path)
         self._run("chmod", f"{mode & PERMISSION_BITS:o}", "--", f"./{path}")
 
     def remove(self, path: str, instead_of: Found) -> None:
         """Remove a file or a link."""
         del instead_of
-        self._wait(self._sandbox.delete(self._place(path)))
+        self._wait(self._sandbox.delete(self._checked(path)))
 
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory."""
-        self._place(path)
+        self._checked(path)
         self._run("rmdir", "--", f"./{path}")
 
-    def _place(self, path: str) -> str:
+    def _checked(self, path: str) -> str:
         """The path in the sandbox, when no link is on its way."""
         *above, _ = check_path(path)
         folder = WORKSPACE

@@ -25,6 +25,7 @@ from orchestrator.deep_agent.backends.protocol import (
     Shell,
 )
 from orchestrator.jobs.spec import Limits
+from workers.sandbox.process import Process
 
 WORKSPACE = "/workspace"
 """Where the job's files are, for its shell and for its file tools alike."""
@@ -34,9 +35,6 @@ DEFAULT_COMMAND_TIMEOUT_SECONDS = 120.0
 
 DEFAULT_OUTPUT_BYTES = 100_000
 """How much of a command's output is kept, head and tail: S2's limit of the execute tool."""
-
-LAST_WORDS_CHARACTERS = 500
-"""How much of its error output a process's end is told with: a traceback's last lines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,46 +66,6 @@ class Command:
     """Error output goes into `output`, in the order in which it was written."""
 
 
-class ProcessEnded(EOFError):
-    """A live process is over; the text says how, with the last words of its error output."""
-
-    def __init__(self, result: Execution) -> None:
-        said = (result.error_output or result.output).decode(errors="replace").strip()
-        words = f": {said[-LAST_WORDS_CHARACTERS:]}" if said else ""
-        super().__init__(f"it ended with exit code {result.exit_code}{words}")
-        self.result = result
-
-
-class Process(Protocol):
-    """A process that runs beside its caller. Both directions are bounded: who is ahead waits."""
-
-    async def send(self, data: bytes) -> None:
-        """Write to its standard input; waits while it does not read.
-
-        Raises:
-            ProcessEnded: it has ended.
-            SandboxFailure: the sandbox failed.
-        """
-        ...
-
-    async def receive(self) -> bytes:
-        """The next of its standard output, at least one byte.
-
-        Raises:
-            ProcessEnded: it has ended, and all of its output has been received.
-            SandboxFailure: the sandbox failed.
-        """
-        ...
-
-    @property
-    def error_output(self) -> bytes:
-        """The beginning of its error output as far as it has come.
-
-        Head and tail once it has ended.
-        """
-        ...
-
-
 class Sandbox(Backend, Shell, Protocol):
     """A running sandbox: a deep agent's files and shell, and what a job needs beside them.
 
@@ -129,6 +87,19 @@ class Sandbox(Backend, Shell, Protocol):
         When its time is over or the caller is cancelled, kill all of it.
         """
         ...
+
+    async def execute(
+        self,
+        command: str,
+        timeout_seconds: float,
+        max_output_bytes: int,
+        on_output: OutputSink | None = None,
+    ) -> Execution:
+        """See `Shell.execute`."""
+        wanted = Command(
+            argv=command, timeout_seconds=timeout_seconds, max_output_bytes=max_output_bytes
+        )
+        return await self.run(wanted, on_output)
 
     def open_process(self, command: Command) -> AbstractAsyncContextManager[Process]:
         """A command that runs while the context is open; when it ends, all of it is killed.

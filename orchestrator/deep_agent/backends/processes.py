@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
+from orchestrator.deep_agent.backends.bounded_output import BoundedOutput
 from orchestrator.deep_agent.backends.protocol import Execution, OutputSink
 
 COMMAND_MARKER = "FANOUT_COMMAND"
@@ -60,33 +61,11 @@ class Launch:
     marker: str = field(default_factory=lambda: uuid4().hex)
 
 
-class KeptOutput:
-    """Head and tail of a stream, and how long the whole was."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self.total_bytes = 0
-        self._head, self._tail = bytearray(), bytearray()
-        self._head_bytes, self._tail_bytes = max_bytes // 2, max_bytes - max_bytes // 2
-
-    def add(self, data: bytes) -> None:
-        """Keep what belongs to the head, and what may turn out to be the tail."""
-        self.total_bytes += len(data)
-        room = self._head_bytes - len(self._head)
-        self._head += data[:room]
-        self._tail += data[room:]
-        if len(self._tail) > 2 * self._tail_bytes + READ_BYTES:
-            del self._tail[: len(self._tail) - self._tail_bytes]
-
-    def content(self) -> bytes:
-        """Everything, or the first half of the limit and the last."""
-        return bytes(self._head + self._tail[max(0, len(self._tail) - self._tail_bytes) :])
-
-
 class Pipe:
     """One output of a running command."""
 
     def __init__(self, max_bytes: int) -> None:
-        self.kept = KeptOutput(max_bytes)
+        self.kept = BoundedOutput.halves(max_bytes)
         self.descriptor, self.write_end = os.pipe()
         os.set_blocking(self.descriptor, False)
         self.open = True

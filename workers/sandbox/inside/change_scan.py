@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from workers.sandbox.inside.archives import add_member
 from workers.sandbox.inside.change_patch import GitFile, PathDiff, PrivateGit
 from workers.sandbox.inside.change_sides import (
     MAX_DEPTH,
@@ -415,13 +416,7 @@ def _write_archive(
     """The same changes make the same bytes."""
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.GNU_FORMAT) as archive:
         text = json.dumps(document, sort_keys=True).encode()
-        _add(archive, "changes.json", io.BytesIO(text), len(text))
+        add_member(archive, "changes.json", text, len(text))
         for name, path in [("patch", patch), *((f"objects/{path.name}", path) for path in objects)]:
             with path.open("rb") as file:
-                _add(archive, name, file, path.stat().st_size)
-
-
-def _add(archive: tarfile.TarFile, name: str, content: IO[bytes], size: int) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = size
-    archive.addfile(member, content)
+                add_member(archive, name, file, path.stat().st_size)

@@ -73,8 +73,11 @@ def signal_all(pids: list[int], number: int) -> None:
             os.kill(pid, number)
 
 
-class KeptOutput:
-    """Head and tail of a stream of output, and how long the whole was."""
+class BoundedOutput:
+    """Head and tail of a stream of output, and the length of the whole.
+
+    A copy of the worker's `orchestrator.deep_agent.backends.bounded_output`, see there.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self.total = 0
@@ -102,7 +105,7 @@ class Pipe:
     """One output of a running command."""
 
     def __init__(self, max_bytes: int) -> None:
-        self.kept = KeptOutput(max_bytes)
+        self.kept = BoundedOutput(max_bytes)
         self.descriptor, self.write_end = os.pipe()
         os.set_blocking(self.descriptor, False)
         self.open = True

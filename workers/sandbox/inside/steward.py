@@ -23,7 +23,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -31,7 +30,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from workers.sandbox.inside import change_scan, frames, resident
+from workers.sandbox.inside import archives, change_scan, frames, resident
 from workers.sandbox.inside.files import take_upload
 from workers.sandbox.inside.operation import Refused
 
@@ -51,10 +50,6 @@ nothing."""
 
 _LEFTOVER_SECONDS = 24 * 3600.0
 """What is unfinished and older than a day has been forgotten."""
-
-
-class UnusableArchive(Exception):
-    """The archive is damaged, or holds something that a snapshot may not hold."""
 
 
 class Store:
@@ -134,7 +129,7 @@ class Store:
         try:
             fresh.mkdir()
             _make_agents_folder(fresh / "tree")
-            unpack_archive(archive, fresh / "tree")
+            archives.unpack(archive, fresh / "tree", _give_to_agent)
             size = _used_bytes([fresh / "tree"])[0]
             (fresh / "bytes").write_text(str(size))
             with self._locked():
@@ -221,76 +216,13 @@ class Store:
             os.close(descriptor)
 
 
-def unpack_archive(archive: Path, target: Path) -> None:
-    """Unpack a plain tar into an empty folder, all of it owned by the agent.
-
-    Raises:
-        UnusableArchive: see `Store.unpack`.
-    """
-    links: list[tarfile.TarInfo] = []
-    try:
-        with tarfile.open(archive, "r:") as tar:
-            for member in tar:
-                path = target / _inside(member)
-                if member.issym():
-                    links.append(member)
-                elif member.isdir():
-                    _make_folders(path)
-                    _hand_over(path, member)
-                elif member.isreg() and not member.issparse():
-                    _unpack_file(tar, member, path)
-                else:
-                    raise UnusableArchive(
-                        "it has a member that is not a file, a folder or a symlink"
-                    )
-        # Links come last, so that no member can be written through one.
-        for member in links:
-            path = target / _inside(member)
-            if any((target / folder).is_symlink() for folder in path.relative_to(target).parents):
-                raise UnusableArchive("it has a member below a symlink")
-            _make_folders(path.parent)
-            path.symlink_to(member.linkname)
-            os.lchown(path, AGENT_ID, AGENT_ID)
-    except (tarfile.TarError, EOFError, ValueError) as error:
-        raise UnusableArchive(f"it is damaged ({type(error).__name__})") from error
-    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        raise UnusableArchive("it has two members at one path") from error
-
-
-def _inside(member: tarfile.TarInfo) -> str:
-    if member.name.startswith("/") or ".." in member.name.split("/"):
-        raise UnusableArchive("it has a member outside its root")
-    return member.name
-
-
-def _unpack_file(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
-    source = tar.extractfile(member)
-    if source is None:
-        raise UnusableArchive("it has a member without content")
-    _make_folders(path.parent)
-    with path.open("xb") as file:
-        shutil.copyfileobj(source, file, 1024 * 1024)
-        if file.tell() != member.size:
-            raise UnusableArchive("it ends early")
-    _hand_over(path, member)
-
-
-def _hand_over(path: Path, member: tarfile.TarInfo) -> None:
-    path.chmod(member.mode & 0o777)
-    os.utime(path, (member.mtime, member.mtime))
-    os.chown(path, AGENT_ID, AGENT_ID)
-
-
-def _make_folders(path: Path) -> None:
-    """Make a folder and those above it that no member names."""
-    if not path.exists():
-        _make_folders(path.parent)
-        _make_agents_folder(path)
-
-
 def _make_agents_folder(path: Path) -> None:
     path.mkdir(mode=0o755)
-    os.chown(path, AGENT_ID, AGENT_ID)
+    _give_to_agent(path)
+
+
+def _give_to_agent(path: Path) -> None:
+    os.lchown(path, AGENT_ID, AGENT_ID)
 
 
 def _used_bytes(trees: Sequence[Path]) -> list[int]:
@@ -339,7 +271,7 @@ def _operations(store: Store) -> dict[str, SlowOperation]:
     def unpack(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
         try:
             store.unpack(arguments["snapshot"], Path(take_upload(arguments) or os.devnull))
-        except UnusableArchive as error:
+        except archives.UnusableArchive as error:
             raise Refused("UnusableArchive", str(error)) from error
         return {}, b""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import math
 import os
@@ -21,6 +22,8 @@ from orchestrator.deep_agent.backends.processes import (
 from orchestrator.deep_agent.backends.protocol import Execution, OutputSink
 from workers.sandbox.protocol import WORKSPACE, Command
 
+_READ_BYTES = 32 << 10
+"""Read from a process at once."""
 JOB_MARKER = "FANOUT_SANDBOX"
 _LIMITED = """
 for limit in "-c 0" "-d $1" "-f $2" "-w $3" "-x $3"; do ulimit $limit 2>/dev/null || :; done
@@ -35,7 +38,7 @@ _BOUND = (
 
 
 @dataclass(frozen=True)
-class Place:
+class JobFolder:
     """Where a job's commands run."""
 
     token: str
@@ -51,10 +54,11 @@ class Place:
     @property
     def home(self) -> str:
         """The folder that commands know as HOME."""
-        return f"{self._tmp}/home"
+        return f"{self.seen_tmp}/home"
 
     @property
-    def _tmp(self) -> str:
+    def seen_tmp(self) -> str:
+        """The path of `tmp` for commands."""
         return "/tmp" if self.bound else str(self.tmp)  # noqa: S108 - the job's own
 
     def argv(self, command: Command, cwd: str) -> list[str]:
@@ -93,7 +97,7 @@ class Place:
         return {
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": self.home,
-            "TMPDIR": self._tmp,
+            "TMPDIR": self.seen_tmp,
             "LANG": "C.UTF-8",
             "PYTHONDONTWRITEBYTECODE": "1",
             **more,
@@ -176,7 +180,7 @@ def kill_job(token: str, tree: Path | None) -> bool:
 
 
 async def run(
-    place: Place,
+    folder: JobFolder,
     command: Command,
     cwd: str,
     *,
@@ -189,13 +193,13 @@ async def run(
     With a `link`, which becomes its input and output, it has no time limit.
     """
     try:
-        argv = place.argv(command, cwd)
+        argv = folder.argv(command, cwd)
     except ValueError:
         message = b"cannot start the command: not a command\n"
         return Execution(exit_code=127, output=message, total_bytes=len(message))
     launch = processes.Launch(
         argv=argv,
-        env=place.environment(command.env),
+        env=folder.environment(command.env),
         timeout_seconds=command.timeout_seconds if link is None else math.inf,
         max_output_bytes=command.max_output_bytes,
         stdin=command.stdin,
@@ -204,3 +208,26 @@ async def run(
         marker=marker,
     )
     return await processes.run(launch, on_output)
+
+
+class SocketChannel:
+    """The channel to a process of this machine."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def read(self) -> bytes:
+        """See `Channel.read`."""
+        try:
+            return await self._reader.read(_READ_BYTES)
+        except ConnectionError:  # it ended with unread input
+            return b""
+
+    async def write(self, data: bytes) -> None:
+        """See `Channel.write`."""
+        self._writer.write(data)
+        await self._writer.drain()
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._writer.close()

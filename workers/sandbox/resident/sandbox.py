@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import Any, Protocol
+from typing import Any
 
 from orchestrator.deep_agent.backends.protocol import (
     Entry,
@@ -20,7 +20,8 @@ from orchestrator.deep_agent.backends.protocol import (
 )
 from workers.sandbox.inside import commands as resident_commands
 from workers.sandbox.inside import frames
-from workers.sandbox.protocol import WORKSPACE, Command
+from workers.sandbox.protocol import WORKSPACE, Command, Sandbox
+from workers.sandbox.resident.client import ResidentClient
 
 STOP_SECONDS = resident_commands.GRACE_SECONDS + 2.0
 """How long a cancelled caller waits until its command is dead."""
@@ -28,28 +29,7 @@ STOP_SECONDS = resident_commands.GRACE_SECONDS + 2.0
 _KINDS: dict[bytes, EntryKind] = {b"f": "file", b"d": "directory", b"l": "symlink", b"o": "other"}
 
 
-class Requests(Protocol):
-    """Whoever carries out the operations of `inside.files` and `inside.commands`."""
-
-    async def request(
-        self,
-        op: str,
-        arguments: dict[str, Any],
-        payload: bytes = b"",
-        on_chunk: Callable[[bytes], Awaitable[None]] | None = None,
-        *,
-        timeout_seconds: float | None = ...,
-        stop_seconds: float = ...,
-    ) -> tuple[dict[str, Any], bytes]:
-        """See `ResidentClient.request`."""
-        ...
-
-    async def upload(self, source: bytes | AsyncIterable[bytes], directory: str) -> str:
-        """See `ResidentClient.upload`."""
-        ...
-
-
-class ResidentSandbox:
+class ResidentSandbox(Sandbox):
     """The commands and file operations of a `Sandbox`, carried out by a resident.
 
     Providers add `changes`.
@@ -57,21 +37,8 @@ class ResidentSandbox:
 
     search_root = WORKSPACE
 
-    def __init__(self, client: Requests) -> None:
+    def __init__(self, client: ResidentClient) -> None:
         self._client = client
-
-    async def execute(
-        self,
-        command: str,
-        timeout_seconds: float,
-        max_output_bytes: int,
-        on_output: OutputSink | None = None,
-    ) -> Execution:
-        """See `Shell.execute`."""
-        wanted = Command(
-            argv=command, timeout_seconds=timeout_seconds, max_output_bytes=max_output_bytes
-        )
-        return await self.run(wanted, on_output)
 
     async def run(self, command: Command, on_output: OutputSink | None = None) -> Execution:
         """See `Sandbox.run`. At most `inside.commands.MAX_OUTPUT_BYTES` are kept."""
