@@ -11,9 +11,10 @@ from typing import Self
 from pydantic import JsonValue, ValidationError
 from redis.asyncio import Redis
 
+from orchestrator.approvals import ApprovalAnswer, Decision
 from orchestrator.configuration.agent_definitions import AgentDefinitions, load_agent_definitions
 from orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
-from orchestrator.jobs.approvals import Approval, ApprovalAnswer
+from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.failures import (
     InvalidAnswer,
@@ -23,7 +24,7 @@ from orchestrator.jobs.failures import (
     UnknownJob,
 )
 from orchestrator.jobs.result import JobResult, Usage
-from orchestrator.jobs.spec import Decision, JobSpec, TreeBounds, new_job_id
+from orchestrator.jobs.spec import JobSpec, TreeBounds, new_job_id
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.store.admission import Admission
 from orchestrator.jobs.store.connection import connect

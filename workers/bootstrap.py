@@ -32,13 +32,18 @@ from orchestrator.jobs.store.model_limits import ModelLimits
 from orchestrator.jobs.store.queue import CeleryQueue
 from orchestrator.jobs.worker_info import WorkerInfo
 from orchestrator.workspace.blobs import BlobStore
+from workers.agent.services import JobServices
+from workers.agent.subagent import SubagentFactory
 from workers.attempt.job_runner import JobRunner, ShuttingDown
 from workers.heartbeat import Heartbeats
 from workers.pool import AgentLoop
-from workers.sandbox.docker.provider import DockerProvider
-from workers.sandbox.errors import EngineUnavailable, ImageMissing
-from workers.sandbox.local.provider import LocalProvider
-from workers.sandbox.protocol import SandboxProvider
+from workers.sandbox import (
+    DockerProvider,
+    EngineUnavailable,
+    ImageMissing,
+    LocalProvider,
+    SandboxProvider,
+)
 from workers.upkeep.reaper import Reaper
 from workers.upkeep.retention import Retention
 from workers.upkeep.warm_up import warm_up
@@ -163,23 +168,29 @@ class WorkerProcess:
             self._provider,
             interval_seconds=settings.worker.reap_interval_seconds,
         )
-        self.runner = JobRunner(
+        services = JobServices(
             ledger=self._ledger,
-            journal=self._journal,
-            admission=admission,
             blobs=self._blobs,
-            provider=self._provider,
-            heartbeats=self._heartbeats,
             definitions=definitions,
             defaults=settings.limits.for_jobs(),
-            default_model=settings.model,
+            bounds=settings.limits.tree_bounds(),
+        )
+        self.runner = JobRunner(
+            services,
+            journal=self._journal,
+            admission=admission,
+            provider=self._provider,
+            heartbeats=self._heartbeats,
+            subagents=SubagentFactory(
+                services=services,
+                default_model=settings.model,
+                model_limits=ModelLimits(self._redis, keys, settings.models),
+                stream_text=settings.worker.stream_text,
+                checkpoint_seconds=settings.worker.checkpoint_seconds,
+            ),
             default_image=settings.sandbox.image,
             lease_seconds=settings.worker.lease_seconds,
             me=self.info,
-            model_limits=ModelLimits(self._redis, keys, settings.models),
-            bounds=settings.limits.tree_bounds(),
-            stream_text=settings.worker.stream_text,
-            checkpoint_seconds=settings.worker.checkpoint_seconds,
         )
         self._retention = Retention(self._ledger, self._blobs, settings.retention_seconds)
         self._watchdog = Watchdog(

@@ -12,7 +12,7 @@ import contextlib
 from orchestrator.configuration import definition_files
 from orchestrator.configuration.agent_definitions import AgentDefinition
 from orchestrator.jobs.failures import InvalidJob
-from workers.sandbox.protocol import Sandbox
+from workers.sandbox import Sandbox
 
 _MODE, _EXECUTABLE_MODE = 0o644, 0o755
 

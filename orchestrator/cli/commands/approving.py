@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
+from orchestrator.approvals import Decision
 from orchestrator.cli.terminal import output, words
 from orchestrator.cli.terminal.endings import UsageProblem
 from orchestrator.cli.terminal.options import AsJson
 from orchestrator.cli.terminal.session import open_client, run
 from orchestrator.jobs.approvals import Approval
-from orchestrator.jobs.spec import Decision
 
 ARGUMENT_CHARACTERS = 200
 """Of a call's arguments in a table: one line. `--json` has them whole."""

@@ -18,12 +18,13 @@ from uuid import uuid4
 from pydantic import JsonValue, ValidationError
 from redis.asyncio import Redis
 
+from orchestrator.approvals import ApprovalAnswer
 from orchestrator.jobs import versions
 from orchestrator.jobs.approvals import (
     KEPT_SECONDS,
     Approval,
-    ApprovalAnswer,
     refusal,
+    serialized,
     waiting_words,
 )
 from orchestrator.jobs.failures import (
@@ -155,7 +156,7 @@ class Ledger(Records):
         Raises:
             ApprovalRefused: the answer was not taken; the text says why.
         """
-        entry = json.dumps({"id": approval_id, **json.loads(answer.stored())})
+        entry = json.dumps({"id": approval_id, **json.loads(serialized(answer))})
         told = await self._run("answer", approval_id, answer.decision, entry, uuid4().hex)
         if told[0] == "taken":
             return str(told[1])

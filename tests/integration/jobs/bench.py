@@ -10,11 +10,11 @@ from typing import IO, Any
 
 from redis.asyncio import Redis
 
-from orchestrator.configuration.agent_definitions import load_agent_definitions
+from orchestrator.configuration.agent_definitions import AgentDefinitions, load_agent_definitions
 from orchestrator.configuration.settings import LimitSettings
 from orchestrator.deep_agent.backends.protocol import Execution, OutputSink
 from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.spec import JobSpec
+from orchestrator.jobs.spec import JobSpec, TreeBounds
 from orchestrator.jobs.store.admission import Admission
 from orchestrator.jobs.store.journal import EventType, Journal
 from orchestrator.jobs.store.keys import Keys
@@ -23,6 +23,8 @@ from orchestrator.jobs.store.model_limits import ModelLimits
 from orchestrator.jobs.store.queue import InMemoryQueue
 from orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_worker
+from workers.agent.services import JobServices
+from workers.agent.subagent import SubagentFactory
 from workers.attempt.job_runner import JobRunner
 from workers.heartbeat import Heartbeats
 from workers.sandbox.local.provider import LocalProvider
@@ -121,20 +123,47 @@ class Bench:
         self.worker = make_worker()
         self.heartbeats = Heartbeats(self.ledger, lease_seconds)
         self.shown: list[str] = []
-        self.runner = JobRunner(
+        self._model = f"scripted:{script}"
+        self._model_limits = ModelLimits(redis, Keys(), {})
+        self._lease_seconds = lease_seconds
+        self._definitions = load_agent_definitions()
+        self._checkpoint_seconds = 0.0
+        self.runner = self._runner()
+
+    def configure(
+        self,
+        definitions: AgentDefinitions | None = None,
+        checkpoint_seconds: float | None = None,
+    ) -> None:
+        """Let later attempts know other agents, or take checkpoints at another interval."""
+        self._definitions = self._definitions if definitions is None else definitions
+        if checkpoint_seconds is not None:
+            self._checkpoint_seconds = checkpoint_seconds
+        self.runner = self._runner()
+
+    def _runner(self) -> JobRunner:
+        services = JobServices(
             ledger=self.ledger,
+            blobs=self.blobs,
+            definitions=self._definitions,
+            defaults=LimitSettings().for_jobs(),
+            bounds=TreeBounds(),
+        )
+        return JobRunner(
+            services,
             journal=self.journal,
             admission=self.admission,
-            blobs=self.blobs,
             provider=self.provider,
             heartbeats=self.heartbeats,
-            definitions=load_agent_definitions(),
-            defaults=LimitSettings().for_jobs(),
-            default_model=f"scripted:{script}",
+            subagents=SubagentFactory(
+                services=services,
+                default_model=self._model,
+                model_limits=self._model_limits,
+                checkpoint_seconds=self._checkpoint_seconds,
+            ),
             default_image="none",
-            lease_seconds=lease_seconds,
+            lease_seconds=self._lease_seconds,
             me=lambda: self.worker,
-            model_limits=ModelLimits(redis, Keys(), {}),
         )
 
     async def submit(self, spec: JobSpec) -> str:
