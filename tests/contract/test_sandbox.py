@@ -866,7 +866,7 @@ async def test_reaping_spares_live_jobs(bench: Bench) -> None:
     async with bench.open(job=live, attempt=2) as sandbox:
         assert await sandbox.read_bytes(f"{WORKSPACE}/kept") == b"x"
     async with bench.open(job=dead, attempt=2) as sandbox:
-        assert await sandbox.list(WORKSPACE) == ()
+        assert not await sandbox.list(WORKSPACE)
 
 
 @pytest.mark.parametrize(

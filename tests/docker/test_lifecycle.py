@@ -229,7 +229,7 @@ async def test_a_dead_container_is_a_sandbox_failure_and_not_a_commands_output(
         assert isinstance(sandbox, DockerSandbox)
         running = asyncio.create_task(sandbox.run(Command(argv="sleep 60")))
         await asyncio.sleep(0.2)
-        await engine.remove_container(sandbox.place.container)
+        await engine.remove_container(sandbox.container.name)
 
         with pytest.raises(SandboxDied):
             await running

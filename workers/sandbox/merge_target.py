@@ -1,8 +1,8 @@
-"""The workspace of an open sandbox as a folder that a merge writes to.
+"""The workspace of an open sandbox as the target folder of a merge.
 
-A merge blocks, a sandbox's operations are coroutines: the merge runs in a thread of `MERGING`, and
-each of its steps waits for the loop. What leads out of the workspace is refused as for a parent's
-workspace.
+A merge blocks, the operations of a sandbox are coroutines: the merge runs in a thread of `MERGING`
+and each of its steps waits for the event loop. Paths that lead out of the workspace are rejected,
+as in a parent's workspace.
 """
 
 from __future__ import annotations
@@ -34,18 +34,23 @@ from workers.sandbox.protocol import WORKSPACE, Command, Sandbox
 Result = TypeVar("Result")
 
 MAX_MERGES = 4
-"""At once in a worker. In threads of their own: they wait for operations that need the common
+"""At once in a worker. They have their own threads: they wait for operations that need the default
 ones."""
 
 MERGING = ThreadPoolExecutor(MAX_MERGES, thread_name_prefix="merge")
 
 
 async def merge_into(sandbox: Sandbox, bundle: Path) -> MergeReport:
-    """Put a change bundle into a sandbox's workspace; doing it again changes nothing.
+    """Merge a change bundle into a sandbox's workspace; repeating it changes nothing.
+
+    Args:
+        sandbox: an open sandbox.
+        bundle: the file of the bundle.
 
     Raises:
-        MalformedBundle: it is none.
-        SandboxFailure: the sandbox failed; do it again on the next one with these files.
+        MalformedBundle: the file is not a change bundle.
+        SandboxFailure: the sandbox failed; the merge can be repeated in the next one with these
+            files.
     """
     loop = asyncio.get_running_loop()
 
@@ -57,14 +62,19 @@ async def merge_into(sandbox: Sandbox, bundle: Path) -> MergeReport:
 
 
 class SandboxFolder:
-    """The files of a sandbox's workspace; for a thread that is not the loop's."""
+    """The files of a sandbox's workspace, for a thread other than the event loop's.
+
+    Paths are relative to the workspace. Every method raises `PathRefused` for a path that leaves
+    the workspace or goes through a link, `OSError` for what the file system rejects, and
+    `SandboxFailure`.
+    """
 
     def __init__(self, sandbox: Sandbox, loop: asyncio.AbstractEventLoop) -> None:
         self._sandbox = sandbox
         self._loop = loop
 
     def find(self, path: str) -> Found | None:
-        """What stands at the path; None when nothing does, or a file stands above it."""
+        """Return what is at the path; None when nothing is, or when a file is above it."""
         with suppress(FileNotFoundError, NotADirectoryError):
             full = self._checked(path)
             entry = self._wait(self._sandbox.lstat(full))
@@ -79,17 +89,14 @@ class SandboxFolder:
         return None
 
     def names(self, path: str) -> frozenset[str]:
-        """The names in a directory; empty when there is none."""
+        """Return the names in a directory; empty when there is none."""
         with suppress(FileNotFoundError, NotADirectoryError):
             entries = self._wait(self._sandbox.list(self._checked(path)))
             return frozenset(entry.path.rpartition("/")[2] for entry in entries)
         return frozenset()
 
     def put_file(self, path: str, content: bytes, mode: int, instead_of: Found | None) -> None:
-        """Put a whole file in place atomically.
-
-        What is no file is replaced, never written through.
-        """
+        """Write a whole file atomically. A link or a directory is replaced, not written through."""
         full = self._checked(path)
         if instead_of is None or instead_of.kind == "file":
             is_new = instead_of is None
@@ -102,7 +109,7 @@ class SandboxFolder:
         self._run("mv", "-fT", "--", f"./{aside}", f"./{path}")
 
     def put_link(self, path: str, target: bytes, instead_of: Found | None) -> None:
-        """Put a symlink in place atomically."""
+        """Create a symlink atomically."""
         del instead_of
         check_link(path, os.fsdecode(target))
         self._checked(path)
@@ -113,7 +120,7 @@ class SandboxFolder:
         self._run("mv", "-fT", "--", f"./{aside}", f"./{path}")
 
     def put_directory(self, path: str, mode: int) -> None:
-        """Make a directory, and those above it; one that is there only gets the mode."""
+        """Create a directory and its parents; an existing one only gets the mode."""
         self._checked(path)
         self._run("mkdir", "-p", "--", f"./{path}")
         self._run("chmod", f"{mode & PERMISSION_BITS:o}", "--", f"./{path}")
@@ -135,7 +142,7 @@ class SandboxFolder:
         self._run("rmdir", "--", f"./{path}")
 
     def _checked(self, path: str) -> str:
-        """The path in the sandbox, when no link is on its way."""
+        """Return the path in the sandbox; PathRefused when a link is on the way."""
         *above, _ = check_path(path)
         folder = WORKSPACE
         for name in above:
@@ -146,7 +153,7 @@ class SandboxFolder:
         return f"{WORKSPACE}/{path}"
 
     def _content(self, path: str, entry: Entry) -> bytes | None:
-        """A link's target, or a file's bytes; None when it is too large for any bundle to name."""
+        """Return a link's target, or a file's bytes; None when it is too large for a bundle."""
         if entry.kind == "symlink":
             return self._run("readlink", "-n", "--", f"./{path}")
         if entry.size_bytes > MAX_HELD_BYTES:
@@ -154,7 +161,7 @@ class SandboxFolder:
         return self._wait(self._sandbox.read_bytes(entry.path))
 
     def _run(self, *argv: str) -> bytes:
-        """Have something done for which a sandbox has no operation."""
+        """Run a command for which a sandbox has no operation."""
         result = self._wait(self._sandbox.run(Command(argv=argv, merge_stderr=False)))
         if result.exit_code:
             raise OSError(errno.EIO, f"{argv[0]} failed in the sandbox")
@@ -165,7 +172,7 @@ class SandboxFolder:
 
 
 def _aside(path: str) -> str:
-    """A name beside the path, which no change list takes up."""
+    """Return a name beside the path that change lists ignore."""
     folder, _, _ = path.rpartition("/")
     name = f".fanout-{secrets.token_hex(8)}~"
     return f"{folder}/{name}" if folder else name

@@ -1,4 +1,4 @@
-"""A process that runs beside its caller: bytes in, bytes out, and how it ended."""
+"""A process that runs beside its caller: its input, its output and its end."""
 
 from __future__ import annotations
 

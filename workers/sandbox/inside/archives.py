@@ -1,6 +1,6 @@
-"""Tar archives: unpacks snapshots, which are not trusted, and writes members. Standard library only.
+"""Tar archives: unpacks snapshots, which are not trusted, and adds members. Stdlib only.
 
-The worker unpacks with it for the local provider, the steward inside its container.
+The steward unpacks with it inside its container, the worker for the local provider.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def unpack(archive: Path, target: Path, own: Callable[[Path], None]) -> None:
 
 
 class _Unpacking:
-    """The members of one archive on their way into a folder."""
+    """The state of unpacking one archive into a folder."""
 
     def __init__(self, target: Path, own: Callable[[Path], None]) -> None:
         self._target, self._own = target, own
@@ -80,7 +80,7 @@ class _Unpacking:
             raise UnusableArchive("it has a member that is not a file, a folder or a symlink")
 
     def finish(self) -> None:
-        """Make the links, last, so that no member is written through one; restore the folders."""
+        """Create the links last, so that no member is written through one; restore the folders."""
         for path, destination in self._links:
             above = path.relative_to(self._target).parents
             if any((self._target / folder).is_symlink() for folder in above):
@@ -92,7 +92,7 @@ class _Unpacking:
             _restore(path, member)
 
     def _make_folders(self, path: Path) -> None:
-        """Make a folder and those above it that no member names."""
+        """Create a folder and those above it that no member names."""
         if not path.exists():
             self._make_folders(path.parent)
             path.mkdir(mode=0o755)
