@@ -38,10 +38,13 @@ from workers.agent.subagent import SubagentFactory
 from workers.attempt.job_runner import JobRunner, ShuttingDown
 from workers.heartbeat import Heartbeats
 from workers.pool import AgentLoop
-from workers.sandbox.docker.provider import DockerProvider
-from workers.sandbox.errors import EngineUnavailable, ImageMissing
-from workers.sandbox.local.provider import LocalProvider
-from workers.sandbox.protocol import SandboxProvider
+from workers.sandbox import (
+    DockerProvider,
+    EngineUnavailable,
+    ImageMissing,
+    LocalProvider,
+    SandboxProvider,
+)
 from workers.upkeep.reaper import Reaper
 from workers.upkeep.retention import Retention
 from workers.upkeep.warm_up import warm_up

@@ -10,6 +10,7 @@ from .approval.requests import pending_approvals as pending_approvals
 from .approval.requests import request_of as request_of
 
 # Files and shells that an agent works on
+from .backends.bounded_output import BoundedOutput as BoundedOutput
 from .backends.composite import CompositeBackend as CompositeBackend
 from .backends.composite import composite as composite
 from .backends.directory import DirectoryBackend as DirectoryBackend
@@ -19,9 +20,11 @@ from .backends.overlay import OverlayBackend as OverlayBackend
 from .backends.protocol import Backend as Backend
 from .backends.protocol import BackendFactory as BackendFactory
 from .backends.protocol import Entry as Entry
+from .backends.protocol import EntryKind as EntryKind
 from .backends.protocol import Execution as Execution
 from .backends.protocol import Hit as Hit
 from .backends.protocol import Hits as Hits
+from .backends.protocol import OutputSink as OutputSink
 from .backends.protocol import Shell as Shell
 from .backends.protocol import Walk as Walk
 from .backends.read_only import ReadOnlyBackend as ReadOnlyBackend

@@ -55,8 +55,7 @@ from orchestrator.workspace import changed_snapshot
 from workers.agent.past import Past
 from workers.agent.services import JobServices
 from workers.heartbeat import elapsed_clock
-from workers.sandbox.merge_target import merge_into
-from workers.sandbox.protocol import Sandbox
+from workers.sandbox import Sandbox, merge_into
 
 SHORTEST_CHILD_SECONDS = 0.001
 """Of a child whose parent's time is just over: a limit has to be above nothing."""

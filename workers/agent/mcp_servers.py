@@ -8,7 +8,7 @@ from functools import partial
 from orchestrator.configuration.mcp_servers import McpServerDefinition
 from orchestrator.deep_agent import McpServer, McpTools
 from orchestrator.delegation.agents import remote_mcp_server
-from workers.sandbox.protocol import Command, Sandbox
+from workers.sandbox import Command, Sandbox
 
 ERROR_OUTPUT_BYTES = 16_384
 """What is kept of a server's error output, for the text of an error: a long traceback."""

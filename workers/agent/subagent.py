@@ -66,8 +66,7 @@ from workers.agent.session_journal import (
 )
 from workers.agent.shared_budget import SharedBudget, beyond
 from workers.heartbeat import HeldLease
-from workers.sandbox.backend import SandboxBackend
-from workers.sandbox.protocol import Sandbox
+from workers.sandbox import Sandbox
 
 APP_NAME = "fanout_job"
 USER_ID = "job"
@@ -272,7 +271,7 @@ class Subagent:
             [*self.children.tools(), *mcp_tools(self._definition.mcp_servers, self._sandbox)],
             added_instruction=self.children.words() + (WORKSPACE_RESTORED if is_restored else ""),
             files_folder=files_folder,
-            backend=SandboxBackend(self._sandbox),
+            backend=self._sandbox,
             output_schema=self._schema,
             is_subagent=True,
             inherited_interrupt_on=self._spec.interrupt_on,

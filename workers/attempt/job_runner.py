@@ -36,8 +36,7 @@ from workers.attempt.attempt import Attempt
 from workers.attempt.opening import opened
 from workers.attempt.outcome import Outcome, commit, result_of
 from workers.heartbeat import Heartbeats, HeldLease, elapsed_clock
-from workers.sandbox.errors import SandboxDied
-from workers.sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
+from workers.sandbox import Sandbox, SandboxDied, SandboxProvider, SandboxSpec
 
 log = structlog.get_logger(__name__)
 

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from orchestrator.configuration.agent_definitions import AgentDefinitions, load_agent_definitions
 from orchestrator.configuration.settings import LimitSettings
+from orchestrator.deep_agent.backends.protocol import Execution, OutputSink
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import JobSpec, TreeBounds
 from orchestrator.jobs.store.admission import Admission
@@ -27,7 +28,7 @@ from workers.agent.subagent import SubagentFactory
 from workers.attempt.job_runner import JobRunner
 from workers.heartbeat import Heartbeats
 from workers.sandbox.local.provider import LocalProvider
-from workers.sandbox.protocol import Command, CommandResult, OutputSink, Sandbox, SandboxSpec
+from workers.sandbox.protocol import Command, Sandbox, SandboxSpec
 
 LEASE_SECONDS = 5.0
 """Short enough to wait for its lapse, long enough for a machine that runs other tests."""
@@ -45,11 +46,23 @@ class FaultySandbox:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sandbox, name)
 
-    async def run(self, command: Command, on_output: OutputSink | None = None) -> CommandResult:
+    async def run(self, command: Command, on_output: OutputSink | None = None) -> Execution:
         result = await self._sandbox.run(command, on_output)
         if self._provider.die_after_command:
             raise self._provider.die_after_command.pop(0)
         return result
+
+    async def execute(
+        self,
+        command: str,
+        timeout_seconds: float,
+        max_output_bytes: int,
+        on_output: OutputSink | None = None,
+    ) -> Execution:
+        wanted = Command(
+            argv=command, timeout_seconds=timeout_seconds, max_output_bytes=max_output_bytes
+        )
+        return await self.run(wanted, on_output)
 
     async def changes(self) -> IO[bytes]:
         self._provider.collecting.set()

@@ -65,7 +65,7 @@ def provider(tmp_path: Path) -> LocalProvider:
 async def sandbox(provider: LocalProvider) -> AsyncIterator[Sandbox]:
     spec = SandboxSpec(job_id="job", attempt=1, image="", limits=Limits())
     async with provider.open(spec) as opened:
-        await opened.write(f"{WORKSPACE}/server.py", STDIO_SERVER.encode())
+        await opened.write_bytes(f"{WORKSPACE}/server.py", STDIO_SERVER.encode())
         yield opened
 
 
