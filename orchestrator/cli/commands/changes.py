@@ -12,6 +12,7 @@ from rich.text import Text
 
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem, WorkFailed
+from orchestrator.cli.terminal.ids import resolve_job
 from orchestrator.cli.terminal.options import AsJson, JobArgument
 from orchestrator.cli.terminal.session import open_client
 from orchestrator.client import JobClient
@@ -42,7 +43,7 @@ def diff(
 
 async def _diff(prefix: str, *, stat: bool, as_json: bool) -> None:
     async with open_client() as client:
-        job_id = await client.resolve(prefix)
+        job_id = await resolve_job(client, prefix)
         ended = await _ended(client, job_id)
         if as_json:
             output.document(
@@ -75,7 +76,7 @@ def apply(
 
 async def _apply(prefix: str, into: Path, *, check: bool, as_json: bool) -> ExitCode:
     async with open_client() as client:
-        job_id = await client.resolve(prefix)
+        job_id = await resolve_job(client, prefix)
         await _ended(client, job_id)
         report = await client.apply(job_id, into, check=check)
     if as_json:

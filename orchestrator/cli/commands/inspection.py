@@ -12,8 +12,9 @@ import typer
 from orchestrator.cli.commands.waiting import LIVE_STATES
 from orchestrator.cli.terminal import formatting, output
 from orchestrator.cli.terminal.exit_codes import UsageProblem, WorkFailed
+from orchestrator.cli.terminal.ids import resolve_job, resolve_tree
 from orchestrator.cli.terminal.options import AsJson, JobArgument, LabelOption, parse_labels
-from orchestrator.cli.terminal.session import open_client, resolve_tree
+from orchestrator.cli.terminal.session import open_client
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobRecord, JobState
 
@@ -79,7 +80,7 @@ def show(job: JobArgument, as_json: AsJson = False) -> None:
 
 async def _show(prefix: str, *, as_json: bool) -> None:
     async with open_client() as client:
-        record = await client.get(await client.resolve(prefix))
+        record = await client.get(await resolve_job(client, prefix))
     if as_json:
         output.document(record.model_dump(mode="json"))
         return
@@ -102,7 +103,7 @@ def result(job: JobArgument, as_json: AsJson = False) -> None:
 
 async def _result(prefix: str, *, as_json: bool) -> None:
     async with open_client() as client:
-        job_id = await client.resolve(prefix)
+        job_id = await resolve_job(client, prefix)
         found = await client.result(job_id)
     if found is None:
         raise WorkFailed(f"Job {job_id} has not ended; wait for it: fanout wait {job_id}")
@@ -150,7 +151,7 @@ def logs(
 
 async def _logs(prefix: str, after: str, *, follow: bool, as_json: bool) -> None:
     async with open_client() as client:
-        job_id = await client.resolve(prefix)
+        job_id = await resolve_job(client, prefix)
         try:
             async for event in client.events(job_id, after, follow=follow):
                 if as_json:
