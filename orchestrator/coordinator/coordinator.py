@@ -32,8 +32,8 @@ from orchestrator.deep_agent import (
     Answer,
     Backend,
     Budget,
+    BudgetFactory,
     BudgetLimits,
-    BudgetMaker,
     DirectoryBackend,
     McpServerFailed,
     McpTools,
@@ -164,14 +164,14 @@ def create_coordinator(
             memory=definition_files.placed(definition.memory, OWN_FOLDER),
             summarization=SummarizationConfig(**definition.summarization.settings()),
             interrupt_on=definition.interrupt_on,
-            admission=client.model_limits,
+            rate_limiter=client.model_limits,
         )
     except ValueError as error:  # a model's name or key, a tool's name, the schema
         raise InvalidJob(str(error)) from error
 
 
 def create_coordinator_app(
-    coordinator: LlmAgent, budget: Budget | BudgetMaker | None = None
+    coordinator: LlmAgent, budget: Budget | BudgetFactory | None = None
 ) -> App:
     """The ADK app of a coordinator, with the harness's plugins.
 
@@ -255,7 +255,7 @@ class _TreeAccount:
         return [Account(self._limits, ModelUsage(**usage.model_dump()), "tree_")]
 
 
-def budgets_of(definition: AgentDefinition, shared: Accounts | None = None) -> BudgetMaker:
+def budgets_of(definition: AgentDefinition, shared: Accounts | None = None) -> BudgetFactory:
     """Opens the accounts of a coordinator's runs.
 
     A definition's limits hold for each as for a job.

@@ -25,15 +25,16 @@ from orchestrator.deep_agent.approval.gate import (
 from orchestrator.deep_agent.backends.artifacts import with_artifacts
 from orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
 from orchestrator.deep_agent.backends.state import StateBackend
+from orchestrator.deep_agent.base_instructions import BaseInstructions
 from orchestrator.deep_agent.context.eviction import Eviction
 from orchestrator.deep_agent.context.summarization import Summarization, SummarizationConfig
 from orchestrator.deep_agent.deep_llm_agent import DeepLlmAgent
+from orchestrator.deep_agent.delegation.deferred import DeferredResults
 from orchestrator.deep_agent.delegation.inheritance import AgentTool, Inheritance
-from orchestrator.deep_agent.delegation.later import LaterResults
 from orchestrator.deep_agent.delegation.roster import SubAgentSpec, tool_name
-from orchestrator.deep_agent.delegation.subagents import Delegation, Subagents
+from orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
 from orchestrator.deep_agent.guards.budget import Budget
-from orchestrator.deep_agent.guards.budget_plugin import BudgetMaker, BudgetPlugin
+from orchestrator.deep_agent.guards.budget_plugin import BudgetFactory, BudgetPlugin
 from orchestrator.deep_agent.guards.dangling_calls import DanglingCalls
 from orchestrator.deep_agent.guards.loop_guard import LoopGuard
 from orchestrator.deep_agent.guards.replies import OutputCheck, ReplyRepair, ToolErrors
@@ -41,8 +42,7 @@ from orchestrator.deep_agent.guards.structured_output import OutputSchema
 from orchestrator.deep_agent.inbox import Inbox, Messages
 from orchestrator.deep_agent.knowledge.memory import MemoryFiles
 from orchestrator.deep_agent.knowledge.skills import Skills
-from orchestrator.deep_agent.manners import Manners
-from orchestrator.deep_agent.models.admission import ModelAdmission
+from orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from orchestrator.deep_agent.models.resolve import resolve_model
 from orchestrator.deep_agent.names import agent_identifier
 from orchestrator.deep_agent.part import BackendSource, Part, hooks
@@ -61,7 +61,7 @@ def create_deep_agent(
     *,
     instruction: str | None = None,
     subagents: Sequence[SubAgentSpec | LlmAgent] | None = None,
-    delegation: Delegation = "task",
+    delegation: DelegationStyle = "task",
     skills: Sequence[str] | None = None,
     memory: Sequence[str] | None = None,
     output_schema: Mapping[str, Any] | type[BaseModel] | None = None,
@@ -75,7 +75,7 @@ def create_deep_agent(
     is_subagent: bool = False,
     inbox: Messages | None = None,
     fatal_errors: tuple[type[Exception], ...] = (),
-    admission: ModelAdmission | None = None,
+    rate_limiter: RateLimiter | None = None,
 ) -> LlmAgent:
     """An ADK agent with the built-in tools, for any ADK Runner.
 
@@ -104,7 +104,7 @@ def create_deep_agent(
         is_subagent: Another agent, not a person, reads the result.
         inbox: Where messages to the agent come from while it works.
         fatal_errors: Exceptions of tools that end the run; all others become text for the model.
-        admission: Where requests to models that are given by name wait for their turn, summaries'
+        rate_limiter: Where requests to models that are given by name wait for their turn, summaries'
             too.
 
     Raises:
@@ -113,8 +113,12 @@ def create_deep_agent(
     schema = OutputSchema(output_schema) if output_schema is not None else None
     backend_of = _backend_source(backend)
     files = FilesystemTools(backend_of, root=_root(backend))
-    llm = _resolved(model, name, admission)
-    built_in: list[Part] = [TodoTools(), files, _summarization(summarization, llm, name, admission)]
+    llm = _resolved(model, name, rate_limiter)
+    built_in: list[Part] = [
+        TodoTools(),
+        files,
+        _summarization(summarization, llm, name, rate_limiter),
+    ]
     if isinstance(backend, Shell):
         built_in.append(ExecuteTool(backend))
     chosen = _chosen(built_in, built_in_tools)
@@ -129,13 +133,13 @@ def create_deep_agent(
             delegation=delegation,
             summarization=summarization,
             fatal_errors=fatal_errors,
-            admission=admission,
+            rate_limiter=rate_limiter,
         )
-        delegating = [inherited.subagents(subagents, _own_files(backend), files.lock)]
+        delegating = [inherited.subagents(subagents, _agent_files(backend), files.lock)]
     parts: list[Part] = [
         ApprovalFlow(),
-        LaterResults(),
-        Manners(instruction, is_subagent=is_subagent and schema is None),
+        DeferredResults(),
+        BaseInstructions(instruction, is_subagent=is_subagent and schema is None),
         ReplyRepair(),
         *([Inbox(inbox)] if inbox else []),
         DanglingCalls(),
@@ -163,7 +167,7 @@ def create_deep_agent(
         model=llm,
         instruction=_instruction_of(parts, frozenset(tool.name for tool in chosen)),
         tools=_each_once(
-            [*chosen, *(tools or ()), *(tool for part in delegating for tool in part.brought())]
+            [*chosen, *(tools or ()), *(tool for part in delegating for tool in part.all_tools())]
         ),
         before_agent_callback=hooks(parts, "before_agent"),
         before_model_callback=hooks(parts, "before_model"),
@@ -181,7 +185,7 @@ def create_deep_app(
     *,
     name: str = "fanout",
     plugins: Sequence[BasePlugin] = (),
-    budget: Budget | BudgetMaker | None = None,
+    budget: Budget | BudgetFactory | None = None,
 ) -> App:
     """The agent as a resumable ADK app.
 
@@ -206,7 +210,7 @@ def create_deep_app(
     )
 
 
-def _own_files(backend: Backend | BackendFactory | None) -> BackendSource:
+def _agent_files(backend: Backend | BackendFactory | None) -> BackendSource:
     """The agent's files without what the harness keeps of its conversation."""
     if backend is None:
         return lambda context: StateBackend(context.state)
@@ -217,27 +221,27 @@ def _own_files(backend: Backend | BackendFactory | None) -> BackendSource:
 
 
 def _summarization(
-    config: SummarizationConfig | None, model: BaseLlm, name: str, admission: ModelAdmission | None
+    config: SummarizationConfig | None, model: BaseLlm, name: str, rate_limiter: RateLimiter | None
 ) -> Summarization:
     config = config or SummarizationConfig()
     other = config.model
     return Summarization(
-        config, model, None if other is None else _resolved(other, name, admission)
+        config, model, None if other is None else _resolved(other, name, rate_limiter)
     )
 
 
-def _resolved(model: str | BaseLlm, agent_name: str, admission: ModelAdmission | None) -> BaseLlm:
+def _resolved(model: str | BaseLlm, agent_name: str, rate_limiter: RateLimiter | None) -> BaseLlm:
     if isinstance(model, BaseLlm):
         return model
-    return resolve_model(model, agent_name=agent_name, admission=admission)
+    return resolve_model(model, agent_name=agent_name, rate_limiter=rate_limiter)
 
 
 def _backend_source(backend: Backend | BackendFactory | None) -> BackendSource:
     """The agent's files with what the harness keeps of its conversation beside them."""
-    own = _own_files(backend)
+    files_of = _agent_files(backend)
     if backend is None:
-        return own
-    return lambda context: with_artifacts(own(context), context.state)
+        return files_of
+    return lambda context: with_artifacts(files_of(context), context.state)
 
 
 def _root(backend: Backend | BackendFactory | None) -> str:

@@ -21,7 +21,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from orchestrator.deep_agent.guards.replies import as_call
+from orchestrator.deep_agent.guards.replies import as_placeholder_call
 from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import MESSAGE_ARRIVED, MESSAGE_FROM_PARENT
 
@@ -53,7 +53,7 @@ class Inbox(Part):
             return None
         if not await self._messages(_delivered(callback_context.session.events)):
             return None
-        return as_call(llm_response, ARRIVED, MESSAGE_ARRIVED)
+        return as_placeholder_call(llm_response, ARRIVED, MESSAGE_ARRIVED)
 
     async def before_tool(
         self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext

@@ -245,7 +245,7 @@ class Subagent:
             inherited_interrupt_on=self._spec.interrupt_on,
             inbox=self._journal.messages,
             fatal_errors=FATAL_ERRORS,
-            admission=self._admission,
+            rate_limiter=self._admission,
         )
         return create_deep_app(
             agent,

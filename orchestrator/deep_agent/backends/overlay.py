@@ -1,7 +1,7 @@
 """Another backend's files with changes on top, which stay in memory until somebody commits them.
 
 So a sub-agent works on its parent's files and a failed one leaves nothing behind. What was there
-when a file was first changed is kept: `orchestrator.deep_agent.delegation.commit` brings both sides
+when a file was first changed is kept: `orchestrator.deep_agent.delegation.apply_changes` brings both sides
 together, three ways.
 """
 

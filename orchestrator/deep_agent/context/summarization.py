@@ -34,7 +34,7 @@ from orchestrator.deep_agent.context.compaction import (
     tail_start,
 )
 from orchestrator.deep_agent.context.old_arguments import old_calls, shorten
-from orchestrator.deep_agent.context.summarizer import SideCalls, Summarizer
+from orchestrator.deep_agent.context.summarizer import SideCallAccount, Summarizer
 from orchestrator.deep_agent.context.summary_content import (
     MAX_SUMMARY_CHARACTERS,
     share_of,
@@ -43,14 +43,14 @@ from orchestrator.deep_agent.context.summary_content import (
 )
 from orchestrator.deep_agent.failures import ModelContextExceeded, ToolMistake
 from orchestrator.deep_agent.guards.budget_plugin import budget_of
-from orchestrator.deep_agent.guards.replies import TOO_LONG, as_call
+from orchestrator.deep_agent.guards.replies import TOO_LONG, as_placeholder_call
 from orchestrator.deep_agent.models.facts import context_window
 from orchestrator.deep_agent.models.size import (
     DEFAULT_WINDOW_TOKENS,
     counted_tokens,
     counts_since_summary,
+    fixed_tokens,
     messages_since_summary,
-    standing_tokens,
     tokens_of,
 )
 from orchestrator.deep_agent.part import Part
@@ -121,7 +121,7 @@ class Summarization(Part):
         self._summarizer = Summarizer(summarizer or model, other_window or DEFAULT_WINDOW_TOKENS)
         in_tokens = config.trigger if config.trigger[0] != "messages" else DEFAULT_TRIGGER
         self._old_arguments_tokens = int(self._tokens(in_tokens) * OLD_ARGUMENTS_SHARE)
-        self._standing_tokens = 0
+        self._fixed_tokens = 0
 
     def tools(self) -> Sequence[BaseTool]:
         """`compact_conversation`."""
@@ -161,7 +161,7 @@ class Summarization(Part):
         names, _ = _last_calls(callback_context.session.events)
         if TOO_LONG in names:
             return None
-        return as_call(LlmResponse(), TOO_LONG, prompts.CONTEXT_TOO_LONG)
+        return as_placeholder_call(LlmResponse(), TOO_LONG, prompts.CONTEXT_TOO_LONG)
 
     async def compact_conversation(self, *, tool_context: ToolContext) -> dict[str, Any]:
         """Replace the older part of this conversation by a summary, to make room.
@@ -207,7 +207,7 @@ class Summarization(Part):
         self, context: InvocationContext, conversation: Conversation, cut: int
     ) -> None:
         replaced = conversation.messages[conversation.shown_from : cut]
-        session, calls = context.session, SideCalls(budget_of(context))
+        session, calls = context.session, SideCallAccount(budget_of(context))
         number = 1 + sum(event.actions.compaction is not None for event in session.events)
         entries = await asyncio.to_thread(history.as_entries, replaced)
         summary = await self._summarizer.summary(
@@ -282,8 +282,8 @@ class Summarization(Part):
         if counted is not None:
             return counted, most
         if request is not None:
-            self._standing_tokens = await standing_tokens(context, request)
-        return conversation.tokens + self._standing_tokens, most
+            self._fixed_tokens = await fixed_tokens(context, request)
+        return conversation.tokens + self._fixed_tokens, most
 
 
 class _Compaction(BaseLlmRequestProcessor):

@@ -45,7 +45,7 @@ class NoSummary(Exception):
     """The model gave none, or the budget has no room for one."""
 
 
-class SideCalls:
+class SideCallAccount:
     """The account of the model calls for one summary; they count in the run's budget."""
 
     def __init__(self, budget: Budget | None) -> None:
@@ -73,7 +73,7 @@ class SideCalls:
 
     def ask(self) -> None:
         """Ask for one more call; NoSummary when there is no room for it."""
-        if self._budget is not None and not self._budget.has_room_beside:
+        if self._budget is not None and not self._budget.has_room_for_side_call:
             raise NoSummary("the budget is used up")
 
     def book(self, response: LlmResponse) -> None:
@@ -81,7 +81,7 @@ class SideCalls:
         used = reply_usage(response)
         self.model_version = response.model_version
         if self._budget is not None:
-            self._budget.book(response.model_version or "", used)
+            self._budget.add_side_call(response.model_version or "", used)
         self._usage = self._usage.plus(used).plus(ModelUsage(model_calls=1))
 
 
@@ -93,7 +93,7 @@ class Summarizer:
         self._window_tokens = window_tokens
 
     async def summary(
-        self, entries: Sequence[str], *, task: str, earlier: str, most: int, calls: SideCalls
+        self, entries: Sequence[str], *, task: str, earlier: str, most: int, calls: SideCallAccount
     ) -> str:
         """The summary of all entries, on top of an earlier one, of at most so many characters.
 
@@ -112,7 +112,7 @@ class Summarizer:
         return without_model(entries, earlier, most)
 
     async def _folded(
-        self, entries: Sequence[str], task: str, earlier: str, calls: SideCalls, room: int
+        self, entries: Sequence[str], task: str, earlier: str, calls: SideCallAccount, room: int
     ) -> str:
         """Piece by piece, each on top of the summary of those before it.
 
@@ -122,7 +122,7 @@ class Summarizer:
             earlier = await self._asked(_prompt(piece, shortened(task, room // 4), earlier), calls)
         return earlier
 
-    async def _asked(self, prompt: str, calls: SideCalls) -> str:
+    async def _asked(self, prompt: str, calls: SideCallAccount) -> str:
         calls.ask()
         content = types.Content(role="user", parts=[types.Part(text=prompt)])
         request = LlmRequest(model=self._model.model, contents=[content])

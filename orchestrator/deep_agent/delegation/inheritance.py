@@ -14,10 +14,10 @@ from google.adk.tools.base_toolset import BaseToolset
 from orchestrator.deep_agent.approval.gate import ApprovalGate, InterruptOn
 from orchestrator.deep_agent.backends.protocol import Backend
 from orchestrator.deep_agent.context.summarization import SummarizationConfig
-from orchestrator.deep_agent.delegation.commit import PathLock
+from orchestrator.deep_agent.delegation.apply_changes import PathLock
 from orchestrator.deep_agent.delegation.roster import GENERAL_PURPOSE, SubAgentSpec, tool_name
-from orchestrator.deep_agent.delegation.subagents import Delegation, Subagents
-from orchestrator.deep_agent.models.admission import ModelAdmission
+from orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
+from orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from orchestrator.deep_agent.names import agent_identifier
 from orchestrator.deep_agent.part import BackendSource
 
@@ -37,11 +37,11 @@ class Inheritance:
     built_in_tools: Collection[str]
     interrupt_on: InterruptOn
     """It binds whatever they say."""
-    delegation: Delegation
+    delegation: DelegationStyle
     summarization: SummarizationConfig | None
     """For those with the same model: it may tell that model's window."""
     fatal_errors: tuple[type[Exception], ...]
-    admission: ModelAdmission | None
+    rate_limiter: RateLimiter | None
 
     def subagents(
         self, subagents: Sequence[SubAgentSpec | LlmAgent], files: BackendSource, lock: PathLock
@@ -81,7 +81,7 @@ class Inheritance:
             description=spec["description"],
             is_subagent=True,
             fatal_errors=self.fatal_errors,
-            admission=self.admission,
+            rate_limiter=self.rate_limiter,
         )
 
     def _guarded(self, agent: LlmAgent) -> LlmAgent:

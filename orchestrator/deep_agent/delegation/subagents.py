@@ -27,13 +27,17 @@ from orchestrator.cancellation import cancel_and_wait
 from orchestrator.deep_agent.backends.overlay import OverlayBackend
 from orchestrator.deep_agent.backends.protocol import Backend
 from orchestrator.deep_agent.backends.state import DictState, StateBackend
+from orchestrator.deep_agent.delegation.apply_changes import (
+    AppliedChanges,
+    PathLock,
+    apply_changes,
+)
 from orchestrator.deep_agent.delegation.child_run import (
     ChildRun,
     Emit,
     answers_message,
     task_message,
 )
-from orchestrator.deep_agent.delegation.commit import Commit, PathLock, commit
 from orchestrator.deep_agent.delegation.roster import (
     GENERAL_PURPOSE,
     Member,
@@ -56,10 +60,12 @@ memory."""
 MAX_DEPTH = 3
 """Levels of sub-agents below an agent: deeper trees multiply costs and lose the task on the way."""
 
-PARKED_PREFIX = "subagent:"
+PAUSED_CHILD_PREFIX = "subagent:"
 """State key of a child that waits for a confirmation, by the id of the call that started it."""
 
-Delegation = Literal["task", "agent_tools"]
+DelegationStyle = Literal["task", "agent_tools"]
+"""One tool for all sub-agents, or one tool for each."""
+
 Answer = dict[str, JsonValue]
 
 Description = Annotated[
@@ -104,7 +110,7 @@ class Subagents(Part):
         make: ChildMaker,
         files: BackendSource,
         lock: PathLock,
-        delegation: Delegation,
+        delegation: DelegationStyle,
         taken: Collection[str],
         fatal_errors: tuple[type[Exception], ...] = (),
     ) -> None:
@@ -114,7 +120,7 @@ class Subagents(Part):
         self._lock = lock
         self._delegation = delegation
         self._fatal = fatal_errors
-        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+        self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
             WeakKeyDictionary()
         )
         probes = [
@@ -141,7 +147,7 @@ class Subagents(Part):
             return [_TaskTool(self)]
         return [_AgentTool(self, member) for member in self._members.values()]
 
-    def brought(self) -> list[BaseTool | BaseToolset]:
+    def all_tools(self) -> list[BaseTool | BaseToolset]:
         """The tools, and what closes the sub-agents' own toolsets when the parent's Runner is closed."""
         return [*self.tools(), *([_ToolsetsBelow(self._toolsets)] if self._toolsets else [])]
 
@@ -191,14 +197,14 @@ class Subagents(Part):
         """The parent's files."""
         return self._files(context)
 
-    async def commit(self, overlay: OverlayBackend, files: Backend) -> Commit:
-        """Put a child's changes into the parent's files."""
-        return await commit(overlay, files, self._lock)
+    async def apply_changes(self, overlay: OverlayBackend, files: Backend) -> AppliedChanges:
+        """Merge a child's changes into the parent's files."""
+        return await apply_changes(overlay, files, self._lock)
 
-    def place(self) -> asyncio.Semaphore:
-        """One of the places in which children run; it serves in the order of asking."""
+    def slots(self) -> asyncio.Semaphore:
+        """Return the semaphore of the slots in which children run, in order of arrival."""
         loop = asyncio.get_running_loop()
-        return self._places.setdefault(loop, asyncio.Semaphore(MAX_CHILDREN_AT_ONCE))
+        return self._slots.setdefault(loop, asyncio.Semaphore(MAX_CHILDREN_AT_ONCE))
 
     def is_fatal(self, error: BaseException) -> bool:
         """Whether an error, or what it was raised for, ends the parent's run too."""
@@ -217,11 +223,11 @@ class _Call:
         self._part = part
         self._member = member
         self._context = context
-        self._key = f"{PARKED_PREFIX}{context.function_call_id}"
+        self._key = f"{PAUSED_CHILD_PREFIX}{context.function_call_id}"
 
     async def run(self, task: types.Content, timeout_seconds: float | None, emit: Emit) -> Answer:
         """Run the child when there is a place for it; its answer."""
-        async with self._part.place():
+        async with self._part.slots():
             started = time.monotonic()
             try:
                 async with asyncio.timeout(timeout_seconds) as limit:
@@ -258,7 +264,7 @@ class _Call:
             self._context.state[self._key] = None
         if child.error is not None:
             return _failed(child.error)
-        return _succeeded(child.text, await self._part.commit(overlay, files))
+        return _succeeded(child.text, await self._part.apply_changes(overlay, files))
 
     def _answers(self, child: ChildRun, parked: Mapping[str, Any]) -> dict[str, JsonValue]:
         """What a person has answered up to now, the newest answer being that to this call."""
@@ -405,7 +411,7 @@ def _depth_of(agent: LlmAgent) -> int:
     return max((part.depth for part in parts), default=0)
 
 
-def _succeeded(text: str, done: Commit) -> Answer:
+def _succeeded(text: str, done: AppliedChanges) -> Answer:
     files: list[JsonValue] = [{"path": file.path, "change": file.change} for file in done.applied]
     applied: list[JsonValue] = [file.path for file in done.applied]
     conflicts: list[JsonValue] = [

@@ -20,7 +20,7 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
 from orchestrator.deep_agent.failures import ModelRefused
-from orchestrator.deep_agent.guards.replies import IMAGES_REFUSED, as_call
+from orchestrator.deep_agent.guards.replies import IMAGES_REFUSED, as_placeholder_call
 from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import IMAGES_LEFT_OUT
 
@@ -76,7 +76,7 @@ class ImagesInView(Part):
         )
         if not isinstance(error, ModelRefused) or not any(part.inline_data for part in parts):
             return None
-        return as_call(LlmResponse(), IMAGES_REFUSED, IMAGES_LEFT_OUT)
+        return as_placeholder_call(LlmResponse(), IMAGES_REFUSED, IMAGES_LEFT_OUT)
 
 
 def media_type_of(data: bytes) -> str | None:

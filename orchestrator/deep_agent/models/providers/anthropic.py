@@ -15,7 +15,7 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
 from orchestrator.deep_agent.models.providers.clients import CONNECT_TIMEOUT_SECONDS, client_of
-from orchestrator.deep_agent.models.providers.rehearsal import NO_KEY, NOBODY, rehearse
+from orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
 
 VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
 
@@ -31,8 +31,10 @@ def _make_client() -> AsyncAnthropic:
     return AsyncAnthropic(max_retries=0, timeout=Timeout(None, connect=CONNECT_TIMEOUT_SECONDS))
 
 
-def _on_nobody() -> AnthropicLlm:
-    return AnthropicLlm(client=AsyncAnthropic(api_key=NO_KEY, base_url=NOBODY, max_retries=0))
+def _on_unreachable_url() -> AnthropicLlm:
+    return AnthropicLlm(
+        client=AsyncAnthropic(api_key=NO_KEY, base_url=UNREACHABLE_URL, max_retries=0)
+    )
 
 
 class Claude(AnthropicLlm):
@@ -45,7 +47,7 @@ class Claude(AnthropicLlm):
     def preload(self, loop: AbstractEventLoop) -> None:
         """See Preloading."""
         self.client_for(loop)
-        rehearse(_on_nobody)
+        warm_up(_on_unreachable_url)
 
     async def _get_anthropic_client(self) -> AsyncAnthropic:
         return self.client_for()

@@ -10,7 +10,7 @@ from google.adk.models.google_llm import Gemini as AdkGemini
 from google.genai import Client, types
 
 from orchestrator.deep_agent.models.providers.clients import client_of
-from orchestrator.deep_agent.models.providers.rehearsal import NO_KEY, NOBODY, rehearse
+from orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
 
 VARIABLES = (
     "GOOGLE_API_KEY",
@@ -29,9 +29,11 @@ def _make_client() -> Client:
     return AdkGemini(retry_options=types.HttpRetryOptions(attempts=1)).api_client
 
 
-def _on_nobody() -> AdkGemini:
+def _on_unreachable_url() -> AdkGemini:
     one_attempt = types.HttpRetryOptions(attempts=1)
-    return AdkGemini(base_url=NOBODY, client_kwargs={"api_key": NO_KEY}, retry_options=one_attempt)
+    return AdkGemini(
+        base_url=UNREACHABLE_URL, client_kwargs={"api_key": NO_KEY}, retry_options=one_attempt
+    )
 
 
 class Gemini(AdkGemini):
@@ -44,7 +46,7 @@ class Gemini(AdkGemini):
     def preload(self, loop: AbstractEventLoop) -> None:
         """See Preloading."""
         self.client_for(loop)
-        rehearse(_on_nobody)
+        warm_up(_on_unreachable_url)
 
     @property
     def api_client(self) -> Client:

@@ -18,7 +18,7 @@ from google.adk.models import lite_llm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 
-from orchestrator.deep_agent.models.providers.rehearsal import NO_KEY, NOBODY, rehearse
+from orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
 
 _LOGGERS = ("LiteLLM", "LiteLLM Proxy", "LiteLLM Router")
 
@@ -41,9 +41,9 @@ def load() -> None:
         logger.handlers.clear()  # ADK turns them to standard output, which is the payload's
 
 
-def _on_nobody() -> lite_llm.LiteLlm:
+def _on_unreachable_url() -> lite_llm.LiteLlm:
     return lite_llm.LiteLlm(
-        "openai/gpt-4o", api_base=NOBODY, api_key=NO_KEY, max_retries=0, num_retries=0
+        "openai/gpt-4o", api_base=UNREACHABLE_URL, api_key=NO_KEY, max_retries=0, num_retries=0
     )
 
 
@@ -61,7 +61,7 @@ class QuietLiteLlm(lite_llm.LiteLlm):
         """See Preloading; LiteLLM keeps its clients itself."""
         del loop
         load()
-        rehearse(_on_nobody)
+        warm_up(_on_unreachable_url)
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False

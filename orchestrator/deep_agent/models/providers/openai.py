@@ -21,7 +21,7 @@ from openai import AsyncOpenAI, Timeout
 
 from orchestrator.deep_agent.models.errors import ReplyFailed
 from orchestrator.deep_agent.models.providers.clients import CONNECT_TIMEOUT_SECONDS, client_of
-from orchestrator.deep_agent.models.providers.rehearsal import NO_KEY, NOBODY, rehearse
+from orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
 
 VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
 
@@ -31,16 +31,16 @@ def _make_client() -> AsyncOpenAI:
     return AsyncOpenAI(max_retries=0, timeout=Timeout(None, connect=CONNECT_TIMEOUT_SECONDS))
 
 
-def _client_on_nobody() -> AsyncOpenAI:
-    return AsyncOpenAI(api_key=NO_KEY, base_url=NOBODY, max_retries=0)
+def _client_on_unreachable_url() -> AsyncOpenAI:
+    return AsyncOpenAI(api_key=NO_KEY, base_url=UNREACHABLE_URL, max_retries=0)
 
 
-def _chat_on_nobody() -> OpenAILlm:
-    return OpenAILlm(client=_client_on_nobody())
+def _chat_on_unreachable_url() -> OpenAILlm:
+    return OpenAILlm(client=_client_on_unreachable_url())
 
 
-def _responses_on_nobody() -> OpenAIResponsesLlm:
-    return OpenAIResponsesLlm(client=_client_on_nobody())
+def _responses_on_unreachable_url() -> OpenAIResponsesLlm:
+    return OpenAIResponsesLlm(client=_client_on_unreachable_url())
 
 
 class ChatCompletions(OpenAILlm):
@@ -56,7 +56,7 @@ class ChatCompletions(OpenAILlm):
     def preload(self, loop: AbstractEventLoop) -> None:
         """See Preloading."""
         self.client_for(loop)
-        rehearse(_chat_on_nobody)
+        warm_up(_chat_on_unreachable_url)
 
     @property
     def _openai_client(self) -> AsyncOpenAI:
@@ -80,7 +80,7 @@ class Responses(OpenAIResponsesLlm):
     def preload(self, loop: AbstractEventLoop) -> None:
         """See Preloading."""
         self.client_for(loop)
-        rehearse(_responses_on_nobody)
+        warm_up(_responses_on_unreachable_url)
 
     @property
     def _openai_client(self) -> AsyncOpenAI:

@@ -8,7 +8,7 @@ from orchestrator.deep_agent import prompts
 from orchestrator.deep_agent.part import Part
 
 
-class Manners(Part):
+class BaseInstructions(Part):
     """The agent's own prompt, the ways of working, and how a sub-agent ends."""
 
     def __init__(self, own: str | None, *, is_subagent: bool) -> None:

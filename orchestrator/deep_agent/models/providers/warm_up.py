@@ -11,16 +11,16 @@ from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.genai import types
 
-NOBODY = "http://127.0.0.1:9"
+UNREACHABLE_URL = "http://127.0.0.1:9"
 """The discard port, where nothing answers on any machine of today."""
 NO_KEY = "rehearsal"
-REHEARSAL_SECONDS = 10.0
+WARM_UP_SECONDS = 10.0
 """A proxy may take the request and keep it; nothing depends on the rehearsal."""
 
 
 @cache
-def rehearse(make: Callable[[], BaseLlm]) -> None:
-    """Send a request to NOBODY, once for each kind of model.
+def warm_up(make: Callable[[], BaseLlm]) -> None:
+    """Send a request to UNREACHABLE_URL, once for each kind of model.
 
     Blocks for seconds: call it beside the loop.
     """
@@ -33,6 +33,6 @@ async def _ask(model: BaseLlm) -> None:
             contents=[types.UserContent("-")], config=types.GenerateContentConfig()
         )
         with contextlib.suppress(Exception):  # nobody answers
-            async with asyncio.timeout(REHEARSAL_SECONDS):
+            async with asyncio.timeout(WARM_UP_SECONDS):
                 async for _ in model.generate_content_async(request, stream=stream):
                     pass
