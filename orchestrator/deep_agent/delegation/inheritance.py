@@ -1,4 +1,4 @@
-"""What sub-agents have of their parent."""
+"""What sub-agents inherit from their parent."""
 
 from __future__ import annotations
 
@@ -27,26 +27,35 @@ AgentTool = Callable[..., Any] | BaseTool | BaseToolset
 
 @dataclass(frozen=True)
 class Inheritance:
-    """What sub-agents have of their parent where their specifications say nothing else."""
+    """The values of sub-agents for what their specifications leave out."""
 
     create: Callable[..., LlmAgent]
-    """`create_deep_agent`, which sub-agents are made with too."""
+    """`create_deep_agent`, which creates sub-agents too."""
     model: str | BaseLlm
     tools: Sequence[AgentTool]
-    """For the general-purpose one only."""
+    """Only for the general-purpose sub-agent."""
     built_in_tools: Collection[str]
     interrupt_on: InterruptOn
-    """It binds whatever they say."""
+    """Always applies, in addition to their own."""
     delegation: DelegationStyle
     summarization: SummarizationConfig | None
-    """For those with the same model: it may tell that model's window."""
+    """Only for sub-agents with the same model, because it may hold that model's window."""
     fatal_errors: tuple[type[Exception], ...]
     rate_limiter: RateLimiter | None
 
     def subagents(
         self, subagents: Sequence[SubAgentSpec | LlmAgent], files: BackendSource, lock: PathLock
     ) -> Subagents:
-        """The sub-agents on these files."""
+        """Return the sub-agents as a part of their parent.
+
+        Args:
+            subagents: Specifications or ready agents.
+            files: The parent's files.
+            lock: Held while a file of the parent is compared and written.
+
+        Raises:
+            ValueError: A specification is invalid, or a name is taken.
+        """
         return Subagents(
             [self._guarded(made) if isinstance(made, LlmAgent) else made for made in subagents],
             make=self._child,
@@ -60,8 +69,9 @@ class Inheritance:
     def _child(self, spec: SubAgentSpec, files: Backend) -> LlmAgent:
         if "execute" in spec.get("built_in_tools", ()):
             raise ValueError(
-                f"The sub-agent {spec['name']} has no shell: what a command does to files cannot be kept "
-                "apart until it succeeds. Leave execute out, or run it as a job (create_coordinator)."
+                f"The sub-agent {spec['name']} cannot have a shell: changes by commands cannot be "
+                "staged until it succeeds. Leave execute out, or run it as a job "
+                "(create_coordinator)."
             )
         is_general = agent_identifier(spec["name"]) == agent_identifier(GENERAL_PURPOSE)
         return self.create(
@@ -85,7 +95,7 @@ class Inheritance:
         )
 
     def _guarded(self, agent: LlmAgent) -> LlmAgent:
-        """A ready agent, bound by the parent's policy too."""
+        """Return a ready agent to which the parent's approval policy applies too."""
         gate = ApprovalGate({}, self.interrupt_on, known=())
         return agent.clone(
             {"before_tool_callback": [*agent.canonical_before_tool_callbacks, gate.before_tool]}
