@@ -3,7 +3,7 @@
 These names are public; `__init__.pyi` lists them with the modules that define them:
 
 - Agents: `create_deep_agent`, `create_deep_app`, `SubAgentSpec`, `DelegationStyle`.
-- Files and shells: `Backend` and `Shell` (the protocols) with their results (`Entry`, `Walk`, `Hit`,
+- Files and shells: the protocols `Backend` and `Shell` with their results (`Entry`, `Walk`, `Hit`,
   `Hits`, `Execution`); `StateBackend`, `DirectoryBackend`, `LocalShellBackend`, `CompositeBackend`,
   `OverlayBackend`, `ReadOnlyBackend`, `BackendEnvironment`.
 - Models: `resolve_model`, `preload_client`, `ResilientModel`, `RetryPolicy`, `ModelUsage`, `price`,

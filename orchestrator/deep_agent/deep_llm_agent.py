@@ -17,7 +17,7 @@ from pydantic import Field
 
 
 class DeepLlmAgent(LlmAgent):
-    """An LlmAgent with its own request processors, run in order just before the contents are made."""
+    """An LlmAgent with its own request processors, run just before the contents are made."""
 
     request_processors: list[Any] = Field(default_factory=list, exclude=True)
     """Instances of `BaseLlmRequestProcessor` with unique names."""

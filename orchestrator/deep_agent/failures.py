@@ -2,8 +2,8 @@
 
     ToolMistake                the agent called a tool wrongly; the model gets its text
     ModelFailed                no reply from the model
-    ├── ModelUnavailable       (retryable) overloaded, rate-limited or not reached, after all retries
-    ├── ModelRefused           the service rejected the request: wrong key, unknown model, bad request
+    ├── ModelUnavailable       (retryable) overloaded, rate-limited or not reached, after retries
+    ├── ModelRefused           the service rejected the request: wrong key, unknown model, …
     ├── ModelContextExceeded   the request is longer than the model's context window
     ├── UnknownGuardedTool     interrupt_on names a tool that the agent does not have
     └── ScriptFailed           a scripted model has no matching reply

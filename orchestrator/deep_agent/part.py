@@ -1,7 +1,7 @@
 """The parts of a deep agent, each with tools, instructions and callbacks.
 
-A part overrides the hooks that it needs. `create.py` lists the parts in order. ADK calls one hook of
-all parts in that order until one returns a value other than None, so a part that only observes
+A part overrides the hooks that it needs. `create.py` lists the parts in order. ADK calls one hook
+of all parts in that order until one returns a value other than None, so a part that only observes
 returns None.
 """
 

@@ -1,4 +1,4 @@
-"""Tool results that are too long for the conversation: stored in a file, with a preview for the model."""
+"""Stores tool results that are too long in files, and gives the model a preview."""
 
 from __future__ import annotations
 
@@ -44,8 +44,7 @@ MAX_NAME_CHARACTERS = 100
 """The length of a call's id in a path; providers' ids are shorter."""
 
 BOUNDED = frozenset({"ls", "read_file", "write_file", "edit_file", "delete_file", "glob", "grep"})
-"""Tools that limit their results themselves and say how to read on: a file's content needs no second
-file."""
+"""Tools that limit their results themselves and say how to read on."""
 
 
 class Eviction(Part):

@@ -28,7 +28,7 @@ PathLock = Callable[[str], AbstractAsyncContextManager[None]]
 
 @dataclass(frozen=True)
 class FileConflict:
-    """A change that was not applied, because the file was changed otherwise; the file is unchanged."""
+    """A change that was not applied, because the file had been changed otherwise."""
 
     path: str
     reason: str
@@ -55,7 +55,7 @@ async def apply_changes(overlay: OverlayBackend, base: Backend, lock: PathLock) 
 
     Args:
         overlay: The staged changes.
-        base: The files that they are applied to, which may have changed since the overlay read them.
+        base: The files to change, which may have changed since the overlay read them.
         lock: Held for each path while it is compared and written.
     """
     done = AppliedChanges()

@@ -1,8 +1,8 @@
 """Sub-agents in this process: delegation by one `task` tool, or by one tool for each sub-agent.
 
-A child is a separate run: it sees the description and the context that it is given, not its parent's
-messages, plan or state, and only its last message is returned. Its changes to files are staged, and
-merged into the parent's files when it has succeeded.
+A child is a separate run: it sees the description and the context that it is given, but no messages,
+plan or state of its parent, and only its last message is returned. Its changes to files are staged,
+and merged into the parent's files when it has succeeded.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from orchestrator.deep_agent.prompts import delegation_prompt
 log = structlog.get_logger(__name__)
 
 MAX_CHILDREN_AT_ONCE = 8
-"""Children of one agent that run at the same time in this process; further ones wait in order. A few
+"""Children of one agent that run at the same time in this process; others wait in order. A few
 agents already reach a provider's rate limit, and each holds its conversation in memory."""
 
 MAX_DEPTH = 3
@@ -146,7 +146,7 @@ class Subagents(Part):
         return [_AgentTool(self, member) for member in self._members.values()]
 
     def all_tools(self) -> list[BaseTool | BaseToolset]:
-        """Return the tools, and a toolset that closes the sub-agents' toolsets with the parent's Runner."""
+        """Return the tools, and a toolset that closes the sub-agents' own toolsets."""
         return [*self.tools(), *([_ChildToolsets(self._toolsets)] if self._toolsets else [])]
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:

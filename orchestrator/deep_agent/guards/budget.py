@@ -207,7 +207,7 @@ def _rooms(account: Account, last: ModelUsage) -> list[tuple[str | None, str]]:
 def _room(
     name: str, most: float | None, used: float, next_call: float, whose: str = ""
 ) -> tuple[str | None, str]:
-    """Return whether there is room for the next call, expected to be like the last, and one more."""
+    """Return whether there is room for two more calls like the last one, for one, or none."""
     if most is None or used + 2 * next_call <= most:
         return (
             (None, "go")

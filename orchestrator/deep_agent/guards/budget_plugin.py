@@ -36,7 +36,7 @@ BudgetFactory = Callable[[Sequence[Event]], Budget]
 
 
 def budget_of(context: InvocationContext) -> Budget | None:
-    """Return the budget of a run, for parts that make model calls of their own; None without one."""
+    """Return the budget of a run, for parts that make their own model calls, or None."""
     plugin = context.plugin_manager.get_plugin(PLUGIN)
     return plugin.budget(context) if isinstance(plugin, BudgetPlugin) else None
 

@@ -1,4 +1,4 @@
-"""Answers to tool calls that have no result, because of a crash, an abort, a cancellation or a message.
+"""Answers to tool calls without a result, because of a crash, a cancellation or a new message.
 
 ADK silently removes such a call from the request or, if it waits for a later result, sends it
 without one, which providers reject. Here each such call is answered. Where its run is resumed

@@ -41,7 +41,7 @@ INVALID_ANSWER = "answer_not_valid"
 TOO_LONG = "conversation_too_long"
 IMAGES_REFUSED = "images_refused"
 PLACEHOLDERS = {UNREADABLE_REPLY, INVALID_ANSWER, TOO_LONG, IMAGES_REFUSED}
-"""The names of placeholder calls, which replace replies that could not be used; no tool has them."""
+"""The names of placeholder calls, which replace unusable replies; no tool has such a name."""
 
 _MALFORMED_REASONS = {
     types.FinishReason.MALFORMED_FUNCTION_CALL,
@@ -81,7 +81,7 @@ class ReplyRepair(Part):
 
 
 class OutputCheck(Part):
-    """Returns a final answer that does not match its schema to the model once; then it is an error."""
+    """Returns a final answer that does not match its schema once; then it is an error."""
 
     def __init__(self, schema: OutputSchema) -> None:
         self._schema = schema

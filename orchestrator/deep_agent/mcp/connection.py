@@ -1,6 +1,6 @@
 """The session with an MCP server, held by its own asyncio task.
 
-A session consists of anyio scopes, which must be left by the task that entered them, while tools are
+A session consists of anyio scopes, which must be left by the task that entered them, but tools are
 called from many tasks. So one task opens the session, waits, and closes it.
 """
 
@@ -34,7 +34,7 @@ MAX_LISTED_TOOLS = 1_000
 """A server that lists more is broken, or its list never ends."""
 
 ERROR_OUTPUT_CHARACTERS = 500
-"""The end of a server's stderr, quoted when the server does not respond: a traceback's last lines."""
+"""The end of a server's stderr, quoted when the server does not respond."""
 
 MAX_MESSAGE_CHARACTERS = 2_000
 """The length of a server's error message, as of any other tool's exception."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # the SDK takes half a second and 24 MiB to import: only when
 CONNECTIONS = "orchestrator.deep_agent.mcp.connection"
 
 MAX_TOOLS = 128
-"""Tools of one server: OpenAI accepts no more in a request, and no model chooses well among so many."""
+"""Tools of one server: OpenAI accepts no more in a request, and models choose badly among many."""
 
 MAX_NAME_CHARACTERS = 64
 """The longest name of a tool that all model providers accept."""

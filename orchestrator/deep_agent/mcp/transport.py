@@ -1,4 +1,4 @@
-"""Transports to an MCP server: HTTP, HTTP with server-sent events, and a process's input and output.
+"""Transports to an MCP server: HTTP, server-sent events, and a process's input and output.
 
 Each is what the SDK calls a transport: a context with two streams of messages, from the server and
 to it.

@@ -35,7 +35,7 @@ def tokens_of(events: Iterable[Event]) -> int:
 
 
 def reported_tokens(event: Event, agent_name: str) -> int | None:
-    """Return the size of the agent's context after this reply as its service reported it, or None."""
+    """Return the size of the agent's context after a reply, as its service reported it."""
     usage = event.usage_metadata
     if event.author != agent_name or usage is None or not usage.prompt_token_count:
         return None

@@ -1,4 +1,4 @@
-"""Gemini over Google's own client, which asks once: ResilientModel knows when to ask again."""
+"""Gemini over Google's own client, which makes one attempt: ResilientModel retries."""
 
 # mypy: disable-error-code="name-defined"
 # (a subclass of an ADK model names PIL, which is not installed)
@@ -24,7 +24,7 @@ VARIABLES = (
 
 
 def _make_client() -> Client:
-    # ADK knows the headers, versions and defaults; one attempt, because the client does not know
+    # ADK sets the headers, versions and defaults; one attempt, because the client ignores
     # Retry-After.
     return AdkGemini(retry_options=types.HttpRetryOptions(attempts=1)).api_client
 
@@ -40,11 +40,11 @@ class Gemini(AdkGemini):
     """A model of Google's API or of Vertex AI."""
 
     def client_for(self, loop: AbstractEventLoop | None = None) -> Client:
-        """The loop's client; making it blocks."""
+        """Return the client of a loop; creating it blocks."""
         return client_of(loop, _make_client, VARIABLES)
 
     def preload(self, loop: AbstractEventLoop) -> None:
-        """See Preloading."""
+        """See `Preloading.preload`."""
         self.client_for(loop)
         warm_up(_on_unreachable_url)
 

@@ -1,4 +1,4 @@
-"""A first request that goes nowhere: clients load half of themselves only when they are used."""
+"""A first request to nobody, because clients load much of their code when they are first used."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from google.adk.models.llm_request import LlmRequest
 from google.genai import types
 
 UNREACHABLE_URL = "http://127.0.0.1:9"
-"""The discard port, where nothing answers on any machine of today."""
-NO_KEY = "rehearsal"
+"""The discard port, on which nothing listens on today's machines."""
+NO_KEY = "warm-up"
 WARM_UP_SECONDS = 10.0
-"""A proxy may take the request and keep it; nothing depends on the rehearsal."""
+"""A proxy may accept the request and not answer; nothing depends on it."""
 
 
 @cache
 def warm_up(make: Callable[[], BaseLlm]) -> None:
     """Send a request to UNREACHABLE_URL, once for each kind of model.
 
-    Blocks for seconds: call it beside the loop.
+    It blocks for seconds: call it in a thread.
+
+    Args:
+        make: Creates the model.
     """
     asyncio.run(_ask(make()))
 
@@ -32,7 +35,7 @@ async def _ask(model: BaseLlm) -> None:
         request = LlmRequest(
             contents=[types.UserContent("-")], config=types.GenerateContentConfig()
         )
-        with contextlib.suppress(Exception):  # nobody answers
+        with contextlib.suppress(Exception):  # the request fails
             async with asyncio.timeout(WARM_UP_SECONDS):
                 async for _ in model.generate_content_async(request, stream=stream):
                     pass
