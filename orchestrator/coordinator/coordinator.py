@@ -31,8 +31,8 @@ from orchestrator.deep_agent import (
     Accounts,
     Backend,
     Budget,
+    BudgetFactory,
     BudgetLimits,
-    BudgetMaker,
     DirectoryBackend,
     McpServerFailed,
     McpTools,
@@ -155,12 +155,12 @@ def create_coordinator(
         added_instruction=f"\n\n{agent_list(callable_agents)}",
         files_folder=DEFINITION_FOLDER,
         backend=_files(definition, workspace),
-        admission=client.rate_limiter,
+        rate_limiter=client.rate_limiter,
     )
 
 
 def create_coordinator_app(
-    coordinator: LlmAgent, budget: Budget | BudgetMaker | None = None
+    coordinator: LlmAgent, budget: Budget | BudgetFactory | None = None
 ) -> App:
     """The ADK app of a coordinator, with the harness's plugins.
 
@@ -239,7 +239,7 @@ class _TreeAccount:
         return [Account(self._limits, ModelUsage(**usage.model_dump()), "tree_")]
 
 
-def budgets_of(definition: AgentDefinition, shared: Accounts | None = None) -> BudgetMaker:
+def budgets_of(definition: AgentDefinition, shared: Accounts | None = None) -> BudgetFactory:
     """Opens the accounts of a coordinator's runs.
 
     A definition's limits hold for each as for a job.

@@ -22,7 +22,7 @@ from orchestrator.cancellation import cancel_and_wait
 from orchestrator.client import JobClient
 from orchestrator.coordinator.delivery import Delivery, deliver, dispatch
 from orchestrator.deep_agent import (
-    Delegation,
+    DelegationStyle,
     MethodTool,
     ProgressTool,
     agent_identifier,
@@ -72,7 +72,7 @@ class TaskTools:
         agents: Mapping[str, str],
         root_of: Callable[[ToolContext], str],
         interrupt_on: InterruptOn | None = None,
-        delegation: Delegation = "task",
+        delegation: DelegationStyle = "task",
         on_delivery: Callable[[Delivery], None] = lambda _: None,
     ) -> None:
         self._on_delivery = on_delivery

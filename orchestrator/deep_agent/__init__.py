@@ -2,13 +2,13 @@
 
 These names are public; `__init__.pyi` lists them with the modules that define them:
 
-- Agents: `create_deep_agent`, `create_deep_app`, `SubAgentSpec`, `Delegation`.
-- Files and shells: `Backend` and `Shell` (the protocols) with their results (`Entry`, `Walk`, `Hit`,
+- Agents: `create_deep_agent`, `create_deep_app`, `SubAgentSpec`, `DelegationStyle`.
+- Files and shells: the protocols `Backend` and `Shell` with their results (`Entry`, `Walk`, `Hit`,
   `Hits`, `Execution`); `StateBackend`, `DirectoryBackend`, `LocalShellBackend`, `CompositeBackend`,
   `OverlayBackend`, `ReadOnlyBackend`, `BackendEnvironment`.
 - Models: `resolve_model`, `preload_client`, `ResilientModel`, `RetryPolicy`, `ModelUsage`, `price`,
   and `ScriptedModel` with its `Script` for runs without a model.
-- Limits: `Budget`, `BudgetLimits`, `BudgetMaker`, `Account`, `Accounts`, `SummarizationConfig`,
+- Limits: `Budget`, `BudgetLimits`, `BudgetFactory`, `Account`, `Accounts`, `SummarizationConfig`,
   `OutputSchema`.
 - Approvals: `PendingApproval`, `pending_approvals`, `answers_message`; their vocabulary is
   `orchestrator.approvals`.

@@ -41,13 +41,13 @@ from .create import DEFAULT_MODEL as DEFAULT_MODEL
 from .create import create_deep_agent as create_deep_agent
 from .create import create_deep_app as create_deep_app
 
-# Sub-agents in this process, and tools whose results arrive later
-from .delegation.later import LaterCall as LaterCall
-from .delegation.later import calls_for_later as calls_for_later
-from .delegation.later import later as later
-from .delegation.later import results_event as results_event
+# Sub-agents in this process, and calls with deferred results
+from .delegation.deferred import DeferredCall as DeferredCall
+from .delegation.deferred import deferred_calls as deferred_calls
+from .delegation.deferred import deferred_result as deferred_result
+from .delegation.deferred import results_event as results_event
 from .delegation.roster import SubAgentSpec as SubAgentSpec
-from .delegation.subagents import Delegation as Delegation
+from .delegation.subagents import DelegationStyle as DelegationStyle
 
 # Failures
 from .failures import McpServerFailed as McpServerFailed
@@ -67,7 +67,7 @@ from .guards.budget import Accounts as Accounts
 from .guards.budget import Budget as Budget
 from .guards.budget import BudgetLimits as BudgetLimits
 from .guards.budget import usage_of as usage_of
-from .guards.budget_plugin import BudgetMaker as BudgetMaker
+from .guards.budget_plugin import BudgetFactory as BudgetFactory
 from .guards.dangling_calls import DanglingCall as DanglingCall
 from .guards.dangling_calls import answered as answered
 from .guards.dangling_calls import unanswered_calls as unanswered_calls
@@ -87,10 +87,10 @@ from .mcp.tools import McpTools as McpTools
 from .messages import is_reply as is_reply
 from .messages import last_reply as last_reply
 from .messages import text_of as text_of
+from .models.facts import price as price
 
 # Models, their retries, usage and prices
-from .models.admission import ModelAdmission as ModelAdmission
-from .models.facts import price as price
+from .models.rate_limiter import RateLimiter as RateLimiter
 from .models.resolve import preload_client as preload_client
 from .models.resolve import resolve_model as resolve_model
 from .models.retries import ResilientModel as ResilientModel

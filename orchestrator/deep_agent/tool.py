@@ -72,7 +72,7 @@ class MethodTool(CheckedTool):
     """A tool made from an async method; its result is the method's."""
 
     async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> dict[str, Any]:
-        """Call the method. A `ToolMistake`, in its arguments or raised by it, becomes an error result."""
+        """Call the method; a `ToolMistake` becomes an error result."""
         try:
             values = self._checked(args)
             result: dict[str, Any] = await self._method(**values, tool_context=tool_context)

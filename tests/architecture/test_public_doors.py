@@ -9,13 +9,13 @@ from tests.architecture.sources import REPOSITORY
 JOBS = {"JobClient", "JobFailure", "JobRecord", "JobResult", "JobSpec", "JobState", "Limits"}
 AGENTS = {"create_coordinator", "create_coordinator_app", "create_deep_agent", "create_deep_app"}
 DEEP_AGENT = {
-    *("create_deep_agent", "create_deep_app", "SubAgentSpec", "Delegation"),
+    *("create_deep_agent", "create_deep_app", "SubAgentSpec", "DelegationStyle"),
     *("Backend", "Shell", "Entry", "Walk", "Hit", "Hits", "Execution"),
     *("StateBackend", "DirectoryBackend", "LocalShellBackend", "CompositeBackend"),
     *("OverlayBackend", "ReadOnlyBackend", "BackendEnvironment"),
     *("resolve_model", "preload_client", "ResilientModel", "RetryPolicy", "ModelUsage", "price"),
     *("ScriptedModel", "Script"),
-    *("Budget", "BudgetLimits", "BudgetMaker", "Account", "Accounts"),
+    *("Budget", "BudgetLimits", "BudgetFactory", "Account", "Accounts"),
     *("SummarizationConfig", "OutputSchema"),
     "PendingApproval",
     *("pending_approvals", "answers_message"),

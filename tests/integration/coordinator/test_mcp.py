@@ -82,7 +82,7 @@ def test_a_coordinator_whose_server_is_gone_ends_in_words(
 ) -> None:
     assert coordinate(place, tmp_path, "gone")["error"] == {
         "type": "McpServerUnavailable",
-        "error": "mcp server calc did not start: it cannot be reached (ConnectError).",
+        "message": "mcp server calc did not start: it cannot be reached (ConnectError).",
         "retryable": True,
     }
 
