@@ -55,6 +55,7 @@ from orchestrator.deep_agent.models.facts import price
 from orchestrator.deep_agent.models.resolve import preload_client
 from orchestrator.deep_agent.models.usage import ModelUsage
 from orchestrator.deep_agent.tools.live_output import text_mode
+from orchestrator.delegation.agent_failures import job_failure
 from orchestrator.delegation.calls import agent_list
 from orchestrator.jobs.failures import (
     AgentFailed,
@@ -62,8 +63,6 @@ from orchestrator.jobs.failures import (
     InvalidJob,
     JobFailure,
     LimitReached,
-    McpServerUnavailable,
-    ModelUnavailable,
 )
 from orchestrator.jobs.result import JobError
 from orchestrator.jobs.spec import new_job_id
@@ -218,7 +217,7 @@ async def run_goal(
     try:
         text = await _to_the_end(runner, root_id, goal, on_event, decide=decide, run_config=config)
     except (ModelFailed, McpServerFailed, JobFailure) as error:
-        failure = _as_failure(error)
+        failure = error if isinstance(error, JobFailure) else job_failure(error)
         on_event(CoordinatorEvent("error", str(failure)))
         return RunOutcome(False, "", root_id, failure.as_error(), conflicts.left())
     finally:
@@ -360,14 +359,6 @@ def _in_one_line(call: types.FunctionCall) -> str:
 
 def _parts(event: Event) -> list[types.Part]:
     return (event.content.parts or []) if event.content else []
-
-
-def _as_failure(error: ModelFailed | McpServerFailed | JobFailure) -> JobFailure:
-    if isinstance(error, JobFailure):
-        return error
-    if isinstance(error, McpServerFailed):
-        return (McpServerUnavailable if error.retryable else InvalidJob)(str(error))
-    return (ModelUnavailable if error.retryable else AgentFailed)(str(error))
 
 
 def root_id_of(tool_context: ToolContext) -> str:

@@ -33,6 +33,7 @@ from orchestrator.deep_agent.names import agent_identifier
 from orchestrator.deep_agent.prompts import WORKSPACE_RESTORED
 from orchestrator.deep_agent.summary import summary_of
 from orchestrator.deep_agent.tools.live_output import text_mode
+from orchestrator.delegation.agent_failures import job_failure
 from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.failures import (
     AgentFailed,
@@ -41,8 +42,6 @@ from orchestrator.jobs.failures import (
     LeaseLost,
     LedgerUnavailable,
     LimitReached,
-    McpServerUnavailable,
-    ModelUnavailable,
     SandboxFailure,
 )
 from orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage
@@ -147,10 +146,8 @@ class Subagent:
             raise InvalidJob(str(error)) from error
         try:
             events = await self._run(app, past)
-        except ModelFailed as error:
-            raise (ModelUnavailable if error.retryable else AgentFailed)(str(error)) from error
-        except McpServerFailed as error:
-            raise (McpServerUnavailable if error.retryable else InvalidJob)(str(error)) from error
+        except (ModelFailed, McpServerFailed) as error:
+            raise job_failure(error) from error
         return self._answer(events)
 
     def _budget_after(self, past: Past, events: list[Event]) -> Budget:
