@@ -70,6 +70,7 @@ def most_at_once(ran: Iterable[tuple[float, float, str]]) -> int:
     return most
 
 
+@pytest.mark.slow
 async def test_a_thousand_jobs_keep_within_the_limits_and_leave_room_for_others(
     place: Installation,
 ) -> None:

@@ -25,6 +25,13 @@ SCRIPT = (
 )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests of this folder are slow."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.docker)])
 def provider(request: pytest.FixtureRequest) -> str:
     return str(request.param)

@@ -15,7 +15,7 @@ from tests.integration.cli.conftest import Fanout
 from tests.integration.cli.test_embedded import within
 from tests.integration.cli.test_services import LOCAL
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
 
 def temporary(fanout: Fanout) -> dict[str, str]:

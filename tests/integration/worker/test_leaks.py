@@ -58,6 +58,7 @@ async def run(client: JobClient, count: int) -> None:
     assert all(result.success for result in results)
 
 
+@pytest.mark.slow
 async def test_a_hundred_jobs_leave_no_threads_files_processes_or_channels(
     place: Installation,
 ) -> None:
