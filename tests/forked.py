@@ -53,6 +53,31 @@ def _without_ours(environment: Mapping[str, str]) -> dict[str, str]:
     return kept | {"ADK_SUPPRESS_EXPERIMENTAL_FEATURE_WARNINGS": "true"}
 
 
+def run_module(
+    module: str,
+    *arguments: str,
+    environment: Mapping[str, str],
+    folder: Path = REPOSITORY,
+    given: bytes = b"",
+    timeout: float = 60,
+) -> subprocess.CompletedProcess[str]:
+    """Run a module to its end, as `subprocess.run` does with captured output.
+
+    Raises:
+        subprocess.TimeoutExpired: it runs for longer than `timeout` seconds, and is killed.
+    """
+    pipe = subprocess.PIPE
+    child = ForkedProcess(
+        module, arguments, environment, folder=folder, stdin=pipe, stdout=pipe, stderr=pipe
+    )
+    try:
+        out, err = child.communicate(given, timeout)
+    finally:
+        child.kill()
+    code = child.wait(timeout)
+    return subprocess.CompletedProcess(child.args, code, out.decode(), err.decode())
+
+
 class ForkedProcess:
     """A forked child with the interface of `subprocess.Popen`."""
 

@@ -24,6 +24,7 @@ from orchestrator.jobs.store.connection import connect
 from orchestrator.jobs.store.journal import EventType
 from orchestrator.jobs.store.keys import Keys
 from tests.builders import make_spec, make_worker
+from tests.faults.stopping import until_prints
 from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
 from tests.integration.scripts import DONE, call, calls, conversation, shell, write_script
 from tests.integration.worker.approvals import (
@@ -41,7 +42,7 @@ YES = ApprovalAnswer(decision="approve")
 
 SCRIPT = (
     conversation("short", shell("echo ran >> out.txt"), DONE),
-    conversation("long", shell("echo ran >> out.txt; sleep 30"), DONE),
+    conversation("long", shell("echo ran >> out.txt; echo begun; sleep 30"), DONE),
     conversation(
         "side by side",
         calls(call("execute", command="echo ran >> out.txt"), call("ls", path="/workspace")),
@@ -105,7 +106,7 @@ async def test_a_worker_killed_in_an_approved_call_is_not_asked_about_again(
             calls_seen = 0
             while calls_seen < 2:  # asked, then made
                 calls_seen += (await anext(events)).type is EventType.TOOL_CALL
-        await asyncio.sleep(1)
+        await until_prints(client, job_id)
         worker.kill()
         place.start_worker()
 

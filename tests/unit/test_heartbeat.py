@@ -60,7 +60,7 @@ async def beating(ledger: FakeLedger) -> AsyncIterator[tuple[Heartbeats, Attempt
 
 async def test_a_renewed_lease_goes_on() -> None:
     async with beating(FakeLedger()) as (heartbeats, attempt):
-        await asyncio.sleep(3 * LEASE)
+        await asyncio.sleep(3 * LEASE)  # it ends in none of three leases
         assert attempt.stopped_by is None
         assert len(heartbeats) == 1
     assert len(heartbeats) == 0
@@ -85,7 +85,7 @@ async def test_a_short_trouble_is_forgotten() -> None:
     async with beating(ledger) as (_, attempt):
         await asyncio.sleep(LEASE * 0.4)
         ledger.fails = False
-        await asyncio.sleep(2 * LEASE)
+        await asyncio.sleep(2 * LEASE)  # nor later
         assert attempt.stopped_by is None
 
 

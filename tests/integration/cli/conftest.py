@@ -64,11 +64,9 @@ class Fanout:
         given = stdin.encode() if isinstance(stdin, str) else stdin
         try:
             out, err = child.communicate(given, timeout)
-        except BaseException:
+        finally:
             child.kill()
-            raise
-        assert child.returncode is not None
-        return Ended(child.returncode, out.decode(), err.decode())
+        return Ended(child.wait(10), out.decode(), err.decode())
 
     def start(
         self,
