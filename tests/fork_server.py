@@ -140,7 +140,7 @@ def run(request: dict[str, Any], files: list[int]) -> NoReturn:
     _become(request, files)
     code = _run_module(request["module"])
     with suppress(KeyboardInterrupt):
-        threading._shutdown()  # type: ignore[attr-defined] # as the interpreter does before atexit
+        threading._shutdown()
     atexit._run_exitfuncs()
     try:
         sys.stdout.flush()

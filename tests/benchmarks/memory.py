@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped] # it ships no types
+import psutil
 
 from orchestrator.client import JobClient
 from orchestrator.jobs.spec import JobSpec

@@ -127,8 +127,8 @@ class Mortal:
     def __init__(self, bench: Bench) -> None:
         self._append, self._checkpoint = bench.journal.append, bench.ledger.checkpoint
         self._left: int | None = None
-        bench.journal.append = self.append  # type: ignore[method-assign,assignment]
-        bench.ledger.checkpoint = self.checkpoint  # type: ignore[method-assign,assignment]
+        bench.journal.append = self.append
+        bench.ledger.checkpoint = self.checkpoint
 
     def dies_at(self, number: int | None) -> None:
         self._left = number
@@ -139,11 +139,11 @@ class Mortal:
 
     async def append(self, *arguments: object, **more: object) -> str:
         self._live()
-        return await self._append(*arguments, **more)  # type: ignore[arg-type]
+        return await self._append(*arguments, **more)
 
     async def checkpoint(self, *arguments: object) -> bool:
         self._live()
-        return await self._checkpoint(*arguments)  # type: ignore[arg-type]
+        return await self._checkpoint(*arguments)
 
     def _live(self) -> None:
         if self._left is not None:

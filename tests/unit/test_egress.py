@@ -596,7 +596,7 @@ async def test_everything_ends_with_the_sandbox(open_sandbox: Open) -> None:
         links[-1][1].write(f"CONNECT {target} HTTP/1.1\r\n\r\n".encode())
         await asyncio.sleep(0.2)
         assert server.connections == 10
-        killed.client._stream.process.kill()  # type: ignore[attr-defined]
+        killed.client._stream.process.kill()
         await until(lambda: ended == 10)
 
         assert killed.client.is_dead

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped] # it ships no types
+import psutil
 import pytest
 import redis
 from fakeredis import FakeAsyncRedis
