@@ -13,7 +13,6 @@ LONGER = {
     "workers/sandbox/inside/change_scan.py": "one algorithm over two kinds of trees",
     "workers/sandbox/inside/change_scan.py:write_bundle": "the order of a bundle, from top to bottom",
     "workers/sandbox/inside/commands.py": "one state machine: a command from its start to its end",
-    "workers/sandbox/inside/steward.py": "one store and its operations",
     "orchestrator/deep_agent/create.py:create_deep_agent": "describes its arguments one by one",
 }
 """Files and functions that may be longer, each with the reason."""
