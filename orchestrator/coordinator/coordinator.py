@@ -26,32 +26,34 @@ from orchestrator.configuration.agent_definitions import COORDINATOR, AgentDefin
 from orchestrator.coordinator.conflicts import Conflicts, OpenConflict
 from orchestrator.coordinator.delivery import Delivery
 from orchestrator.coordinator.task_tools import TaskTools
-from orchestrator.deep_agent.approval.requests import (
-    PendingApproval,
-    answers_message,
-    confirmation_calls,
-    pending_approvals,
-)
-from orchestrator.deep_agent.backends.composite import composite
-from orchestrator.deep_agent.backends.directory import DirectoryBackend
-from orchestrator.deep_agent.backends.protocol import Backend
-from orchestrator.deep_agent.backends.read_only import ReadOnlyBackend
-from orchestrator.deep_agent.backends.state import StateBackend, state_with
-from orchestrator.deep_agent.create import create_deep_app
-from orchestrator.deep_agent.failures import McpServerFailed, ModelFailed
-from orchestrator.deep_agent.guards.budget import (
+from orchestrator.deep_agent import (
     Account,
     Accounts,
+    Backend,
     Budget,
+    BudgetFactory,
     BudgetLimits,
+    DirectoryBackend,
+    McpServerFailed,
+    McpTools,
+    ModelFailed,
+    ModelUsage,
+    PendingApproval,
+    ReadOnlyBackend,
+    StateBackend,
+    answers_message,
+    composite,
+    confirmation_calls,
+    create_deep_app,
+    is_reply,
+    pending_approvals,
+    preload_client,
+    price,
+    state_with,
+    text_mode,
+    text_of,
     usage_of,
 )
-from orchestrator.deep_agent.guards.budget_plugin import BudgetMaker
-from orchestrator.deep_agent.mcp.tools import McpTools
-from orchestrator.deep_agent.models.facts import price
-from orchestrator.deep_agent.models.resolve import preload_client
-from orchestrator.deep_agent.models.usage import ModelUsage
-from orchestrator.deep_agent.tools.live_output import text_mode
 from orchestrator.delegation.agents import (
     budget_limits,
     create_agent,
@@ -70,11 +72,12 @@ from orchestrator.jobs.failures import (
 from orchestrator.jobs.result import JobError
 from orchestrator.jobs.spec import new_job_id
 from orchestrator.jobs.store.outage import through_outage
+from orchestrator.shortening import one_line
 
 APP_NAME = "orchestrator"
 """ADK wants an app to be named like the folder that it is found in."""
 USER_ID = "parent"
-OWN_FOLDER = f"/{definition_files.FOLDER}"
+DEFINITION_FOLDER = f"/{definition_files.FOLDER}"
 """Where a coordinator finds what its definition brings along."""
 ABORTED = "INVOCATION_ABORTED"
 """ADK's error code of a run that was cut: by our budget, which gives the reason."""
@@ -150,14 +153,14 @@ def create_coordinator(
         model or definition.model or default_model,
         [*task_tools.tools(), *_mcp_tools(definition)],
         added_instruction=f"\n\n{agent_list(callable_agents)}",
-        files_folder=OWN_FOLDER,
+        files_folder=DEFINITION_FOLDER,
         backend=_files(definition, workspace),
-        admission=client.model_limits,
+        rate_limiter=client.rate_limiter,
     )
 
 
 def create_coordinator_app(
-    coordinator: LlmAgent, budget: Budget | BudgetMaker | None = None
+    coordinator: LlmAgent, budget: Budget | BudgetFactory | None = None
 ) -> App:
     """The ADK app of a coordinator, with the harness's plugins.
 
@@ -236,7 +239,7 @@ class _TreeAccount:
         return [Account(self._limits, ModelUsage(**usage.model_dump()), "tree_")]
 
 
-def budgets_of(definition: AgentDefinition, shared: Accounts | None = None) -> BudgetMaker:
+def budgets_of(definition: AgentDefinition, shared: Accounts | None = None) -> BudgetFactory:
     """Opens the accounts of a coordinator's runs.
 
     A definition's limits hold for each as for a job.
@@ -310,17 +313,13 @@ async def _drain(
 
 def _told(event: Event) -> list[CoordinatorEvent]:
     """What a person is told of an ADK event."""
-    text = "".join(part.text for part in _parts(event) if part.text and not part.thought)
+    text = text_of(event)
     if event.partial:
         job_id = (event.custom_metadata or {}).get("job_id")
         if job_id:
             return [CoordinatorEvent("progress", text.strip(), job_id)]
         return [] if event.custom_metadata or not text else [CoordinatorEvent("partial", text)]
-    told = (
-        [CoordinatorEvent("text", text)]
-        if text and event.content and event.content.role == "model"
-        else []
-    )
+    told = [CoordinatorEvent("text", text)] if text and is_reply(event) else []
     calls = [] if confirmation_calls(event) else event.get_function_calls()
     return told + [CoordinatorEvent("tool", _in_one_line(call)) for call in calls]
 
@@ -333,12 +332,7 @@ def _in_one_line(call: types.FunctionCall) -> str:
     arguments = call.args or {}
     texts = (value for value in arguments.values() if isinstance(value, str))
     first = arguments.get("description") or next(texts, "")
-    line = " ".join(f"{call.name} {first}".split())
-    return line if len(line) <= CALL_CHARACTERS else line[: CALL_CHARACTERS - 1] + "…"
-
-
-def _parts(event: Event) -> list[types.Part]:
-    return (event.content.parts or []) if event.content else []
+    return one_line(f"{call.name} {first}", CALL_CHARACTERS)
 
 
 def root_id_of(tool_context: ToolContext) -> str:
@@ -357,11 +351,11 @@ def root_id_of(tool_context: ToolContext) -> str:
 def _files(definition: AgentDefinition, workspace: Path) -> Backend:
     """The workspace and, for reading, the memory and the skills beside the definition."""
     files = DirectoryBackend(workspace, mount="/workspace")
-    own = definition.own_files
+    own = definition.files
     if not own:
         return files
     brought = StateBackend(state_with({f"/{file.path}": file.data for file in own}))
-    return composite(files, {OWN_FOLDER: ReadOnlyBackend(brought)})
+    return composite(files, {DEFINITION_FOLDER: ReadOnlyBackend(brought)})
 
 
 def _mcp_tools(definition: AgentDefinition) -> list[McpTools]:

@@ -11,13 +11,17 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 
 from orchestrator.configuration.agent_definitions import AgentDefinition
-from orchestrator.configuration.definition_files import placed
+from orchestrator.configuration.definition_files import resolved_paths
 from orchestrator.configuration.mcp_servers import McpServerDefinition
-from orchestrator.deep_agent.context.summarization import SummarizationConfig
-from orchestrator.deep_agent.create import create_deep_agent
-from orchestrator.deep_agent.failures import McpServerFailed, ModelFailed
-from orchestrator.deep_agent.guards.budget import BudgetLimits
-from orchestrator.deep_agent.mcp.server import McpServer, remote_server
+from orchestrator.deep_agent import (
+    BudgetLimits,
+    McpServer,
+    McpServerFailed,
+    ModelFailed,
+    SummarizationConfig,
+    create_deep_agent,
+    remote_server,
+)
 from orchestrator.jobs.failures import (
     AgentFailed,
     InvalidJob,
@@ -55,8 +59,8 @@ def create_agent(
         "output_schema": definition.output_schema,
         "name": definition.name,
         "description": definition.description,
-        "skills": placed(definition.skills, files_folder),
-        "memory": placed(definition.memory, files_folder),
+        "skills": resolved_paths(definition.skills, files_folder),
+        "memory": resolved_paths(definition.memory, files_folder),
         "summarization": SummarizationConfig(**definition.summarization.settings()),
         "interrupt_on": definition.interrupt_on,
         "instruction": definition.instruction + added_instruction,

@@ -290,6 +290,6 @@ async def test_a_tool_that_fails_tells_its_reason_and_no_traceback() -> None:
         scripted([{"calls": [call("fragile")]}, {"text": "done"}]), tools=[fragile]
     ).to_end()
     assert run.results == [
-        {"status": "error", "message": "fragile failed: RuntimeError: the disk is gone"},
+        {"status": "error", "error": "fragile failed: RuntimeError: the disk is gone"},
     ]
     assert run.text == "done"

@@ -121,7 +121,7 @@ async def test_a_wrong_call_is_told_in_words(
 ) -> None:
     result = await shell.execute(**args)
     assert result["status"] == "error"
-    assert named in result["message"]
+    assert named in result["error"]
 
 
 async def test_an_edit_is_refused_when_the_shell_changed_the_file(shell: Tools) -> None:

@@ -30,7 +30,7 @@ from orchestrator.deep_agent.approval.requests import answers_message, pending_a
 from orchestrator.deep_agent.guards import budget as budget_module
 from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.ledger import Ledger
-from orchestrator.jobs.store.model_limits import ModelLimits
+from orchestrator.jobs.store.rate_limiter import RateLimiter
 from tests.integration.scripts import call, calls, conversation, says, write_script
 
 NOBODY = "redis://127.0.0.1:9/0"
@@ -46,7 +46,7 @@ def definition(folder: Path, **more: Any) -> None:
 
 def connected(tmp_path: Path) -> JobClient:
     made = JobClient.from_settings(Settings(redis_url=NOBODY, agents_dir=tmp_path))
-    made.model_limits = ModelLimits(FakeAsyncRedis(decode_responses=True), Keys(), {})
+    made.rate_limiter = RateLimiter(FakeAsyncRedis(decode_responses=True), Keys(), {})
     return made
 
 
@@ -174,7 +174,7 @@ def bounded(tmp_path: Path) -> JobClient:
     limits = LimitSettings(max_tree_tokens=1000)
     made = JobClient.from_settings(Settings(redis_url=NOBODY, agents_dir=tmp_path, limits=limits))
     redis = FakeAsyncRedis(decode_responses=True)
-    made.model_limits, made._ledger = ModelLimits(redis, Keys(), {}), Ledger(redis, Keys())
+    made.rate_limiter, made._ledger = RateLimiter(redis, Keys(), {}), Ledger(redis, Keys())
     return made
 
 

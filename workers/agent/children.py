@@ -25,9 +25,14 @@ from orchestrator.configuration.agent_definitions import (
     AgentDefinition,
     AgentDefinitions,
 )
-from orchestrator.deep_agent.delegation.later import LaterCall, calls_for_later, later
-from orchestrator.deep_agent.models.usage import ModelUsage
-from orchestrator.deep_agent.tool import MethodTool, tabular
+from orchestrator.deep_agent import (
+    DeferredCall,
+    MethodTool,
+    ModelUsage,
+    deferred_calls,
+    deferred_result,
+    tabular,
+)
 from orchestrator.delegation.answers import Answer, delivered, refused
 from orchestrator.delegation.calls import (
     DEFAULT_SUBAGENT,
@@ -161,14 +166,14 @@ class Children:
         refusals = [refused(child) for child in children if isinstance(child, Exception)]
         if len(refusals) == len(tasks):
             return _answer_of(tool, refusals)
-        return later(tool_context, arguments)
+        return deferred_result(tool_context, arguments)
 
     def specs(self, events: Sequence[Event]) -> tuple[JobSpec, ...] | None:
         """The jobs for which a run that ended waits, without their snapshot.
 
         None when it waits for none.
         """
-        calls = calls_for_later(events)
+        calls = deferred_calls(events)
         children = [child for waiting in calls for child in self._children_of(waiting)]
         return tuple(child for child in children if isinstance(child, JobSpec)) if calls else None
 
@@ -181,12 +186,14 @@ class Children:
         snapshot = await self._snapshot(bundle)
         return tuple(child.model_copy(update={"snapshot": snapshot}) for child in children)
 
-    async def results(self, past: Past, sandbox: Sandbox) -> list[tuple[LaterCall, Answer]] | None:
+    async def results(
+        self, past: Past, sandbox: Sandbox
+    ) -> list[tuple[DeferredCall, Answer]] | None:
         """The answers to the calls that wait, their changes merged.
 
         None while a child has not ended.
         """
-        calls = [(waiting, self._children_of(waiting)) for waiting in calls_for_later(past.events)]
+        calls = [(waiting, self._children_of(waiting)) for waiting in deferred_calls(past.events)]
         jobs = [child for _, children in calls for child in children if isinstance(child, JobSpec)]
         if any(job.id not in past.children for job in jobs):
             return None
@@ -241,7 +248,7 @@ class Children:
                     f"Nothing is left of your limit {name} for a task: finish without one."
                 )
 
-    def _children_of(self, waiting: LaterCall) -> list[Child]:
+    def _children_of(self, waiting: DeferredCall) -> list[Child]:
         """What a call's tasks become, in order."""
         call, event = waiting.made.call, waiting.made.event
         place = f"{event.id}/{call.id}"  # a provider may use a call's id twice

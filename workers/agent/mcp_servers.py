@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from orchestrator.configuration.mcp_servers import McpServerDefinition
-from orchestrator.deep_agent.mcp.server import McpServer
-from orchestrator.deep_agent.mcp.tools import McpTools
+from orchestrator.deep_agent import McpServer, McpTools
 from orchestrator.delegation.agents import remote_mcp_server
 from workers.sandbox import Command, Sandbox
 

@@ -15,15 +15,19 @@ from google.adk.events import Event, EventActions
 from google.adk.tools.tool_confirmation import ToolConfirmation
 
 from orchestrator.approvals import ApprovalAnswer
-from orchestrator.deep_agent.approval.gate import AWAITING
-from orchestrator.deep_agent.approval.requests import (
+from orchestrator.deep_agent import (
+    AWAITING,
+    DanglingCall,
     PendingApproval,
+    answered,
     confirmation_answers,
     confirmation_calls,
+    is_reply,
     pending_approvals,
     request_of,
+    text_of,
+    unanswered_calls,
 )
-from orchestrator.deep_agent.guards.dangling_calls import DanglingCall, answered, unanswered_calls
 from orchestrator.jobs.approvals import Approval, approval_id, waiting_approval
 from orchestrator.jobs.failures import NotUnderstood
 from orchestrator.jobs.store.journal import EventType, JournalEvent
@@ -103,10 +107,9 @@ class Past:
             place for place, event in enumerate(self.events) if event.content or event.error_code
         ]
         last = self.events[said[-1]] if said else None
-        if last is None or last.error_code or last.content is None or last.content.role != "model":
+        if last is None or last.error_code or not is_reply(last):
             return None
-        is_text = any(part.text and not part.thought for part in last.content.parts or [])
-        return said[-1] if is_text and not last.get_function_calls() else None
+        return said[-1] if text_of(last) and not last.get_function_calls() else None
 
     def decisions(self, job_id: str) -> Decisions | None:
         """The answers to all that waits, empty when nothing does; None while one is missing."""

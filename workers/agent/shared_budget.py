@@ -12,8 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from orchestrator.deep_agent.guards.budget import Account, BudgetLimits
-from orchestrator.deep_agent.models.usage import ModelUsage
+from orchestrator.deep_agent import Account, BudgetLimits, ModelUsage
 from orchestrator.delegation.agents import budget_limits, tree_budget_limits
 from orchestrator.jobs.failures import UnknownJob
 from orchestrator.jobs.spec import JobSpec

@@ -16,20 +16,28 @@ from google.genai import types
 from pydantic import JsonValue
 
 from orchestrator.configuration.agent_definitions import AgentDefinition
-from orchestrator.deep_agent.approval.requests import answers_message
-from orchestrator.deep_agent.create import create_deep_app
-from orchestrator.deep_agent.delegation.later import results_event
-from orchestrator.deep_agent.failures import McpServerFailed, ModelFailed
-from orchestrator.deep_agent.guards.budget import Account, Budget, usage_of
-from orchestrator.deep_agent.guards.loop_guard import REPEATED_CALL
-from orchestrator.deep_agent.guards.structured_output import OutputMismatch, OutputSchema
-from orchestrator.deep_agent.models.facts import price
-from orchestrator.deep_agent.models.resolve import preload_client
-from orchestrator.deep_agent.models.usage import ModelUsage
-from orchestrator.deep_agent.names import agent_identifier
-from orchestrator.deep_agent.prompts import WORKSPACE_RESTORED
-from orchestrator.deep_agent.summary import summary_of
-from orchestrator.deep_agent.tools.live_output import text_mode
+from orchestrator.deep_agent import (
+    REPEATED_CALL,
+    WORKSPACE_RESTORED,
+    Account,
+    Budget,
+    McpServerFailed,
+    ModelFailed,
+    ModelUsage,
+    OutputMismatch,
+    OutputSchema,
+    agent_identifier,
+    answers_message,
+    create_deep_app,
+    last_reply,
+    preload_client,
+    price,
+    results_event,
+    summary_of,
+    text_mode,
+    text_of,
+    usage_of,
+)
 from orchestrator.delegation.agents import budget_limits, create_agent, job_failure
 from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.failures import (
@@ -42,8 +50,8 @@ from orchestrator.jobs.failures import (
 )
 from orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage
 from orchestrator.jobs.spec import JobSpec, Limits
-from orchestrator.jobs.store.model_limits import ModelLimits
-from workers.agent.agent_files import bring_own_files
+from orchestrator.jobs.store.rate_limiter import RateLimiter
+from workers.agent.agent_files import copy_definition_files
 from workers.agent.checkpoint import CheckpointPlugin, Checkpoints
 from workers.agent.children import Children
 from workers.agent.live_log import LiveLog
@@ -89,7 +97,7 @@ class SubagentFactory:
     services: JobServices
     default_model: str
     """The model of an agent for which neither its job nor its definition names one."""
-    model_limits: ModelLimits
+    rate_limiter: RateLimiter
     stream_text: bool = False
     """Whether replies are streamed into the journal."""
     checkpoint_seconds: float = 0
@@ -155,7 +163,7 @@ class Subagent:
         self._schema = spec.output_schema or definition.output_schema
         self._sandbox = sandbox
         self._journal = journal
-        self._admission = JournaledRequests(made_by.model_limits, journal)
+        self._rate_limiter = JournaledRequests(made_by.rate_limiter, journal)
         self._streaming = text_mode(streamed=made_by.stream_text)
         self._budget = Budget()
         self._shared = SharedBudget(services, spec)
@@ -186,7 +194,7 @@ class Subagent:
         self._budget = self._budget_after(past, past.events)
         if past.answer_at is not None:
             return self._answer_again(past, past.answer_at)
-        files_folder = await bring_own_files(self._definition, self._sandbox)
+        files_folder = await copy_definition_files(self._definition, self._sandbox)
         await preload_client(self._model)
         app = self._app(files_folder, is_restored=past.is_restored)
         try:
@@ -269,7 +277,7 @@ class Subagent:
             inherited_interrupt_on=self._spec.interrupt_on,
             inbox=self._journal.messages,
             fatal_errors=FATAL_ERRORS,
-            admission=self._admission,
+            rate_limiter=self._rate_limiter,
         )
         return create_deep_app(
             agent,
@@ -302,8 +310,8 @@ class Subagent:
         children = self.children.specs(events)
         if approvals or children is not None:
             return AgentAnswer(approvals=approvals, children=children)
-        last = _last_reply(events)
-        text = _text(last)
+        last = last_reply(events)
+        text = text_of(last)
         summary = summary_of(text, MAX_SUMMARY_CHARACTERS)
         if self._budget.reached:
             return AgentAnswer(summary=summary, limit=self._budget.reached)
@@ -328,18 +336,3 @@ def _why_no_answer(last: Event | None) -> str:
 def limit_failure(answer: AgentAnswer) -> JobFailure | None:
     """The failure that a used-up budget is; the run ended in order all the same."""
     return LimitReached(answer.limit) if answer.limit else None
-
-
-def _last_reply(events: list[Event]) -> Event | None:
-    """The model's last reply, or what stands in its place; later events are ADK's bookkeeping."""
-    replies = (event for event in reversed(events) if event.error_code or _text(event).strip())
-    return next(replies, None)
-
-
-def _text(event: Event | None) -> str:
-    """What the model says in an event, its thoughts left out."""
-    if event is None or event.content is None or event.content.role != "model":
-        return ""
-    return "".join(
-        part.text for part in event.content.parts or [] if part.text and not part.thought
-    )

@@ -18,9 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestrator.deep_agent.backends.protocol import Entry
+from orchestrator.deep_agent import Entry
 from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.workspace.folder_merge import FolderMerge, MergeReport
+from orchestrator.workspace.merge import FolderMerge, MergeReport
 from orchestrator.workspace.rooted import (
     MAX_HELD_BYTES,
     PERMISSION_BITS,

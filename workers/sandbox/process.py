@@ -7,8 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from orchestrator.deep_agent.backends.bounded_output import BoundedOutput
-from orchestrator.deep_agent.backends.protocol import Execution
+from orchestrator.deep_agent import BoundedOutput, Execution
 
 T = TypeVar("T")
 

@@ -16,13 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
-from orchestrator.deep_agent.backends.protocol import (
-    Backend,
-    Entry,
-    Execution,
-    OutputSink,
-    Shell,
-)
+from orchestrator.deep_agent import Backend, Entry, Execution, OutputSink, Shell
 from orchestrator.jobs.spec import Limits
 from workers.sandbox.process import Process
 

@@ -19,8 +19,8 @@ from orchestrator.jobs.store.admission import Admission
 from orchestrator.jobs.store.journal import EventType, Journal
 from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.ledger import Ledger
-from orchestrator.jobs.store.model_limits import ModelLimits
 from orchestrator.jobs.store.queue import InMemoryQueue
+from orchestrator.jobs.store.rate_limiter import RateLimiter
 from orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_worker
 from workers.agent.services import JobServices
@@ -124,7 +124,7 @@ class Bench:
         self.heartbeats = Heartbeats(self.ledger, lease_seconds)
         self.shown: list[str] = []
         self._model = f"scripted:{script}"
-        self._model_limits = ModelLimits(redis, Keys(), {})
+        self._rate_limiter = RateLimiter(redis, Keys(), {})
         self._lease_seconds = lease_seconds
         self._definitions = load_agent_definitions()
         self._checkpoint_seconds = 0.0
@@ -158,7 +158,7 @@ class Bench:
             subagents=SubagentFactory(
                 services=services,
                 default_model=self._model,
-                model_limits=self._model_limits,
+                rate_limiter=self._rate_limiter,
                 checkpoint_seconds=self._checkpoint_seconds,
             ),
             default_image="none",

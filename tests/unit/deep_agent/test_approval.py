@@ -152,7 +152,7 @@ async def test_the_tool_itself_checks_edited_arguments() -> None:
     await run.answer(ApprovalAnswer(decision="edit", arguments={"path": "/b.txt"}))
 
     assert run.results[0]["status"] == "error"
-    assert "It takes: file_path, content" in run.results[0]["message"]
+    assert "It takes: file_path, content" in run.results[0]["error"]
     assert await run.files() == {}
 
 

@@ -78,7 +78,7 @@ async def test_an_agent_has_its_conversation_summed_up_when_half_of_the_trigger_
     run = await Run(resilient(model), tools=[look], summarization=config()).to_end(GOAL)
     refused, accepted = run.results[0], run.results[-1]
     assert refused["status"] == "error"
-    assert "of the 3400 tokens at which" in refused["message"]
+    assert "of the 3400 tokens at which" in refused["error"]
     assert accepted["status"] == "success"
     assert len(summaries(await session_of(run))) == 1
     assert len(model.turns[-1]) < len(model.turns[-2])
@@ -88,7 +88,7 @@ async def test_nothing_is_summed_up_when_all_messages_are_kept_anyway() -> None:
     many = config(window_tokens=3_000, keep=("messages", 100))
     model = watched([*steps(8)[:-1], {"calls": [call("compact_conversation")]}, {"text": "done"}])
     run = await Run(resilient(model), tools=[look], summarization=many).to_end(GOAL)
-    assert "nothing to sum up" in run.results[-1]["message"]
+    assert "nothing to sum up" in run.results[-1]["error"]
     assert summaries(await session_of(run)) == []
 
 

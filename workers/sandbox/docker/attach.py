@@ -13,7 +13,7 @@ import ssl
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from orchestrator.deep_agent.backends.bounded_output import BoundedOutput
+from orchestrator.deep_agent import BoundedOutput
 from workers.sandbox.errors import EngineUnavailable, SandboxDied
 
 _READ_AHEAD_BYTES = 1024 * 1024

@@ -12,8 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO, Concatenate, Literal, ParamSpec, TypeVar
 
-from orchestrator.deep_agent.backends.directory import DirectoryBackend
-from orchestrator.deep_agent.backends.protocol import Execution, OutputSink
+from orchestrator.deep_agent import DirectoryBackend, Execution, OutputSink
 from orchestrator.jobs.failures import SandboxFailure
 from workers.sandbox.errors import DiskLimitExceeded, SandboxDied
 from workers.sandbox.inside.change_patch import GitFailed

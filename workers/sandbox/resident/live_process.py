@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
-from orchestrator.deep_agent.backends.protocol import Execution, OutputSink
+from orchestrator.deep_agent import Execution, OutputSink
 from workers.sandbox.inside import frames
 from workers.sandbox.process import Process
 from workers.sandbox.resident.client import ResidentClient

@@ -9,15 +9,7 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from orchestrator.deep_agent.backends.protocol import (
-    Entry,
-    EntryKind,
-    Execution,
-    Hit,
-    Hits,
-    OutputSink,
-    Walk,
-)
+from orchestrator.deep_agent import Entry, EntryKind, Execution, Hit, Hits, OutputSink, Walk
 from workers.sandbox.inside import commands as resident_commands
 from workers.sandbox.inside import frames
 from workers.sandbox.protocol import WORKSPACE, Command, Sandbox

@@ -1,0 +1,245 @@
+"""Limits per minute on a real Redis, with minutes of a few seconds.
+
+Many gates, in several processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from redis.asyncio import Redis
+
+from orchestrator.jobs.failures import LedgerUnavailable
+from orchestrator.jobs.spec import ModelRate
+from orchestrator.jobs.store import rate_limiter
+from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.rate_limiter import (
+    ASK_GRACE_SECONDS,
+    DOUBLING_SECONDS,
+    LATE_SECONDS,
+    LATEST_ASK_SECONDS,
+    SOONEST_ASK_SECONDS,
+    RateLimiter,
+)
+from tests.integration.jobs.proxy import lossy
+from tests.services import REPOSITORY, RedisProcess
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+
+WINDOW_SECONDS = 4.0
+COUNTED_SECONDS = WINDOW_SECONDS - 2 * LATE_SECONDS
+"""What a service may count over, given how late two requests may be."""
+BUSY_SECONDS = 1.0
+"""How late a busy machine may be."""
+
+
+@pytest.fixture
+async def redis(redis_url: str) -> AsyncIterator[Redis]:
+    async with connect(redis_url) as made:
+        yield made
+
+
+def gate(redis: Redis, **rate: int) -> RateLimiter:
+    return RateLimiter(redis, Keys(), {"m": ModelRate(**rate)}, window_seconds=WINDOW_SECONDS)
+
+
+def most_in_any_window(times: list[float], seconds: float) -> int:
+    return max(sum(begin <= at < begin + seconds for at in times) for begin in times)
+
+
+async def sends(limits: RateLimiter, names: list[str], tokens: int = 10) -> list[float]:
+    """All at once; when each got its turn."""
+
+    async def send(name: str) -> float:
+        await limits.enter(name, "m", tokens)
+        return time.time()
+
+    return list(await asyncio.gather(*map(send, names)))
+
+
+SENDER = """
+import asyncio, sys, time
+from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.rate_limiter import RateLimiter
+from orchestrator.jobs.spec import ModelRate
+
+async def main(url, who, window):
+    async with connect(url) as redis:
+        rate = ModelRate(requests_per_minute=4)
+        limits = RateLimiter(redis, Keys(), {"m": rate}, window_seconds=float(window))
+        await redis.ping()
+        print("ready", flush=True)
+        sys.stdin.readline()
+        async def send(number):
+            await limits.enter(f"{who}{number}", "m", 10)
+            print(time.time(), flush=True)
+        await asyncio.gather(*map(send, range(5)))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def begun(redis_url: str, who: str) -> subprocess.Popen[str]:
+    """A process with five requests, which wait for a word."""
+    command = [sys.executable, "-c", SENDER, redis_url, who, str(WINDOW_SECONDS)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=REPOSITORY, stdin=pipe, stdout=pipe, text=True)
+
+
+def start_together(senders: Sequence[subprocess.Popen[str]]) -> None:
+    for sender in senders:
+        assert sender.stdout
+        assert sender.stdout.readline() == "ready\n"
+    for sender in senders:
+        assert sender.stdin
+        sender.stdin.write("\n")
+        sender.stdin.flush()
+
+
+async def test_processes_together_keep_to_the_limit_and_a_dead_one_holds_nobody_up(
+    redis: Redis, redis_url: str
+) -> None:
+    senders = [begun(redis_url, who) for who in "abc"]
+    await asyncio.to_thread(start_together, senders)
+    await asyncio.sleep(WINDOW_SECONDS / 3)  # all have asked, and four have gone
+    waiting = await redis.zrange(f"{Keys().prefix}:model-waiting:m", 0, -1)
+    victim = str(waiting[0])[0]  # whose turn is next
+    senders["abc".index(victim)].kill()
+    lost_at = time.time()
+    told = [await asyncio.to_thread(sender.communicate) for sender in senders]
+    times = sorted(float(line) for out, _ in told for line in out.split())
+
+    assert [sender.returncode for sender in senders].count(0) == 2
+    assert 10 <= len(times) < 15
+    assert most_in_any_window(times, COUNTED_SECONDS) <= 4
+    windows = math.ceil(len(times) / 4)
+    slack = ASK_GRACE_SECONDS + SOONEST_ASK_SECONDS + BUSY_SECONDS
+    assert times[-1] - lost_at < windows * WINDOW_SECONDS + slack
+    found = [await redis.pttl(key) async for key in redis.scan_iter(f"{Keys().prefix}:model*")]
+    most = WINDOW_SECONDS + LATEST_ASK_SECONDS + ASK_GRACE_SECONDS
+    assert found
+    assert all(0 < milliseconds <= most * 1000 for milliseconds in found), "nothing stays for ever"
+
+
+async def test_tokens_are_set_aside_and_given_back_when_less_was_used(redis: Redis) -> None:
+    limits = gate(redis, tokens_per_minute=1000)
+    begun = time.time()
+    first = await sends(limits, ["a", "b"], 400)
+    waiting = asyncio.create_task(sends(limits, ["c"], 400))
+    await asyncio.sleep(0.3)
+    assert not waiting.done()
+
+    await limits.settle("a", "m", 400, 100)
+    await limits.settle("a", "m", 400, 100)
+
+    third = await waiting
+    assert max(first) - begun < BUSY_SECONDS
+    assert third[0] - begun < WINDOW_SECONDS - 0.5, (
+        "it heard of the settlement, not of the window's end"
+    )
+    (alone,) = await sends(limits, ["larger than the whole budget"], 5000)
+    assert alone - third[0] > WINDOW_SECONDS - 0.1
+    used = await redis.zrange(f"{Keys().prefix}:model-sent:m", 0, -1)
+    assert used == ["larger than the whole budget 5000"]
+
+
+async def test_one_that_was_refused_holds_all_back_and_the_rate_returns_step_by_step(
+    redis: Redis,
+) -> None:
+    ours, theirs = gate(redis), gate(redis)
+    told: list[str] = []
+
+    async def tell(why: str) -> None:
+        told.append(why)
+
+    await sends(ours, ["a", "b"])
+    assert await ours.cut("a", "m", 10, 1.0) == pytest.approx(1, abs=0.1)
+    cut_at = time.time()
+    waiting = asyncio.create_task(theirs.enter("c", "m", 10, on_wait=tell))
+    await asyncio.sleep(0.2)
+    assert await theirs.cut("b", "m", 10, 1.5) == pytest.approx(1.5, abs=0.1)
+    assert (
+        told == ["waits a moment for m: its service has asked for a pause"]
+        or "about 1 s" in told[0]
+    )
+    later = await sends(theirs, ["d", "e", "f"])
+    await waiting
+
+    ends_at = cut_at + 1.7
+    for number, at in enumerate(sorted(later), start=1):
+        assert at - ends_at > DOUBLING_SECONDS * math.log2(number + 1) - 0.2
+    assert len(told) == 1
+
+
+async def test_the_pause_grows_with_each_new_refusal_and_an_answer_ends_that(redis: Redis) -> None:
+    limits = gate(redis)
+    await sends(limits, ["a", "b"])
+    pauses = [await limits.cut(name, "m", 10, None) for name in ("a", "b", "a")]
+    await sends(limits, ["c"])
+    pauses.append(await limits.cut("c", "m", 10, None))
+    await sends(limits, ["d"])
+    await limits.settle("d", "m", 10, 10)
+    await sends(limits, ["e"])
+    pauses.append(await limits.cut("e", "m", 10, None))
+
+    assert [round(pause) for pause in pauses] == [1, 1, 1, 2, 1]
+
+
+async def test_an_answer_that_gets_lost_is_no_second_request(
+    redis_server: RedisProcess, redis_url: str
+) -> None:
+    assert redis_url
+    async with lossy(redis_server.port) as proxy, connect(proxy.url) as redis:
+        limits = gate(redis, requests_per_minute=2)
+        for name in ("a", "b"):
+            proxy.lose_answer_to = f"\r\n{name}\r\n".encode()
+            await limits.enter(name, "m", 10)
+        assert proxy.lost == 2
+        assert await redis.zcard(f"{Keys().prefix}:model-sent:m") == 2
+
+
+async def test_a_turn_that_comes_too_late_to_be_used_is_taken_again(redis: Redis) -> None:
+    limits, turns = gate(redis), 0
+
+    async def slow_once() -> None:
+        nonlocal turns
+        turns += 1
+        await asyncio.sleep(1.5 * LATE_SECONDS if turns == 1 else 0)
+
+    begun = time.time()
+    await limits.enter("a", "m", 10, on_turn=slow_once)
+
+    assert turns == 2
+    at = await redis.zscore(f"{Keys().prefix}:model-sent:m", "a 10")
+    assert at is not None
+    assert at / 1000 - begun > LATE_SECONDS
+
+
+async def test_a_gate_without_redis_waits_for_it_and_then_says_so(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = RedisProcess(tmp_path_factory.mktemp("away"))
+    await asyncio.to_thread(server.start)
+    async with connect(server.url) as redis:
+        limits = gate(redis)
+        await limits.enter("a", "m", 10)
+        server.kill()
+        asking = asyncio.create_task(limits.enter("b", "m", 10))
+        await limits.settle("a", "m", 10, 5)
+        assert await limits.cut("a", "m", 10, None) == 0
+        await asyncio.sleep(1)
+        assert not asking.done()
+        await asyncio.to_thread(server.start)
+        await asyncio.wait_for(asking, 20)
+        server.kill()
+        monkeypatch.setattr(rate_limiter, "through_outage", lambda ask: ask())
+        with pytest.raises(LedgerUnavailable):
+            await limits.enter("c", "m", 10)
