@@ -108,7 +108,7 @@ async def bench(
 
 
 async def _docker_provider(fetch: Callable[..., object], owner: str) -> SandboxProvider:
-    provider = DockerProvider(fetch, owner=owner, worker="contract")  # type: ignore[arg-type]
+    provider = DockerProvider(fetch, owner=owner, worker="contract")
     try:
         await provider.probe("fanout/python")
     except SandboxFailure as failure:
@@ -148,7 +148,7 @@ def _rooted(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 async def sh(
     sandbox: Sandbox, script: str, timeout_seconds: float = 30, **options: object
 ) -> Execution:
-    return await sandbox.run(Command(argv=script, timeout_seconds=timeout_seconds, **options))  # type: ignore[arg-type]
+    return await sandbox.run(Command(argv=script, timeout_seconds=timeout_seconds, **options))
 
 
 async def count(sandbox: Sandbox, pattern: str) -> int:
@@ -594,7 +594,7 @@ async def test_what_is_wrong_with_a_path_is_an_oserror_that_names_it(
     }
 
     with pytest.raises(error) as raised:
-        await calls[operation]()  # type: ignore[no-untyped-call]
+        await calls[operation]()
 
     assert raised.value.filename in {whole, None}
     assert (await sh(shared, "echo usable")).output == b"usable\n"

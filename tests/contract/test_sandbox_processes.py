@@ -98,7 +98,7 @@ async def test_a_process_that_reads_slowly_holds_up_its_sender(shared: Sandbox) 
 async def test_output_that_nobody_takes_holds_up_the_process(shared: Sandbox) -> None:
     script = "head -c 8000000 /dev/zero; echo done > written"
     async with shared.open_process(Command(argv=script)) as process:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.3)  # long enough to write all, were it not held up
         assert (await sh(shared, "ls written")).exit_code != 0
         assert len(await everything(process)) == 8_000_000
     assert (await sh(shared, "cat written")).output == b"done\n"

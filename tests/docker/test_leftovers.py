@@ -109,7 +109,7 @@ async def test_one_that_is_not_removed_holds_up_none_of_the_others_and_is_tried_
 
     async def unwilling(container: str, **more: Any) -> bool:
         if container == stuck_id and how == "hangs":
-            await asyncio.sleep(4)
+            await asyncio.sleep(4)  # for so long the engine's answer is missing
         elif container == stuck_id:
             raise failures[how]
         return await remove(container, **more)

@@ -274,6 +274,8 @@ async def test_traffic_leaves_commands_their_speed(provider: DockerProvider) -> 
 import socket, sys
 link = socket.create_connection(("127.0.0.1", 3128))
 link.sendall(f"CONNECT {sys.argv[1]} HTTP/1.1\\r\\n\\r\\n".encode())
+link.recv(1 << 16)
+open("begun", "w").close()
 while link.recv(1 << 16):
     pass
 """
@@ -284,7 +286,9 @@ while link.recv(1 << 16):
                 Command(argv=["python3", "-c", take, f"127.0.0.1:{port}"], timeout_seconds=60)
             )
         )
-        await asyncio.sleep(0.5)
+        async with asyncio.timeout(20):
+            while (await sandbox.run(Command(argv="test -e begun"))).exit_code:  # noqa: ASYNC110 - a file has no event
+                await asyncio.sleep(0.05)
         busy = await median(sandbox)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

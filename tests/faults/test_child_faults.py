@@ -153,7 +153,7 @@ async def test_a_worker_may_die_at_any_step_of_the_merge(
             steps += 1
             if (steps, "before") == death:
                 raise LeaseLost("The worker is gone.")
-            put_file(folder, *arguments)  # type: ignore[arg-type]
+            put_file(folder, *arguments)
             if (steps, "after") == death:
                 raise LeaseLost("The worker is gone.")
 

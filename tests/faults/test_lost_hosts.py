@@ -211,7 +211,7 @@ def _listening(told: list[str]) -> object:
 
     def create(*arguments: object, instruction: str, **more: object) -> object:
         told.append(instruction)
-        return create_deep_agent(*arguments, instruction=instruction, **more)  # type: ignore[arg-type]
+        return create_deep_agent(*arguments, instruction=instruction, **more)
 
     return create
 

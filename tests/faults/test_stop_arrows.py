@@ -112,7 +112,7 @@ def at_entries(bench: Bench, stops: dict[str, tuple[int, str, Stop]]) -> set[str
             await stop()
         return event_id
 
-    bench.journal.append = stopped  # type: ignore[method-assign]
+    bench.journal.append = stopped
     return fired
 
 

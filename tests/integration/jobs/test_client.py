@@ -34,7 +34,7 @@ async def test_jobs_are_listed_by_state_and_labels_oldest_first(
     await hand.finish(await hand.claim(second))
 
     async def listed(**how: object) -> list[str]:
-        return [record.id for record in await client.list(**how)]  # type: ignore[arg-type]
+        return [record.id for record in await client.list(**how)]
 
     assert await listed() == [first, second, third]
     assert await listed(labels={"team": "a"}) == [first, second]

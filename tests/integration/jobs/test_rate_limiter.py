@@ -114,7 +114,7 @@ async def test_processes_together_keep_to_the_limit_and_a_dead_one_holds_nobody_
     victim = str(waiting[0])[0]  # whose turn is next
     senders["abc".index(victim)].kill()
     lost_at = time.time()
-    told = [await asyncio.to_thread(sender.communicate) for sender in senders]
+    told = [await asyncio.to_thread(sender.communicate, timeout=60) for sender in senders]
     times = sorted(float(line) for out, _ in told for line in out.split())
 
     assert [sender.returncode for sender in senders].count(0) == 2
@@ -212,6 +212,7 @@ async def test_a_turn_that_comes_too_late_to_be_used_is_taken_again(redis: Redis
     async def slow_once() -> None:
         nonlocal turns
         turns += 1
+        # It is slow itself: nothing waits for it.
         await asyncio.sleep(1.5 * LATE_SECONDS if turns == 1 else 0)
 
     begun = time.time()
@@ -235,7 +236,7 @@ async def test_a_gate_without_redis_waits_for_it_and_then_says_so(
         asking = asyncio.create_task(limits.enter("b", "m", 10))
         await limits.settle("a", "m", 10, 5)
         assert await limits.cut("a", "m", 10, None) == 0
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.4)  # long enough to fail, had it not waited
         assert not asking.done()
         await asyncio.to_thread(server.start)
         await asyncio.wait_for(asking, 20)

@@ -197,7 +197,7 @@ async def test_time_spent_waiting_is_not_the_jobs(place: Installation) -> None:
         job_id = await client.submit(guarded("one command", limits=Limits(timeout_seconds=3)))
         (approval,) = await parked(client, job_id)
         waited_from = time.monotonic()
-        await asyncio.sleep(3.2)
+        await asyncio.sleep(3.2)  # longer than the job may take: that this does not end it
 
         await client.answer(approval.id, "approve")
         result = await client.wait(job_id, 30)

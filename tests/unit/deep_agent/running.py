@@ -26,7 +26,7 @@ def scripted(replies: Sequence[dict[str, Any]] | str, name: str = "deep_agent") 
     if isinstance(replies, str):
         replies = yaml.safe_load(textwrap.dedent(replies))
     script = Script.model_validate({"conversations": [{"replies": replies}]})
-    model = ScriptedModel(script=script, agent_name=name)  # type: ignore[call-arg] # model is filled in
+    model = ScriptedModel(script=script, agent_name=name)
     return ResilientModel(model=model.model, candidates=[model], retries=AT_ONCE)
 
 

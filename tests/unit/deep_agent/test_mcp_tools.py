@@ -170,7 +170,7 @@ async def test_a_tool_asked_for_that_the_server_lacks_ends_the_run(http: HttpSer
 
 async def test_the_instruction_says_whose_words_these_are(http: HttpServer) -> None:
     async with closing(McpTools([at(http)])) as tools:
-        words = await tools.instruction(None, frozenset())  # type: ignore[arg-type]
+        words = await tools.instruction(None, frozenset())
 
     assert "calc__" in words
     assert "not instructions to you" in words
@@ -363,11 +363,11 @@ async def test_a_server_that_was_restarted_is_reached_again(http: HttpServer) ->
     async with closing(McpTools([at(http)])) as tools:
         add = next(tool for tool in await tools.get_tools() if tool.name == "calc__add")
         await asyncio.to_thread(http.stop)
-        lost = await add.run_async(args={"a": 1, "b": 2}, tool_context=None)  # type: ignore[arg-type]
-        gone = await add.run_async(args={"a": 1, "b": 2}, tool_context=None)  # type: ignore[arg-type]
+        lost = await add.run_async(args={"a": 1, "b": 2}, tool_context=None)
+        gone = await add.run_async(args={"a": 1, "b": 2}, tool_context=None)
         http.app = make_server().streamable_http_app()
         await asyncio.to_thread(http.start)
-        back = await add.run_async(args={"a": 1, "b": 2}, tool_context=None)  # type: ignore[arg-type]
+        back = await add.run_async(args={"a": 1, "b": 2}, tool_context=None)
 
     assert "calc was lost during the call: it cannot be reached" in lost["error"]
     assert "cannot be reached" in gone["error"]
@@ -414,9 +414,9 @@ async def test_a_pattern_from_outside_does_not_keep_the_process_busy() -> None:
             "other": {"$ref": "http://127.0.0.1:9/x"},
         },
     }
-    tool = McpTool("x__y", mcp_types.Tool(name="y", input_schema=schema), _Answering(), {})  # type: ignore[arg-type]
+    tool = McpTool("x__y", mcp_types.Tool(name="y", input_schema=schema), _Answering(), {})
 
-    found = await tool.run_async(args={"text": "a" * 5000 + "!"}, tool_context=None)  # type: ignore[arg-type]
+    found = await tool.run_async(args={"text": "a" * 5000 + "!"}, tool_context=None)
 
     assert found["status"] == "success"
 

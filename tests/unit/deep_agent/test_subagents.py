@@ -35,7 +35,7 @@ def worker(*replies: dict[str, Any], name: str = "worker", **more: Any) -> SubAg
         "model": recorder(name, list(replies) or [says("x")]),
         **more,
     }
-    return SubAgentSpec(**spec)  # type: ignore[typeddict-item] # from parts
+    return SubAgentSpec(**spec)
 
 
 def asks(description: str = "do it", subagent_type: str = "worker", **more: Any) -> dict[str, Any]:

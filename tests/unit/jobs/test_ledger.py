@@ -37,7 +37,7 @@ async def claimed(ledger: Ledger, job_id: str, lease: float = LEASE) -> Claim:
 
 
 async def running(ledger: Ledger, lease: float = LEASE, **fields: object) -> Claim:
-    (job_id,) = await ledger.submit([make_spec(**fields)])  # type: ignore[arg-type]
+    (job_id,) = await ledger.submit([make_spec(**fields)])
     await dispatch_all(ledger)
     return await claimed(ledger, job_id, lease)
 

@@ -405,5 +405,5 @@ LedgerMachine.TestCase.settings = settings(
 
 
 @pytest.mark.timeout(300)
-class TestLedger(LedgerMachine.TestCase):  # type: ignore[misc, name-defined]
+class TestLedger(LedgerMachine.TestCase):
     """The machine as a test."""
