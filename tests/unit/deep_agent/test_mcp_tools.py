@@ -35,7 +35,8 @@ from orchestrator.jobs.failures import SandboxFailure
 from orchestrator.jobs.spec import Limits
 from tests.mcp_servers import PIXEL, STDIO_SERVER, HttpServer, http_server, make_server, url_of
 from tests.unit.deep_agent.running import Run, call, scripted
-from workers.sandbox.local.provider import LocalProvider, LocalSandbox
+from workers.sandbox.local.provider import LocalProvider
+from workers.sandbox.local.sandbox import LocalSandbox
 from workers.sandbox.protocol import WORKSPACE, Command, Sandbox, SandboxSpec
 
 KEY = "key-canary-90210"
