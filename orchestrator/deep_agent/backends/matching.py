@@ -96,7 +96,7 @@ def select(
 
 
 def filter_pattern(glob: str) -> str:
-    """Return the glob pattern of a grep filter, which without a slash matches names at any depth."""
+    """Return the glob pattern of a filter, which without a slash matches names at any depth."""
     return glob if "/" in glob else f"**/{glob}"
 
 

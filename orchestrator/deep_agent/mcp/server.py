@@ -104,7 +104,7 @@ def _filled(server: str, header: str, value: str, environment: Mapping[str, str]
         filled.isascii() and filled.isprintable()
     ):  # the HTTP client's own error would quote it
         raise ValueError(
-            f"mcp server {server} did not start: its header {header} would have a line end or another "
-            "character that a header cannot have."
+            f"mcp server {server} did not start: its header {header} would have a line end or "
+            "another character that a header cannot have."
         )
     return filled
