@@ -4,6 +4,7 @@
   `JobRecord` and `JobState` say how a job is doing; `JobFailure` is the base of what it raises.
 - Agents for any ADK Runner: `create_deep_agent` and `create_deep_app` in this process,
   `create_coordinator` and `create_coordinator_app` for one whose tasks become jobs.
+- Approvals: `InterruptOn` (a policy), `Decision`, `ApprovalAnswer`.
 
     from fanout import JobClient, JobSpec
 
@@ -21,6 +22,9 @@ import orchestrator
 
 if TYPE_CHECKING:
     from orchestrator import (
+        ApprovalAnswer,
+        Decision,
+        InterruptOn,
         JobClient,
         JobFailure,
         JobRecord,
@@ -35,6 +39,9 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "ApprovalAnswer",
+    "Decision",
+    "InterruptOn",
     "JobClient",
     "JobFailure",
     "JobRecord",

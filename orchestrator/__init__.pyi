@@ -1,5 +1,8 @@
 # The public names of `orchestrator`; `__init__.py` loads each from here when it is first used.
 
+from .approvals import ApprovalAnswer as ApprovalAnswer
+from .approvals import Decision as Decision
+from .approvals import InterruptOn as InterruptOn
 from .client import JobClient as JobClient
 from .coordinator.coordinator import create_coordinator as create_coordinator
 from .coordinator.coordinator import create_coordinator_app as create_coordinator_app

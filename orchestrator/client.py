@@ -11,9 +11,10 @@ from typing import Self
 from pydantic import JsonValue, ValidationError
 from redis.asyncio import Redis
 
+from orchestrator.approvals import ApprovalAnswer, Decision
 from orchestrator.configuration.agent_definitions import AgentDefinitions, load_agent_definitions
 from orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
-from orchestrator.jobs.approvals import Approval, ApprovalAnswer
+from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.failures import (
     InvalidAnswer,
@@ -23,21 +24,20 @@ from orchestrator.jobs.failures import (
     UnknownJob,
 )
 from orchestrator.jobs.result import JobResult, Usage
-from orchestrator.jobs.spec import Decision, JobSpec, TreeBounds, new_job_id
+from orchestrator.jobs.spec import JobSpec, TreeBounds, new_job_id
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.store.admission import Admission
 from orchestrator.jobs.store.connection import connect
 from orchestrator.jobs.store.journal import BEGINNING, Journal, JournalEvent
 from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.ledger import Ledger
-from orchestrator.jobs.store.model_limits import ModelLimits
 from orchestrator.jobs.store.outage import through_outage
 from orchestrator.jobs.store.queue import CeleryQueue
+from orchestrator.jobs.store.rate_limiter import RateLimiter
 from orchestrator.jobs.store.waiting import occupancy, waiting_reason
 from orchestrator.jobs.worker_info import WorkerInfo
 from orchestrator.workspace.blobs import BlobStore
-from orchestrator.workspace.folder_merge import MergeReport
-from orchestrator.workspace.merge import merge
+from orchestrator.workspace.merge import MergeReport, merge
 from orchestrator.workspace.workspace import Workspace
 
 MOST_NAMED = 5
@@ -69,7 +69,7 @@ class JobClient:
         self._blobs = BlobStore(settings.blobs)
         self._workspaces: dict[Path, Workspace] = {}
         self.definitions = definitions
-        self.model_limits = ModelLimits(self._redis, keys, settings.models, needs_redis=False)
+        self.rate_limiter = RateLimiter(self._redis, keys, settings.models, needs_redis=False)
         """Where a coordinator's requests to models wait for their turn."""
 
     @classmethod

@@ -106,7 +106,7 @@ MAY_BLOCK = {
         "_load_command_info",
     ): "the stand-in for Redis reads its tables once",
     (
-        "orchestrator/jobs/store/ledger.py",
+        "orchestrator/jobs/store/lua_scripts.py",
         "script_source",
     ): "reads its own scripts once, when a process starts",
     (

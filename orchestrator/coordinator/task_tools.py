@@ -17,6 +17,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import JsonValue, ValidationError
 
+from orchestrator.approvals import InterruptOn
 from orchestrator.cancellation import cancel_and_wait
 from orchestrator.client import JobClient
 from orchestrator.coordinator.delivery import Delivery, deliver, dispatch
@@ -31,7 +32,7 @@ from orchestrator.deep_agent import (
 from orchestrator.delegation.answers import Answer, delivered, partial, progress, refused, shown
 from orchestrator.delegation.calls import TaskCall, check_agent, job_id_of_call
 from orchestrator.jobs.failures import JobFailure, UnknownJob
-from orchestrator.jobs.spec import InterruptOn, JobSpec, Limits
+from orchestrator.jobs.spec import JobSpec, Limits
 from orchestrator.jobs.state import JobRecord
 
 LONGEST_WAIT_SECONDS = 600.0

@@ -10,9 +10,9 @@ These names are public; `__init__.pyi` lists them with the modules that define t
   and `ScriptedModel` with its `Script` for runs without a model.
 - Limits: `Budget`, `BudgetLimits`, `BudgetFactory`, `Account`, `Accounts`, `SummarizationConfig`,
   `OutputSchema`.
-- Approvals: `PendingApproval`, `Decision`, `Answer`, `InterruptOn`, `pending_approvals`,
-  `answers_message`.
-- MCP: `McpServer`, `McpTools`, `remote_server`.
+- Approvals: `PendingApproval`, `pending_approvals`, `answers_message`; their vocabulary is
+  `orchestrator.approvals`.
+- MCP: `McpServer`, `McpTools`.
 - Failures: `ModelFailed`, `McpServerFailed`, `ModelNotConfigured`, `ToolMistake`, and their
   subclasses.
 - For what runs agents (the coordinator and the worker): `MethodTool`, `ProgressTool`, `Part`, and

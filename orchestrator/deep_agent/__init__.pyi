@@ -2,18 +2,15 @@
 
 # Approvals by people
 from .approval.gate import AWAITING as AWAITING
-from .approval.gate import Answer as Answer
-from .approval.gate import Decision as Decision
-from .approval.gate import PendingApproval as PendingApproval
-from .approval.gate import answers_message as answers_message
-from .approval.gate import pending_approvals as pending_approvals
-from .approval.requests import InterruptOn as InterruptOn
+from .approval.requests import PendingApproval as PendingApproval
+from .approval.requests import answers_message as answers_message
 from .approval.requests import confirmation_answers as confirmation_answers
 from .approval.requests import confirmation_calls as confirmation_calls
-from .approval.requests import merge_policies as merge_policies
+from .approval.requests import pending_approvals as pending_approvals
 from .approval.requests import request_of as request_of
 
 # Files and shells that an agent works on
+from .backends.bounded_output import BoundedOutput as BoundedOutput
 from .backends.composite import CompositeBackend as CompositeBackend
 from .backends.composite import composite as composite
 from .backends.directory import DirectoryBackend as DirectoryBackend
@@ -23,9 +20,11 @@ from .backends.overlay import OverlayBackend as OverlayBackend
 from .backends.protocol import Backend as Backend
 from .backends.protocol import BackendFactory as BackendFactory
 from .backends.protocol import Entry as Entry
+from .backends.protocol import EntryKind as EntryKind
 from .backends.protocol import Execution as Execution
 from .backends.protocol import Hit as Hit
 from .backends.protocol import Hits as Hits
+from .backends.protocol import OutputSink as OutputSink
 from .backends.protocol import Shell as Shell
 from .backends.protocol import Walk as Walk
 from .backends.read_only import ReadOnlyBackend as ReadOnlyBackend
@@ -81,7 +80,6 @@ from .inbox import message_number as message_number
 
 # Tools of MCP servers
 from .mcp.server import McpServer as McpServer
-from .mcp.server import remote_server as remote_server
 from .mcp.tools import McpTools as McpTools
 
 # The text of messages

@@ -16,11 +16,10 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 from pydantic import BaseModel
 
+from orchestrator.approvals import InterruptOn, merge_policies
 from orchestrator.deep_agent.approval.gate import (
     ApprovalFlow,
     ApprovalGate,
-    InterruptOn,
-    merge_policies,
 )
 from orchestrator.deep_agent.backends.artifacts import with_artifacts
 from orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell

@@ -22,7 +22,7 @@ from orchestrator.workspace.rooted import (
 )
 
 
-class Rehearsal(RootedFolder):
+class DryRun(RootedFolder):
     """A `RootedFolder` that keeps its changes in memory, on top of what the real folder has."""
 
     def __init__(self, root: Path) -> None:

@@ -17,9 +17,9 @@ DEEP_AGENT = {
     *("ScriptedModel", "Script"),
     *("Budget", "BudgetLimits", "BudgetFactory", "Account", "Accounts"),
     *("SummarizationConfig", "OutputSchema"),
-    *("PendingApproval", "Decision", "Answer", "InterruptOn"),
+    "PendingApproval",
     *("pending_approvals", "answers_message"),
-    *("McpServer", "McpTools", "remote_server"),
+    *("McpServer", "McpTools"),
     *("ModelFailed", "McpServerFailed", "ModelNotConfigured", "ToolMistake"),
     *("MethodTool", "ProgressTool", "Part"),
 }

@@ -7,12 +7,12 @@ LONGER = {
     "orchestrator/client.py": "one class: every question that a program asks about jobs",
     "orchestrator/coordinator/coordinator.py:run_goal": "describes its arguments one by one",
     "orchestrator/deep_agent/delegation/subagents.py": "one tool, its sub-agents and their run",
+    "orchestrator/deep_agent/tools/files.py": "one class: every operation on files, and its errors",
     "orchestrator/jobs/store/ledger.py": "one class: every script of the ledger",
     "workers/sandbox/docker/provider.py": "one provider and its sandbox",
     "workers/sandbox/inside/change_scan.py": "one algorithm over two kinds of trees",
     "workers/sandbox/inside/change_scan.py:write_bundle": "the order of a bundle, from top to bottom",
     "workers/sandbox/inside/commands.py": "one state machine: a command from its start to its end",
-    "workers/sandbox/inside/steward.py": "one store and its operations",
     "orchestrator/deep_agent/create.py:create_deep_agent": "describes its arguments one by one",
 }
 """Files and functions that may be longer, each with the reason."""

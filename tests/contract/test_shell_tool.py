@@ -160,4 +160,4 @@ async def test_output_is_handed_on_while_the_command_runs(shell: Tools) -> None:
 
     waiting = "echo first; while [ ! -e go ]; do sleep 0.05; done; echo last"
     ended = await shell.backend.execute(waiting, 20, 1000, hear)
-    assert (ended.output, b"".join(heard)) == ("first\nlast\n", b"first\nlast\n")
+    assert (ended.output, b"".join(heard)) == (b"first\nlast\n", b"first\nlast\n")

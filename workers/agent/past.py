@@ -14,9 +14,9 @@ from itertools import groupby
 from google.adk.events import Event, EventActions
 from google.adk.tools.tool_confirmation import ToolConfirmation
 
+from orchestrator.approvals import ApprovalAnswer
 from orchestrator.deep_agent import (
     AWAITING,
-    Answer,
     DanglingCall,
     PendingApproval,
     answered,
@@ -28,7 +28,7 @@ from orchestrator.deep_agent import (
     text_of,
     unanswered_calls,
 )
-from orchestrator.jobs.approvals import Approval, ApprovalAnswer, approval_id, shown_arguments
+from orchestrator.jobs.approvals import Approval, approval_id, waiting_approval
 from orchestrator.jobs.failures import NotUnderstood
 from orchestrator.jobs.store.journal import EventType, JournalEvent
 
@@ -44,7 +44,7 @@ LASTING = frozenset(
 )
 """What holds whatever became of a host: the ledger, people and other jobs said it."""
 
-Decisions = list[tuple[PendingApproval, Answer]]
+Decisions = list[tuple[PendingApproval, ApprovalAnswer]]
 """What people decided on each call that waited."""
 
 
@@ -118,7 +118,7 @@ class Past:
             answer = self.answers.get(approval_id(job_id, pending.confirmation_id))
             if answer is None:
                 return None
-            found.append((pending, _for_the_call(pending, answer)))
+            found.append((pending, answer))
         return found
 
 
@@ -176,36 +176,9 @@ def mended(past: Past) -> list[Event]:
 
 def approvals_of(job_id: str, events: Sequence[Event]) -> tuple[Approval, ...]:
     """What a run that ended waits for."""
-    return tuple(_approval(job_id, pending) for pending in pending_approvals(events))
-
-
-def _approval(job_id: str, pending: PendingApproval) -> Approval:
-    arguments, truncated = shown_arguments(pending.arguments)
-    return Approval(
-        id=approval_id(job_id, pending.confirmation_id),
-        job_id=job_id,
-        agent=pending.agent,
-        call_id=pending.call_id,
-        tool=pending.tool,
-        arguments=arguments,
-        truncated=truncated,
-        decisions=pending.decisions,
-        sha256=pending.sha256,
-        hint=pending.hint,
-    )
-
-
-def _for_the_call(pending: PendingApproval, answer: ApprovalAnswer) -> Answer:
-    """A stored answer as the agent takes it.
-
-    The approval's id has bound it to this very request.
-    """
-    return Answer(
-        decision=answer.decision,
-        sha256=pending.sha256,
-        message=answer.message,
-        arguments=answer.arguments,
-        response=answer.response,
+    return tuple(
+        waiting_approval(job_id, request.confirmation_id, request)
+        for request in pending_approvals(events)
     )
 
 

@@ -159,8 +159,7 @@ def _modules() -> Iterator[tuple[str, str]]:
             folder = Path(place)
             for path in sorted(folder.rglob("*.py")):
                 where = path.relative_to(folder.parent).as_posix()
-                if "/sample/" not in where:
-                    yield where, path.read_text(encoding="utf-8")
+                yield where, path.read_text(encoding="utf-8")
 
 
 def _documented(

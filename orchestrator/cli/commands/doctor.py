@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -10,9 +11,8 @@ import typer
 from orchestrator.cli.checks.doctor_checks import Check, all_checks
 from orchestrator.cli.checks.doctor_security import security_checks
 from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.endings import ExitCode
+from orchestrator.cli.terminal.exit_codes import ExitCode
 from orchestrator.cli.terminal.options import AsJson
-from orchestrator.cli.terminal.session import run
 
 
 def doctor(
@@ -22,7 +22,7 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check this installation; 1 if something that jobs need is missing."""
-    checks = run(security_checks() if security else all_checks())
+    checks = asyncio.run(security_checks() if security else all_checks())
     failed = any(check.status == "fail" for check in checks)
     if as_json:
         output.document({"ok": not failed, "checks": [check.model_dump() for check in checks]})

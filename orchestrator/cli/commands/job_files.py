@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from orchestrator.cli.terminal.endings import UsageProblem
+from orchestrator.cli.terminal.exit_codes import UsageProblem
 from orchestrator.jobs.spec import JobSpec
 
 SET_BY_FANOUT = frozenset({"root_id", "parent_id", "depth", "traceparent"})

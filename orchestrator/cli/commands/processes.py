@@ -16,7 +16,6 @@ import typer
 
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.options import AsJson
-from orchestrator.cli.terminal.session import run
 from orchestrator.client import JobClient
 from orchestrator.configuration.settings import Settings, load_settings
 from orchestrator.embedded.services import (
@@ -109,7 +108,7 @@ def up(as_json: AsJson = False) -> None:
     """Start a Redis and a worker here that stay until `down`."""
     settings = load_settings()
     record = read_record(settings.state_dir)
-    workers = run(_up(settings))
+    workers = asyncio.run(_up(settings))
     if as_json:
         output.document(
             {"state_dir": str(settings.state_dir), "workers": [vars(one) for one in workers]}

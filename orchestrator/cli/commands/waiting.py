@@ -11,11 +11,11 @@ import typer
 from rich.console import Console
 
 from orchestrator.cancellation import cancel_and_wait
-from orchestrator.cli.terminal import output, words
-from orchestrator.cli.terminal.endings import ExitCode, exit_code_of_results
+from orchestrator.cli.terminal import formatting, output
+from orchestrator.cli.terminal.exit_codes import ExitCode, exit_code_of_results
 from orchestrator.cli.terminal.live import POLL_SECONDS, Fetch, change_line, shown
 from orchestrator.cli.terminal.options import AsJson, JobArguments, TimeoutOption
-from orchestrator.cli.terminal.session import open_client, resolve_all, resolve_tree, run
+from orchestrator.cli.terminal.session import open_client, resolve_all, resolve_tree
 from orchestrator.client import JobClient
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobRecord, JobState
@@ -28,7 +28,7 @@ def wait(jobs: JobArguments, timeout: TimeoutOption = None, as_json: AsJson = Fa
 
     Exit code 1 if one failed or was cancelled, 5 if the time was over or a job used up its own.
     """
-    raise typer.Exit(run(_wait(jobs, timeout, as_json=as_json)))
+    raise typer.Exit(asyncio.run(_wait(jobs, timeout, as_json=as_json)))
 
 
 async def _wait(
@@ -82,7 +82,7 @@ def tell_ends(results: Sequence[JobResult], *, quiet: bool = False) -> ExitCode:
     """Print how the jobs ended; the exit code that says it."""
     for result in results:
         if not quiet:
-            output.payload(words.ended_line(result))
+            output.payload(formatting.ended_line(result))
     return exit_code_of_results(results)
 
 
@@ -98,7 +98,7 @@ def watch(
     Without an ID all jobs are shown, and it never ends by itself. Without a terminal, and
     with --json, it prints a line whenever a job's state changes.
     """
-    run(_watch(job, as_json=as_json))
+    asyncio.run(_watch(job, as_json=as_json))
 
 
 async def _watch(prefix: str | None, *, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.cancellation import cancel_and_wait
-from orchestrator.cli.terminal import output, words
+from orchestrator.cli.terminal import formatting, output
 from orchestrator.client import JobClient
 from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.state import JobRecord
@@ -53,9 +53,9 @@ class Board:
 
     def render(self, height: int) -> RenderableType:
         """As many lines as fit; what still runs goes first when not all do."""
-        asking = [text for text in map(words.asks, self.records) if text][:MOST_ASKING]
+        asking = [text for text in map(formatting.asks, self.records) if text][:MOST_ASKING]
         shown_records = self._that_fit(max(1, height - 4 - len(asking)))
-        short = words.short_ids(record.id for record in self.records)
+        short = formatting.short_ids(record.id for record in self.records)
         cells = [self._cells(record, short[record.id]) for record in shown_records]
         rows = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
         for place, ratio in enumerate(_ELASTIC):
@@ -66,7 +66,7 @@ class Board:
         for line in cells:
             rows.add_row(*line)
         hidden = len(self.records) - len(shown_records)
-        head = words.count_states(self.records) + (f" ({hidden} not shown)" if hidden else "")
+        head = formatting.count_states(self.records) + (f" ({hidden} not shown)" if hidden else "")
         saying = Text(output.one_line(self.saying), style="dim", no_wrap=True, overflow="ellipsis")
         asks = [Text(output.one_line(text), style=output.STYLES["waiting"]) for text in asking]
         return Group(Text(head, style="bold"), rows, *asks, *([saying] if self.saying else []))
@@ -83,13 +83,13 @@ class Board:
         tokens = self.tokens.get(record.id, 0)
         indent = "  " * record.depth
         return [
-            Text(f"{indent}{words.SYMBOLS[record.state]}", style=style),
+            Text(f"{indent}{formatting.SYMBOLS[record.state]}", style=style),
             Text(short_id, style="dim"),
             Text(record.agent),
-            Text(words.title(record)),
+            Text(formatting.title(record)),
             Text(f"#{record.attempt}" if record.attempt > 1 else "", style="yellow"),
-            Text(output.one_line(words.doing(record) or record.state, 120), style=style),
-            Text(words.elapsed(record)),
+            Text(output.one_line(formatting.doing(record) or record.state, 120), style=style),
+            Text(formatting.elapsed(record)),
             Text(f"{tokens:,}" if tokens else "", style="dim"),
         ]
 
@@ -155,7 +155,7 @@ class Watcher:
     async def _count_tokens(self, job_id: str) -> None:
         with suppress(JobFailure):  # the next look tells it in words
             async for event in self._client.events(job_id):
-                count = words.tokens_of(event)
+                count = formatting.tokens_of(event)
                 self.board.tokens[job_id] = self.board.tokens.get(job_id, 0) + count
 
 
@@ -197,5 +197,12 @@ async def shown(
 def change_line(record: JobRecord) -> str:
     """A job's new state as a plain line."""
     attempt = f"#{record.attempt}" if record.attempt > 1 else ""
-    told = (record.id, record.state, attempt, record.agent, words.title(record), words.asks(record))
+    told = (
+        record.id,
+        record.state,
+        attempt,
+        record.agent,
+        formatting.title(record),
+        formatting.asks(record),
+    )
     return "  ".join(filter(None, told))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.terminal.endings import UsageProblem
+from orchestrator.cli.terminal.exit_codes import UsageProblem
 
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON: one document, or a line per event.")

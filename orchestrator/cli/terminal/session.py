@@ -5,23 +5,14 @@ And an event loop to work in.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
 
 from orchestrator.cli.terminal import output
 from orchestrator.client import JobClient
 from orchestrator.configuration.settings import Settings, load_settings
 from orchestrator.embedded.services import reachable
 from orchestrator.jobs.failures import UnknownJob
-
-T = TypeVar("T")
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Do asynchronous work from a command."""
-    return asyncio.run(work)
 
 
 @asynccontextmanager

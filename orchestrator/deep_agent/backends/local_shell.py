@@ -62,10 +62,4 @@ class LocalShellBackend(DirectoryBackend):
             timeout_seconds=timeout_seconds,
             max_output_bytes=max_output_bytes,
         )
-        ended = await processes.run(launch, on_output)
-        return Execution(
-            output=ended.output.decode(errors="replace"),
-            exit_code=ended.exit_code,
-            truncated=ended.total_bytes > len(ended.output),
-            timed_out=ended.timed_out,
-        )
+        return await processes.run(launch, on_output)

@@ -105,25 +105,32 @@ def is_binary(data: bytes) -> bool:
     return b"\0" in data[:BINARY_PROBE_BYTES]
 
 
-def hits_in(data: bytes, text: str, path: str) -> Iterator[Hit]:
+def hits_in(blocks: Iterable[bytes], text: str, path: str) -> Iterator[Hit]:
     """Yield the lines of a file that contain a text; none of a binary file.
 
     Args:
-        data: The file's bytes.
+        blocks: The content, whole or in parts that end with a line.
         text: The text, taken literally.
         path: The file's path, for the hits.
     """
     needle = text.encode()
-    if not needle or b"\n" in needle or is_binary(data):
+    if not needle or b"\n" in needle:
         return
-    line_number, counted_to = 1, 0
-    at = data.find(needle)
-    while at != -1:
-        line_number += data.count(b"\n", counted_to, at)
-        start = data.rfind(b"\n", 0, at) + 1
-        end = data.find(b"\n", at)
-        end = len(data) if end == -1 else end
-        line = data[start : min(end, start + 4 * MAX_LINE_CHARACTERS)].decode(errors="replace")
-        yield Hit(path=path, line_number=line_number, line=line.rstrip("\r")[:MAX_LINE_CHARACTERS])
-        counted_to = at
-        at = data.find(needle, end)
+    line_number, is_first = 1, True
+    for block in blocks:
+        if is_first and is_binary(block):
+            return
+        is_first, counted_to = False, 0
+        at = block.find(needle)
+        while at != -1:
+            line_number += block.count(b"\n", counted_to, at)
+            start = block.rfind(b"\n", 0, at) + 1
+            end = block.find(b"\n", at)
+            end = len(block) if end == -1 else end
+            line = block[start : min(end, start + 4 * MAX_LINE_CHARACTERS)].decode(errors="replace")
+            yield Hit(
+                path=path, line_number=line_number, line=line.rstrip("\r")[:MAX_LINE_CHARACTERS]
+            )
+            counted_to = at
+            at = block.find(needle, end)
+        line_number += block.count(b"\n", counted_to)

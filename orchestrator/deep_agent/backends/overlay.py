@@ -210,7 +210,7 @@ class OverlayBackend:
             files.append(itself)
         for file in files:
             if file.path in only if only is not None else not _is_git(file.path, path):
-                yield from hits_in(file.after or b"", text, file.path)
+                yield from hits_in([file.after or b""], text, file.path)
 
     def _shows_base(self, path: str) -> bool:
         """Return whether the file of `base` at a path is visible."""

@@ -136,7 +136,7 @@ class StateBackend:
         deadline = time.monotonic() + timeout_seconds
         found: list[Hit] = []
         for name in only if only is not None else await self._below(path):
-            for hit in hits_in(_content(self._record(name) or {}), text, name):
+            for hit in hits_in([_content(self._record(name) or {})], text, name):
                 if len(found) >= max_hits or time.monotonic() > deadline:
                     return Hits(hits=tuple(found), complete=False)
                 found.append(hit)

@@ -18,7 +18,7 @@ from google.adk.sessions import InMemorySessionService
 from google.genai import types
 from pydantic import JsonValue
 
-from orchestrator.deep_agent.approval.gate import PendingApproval, pending_approvals
+from orchestrator.deep_agent.approval.requests import PendingApproval, pending_approvals
 from orchestrator.deep_agent.guards.budget_plugin import shared_budget
 from orchestrator.deep_agent.messages import last_reply, text_of
 

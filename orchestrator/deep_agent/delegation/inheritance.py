@@ -11,7 +11,8 @@ from google.adk.models.base_llm import BaseLlm
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 
-from orchestrator.deep_agent.approval.gate import ApprovalGate, InterruptOn
+from orchestrator.approvals import InterruptOn
+from orchestrator.deep_agent.approval.gate import ApprovalGate
 from orchestrator.deep_agent.backends.protocol import Backend
 from orchestrator.deep_agent.context.summarization import SummarizationConfig
 from orchestrator.deep_agent.delegation.apply_changes import PathLock

@@ -79,7 +79,7 @@ class ExecuteTool(Part):
 
 
 def _result(execution: Execution, timeout: float) -> dict[str, Any]:
-    output, exit_code = execution.output, execution.exit_code
+    output, exit_code = execution.text, execution.exit_code
     if execution.timed_out:
         head = f"Command timed out after {float(timeout)}s"
         output, exit_code = f"{head}\n{output}" if output else head, -1

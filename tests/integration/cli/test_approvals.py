@@ -16,7 +16,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from orchestrator.cli.terminal.endings import ExitCode
+from orchestrator.cli.terminal.exit_codes import ExitCode
 from orchestrator.cli.terminal.live import Board
 from orchestrator.jobs.approvals import Approval, approval_id
 from orchestrator.jobs.state import JobRecord, JobState

@@ -78,7 +78,7 @@ async def test_wait_and_events_go_on_through_an_outage_and_miss_nothing(
     assert {result.summary for result in results} == {"done"}
 
 
-async def test_after_an_outage_a_wait_is_woken_again_by_bells(
+async def test_after_an_outage_a_wait_is_woken_by_a_new_subscription(
     client: JobClient, hand: Hand, server: RedisProcess
 ) -> None:
     job_id = await client.submit(make_spec())

@@ -13,7 +13,8 @@ from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types
 
-from orchestrator.deep_agent.approval.gate import Answer, answers_message, pending_approvals
+from orchestrator.approvals import ApprovalAnswer
+from orchestrator.deep_agent.approval.requests import answers_message, pending_approvals
 from orchestrator.deep_agent.context.compaction import Conversation
 from orchestrator.deep_agent.context.summarization import SummarizationConfig
 from orchestrator.deep_agent.failures import ModelContextExceeded
@@ -129,7 +130,9 @@ async def test_calls_that_a_person_approved_stay_with_their_results() -> None:
     await run.to_end(GOAL)
     for _ in range(6):
         pending = pending_approvals((await session_of(run)).events)
-        message = answers_message([(asked, Answer("approve")) for asked in pending])
+        message = answers_message(
+            [(asked, ApprovalAnswer(decision="approve")) for asked in pending]
+        )
         runner = Runner(app=run.app, session_service=run.sessions)
         async for event in runner.run_async(user_id="u", session_id="s", new_message=message):
             run.events.append(event)

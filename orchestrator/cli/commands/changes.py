@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Annotated
 
@@ -10,13 +11,13 @@ from rich.console import Console
 from rich.text import Text
 
 from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.endings import ExitCode, UsageProblem, WorkFailed
+from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem, WorkFailed
 from orchestrator.cli.terminal.options import AsJson, JobArgument
-from orchestrator.cli.terminal.session import open_client, run
+from orchestrator.cli.terminal.session import open_client
 from orchestrator.client import JobClient
 from orchestrator.jobs.changes import ChangeKind, FileChange
 from orchestrator.jobs.result import JobResult
-from orchestrator.workspace.folder_merge import MergeReport
+from orchestrator.workspace.merge import MergeReport
 
 _LINE_STYLES = (
     ("+++", "bold"),
@@ -36,7 +37,7 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """Print what a job changed, as a patch that `git apply` takes."""
-    run(_diff(job, stat=stat, as_json=as_json))
+    asyncio.run(_diff(job, stat=stat, as_json=as_json))
 
 
 async def _diff(prefix: str, *, stat: bool, as_json: bool) -> None:
@@ -69,7 +70,7 @@ def apply(
     """
     if not into.is_dir():
         raise UsageProblem(f"--into {str(into)!r} is not a folder.")
-    raise typer.Exit(run(_apply(job, into.resolve(), check=check, as_json=as_json)))
+    raise typer.Exit(asyncio.run(_apply(job, into.resolve(), check=check, as_json=as_json)))
 
 
 async def _apply(prefix: str, into: Path, *, check: bool, as_json: bool) -> ExitCode:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 from orchestrator.cli.commands.job_files import PlannedJob, plan, read_job_file
 from orchestrator.cli.commands.waiting import tell_ends, wait_for_all
 from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.endings import ExitCode, UsageProblem
+from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from orchestrator.cli.terminal.options import (
     AsJson,
     JobArgument,
@@ -18,7 +19,7 @@ from orchestrator.cli.terminal.options import (
     LabelOption,
     parse_labels,
 )
-from orchestrator.cli.terminal.session import open_client, resolve_all, run
+from orchestrator.cli.terminal.session import open_client, resolve_all
 from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.configuration.settings import Settings, load_settings
 
@@ -67,7 +68,7 @@ def submit(
         jobs = read_job_file(file, agents, defaults)
     else:
         jobs = [plan({"description": description}, agents, defaults)]
-    raise typer.Exit(run(_submit(settings, jobs, wait=wait, as_json=as_json)))
+    raise typer.Exit(asyncio.run(_submit(settings, jobs, wait=wait, as_json=as_json)))
 
 
 async def _submit(
@@ -97,7 +98,7 @@ def _one_tree(jobs: Sequence[PlannedJob]) -> list[PlannedJob]:
 
 def retry(job: JobArgument, as_json: AsJson = False) -> None:
     """Submit a job once more under a new id, and print that."""
-    run(_retry(job, as_json=as_json))
+    asyncio.run(_retry(job, as_json=as_json))
 
 
 async def _retry(job: str, *, as_json: bool) -> None:
@@ -111,7 +112,7 @@ async def _retry(job: str, *, as_json: bool) -> None:
 
 def cancel(jobs: JobArguments, as_json: AsJson = False) -> None:
     """Cancel jobs, and everything that they started."""
-    run(_cancel(jobs, as_json=as_json))
+    asyncio.run(_cancel(jobs, as_json=as_json))
 
 
 async def _cancel(prefixes: Sequence[str], *, as_json: bool) -> None:
@@ -141,7 +142,7 @@ def tell(
     as_json: AsJson = False,
 ) -> None:
     """Tell a job's agent something while it works; it reads it before its next step."""
-    run(_tell(job, message, as_json=as_json))
+    asyncio.run(_tell(job, message, as_json=as_json))
 
 
 async def _tell(job: str, message: str, *, as_json: bool) -> None:

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.commands.waiting import LIVE_STATES
-from orchestrator.cli.terminal import output, words
-from orchestrator.cli.terminal.endings import UsageProblem, WorkFailed
+from orchestrator.cli.terminal import formatting, output
+from orchestrator.cli.terminal.exit_codes import UsageProblem, WorkFailed
 from orchestrator.cli.terminal.options import AsJson, JobArgument, LabelOption, parse_labels
-from orchestrator.cli.terminal.session import open_client, resolve_tree, run
+from orchestrator.cli.terminal.session import open_client, resolve_tree
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobRecord, JobState
 
@@ -36,7 +36,7 @@ def ps(
     """List what runs and what waits, and for what."""
     states = _states(state) if state else (None if all_ else LIVE_STATES)
     labels = parse_labels(label)
-    run(_ps(states, labels, limit, as_json=as_json))
+    asyncio.run(_ps(states, labels, limit, as_json=as_json))
 
 
 async def _ps(
@@ -57,7 +57,7 @@ async def _ps(
 
 def tree(job: JobArgument, as_json: AsJson = False) -> None:
     """List a job's whole tree, parents first."""
-    run(_tree(job, as_json=as_json))
+    asyncio.run(_tree(job, as_json=as_json))
 
 
 async def _tree(prefix: str, *, as_json: bool) -> None:
@@ -69,12 +69,12 @@ async def _tree(prefix: str, *, as_json: bool) -> None:
         output.document({"jobs": jobs, "usage": usage.model_dump(mode="json")})
     else:
         _print_records(records, indented=True)
-        output.notice(f"Used by all together: {words.used(usage)}")
+        output.notice(f"Used by all together: {formatting.used(usage)}")
 
 
 def show(job: JobArgument, as_json: AsJson = False) -> None:
     """Print a job's record: what was asked and where it stands."""
-    run(_show(job, as_json=as_json))
+    asyncio.run(_show(job, as_json=as_json))
 
 
 async def _show(prefix: str, *, as_json: bool) -> None:
@@ -90,14 +90,14 @@ async def _show(prefix: str, *, as_json: bool) -> None:
         if value not in (None, {}, [])
     }
     output.pairs(
-        (name, words.moment(value) if name in times else _shown(value))
+        (name, formatting.moment(value) if name in times else _shown(value))
         for name, value in values.items()
     )
 
 
 def result(job: JobArgument, as_json: AsJson = False) -> None:
     """Print a job's result; fails while it has none."""
-    run(_result(job, as_json=as_json))
+    asyncio.run(_result(job, as_json=as_json))
 
 
 async def _result(prefix: str, *, as_json: bool) -> None:
@@ -115,6 +115,8 @@ async def _result(prefix: str, *, as_json: bool) -> None:
 def print_result(found: JobResult) -> None:
     """A result for a person: how it ended, what was changed, what it said."""
     error = f"{found.error.type}: {found.error.message}" if found.error else None
+    files = [f"{change.change:<8} {change.path}" for change in found.files_modified]
+    span = formatting.span
     output.pairs(
         [
             ("job", found.job_id),
@@ -122,15 +124,9 @@ def print_result(found: JobResult) -> None:
             ("error", error),
             ("sandbox", found.sandbox),
             ("attempts", found.attempts),
-            (
-                "time",
-                f"{words.span(found.execution_seconds)} (queued {words.span(found.queued_seconds)})",
-            ),
-            ("usage", words.used(found.usage)),
-            (
-                "files",
-                "\n".join(f"{change.change:<8} {change.path}" for change in found.files_modified),
-            ),
+            ("time", f"{span(found.execution_seconds)} (queued {span(found.queued_seconds)})"),
+            ("usage", formatting.used(found.usage)),
+            ("files", "\n".join(files)),
             ("output", None if found.output is None else _shown(found.output)),
             ("unread", "\n".join(found.unread_messages)),
             ("summary", found.summary),
@@ -149,7 +145,7 @@ def logs(
     as_json: AsJson = False,
 ) -> None:
     """Print a job's journal; with --json a line per event."""
-    run(_logs(job, after, follow=follow, as_json=as_json))
+    asyncio.run(_logs(job, after, follow=follow, as_json=as_json))
 
 
 async def _logs(prefix: str, after: str, *, follow: bool, as_json: bool) -> None:
@@ -160,7 +156,7 @@ async def _logs(prefix: str, after: str, *, follow: bool, as_json: bool) -> None
                 if as_json:
                     output.json_line(event.model_dump(mode="json"))
                 else:
-                    output.payload_now(words.event_line(event))
+                    output.payload_now(formatting.event_line(event))
         except asyncio.CancelledError:
             output.notice(f"Detached; the job goes on. Read on: fanout logs -f {job_id}")
             raise
@@ -174,12 +170,12 @@ def _states(texts: Sequence[str]) -> frozenset[JobState]:
 
 
 def _print_records(records: Sequence[JobRecord], *, indented: bool) -> None:
-    short = words.short_ids(record.id for record in records)
+    short = formatting.short_ids(record.id for record in records)
     shorten = output.stdout_is_terminal()
     rows = []
     for record in records:
         job_id = short[record.id] if shorten else record.id
-        label = words.title(record, 80)
+        label = formatting.title(record, 80)
         what = "  " * record.depth + label if indented else label
         rows.append(
             (
@@ -187,7 +183,7 @@ def _print_records(records: Sequence[JobRecord], *, indented: bool) -> None:
                 record.state,
                 str(record.attempt),
                 record.agent,
-                words.elapsed(record),
+                formatting.elapsed(record),
                 _why(record),
                 what,
             )
@@ -201,7 +197,7 @@ def _print_records(records: Sequence[JobRecord], *, indented: bool) -> None:
 
 
 def _why(record: JobRecord) -> str:
-    return output.one_line(words.doing(record), 50) or "-"
+    return output.one_line(formatting.doing(record), 50) or "-"
 
 
 def _shown(value: Any) -> str:

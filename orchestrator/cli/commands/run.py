@@ -16,10 +16,9 @@ from rich.text import Text
 from orchestrator.cli.commands.processes import announce_sandbox
 from orchestrator.cli.commands.waiting import live_console
 from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.endings import ExitCode, UsageProblem
+from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from orchestrator.cli.terminal.live import Board, Fetch, change_line, shown
 from orchestrator.cli.terminal.options import AsJson
-from orchestrator.cli.terminal.session import run
 from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import COORDINATOR
 from orchestrator.configuration.settings import Settings, load_settings
@@ -63,7 +62,9 @@ def run_(
     folder = workspace.resolve()
     if not yes:
         _ask(folder)
-    outcome = run(_run(settings, goal=goal, workspace=folder, agent=agent, model=model, yes=yes))
+    outcome = asyncio.run(
+        _run(settings, goal=goal, workspace=folder, agent=agent, model=model, yes=yes)
+    )
     if as_json:
         error = outcome.error.model_dump() if outcome.error else None
         told = {
@@ -142,7 +143,7 @@ async def coordinate(
     shows its tree after an interruption, None where the tree is gone then. `yes` approves the
     coordinator's own calls without asking.
     """
-    from orchestrator.cli.terminal.asking import decider  # noqa: PLC0415 - ADK takes seconds to import
+    from orchestrator.cli.terminal.approval_prompt import decider  # noqa: PLC0415 - ADK takes seconds to import
     from orchestrator.coordinator.coordinator import run_goal  # noqa: PLC0415
 
     root_id = new_job_id()

@@ -17,16 +17,16 @@ from redis.asyncio import Redis
 
 from orchestrator.jobs.failures import LedgerUnavailable
 from orchestrator.jobs.spec import ModelRate
-from orchestrator.jobs.store import model_limits
+from orchestrator.jobs.store import rate_limiter
 from orchestrator.jobs.store.connection import connect
 from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.model_limits import (
+from orchestrator.jobs.store.rate_limiter import (
     ASK_GRACE_SECONDS,
     DOUBLING_SECONDS,
     LATE_SECONDS,
     LATEST_ASK_SECONDS,
     SOONEST_ASK_SECONDS,
-    ModelLimits,
+    RateLimiter,
 )
 from tests.integration.jobs.proxy import lossy
 from tests.services import REPOSITORY, RedisProcess
@@ -46,15 +46,15 @@ async def redis(redis_url: str) -> AsyncIterator[Redis]:
         yield made
 
 
-def gate(redis: Redis, **rate: int) -> ModelLimits:
-    return ModelLimits(redis, Keys(), {"m": ModelRate(**rate)}, window_seconds=WINDOW_SECONDS)
+def gate(redis: Redis, **rate: int) -> RateLimiter:
+    return RateLimiter(redis, Keys(), {"m": ModelRate(**rate)}, window_seconds=WINDOW_SECONDS)
 
 
 def most_in_any_window(times: list[float], seconds: float) -> int:
     return max(sum(begin <= at < begin + seconds for at in times) for begin in times)
 
 
-async def sends(limits: ModelLimits, names: list[str], tokens: int = 10) -> list[float]:
+async def sends(limits: RateLimiter, names: list[str], tokens: int = 10) -> list[float]:
     """All at once; when each got its turn."""
 
     async def send(name: str) -> float:
@@ -68,13 +68,13 @@ SENDER = """
 import asyncio, sys, time
 from orchestrator.jobs.store.connection import connect
 from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.model_limits import ModelLimits
+from orchestrator.jobs.store.rate_limiter import RateLimiter
 from orchestrator.jobs.spec import ModelRate
 
 async def main(url, who, window):
     async with connect(url) as redis:
         rate = ModelRate(requests_per_minute=4)
-        limits = ModelLimits(redis, Keys(), {"m": rate}, window_seconds=float(window))
+        limits = RateLimiter(redis, Keys(), {"m": rate}, window_seconds=float(window))
         await redis.ping()
         print("ready", flush=True)
         sys.stdin.readline()
@@ -240,6 +240,6 @@ async def test_a_gate_without_redis_waits_for_it_and_then_says_so(
         await asyncio.to_thread(server.start)
         await asyncio.wait_for(asking, 20)
         server.kill()
-        monkeypatch.setattr(model_limits, "through_outage", lambda ask: ask())
+        monkeypatch.setattr(rate_limiter, "through_outage", lambda ask: ask())
         with pytest.raises(LedgerUnavailable):
             await limits.enter("c", "m", 10)
