@@ -40,8 +40,8 @@ class MergedFile(WireModel):
     path: str
     change: ChangeKind
     how: How
-    """`taken`: the job's version replaced an unchanged file; `already`: the workspace had the change
-    before; `merged`: combined with changes made in the workspace."""
+    """`taken`: the job's version replaced an unchanged file; `already`: the workspace had the
+    change before; `merged`: combined with changes made in the workspace."""
 
 
 class Conflict(WireModel):

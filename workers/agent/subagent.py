@@ -163,7 +163,7 @@ class Subagent:
         self._schema = spec.output_schema or definition.output_schema
         self._sandbox = sandbox
         self._journal = journal
-        self._admission = JournaledRequests(made_by.rate_limiter, journal)
+        self._rate_limiter = JournaledRequests(made_by.rate_limiter, journal)
         self._streaming = text_mode(streamed=made_by.stream_text)
         self._budget = Budget()
         self._shared = SharedBudget(services, spec)
@@ -277,7 +277,7 @@ class Subagent:
             inherited_interrupt_on=self._spec.interrupt_on,
             inbox=self._journal.messages,
             fatal_errors=FATAL_ERRORS,
-            rate_limiter=self._admission,
+            rate_limiter=self._rate_limiter,
         )
         return create_deep_app(
             agent,

@@ -1,4 +1,4 @@
-"""What a job changed: `diff` prints it, `apply` merges it."""
+"""`diff` and `apply`: print a job's changes, merge them into a folder."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from rich.console import Console
 from rich.text import Text
 
 from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem, WorkFailed
+from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
+from orchestrator.cli.terminal.ids import resolve_job
 from orchestrator.cli.terminal.options import AsJson, JobArgument
-from orchestrator.cli.terminal.session import open_client
-from orchestrator.client import JobClient
+from orchestrator.cli.terminal.session import ended_result, open_client
 from orchestrator.jobs.changes import ChangeKind, FileChange
-from orchestrator.jobs.result import JobResult
 from orchestrator.workspace.merge import MergeReport
 
 _LINE_STYLES = (
@@ -32,18 +31,19 @@ _LINE_STYLES = (
 def diff(
     job: JobArgument,
     stat: Annotated[
-        bool, typer.Option("--stat", help="Only the files and their numbers of lines.")
+        bool,
+        typer.Option("--stat", help="Print only the changed files, with lines added and removed."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a job changed, as a patch that `git apply` takes."""
+    """Print a job's changes as a patch for `git apply`."""
     asyncio.run(_diff(job, stat=stat, as_json=as_json))
 
 
 async def _diff(prefix: str, *, stat: bool, as_json: bool) -> None:
     async with open_client() as client:
-        job_id = await client.resolve(prefix)
-        ended = await _ended(client, job_id)
+        job_id = await resolve_job(client, prefix)
+        ended = await ended_result(client, job_id)
         if as_json:
             output.document(
                 {"files": [change.model_dump(mode="json") for change in ended.files_modified]}
@@ -59,14 +59,19 @@ async def _diff(prefix: str, *, stat: bool, as_json: bool) -> None:
 
 def apply(
     job: JobArgument,
-    into: Annotated[Path, typer.Option(metavar="DIR", help="The folder to merge into.")] = Path(),
-    check: Annotated[bool, typer.Option("--check", help="Only say what would happen.")] = False,
+    into: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="The folder to merge into; default: the current one."),
+    ] = Path(),
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; print what a merge would do.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Merge what a job changed into a folder, three ways.
+    """Merge a job's changes into a folder (three-way merge).
 
-    Exit code 1 if not all of it could be merged. Nothing is overwritten: a file that
-    was changed on both sides in the same place stays and is named.
+    Changes that overlap with changes in the folder are reported as conflicts and not applied;
+    nothing is overwritten. Exit code 1 if not all changes were merged.
     """
     if not into.is_dir():
         raise UsageProblem(f"--into {str(into)!r} is not a folder.")
@@ -75,20 +80,20 @@ def apply(
 
 async def _apply(prefix: str, into: Path, *, check: bool, as_json: bool) -> ExitCode:
     async with open_client() as client:
-        job_id = await client.resolve(prefix)
-        await _ended(client, job_id)
+        job_id = await resolve_job(client, prefix)
+        await ended_result(client, job_id)
         report = await client.apply(job_id, into, check=check)
     if as_json:
         output.document(report.model_dump(mode="json"))
     else:
         print_report(report)
         if check:
-            output.notice("Only checked: nothing was changed.")
+            output.notice("Checked only; nothing was changed.")
     return ExitCode.DONE if report.complete else ExitCode.WORK_FAILED
 
 
 def print_report(report: MergeReport) -> None:
-    """What became of each change: those that are in on stdout, those that are not on stderr."""
+    """Print the merged changes on stdout and those that were not merged on stderr."""
     for merged in report.applied:
         output.payload(f"{merged.how:<8}  {merged.change:<8}  {output.one_line(merged.path)}")
     for conflict in report.conflicts:
@@ -107,7 +112,7 @@ def print_report(report: MergeReport) -> None:
 
 
 def print_stat(files: tuple[FileChange, ...]) -> None:
-    """Changed files with their numbers of lines, and the sums."""
+    """Print the changed files with lines added and removed, and the totals."""
     width = max((len(_name(change)) for change in files), default=0)
     for change in files:
         lines = "binary" if change.binary else f"+{change.lines_added} -{change.lines_removed}"
@@ -133,10 +138,3 @@ def _print_patch(patch: bytes) -> None:
     for line in patch.decode(errors="replace").splitlines():
         style = next((style for head, style in _LINE_STYLES if line.startswith(head)), "")
         console.print(Text(output.printable(line), style=style))
-
-
-async def _ended(client: JobClient, job_id: str) -> JobResult:
-    found = await client.result(job_id)
-    if found is None:
-        raise WorkFailed(f"Job {job_id} has not ended; wait for it: fanout wait {job_id}")
-    return found

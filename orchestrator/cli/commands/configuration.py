@@ -1,4 +1,4 @@
-"""How an installation is set up: `agents` and `config`."""
+"""`agents` and `config`: print the agent definitions and the settings in force."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import typer
 from pydantic import BaseModel, SecretStr
 from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource, TomlConfigSettingsSource
 
-from orchestrator.cli.checks.limits import Source, limit_table, written
+from orchestrator.cli.checks.limits import Source, written
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.options import AsJson
-from orchestrator.configuration.agent_definitions import AgentDefinition, load_agent_definitions
+from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.configuration.settings import (
     HIDDEN,
     PREFIX,
@@ -24,11 +24,12 @@ from orchestrator.configuration.settings import (
 
 
 def agents(as_json: AsJson = False) -> None:
-    """List the agents that jobs can be given to."""
+    """List the agent definitions: name, model, sub-agents that it may call, description."""
     settings = load_settings()
     definitions = load_agent_definitions(settings.agents_dir).values()
     if as_json:
-        output.document({"agents": [_definition(definition) for definition in definitions]})
+        dumped = [one.model_dump(mode="json", exclude_none=True) for one in definitions]
+        output.document({"agents": dumped})
         return
     rows = [
         (
@@ -42,33 +43,28 @@ def agents(as_json: AsJson = False) -> None:
     output.table(("AGENT", "MODEL", "MAY CALL", "FOR"), rows, elastic=(-2, -1))
 
 
-def _definition(definition: AgentDefinition) -> dict[str, Any]:
-    return definition.model_dump(mode="json", exclude_none=True)
-
-
 def config(
     limits: Annotated[
         bool,
         typer.Option(
-            "--limits", help="Every limit instead: value, unit, reason and where it is kept."
+            "--limits",
+            help="Print every limit instead: name, value with unit, module and reason.",
         ),
-    ] = False,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="With --limits: the README's table of defaults.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the settings in force, without secrets.
 
-    Each with its name in the environment and where its value comes from.
+    Each line has the environment variable, the value and its source: environment, .env,
+    config/fanout.toml or default.
     """
     if limits:
-        _print_limits(as_markdown=markdown, as_json=as_json)
+        _print_limits(as_json=as_json)
         return
     rows = list(effective_settings(load_settings()))
     if as_json:
-        told = [{"name": name, "value": value, "source": source} for name, value, source in rows]
-        output.document({"settings": told})
+        keys = ("name", "value", "source")
+        output.document({"settings": [dict(zip(keys, row, strict=True)) for row in rows]})
         return
     output.table(
         ("NAME", "VALUE", "SOURCE"),
@@ -77,10 +73,7 @@ def config(
     )
 
 
-def _print_limits(*, as_markdown: bool, as_json: bool) -> None:
-    if as_markdown:
-        output.payload(limit_table())
-        return
+def _print_limits(*, as_json: bool) -> None:
     source = Source()
     in_force = {name: value for name, value, _ in effective_settings(load_settings())}
     settings = [limit._replace(value=in_force[limit.name]) for limit in source.settings()]
@@ -93,7 +86,7 @@ def _print_limits(*, as_markdown: bool, as_json: bool) -> None:
 
 
 def effective_settings(settings: Settings) -> Iterator[tuple[str, Any, str]]:
-    """Name in the environment, value without secrets, and source of every setting."""
+    """Yield environment variable, value without secrets, and source of every setting."""
     sources: list[tuple[str, Mapping[str, Any]]] = [
         ("environment", EnvSettingsSource(Settings)()),
         (".env", DotEnvSettingsSource(Settings)()),
@@ -105,7 +98,7 @@ def effective_settings(settings: Settings) -> Iterator[tuple[str, Any, str]]:
 
 
 def shown(value: Any) -> Any:
-    """A setting as it may be shown: secrets and the passwords of URLs are left out."""
+    """Return a setting's value for printing, without secrets and passwords in URLs."""
     match value:
         case SecretStr():
             return HIDDEN

@@ -1,4 +1,4 @@
-"""What there is to know of jobs: `ps`, `tree`, `show`, `result`, `logs`."""
+"""`ps`, `tree`, `show`, `result` and `logs`: print what is known about jobs."""
 
 from __future__ import annotations
 
@@ -11,29 +11,37 @@ import typer
 
 from orchestrator.cli.commands.waiting import LIVE_STATES
 from orchestrator.cli.terminal import formatting, output
-from orchestrator.cli.terminal.exit_codes import UsageProblem, WorkFailed
-from orchestrator.cli.terminal.options import AsJson, JobArgument, LabelOption, parse_labels
-from orchestrator.cli.terminal.session import open_client, resolve_tree
+from orchestrator.cli.terminal.exit_codes import UsageProblem
+from orchestrator.cli.terminal.ids import resolve_job, resolve_tree
+from orchestrator.cli.terminal.options import AsJson, JobArgument, LabelFilter, parse_labels
+from orchestrator.cli.terminal.session import ended_result, open_client
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobRecord, JobState
 
 StateOption = Annotated[
-    list[str] | None, typer.Option("--state", metavar="STATE", help="May be given more than once.")
+    list[str] | None,
+    typer.Option(
+        "--state",
+        metavar="STATE",
+        help=f"List only jobs in this state ({', '.join(JobState)}); repeat for several.",
+    ),
 ]
 
-NOTHING_RUNS = "No job runs or waits; those that have ended: fanout ps --all"
+NOTHING_RUNS = "No job is running or waiting; `fanout ps --all` lists those that have ended."
 
 
 def ps(
     all_: Annotated[
-        bool, typer.Option("--all", "-a", help="Also the jobs that have ended.")
+        bool, typer.Option("--all", "-a", help="Also list the jobs that have ended.")
     ] = False,
     state: StateOption = None,
-    label: LabelOption = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the oldest first.")] = 1000,
+    label: LabelFilter = None,
+    limit: Annotated[
+        int, typer.Option(min=1, help="List at most this many jobs, oldest first.")
+    ] = 1000,
     as_json: AsJson = False,
 ) -> None:
-    """List what runs and what waits, and for what."""
+    """List the running and waiting jobs, and what each waits for."""
     states = _states(state) if state else (None if all_ else LIVE_STATES)
     labels = parse_labels(label)
     asyncio.run(_ps(states, labels, limit, as_json=as_json))
@@ -48,15 +56,15 @@ async def _ps(
         output.document({"jobs": [record.model_dump(mode="json") for record in records]})
         return
     if not records:
-        output.notice("No such jobs." if labels or states != LIVE_STATES else NOTHING_RUNS)
+        output.notice("No job matches." if labels or states != LIVE_STATES else NOTHING_RUNS)
         return
     _print_records(records, indented=False)
     if len(records) == limit:
-        output.notice(f"There may be more than {limit}: --limit shows more.")
+        output.notice(f"There may be more than {limit} jobs; --limit N lists more.")
 
 
 def tree(job: JobArgument, as_json: AsJson = False) -> None:
-    """List a job's whole tree, parents first."""
+    """List all jobs of a job's tree, parents first, and what they used together."""
     asyncio.run(_tree(job, as_json=as_json))
 
 
@@ -69,17 +77,17 @@ async def _tree(prefix: str, *, as_json: bool) -> None:
         output.document({"jobs": jobs, "usage": usage.model_dump(mode="json")})
     else:
         _print_records(records, indented=True)
-        output.notice(f"Used by all together: {formatting.used(usage)}")
+        output.notice(f"Used by all jobs of the tree: {formatting.used(usage)}")
 
 
 def show(job: JobArgument, as_json: AsJson = False) -> None:
-    """Print a job's record: what was asked and where it stands."""
+    """Print a job's record: its specification and its current state."""
     asyncio.run(_show(job, as_json=as_json))
 
 
 async def _show(prefix: str, *, as_json: bool) -> None:
     async with open_client() as client:
-        record = await client.get(await client.resolve(prefix))
+        record = await client.get(await resolve_job(client, prefix))
     if as_json:
         output.document(record.model_dump(mode="json"))
         return
@@ -96,16 +104,13 @@ async def _show(prefix: str, *, as_json: bool) -> None:
 
 
 def result(job: JobArgument, as_json: AsJson = False) -> None:
-    """Print a job's result; fails while it has none."""
+    """Print the result of a job that has ended; exit code 1 if it has not."""
     asyncio.run(_result(job, as_json=as_json))
 
 
 async def _result(prefix: str, *, as_json: bool) -> None:
     async with open_client() as client:
-        job_id = await client.resolve(prefix)
-        found = await client.result(job_id)
-    if found is None:
-        raise WorkFailed(f"Job {job_id} has not ended; wait for it: fanout wait {job_id}")
+        found = await ended_result(client, await resolve_job(client, prefix))
     if as_json:
         output.document(found.model_dump(mode="json"))
     else:
@@ -113,7 +118,7 @@ async def _result(prefix: str, *, as_json: bool) -> None:
 
 
 def print_result(found: JobResult) -> None:
-    """A result for a person: how it ended, what was changed, what it said."""
+    """Print a job's result for people: state, error, usage, changed files and summary."""
     error = f"{found.error.type}: {found.error.message}" if found.error else None
     files = [f"{change.change:<8} {change.path}" for change in found.files_modified]
     span = formatting.span
@@ -137,20 +142,23 @@ def print_result(found: JobResult) -> None:
 def logs(
     job: JobArgument,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")
+        bool, typer.Option("--follow", "-f", help="Print new events until the job has ended.")
     ] = False,
     after: Annotated[
-        str, typer.Option(metavar="EVENT-ID", help="Only what came after this event.")
+        str,
+        typer.Option(
+            metavar="EVENT-ID", help="Print only events after this one (`id` in the JSON output)."
+        ),
     ] = "0-0",
     as_json: AsJson = False,
 ) -> None:
-    """Print a job's journal; with --json a line per event."""
+    """Print the events of a job's journal, one line each; with --json, one JSON object each."""
     asyncio.run(_logs(job, after, follow=follow, as_json=as_json))
 
 
 async def _logs(prefix: str, after: str, *, follow: bool, as_json: bool) -> None:
     async with open_client() as client:
-        job_id = await client.resolve(prefix)
+        job_id = await resolve_job(client, prefix)
         try:
             async for event in client.events(job_id, after, follow=follow):
                 if as_json:
@@ -158,14 +166,16 @@ async def _logs(prefix: str, after: str, *, follow: bool, as_json: bool) -> None
                 else:
                     output.payload_now(formatting.event_line(event))
         except asyncio.CancelledError:
-            output.notice(f"Detached; the job goes on. Read on: fanout logs -f {job_id}")
+            output.notice(
+                f"Detached; the job continues. To continue reading: fanout logs -f {job_id}"
+            )
             raise
 
 
 def _states(texts: Sequence[str]) -> frozenset[JobState]:
     allowed = {str(state) for state in JobState}
     if wrong := [text for text in texts if text not in allowed]:
-        raise UsageProblem(f"--state is {wrong[0]!r}; it is one of {', '.join(JobState)}.")
+        raise UsageProblem(f"--state is {wrong[0]!r}; allowed are {', '.join(JobState)}.")
     return frozenset(JobState(text) for text in texts)
 
 
@@ -177,27 +187,15 @@ def _print_records(records: Sequence[JobRecord], *, indented: bool) -> None:
         job_id = short[record.id] if shorten else record.id
         label = formatting.title(record, 80)
         what = "  " * record.depth + label if indented else label
-        rows.append(
-            (
-                job_id,
-                record.state,
-                str(record.attempt),
-                record.agent,
-                formatting.elapsed(record),
-                _why(record),
-                what,
-            )
-        )
+        doing = output.one_line(formatting.doing(record), 50) or "-"
+        attempt, elapsed = str(record.attempt), formatting.elapsed(record)
+        rows.append((job_id, record.state, attempt, record.agent, elapsed, doing, what))
     output.table(
         ("ID", "STATE", "ATTEMPT", "AGENT", "TIME", "NOW", "WHAT"),
         rows,
         state_column=1,
         elastic=(-2, -1),
     )
-
-
-def _why(record: JobRecord) -> str:
-    return output.one_line(formatting.doing(record), 50) or "-"
 
 
 def _shown(value: Any) -> str:

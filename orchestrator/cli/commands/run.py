@@ -1,4 +1,4 @@
-"""`run`: a coordinator here, its jobs on the workers, their changes merged into a folder."""
+"""`run`: run a coordinator in this process and merge its jobs' changes into a folder."""
 
 from __future__ import annotations
 
@@ -32,74 +32,80 @@ if TYPE_CHECKING:
     from orchestrator.coordinator.coordinator import CoordinatorEvent, RunOutcome
 
 GIT_SECONDS = 30.0
-"""What `git status` of a large repository on a slow disk takes; without its answer a person is
-asked."""
+"""For `git status` of a large repository on a slow disk; when it takes longer, a person is asked."""
 
 
 def run_(
-    goal: Annotated[str, typer.Argument(help="What is to be reached.")],
+    goal: Annotated[str, typer.Argument(help="The coordinator's task, in plain language.")],
     *,
     workspace: Annotated[
-        Path, typer.Option(metavar="DIR", help="The folder that is worked on.")
+        Path, typer.Option(metavar="DIR", help="The folder to work on; default: the current one.")
     ] = Path(),
-    agent: Annotated[str, typer.Option(help="Who coordinates.")] = COORDINATOR,
-    model: Annotated[str | None, typer.Option(help="Instead of the coordinator's model.")] = None,
+    agent: Annotated[str, typer.Option(help="The agent that coordinates.")] = COORDINATOR,
+    model: Annotated[
+        str | None, typer.Option(help="The coordinator's model; default: FANOUT_MODEL.")
+    ] = None,
     yes: Annotated[
         bool,
-        typer.Option("--yes", "-y", help="Ask nothing: files may be changed, calls are approved."),
+        typer.Option(
+            "--yes",
+            "-y",
+            help="Do not ask: files may be changed and the coordinator's calls are approved.",
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Reach a goal in a folder: a coordinator, its jobs, merges.
+    """Run a coordinator agent on GOAL and merge its jobs' changes into DIR.
 
-    Exit code 1 also when a conflict is left that nobody did anything about: what a
-    job changed is not in the folder then.
-    Without FANOUT_REDIS_URL it starts a Redis and a worker of its own for as long as it runs.
+    Exit code 1 if the coordinator fails or if unresolved merge conflicts remain. If no Redis is
+    configured (FANOUT_REDIS_URL) or running (`fanout up`), a private Redis and a worker run until
+    the command ends.
     """
     settings = load_settings()
     if not workspace.is_dir():
         raise UsageProblem(f"--workspace {str(workspace)!r} is not a folder.")
     folder = workspace.resolve()
     if not yes:
-        _ask(folder)
+        _confirm(folder)
     outcome = asyncio.run(
         _run(settings, goal=goal, workspace=folder, agent=agent, model=model, yes=yes)
     )
     if as_json:
         error = outcome.error.model_dump() if outcome.error else None
-        told = {
+        report = {
             "success": outcome.success,
             "text": outcome.text,
             "root_id": outcome.root_id,
             "error": error,
+            "conflicts": [vars(conflict) for conflict in outcome.conflicts],
         }
-        output.document({**told, "conflicts": [vars(conflict) for conflict in outcome.conflicts]})
+        output.document(report)
     elif outcome.text:
         output.payload(output.printable(outcome.text))
     if outcome.error is not None:
         output.notice(f"{outcome.error.type}: {outcome.error.message}")
     if outcome.conflicts:
-        output.notice(_told_conflicts(outcome.conflicts))
+        output.notice(_format_conflicts(outcome.conflicts))
     raise typer.Exit(_exit_code(outcome))
 
 
 def _exit_code(outcome: RunOutcome) -> ExitCode:
     if outcome.success:
-        is_left = any(not conflict.changed_since for conflict in outcome.conflicts)
-        return ExitCode.WORK_FAILED if is_left else ExitCode.DONE
+        is_open = any(not conflict.changed_since for conflict in outcome.conflicts)
+        return ExitCode.WORK_FAILED if is_open else ExitCode.DONE
     is_late = outcome.error is not None and outcome.error.type == DeadlineExceeded.__name__
     return ExitCode.TIMED_OUT if is_late else ExitCode.WORK_FAILED
 
 
-def _told_conflicts(conflicts: Sequence[OpenConflict]) -> str:
-    """One line about what is not in the folder."""
-    several = "1 conflict" if len(conflicts) == 1 else f"{len(conflicts)} conflicts"
+def _format_conflicts(conflicts: Sequence[OpenConflict]) -> str:
+    """Return a warning that names the changes that were not merged."""
+    count = "1 conflict" if len(conflicts) == 1 else f"{len(conflicts)} conflicts"
     named = ", ".join(
         f"{output.one_line(conflict.path)} (job {conflict.job_id}"
-        f"{'; changed since, perhaps settled' if conflict.changed_since else ''})"
+        f"{'; the file has changed since, perhaps resolving it' if conflict.changed_since else ''})"
         for conflict in conflicts
     )
-    return f"WARNING: {several}, changes not merged: {named}. See: fanout diff JOB"
+    return f"WARNING: {count}, changes not merged: {named}. See: fanout diff JOB"
 
 
 async def _run(
@@ -113,7 +119,7 @@ async def _run(
         if workers:
             announce_sandbox(workers)
         else:
-            output.notice("No worker is alive, so jobs will wait: start one with `fanout worker`.")
+            output.notice("No worker is running, so jobs will wait; start one: fanout worker")
         return await coordinate(
             client,
             goal=goal,
@@ -137,24 +143,37 @@ async def coordinate(
     look_back: str | None,
     yes: bool = False,
 ) -> RunOutcome:
-    """Run the coordinator, with a live view of its tree where a person looks at stderr, else plain lines.
+    """Run the coordinator with a live view of its jobs, or plain lines without a terminal.
 
-    Its last words are in the outcome and not shown. `look_back` is the command that
-    shows its tree after an interruption, None where the tree is gone then. `yes` approves the
-    coordinator's own calls without asking.
+    Its final text is in the outcome and is not printed.
+
+    Args:
+        client: the connected client.
+        goal: the coordinator's task.
+        workspace: the folder that jobs start from and are merged into.
+        agent: the name of the coordinator's definition.
+        model: overrides the definition's model.
+        default_model: used if neither `model` nor the definition names one.
+        look_back: the command that shows the tree after an interruption; None if the tree does
+            not outlive this process.
+        yes: whether the coordinator's own calls are approved without asking.
+
+    Raises:
+        ModelNotConfigured: the model cannot be used; the message names what is missing.
+        JobFailure: a service failed; see its subclasses.
     """
     from orchestrator.cli.terminal.approval_prompt import decider  # noqa: PLC0415 - ADK takes seconds to import
     from orchestrator.coordinator.coordinator import run_goal  # noqa: PLC0415
 
     root_id = new_job_id()
     console = live_console()
-    teller = _Teller(console)
+    printer = _EventPrinter(console)
     try:
-        on_change = _say_change if console is None else None
+        on_change = _print_change if console is None else None
         async with shown(
             client, _tree_of(client, root_id), console=console, on_change=on_change
         ) as watcher:
-            teller.board = watcher.board
+            printer.board = watcher.board
             return await run_goal(
                 client,
                 goal=goal,
@@ -163,22 +182,22 @@ async def coordinate(
                 model=model,
                 default_model=default_model,
                 root_id=root_id,
-                on_event=teller.tell,
+                on_event=printer.print,
                 decide=decider(yes=yes, set_aside=watcher.set_aside),
                 stream_text=console is not None,
             )
     except asyncio.CancelledError:
-        output.notice("Interrupted: the coordinator ends, and so do the jobs that it waited for.")
+        output.notice("Interrupted: the coordinator and the jobs that it waited for are stopped.")
         if look_back is not None:
-            output.notice(f"What they had done: {look_back} {root_id}")
+            output.notice(f"Their state: {look_back} {root_id}")
         raise
 
 
 @asynccontextmanager
 async def _services(settings: Settings) -> AsyncIterator[tuple[Settings, str]]:
-    """The Redis and the workers that are there, or own ones while the context lasts.
+    """Yield settings with a reachable Redis, and the command that shows a run's tree later.
 
-    How to look back.
+    A private Redis and a worker run while the context is open if there is no other.
     """
     try:
         reachable = await asyncio.to_thread(attached, settings)
@@ -190,20 +209,20 @@ async def _services(settings: Settings) -> AsyncIterator[tuple[Settings, str]]:
         yield reachable, "fanout tree"
 
 
-class _Teller:
-    """Prints what the coordinator says and calls; its jobs' progress is in the live view already.
+class _EventPrinter:
+    """Prints the coordinator's texts and tool calls; the live view shows its jobs' progress.
 
-    A text is held back until something follows it: the last one is the payload.
+    A text is held back until another event follows: the last one is the command's payload.
     """
 
     def __init__(self, console: Console | None) -> None:
         self._console = console
         self._held = ""
         self.board: Board | None = None
-        """Shows a text as it comes."""
+        """Shows a text while it is being written; None before the live view exists."""
 
-    def tell(self, event: CoordinatorEvent) -> None:
-        """Take an event."""
+    def print(self, event: CoordinatorEvent) -> None:
+        """Print an event, or pass a partial text to the board."""
         if event.kind == "partial":
             if self.board is not None:
                 self.board.say(event.text)
@@ -213,12 +232,12 @@ class _Teller:
             return
         if self.board is not None:
             self.board.saying = ""
-        self._print(self._held, "")
+        self._print_line(self._held, "")
         self._held = text if event.kind == "text" else ""
         if event.kind == "tool":
-            self._print(f"→ {text}", "dim")
+            self._print_line(f"→ {text}", "dim")
 
-    def _print(self, line: str, style: str) -> None:
+    def _print_line(self, line: str, style: str) -> None:
         if not line:
             return
         if self._console is None:
@@ -227,7 +246,7 @@ class _Teller:
             self._console.print(Text(line, style=style))
 
 
-def _say_change(record: JobRecord) -> None:
+def _print_change(record: JobRecord) -> None:
     output.notice(change_line(record))
 
 
@@ -241,15 +260,19 @@ def _tree_of(client: JobClient, root_id: str) -> Fetch:
     return fetch
 
 
-def _ask(folder: Path) -> None:
-    """A person at a terminal is asked once, unless Git can bring everything back."""
+def _confirm(folder: Path) -> None:
+    """Ask a person at a terminal for consent, unless Git can restore every file.
+
+    Raises:
+        typer.Exit: the person declined.
+    """
     if (
         not output.stderr_is_terminal()
         or not output.stdin_is_terminal()
         or _is_clean_checkout(folder)
     ):
         return
-    if not typer.confirm(f"Agents will edit files in {folder}. Go on?", err=True):
+    if not typer.confirm(f"Agents will edit files in {folder}. Continue?", err=True):
         raise typer.Exit(ExitCode.NOT_ALLOWED)
 
 

@@ -1,4 +1,4 @@
-"""`submit`, `retry`, `cancel`, `tell`."""
+"""`submit`, `retry`, `cancel` and `tell`: create jobs and act on them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.commands.job_files import PlannedJob, plan, read_job_file
-from orchestrator.cli.commands.waiting import tell_ends, wait_for_all
+from orchestrator.cli.commands.waiting import print_ends, wait_for_all
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
+from orchestrator.cli.terminal.ids import resolve_job, resolve_jobs
 from orchestrator.cli.terminal.options import (
     AsJson,
     JobArgument,
@@ -19,43 +20,58 @@ from orchestrator.cli.terminal.options import (
     LabelOption,
     parse_labels,
 )
-from orchestrator.cli.terminal.session import open_client, resolve_all
+from orchestrator.cli.terminal.session import open_client
 from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.configuration.settings import Settings, load_settings
 
 
 def submit(
-    description: Annotated[str | None, typer.Argument(help="What the job is to do.")] = None,
+    description: Annotated[str | None, typer.Argument(help="The task of the job's agent.")] = None,
     *,
     file: Annotated[
         str | None,
-        typer.Option("--file", metavar="JOBS.JSONL", help="One job a line; - reads stdin."),
+        typer.Option(
+            "--file",
+            metavar="JOBS.JSONL",
+            help="Submit the jobs of this file, one JSON object per line; - reads stdin.",
+        ),
     ] = None,
     agent: Annotated[
-        str | None, typer.Option(help="Who does it; `fanout agents` lists them.")
+        str | None,
+        typer.Option(help="The agent; `fanout agents` lists them. Default: general-purpose."),
     ] = None,
     workspace: Annotated[
-        str | None, typer.Option(metavar="DIR", help="The folder whose files the job starts from.")
+        str | None,
+        typer.Option(
+            metavar="DIR", help="The job starts from a copy of this folder; default: no files."
+        ),
     ] = None,
-    context: Annotated[str | None, typer.Option(help="More text for the agent.")] = None,
-    model: Annotated[str | None, typer.Option(help="Instead of the agent's model.")] = None,
+    context: Annotated[str | None, typer.Option(help="Additional text for the agent.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The model; default: the agent's own, else FANOUT_MODEL.")
+    ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="How long a job may run; all attempts together."),
+        typer.Option(
+            metavar="SECONDS",
+            help="Stop the job after this time, all attempts together; default: the agent's limit, else "
+            "FANOUT_LIMITS__TIMEOUT_SECONDS.",
+        ),
     ] = None,
     label: LabelOption = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for the end: 1 if a job failed.")
+        bool,
+        typer.Option("--wait", help="Wait until the jobs have ended; exit code 1 if one failed."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Submit a job, or with --file many; print their ids.
+    """Submit one job, or all jobs of a file, and print their ids.
 
-    With --file the other options fill what a line leaves out, and one call is one tree. Nothing is
-    submitted unless every line is right.
+    With --file the other options are defaults for each line; all lines form one job tree. Nothing
+    is submitted unless every line is valid.
     """
     if (description is None) == (file is None):
-        raise UsageProblem("Give a description or --file.")
+        raise UsageProblem("Specify either a description or --file.")
     given = {"agent": agent, "workspace": workspace, "context": context, "model": model}
     defaults: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if timeout is not None:
@@ -87,23 +103,23 @@ async def _submit(
             return ExitCode.DONE
         output.flush()
         results = await wait_for_all(client, list(dict.fromkeys(ids)), timeout_seconds=None)
-        return tell_ends(results, quiet=as_json)
+        return print_ends(results, quiet=as_json)
 
 
 def _one_tree(jobs: Sequence[PlannedJob]) -> list[PlannedJob]:
-    """The same jobs under the first one's root: `tree` and `watch` of any shows all."""
+    """Return the jobs with a common root, so that `tree` and `watch` show all of them."""
     root = {"root_id": jobs[0].spec.root_id}
     return [job.model_copy(update={"spec": job.spec.model_copy(update=root)}) for job in jobs]
 
 
 def retry(job: JobArgument, as_json: AsJson = False) -> None:
-    """Submit a job once more under a new id, and print that."""
+    """Submit a copy of a job under a new id and print that id."""
     asyncio.run(_retry(job, as_json=as_json))
 
 
 async def _retry(job: str, *, as_json: bool) -> None:
     async with open_client() as client:
-        new_id = await client.retry(await client.resolve(job))
+        new_id = await client.retry(await resolve_job(client, job))
     if as_json:
         output.document({"job_ids": [new_id]})
     else:
@@ -111,15 +127,15 @@ async def _retry(job: str, *, as_json: bool) -> None:
 
 
 def cancel(jobs: JobArguments, as_json: AsJson = False) -> None:
-    """Cancel jobs, and everything that they started."""
+    """Cancel jobs, their sub-jobs and all processes that they started."""
     asyncio.run(_cancel(jobs, as_json=as_json))
 
 
 async def _cancel(prefixes: Sequence[str], *, as_json: bool) -> None:
     async with open_client() as client:
-        before = [await client.cancel(job_id) for job_id in await resolve_all(client, prefixes)]
+        before = [await client.cancel(job_id) for job_id in await resolve_jobs(client, prefixes)]
     if as_json:
-        told = [
+        jobs = [
             {
                 "job_id": record.id,
                 "state_before": record.state,
@@ -127,7 +143,7 @@ async def _cancel(prefixes: Sequence[str], *, as_json: bool) -> None:
             }
             for record in before
         ]
-        output.document({"jobs": told})
+        output.document({"jobs": jobs})
         return
     for record in before:
         if record.state.is_terminal:
@@ -138,18 +154,18 @@ async def _cancel(prefixes: Sequence[str], *, as_json: bool) -> None:
 
 def tell(
     job: JobArgument,
-    message: Annotated[str, typer.Argument(metavar="TEXT", help="What its agent is told.")],
+    message: Annotated[str, typer.Argument(metavar="TEXT", help="The message.")],
     as_json: AsJson = False,
 ) -> None:
-    """Tell a job's agent something while it works; it reads it before its next step."""
+    """Send a message to the agent of a running job; it is read before the next model call."""
     asyncio.run(_tell(job, message, as_json=as_json))
 
 
 async def _tell(job: str, message: str, *, as_json: bool) -> None:
     async with open_client() as client:
-        job_id = await client.resolve(job)
+        job_id = await resolve_job(client, job)
         await client.send(job_id, message)
     if as_json:
         output.document({"job_id": job_id})
     else:
-        output.payload(f"{job_id}  told")
+        output.payload(f"{job_id}  message sent")

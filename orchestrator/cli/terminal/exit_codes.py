@@ -1,7 +1,7 @@
-"""How a command ends: every failure becomes one sentence on stderr and one exit code, here and nowhere else.
+"""Maps every failure to one sentence on stderr and one exit code.
 
 0 done · 1 the work failed · 2 usage · 3 a service is unreachable · 4 not allowed · 5 timed out ·
-130 interrupted: what waits elsewhere goes on
+130 interrupted; jobs on workers continue
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from orchestrator.workspace.workspace import WorkspaceUnusable
 
 
 class ExitCode(IntEnum):
-    """What the shell is told."""
+    """The exit codes of all commands."""
 
     DONE = 0
     WORK_FAILED = 1
@@ -43,11 +43,11 @@ class ExitCode(IntEnum):
 
 
 class UsageProblem(Exception):
-    """The command cannot be carried out as it was typed."""
+    """The command line is wrong; the message says what to change."""
 
 
 class WorkFailed(Exception):
-    """The command was understood and what it does failed."""
+    """The command is valid, but its work failed."""
 
 
 _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
@@ -66,8 +66,8 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (TimeoutError, ExitCode.TIMED_OUT),
 )
 _CODES_BY_NAME = {"EngineUnavailable": ExitCode.UNREACHABLE, "ModelNotConfigured": ExitCode.USAGE}
-"""Failures of packages that this one does not import: workers may not be, agents take seconds."""
-_IN_WORDS = (
+"""Failures of packages that are not imported here: `workers` must not be, agents take seconds."""
+_READABLE = (
     JobFailure,
     UsageProblem,
     WorkFailed,
@@ -75,10 +75,11 @@ _IN_WORDS = (
     InvalidAgentDefinition,
     MalformedBundle,
 )
+"""Failures whose message is a sentence for people, printed without the class name."""
 
 
 def exit_code(error: BaseException) -> ExitCode:
-    """The exit code of a command that ended with this error."""
+    """Return the exit code of a command that raised this error."""
     named = _CODES_BY_NAME.get(type(error).__name__)
     if named is not None:
         return named
@@ -86,36 +87,36 @@ def exit_code(error: BaseException) -> ExitCode:
 
 
 def debugging() -> bool:
-    """Whether tracebacks and the libraries' own words are wanted.
+    """Whether to print tracebacks and the libraries' log records.
 
-    Asked for before settings can be read.
+    Reads the environment itself: errors of the settings are reported too.
     """
     return os.environ.get("FANOUT_LOG_LEVEL", "").lower() == "debug"
 
 
 def report(error: Exception) -> ExitCode:
-    """Say on stderr what went wrong, in one sentence unless debugging, and return the exit code."""
+    """Print a failure on stderr, with its traceback when debugging, and return the exit code."""
     if debugging():
         traceback.print_exception(error, file=sys.stderr)
-    notice(_sentence(error))
+    notice(_format_error(error))
     return exit_code(error)
 
 
 def exit_code_of_results(results: Iterable[JobResult]) -> ExitCode:
-    """1 when a job failed or was cancelled, 5 when the only trouble is that one ran out of time, else 0."""
-    troubles = {result.state for result in results if not result.success}
-    if not troubles:
+    """Return 0 if all jobs succeeded, 5 if the others all timed out, else 1."""
+    failures = {result.state for result in results if not result.success}
+    if not failures:
         return ExitCode.DONE
-    return ExitCode.TIMED_OUT if troubles == {JobState.TIMED_OUT} else ExitCode.WORK_FAILED
+    return ExitCode.TIMED_OUT if failures == {JobState.TIMED_OUT} else ExitCode.WORK_FAILED
 
 
-def _sentence(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     text = str(error).strip()
-    if (isinstance(error, _IN_WORDS) or type(error).__name__ in _CODES_BY_NAME) and text:
+    if (isinstance(error, _READABLE) or type(error).__name__ in _CODES_BY_NAME) and text:
         return text
     if isinstance(error, OSError) and error.strerror:
         where = f" ({error.filename})" if error.filename else ""
         return f"{error.strerror}{where}."
     if isinstance(error, TimeoutError):
-        return text or "Not done in time."
-    return f"{type(error).__name__}: {text} (FANOUT_LOG_LEVEL=debug shows where.)"
+        return text or "Timed out."
+    return f"{type(error).__name__}: {text} (FANOUT_LOG_LEVEL=debug prints the traceback.)"

@@ -301,7 +301,7 @@ def at_a_terminal(fanout: Fanout, typed: Mapping[str, str]) -> str:
     return shown
 
 
-FOLDER = "Go on?"
+FOLDER = "Continue?"
 
 
 async def test_a_person_at_a_terminal_is_shown_the_call_and_may_edit_it(careful: Fanout) -> None:
