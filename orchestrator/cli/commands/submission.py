@@ -126,7 +126,7 @@ async def _retry(job: str, *, as_json: bool) -> None:
 
 
 def cancel(jobs: JobArguments, as_json: AsJson = False) -> None:
-    """Cancel jobs, their sub-jobs and all processes that they started."""
+    """Cancel jobs with their sub-jobs and running commands."""
     asyncio.run(_cancel(jobs, as_json=as_json))
 
 
@@ -156,7 +156,10 @@ def tell(
     message: Annotated[str, typer.Argument(metavar="TEXT", help="The message.")],
     as_json: AsJson = False,
 ) -> None:
-    """Send a message to the agent of a running job; it is read before the next model call."""
+    """Send a message to the agent of a running job.
+
+    The agent reads it before its next model call.
+    """
     asyncio.run(_tell(job, message, as_json=as_json))
 
 
