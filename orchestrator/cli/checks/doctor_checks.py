@@ -87,7 +87,7 @@ def _agents_and_models(settings: Settings) -> list[Check]:
 
 
 def _models(settings: Settings, definitions: AgentDefinitions) -> Iterable[Check]:
-    from orchestrator.deep_agent.failures import ModelNotConfigured  # noqa: PLC0415 - takes seconds to import
+    from orchestrator.deep_agent.failures import ModelNotConfigured  # noqa: PLC0415 - slow import
     from orchestrator.deep_agent.models.resolve import resolve_model  # noqa: PLC0415 - as above
 
     users: dict[str, list[str]] = {settings.model: []}

@@ -178,7 +178,8 @@ def announce_sandbox(workers: list[WorkerInfo]) -> None:
 def _images(argv: list[str]) -> NoReturn:
     settings = load_settings()
     command = [sys.executable, "-m", "workers.sandbox.docker.images", *argv]
-    ended = subprocess.run(command, env=child_environment(settings), check=False)  # noqa: S603 - our own program
+    env = child_environment(settings)
+    ended = subprocess.run(command, env=env, check=False)  # noqa: S603 - our own program
     raise typer.Exit(ended.returncode if ended.returncode >= 0 else 1)
 
 
@@ -186,4 +187,5 @@ def _become(arguments: list[str], env: dict[str, str]) -> NoReturn:
     """Replace this process by a Python program, which then receives signals directly."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(sys.executable, [sys.executable, *arguments], env)  # noqa: S606 - our own program, no shell
+    argv = [sys.executable, *arguments]
+    os.execve(sys.executable, argv, env)  # noqa: S606 - our own program, no shell

@@ -53,8 +53,8 @@ def submit(
         float | None,
         typer.Option(
             metavar="SECONDS",
-            help="Stop the job after this time, all attempts together; default: the agent's limit, else "
-            "FANOUT_LIMITS__TIMEOUT_SECONDS.",
+            help="Stop the job after this time, all attempts together; default: the agent's limit, "
+            "else FANOUT_LIMITS__TIMEOUT_SECONDS.",
         ),
     ] = None,
     label: LabelOption = None,
