@@ -14,10 +14,11 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 # All model clients are installed; LiteLLM and its dependencies are 240 MB of this image.
 # A virtual environment, because Debian's Python rejects other packages. The code is copied afterwards and found by
 # PYTHONPATH, so that changing it does not reinstall the dependencies.
-RUN mkdir config orchestrator sandbox_images workers \
+RUN mkdir config fanout orchestrator sandbox_images workers \
     && python3 -m venv /opt/venv \
     && /opt/venv/bin/pip install --no-cache-dir -c constraints.txt -e '.[anthropic,openai,litellm]'
 COPY config config
+COPY fanout fanout
 COPY sandbox_images sandbox_images
 COPY orchestrator orchestrator
 COPY workers workers

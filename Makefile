@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench chaos images clean
+.PHONY: help setup demo test faults check bench chaos images clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,8 +19,11 @@ setup: $(TOOLS) ## make .venv with everything that is needed, also for tests
 demo: $(STAMP) ## six sub-agents mend a small project: red tests, then green ones
 	@$(BIN)/fanout demo
 
-test: $(TOOLS) ## all tests; those whose service is missing are skipped, or fail with CI=true
-	@$(BIN)/pytest
+test: $(TOOLS) ## all quick tests; those whose service is missing are skipped, or fail with CI=true
+	@$(BIN)/pytest -m 'not slow'
+
+faults: $(TOOLS) ## the slow tests: workers, Redis and engines killed or paused, a thousand jobs
+	@$(BIN)/pytest -m slow
 
 check: $(TOOLS) ## style, types, who imports whom
 	@$(BIN)/ruff check .

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -18,6 +19,7 @@ import pytest
 import redis
 from blockbuster import BlockBuster, blockbuster_ctx
 
+from tests.forked import ADDRESS, start_fork_server
 from tests.services import RedisProcess
 
 OURS = ["orchestrator", "workers"]
@@ -44,6 +46,11 @@ def pytest_configure() -> None:
     for name in list(os.environ):
         if name.startswith(FOREIGN_SETTINGS) or name.endswith("_API_KEY"):
             del os.environ[name]
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A script's background jobs ignore it, and so would all that tests start and interrupt.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if ADDRESS not in os.environ:  # xdist's processes share the first one's
+        start_fork_server()
     sys.addaudithook(_refuse_other_machines)
 
 
@@ -106,7 +113,7 @@ MAY_BLOCK = {
         "_load_command_info",
     ): "the stand-in for Redis reads its tables once",
     (
-        "orchestrator/jobs/store/ledger.py",
+        "orchestrator/jobs/store/lua_scripts.py",
         "script_source",
     ): "reads its own scripts once, when a process starts",
     (

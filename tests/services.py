@@ -18,7 +18,7 @@ from pathlib import Path
 from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.configuration.settings import Settings, load_settings
-from tests.forked_worker import REPOSITORY, ForkedProcess
+from tests.forked import REPOSITORY, ForkedProcess
 
 START_SECONDS = 40.0
 
@@ -120,7 +120,10 @@ class ForkedWorker(WorkerProcess):
     """The same, without the seconds of its imports."""
 
     def start(self) -> None:
-        self.process = ForkedProcess(self.module, self.arguments(), self.environment, self.log)
+        with self.log.open("ab") as log:
+            self.process = ForkedProcess(
+                self.module, self.arguments(), self.environment, stdout=log, stderr=log
+            )
 
 
 class Installation:

@@ -1,4 +1,4 @@
-"""Who an agent is: `agents/<name>.yaml`, and a user's own folder beside it."""
+"""Agent definitions: `agents/<name>.yaml` of this installation and of a user's folder."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ from pydantic import (
     model_validator,
 )
 
+from orchestrator.approvals import InterruptOn
 from orchestrator.configuration.bundled import bundled
-from orchestrator.configuration.definition_files import OwnFile, OwnFiles, UnusableOwnFile, is_own
+from orchestrator.configuration.definition_files import (
+    DefinitionFile,
+    DefinitionFiles,
+    UnusableDefinitionFile,
+    is_relative,
+)
 from orchestrator.configuration.mcp_servers import McpServerDefinition
 from orchestrator.configuration.summarization import SummarizationDefinition
 from orchestrator.jobs.failures import UnknownAgent
-from orchestrator.jobs.spec import AgentName, InterruptOn, Limits, WireModel
+from orchestrator.jobs.spec import AgentName, Limits, WireModel
 
 SHIPPED_AGENTS = bundled("config") / "agents"
 GENERAL_PURPOSE = "general-purpose"
@@ -29,43 +35,43 @@ COORDINATOR = "coordinator"
 
 
 class InvalidAgentDefinition(ValueError):
-    """A definition is not understood; the text names the file and the line."""
+    """A definition is invalid; the text names the file and the line."""
 
 
 class AgentDefinition(WireModel):
-    """One agent: prompt, model, tools and limits."""
+    """One agent: its prompt, model, tools and limits."""
 
     name: AgentName
     description: str = Field(min_length=1)
-    """Shown to the coordinator, which chooses by it."""
+    """Shown to the coordinator, which chooses agents by it."""
     instruction: str = ""
     model: str | None = None
-    """None takes the installation's model."""
+    """None: the installation's model."""
     tools: tuple[str, ...] | None = None
-    """Names of built-in tools; None gives all."""
+    """Names of built-in tools; None: all."""
     mcp_servers: tuple[McpServerDefinition, ...] = ()
-    """Servers whose tools it has as `<server>__<tool>`."""
+    """MCP servers; their tools are named `<server>__<tool>`."""
     skills: tuple[str, ...] = ()
-    """Folders with skills: a path that starts with `/` is the agent's, any other is beside the
-    definition."""
+    """Folders with skills: a path that starts with `/` is one of the agent's files, any other is
+    relative to the definition's folder."""
     memory: tuple[str, ...] = ()
     """AGENTS.md files, by paths as those of `skills`."""
     interrupt_on: InterruptOn = Field(default_factory=dict)
-    """Tools that a person approves first, here and in all agents below."""
+    """Tools whose calls need a person's approval, for this agent and all agents that it calls."""
     summarization: SummarizationDefinition = SummarizationDefinition()
-    """When its long conversation is summed up."""
+    """When a long conversation is summarized."""
     subagents: tuple[AgentName, ...] = ()
-    """Which agents it may call."""
+    """The agents that it may call."""
     delegation: Literal["task", "agent_tools"] = "task"
-    """How a coordinator calls them: one `task` tool, or one tool for each."""
+    """How a coordinator calls them: with one `task` tool, or one tool for each."""
     image: str | None = None
-    """None takes the installation's image."""
+    """None: the installation's image."""
     limits: Limits = Limits()
     max_running: int | None = Field(default=None, ge=1)
-    """How many jobs of it run at once, over all workers; None: no limit."""
+    """The maximum number of its jobs that run at once, over all workers; None: no limit."""
     network: Literal["none"] | tuple[str, ...] | None = None
     output_schema: dict[str, JsonValue] | None = None
-    _own_files: tuple[OwnFile, ...] | None = PrivateAttr(default=None)
+    _files: tuple[DefinitionFile, ...] | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _has_an_instruction(self) -> AgentDefinition:
@@ -84,21 +90,21 @@ class AgentDefinition(WireModel):
         return servers
 
     def job_limits(self) -> Limits:
-        """The definition's limits, its network among them."""
+        """Return the definition's limits, with its network."""
         return Limits(network=self.network).over(self.limits)
 
     @property
-    def own_files(self) -> tuple[OwnFile, ...]:
-        """The memory and the skills beside the definition, as they were when it was loaded.
+    def files(self) -> tuple[DefinitionFile, ...]:
+        """The definition files, as they were when the definition was loaded.
 
         Raises:
-            InvalidAgentDefinition: it names some, and was not loaded from a file.
+            InvalidAgentDefinition: It names some, but was not loaded from a file.
         """
-        if self._own_files is None and any(map(is_own, (*self.memory, *self.skills))):
+        if self._files is None and any(map(is_relative, (*self.memory, *self.skills))):
             raise InvalidAgentDefinition(
-                f"{self.name} names files beside it, and is not from a file itself."
+                f"{self.name} names definition files, but was not loaded from a file."
             )
-        return self._own_files or ()
+        return self._files or ()
 
 
 INNER_MODELS: dict[str, type[WireModel]] = {
@@ -106,20 +112,20 @@ INNER_MODELS: dict[str, type[WireModel]] = {
     "limits": Limits,
     "summarization": SummarizationDefinition,
 }
-"""What stands below a key that is more than a value."""
+"""The models of the keys that have keys of their own."""
 
 
 class AgentDefinitions(Mapping[str, AgentDefinition]):
-    """The definitions of an installation by name, sorted."""
+    """The agent definitions of an installation by name, sorted."""
 
     def __init__(self, definitions: dict[str, AgentDefinition]) -> None:
         self._definitions = dict(sorted(definitions.items()))
 
     def __getitem__(self, name: str) -> AgentDefinition:
-        """The definition of that name.
+        """Return the definition of that name.
 
         Raises:
-            UnknownAgent: there is none; the text lists those that there are.
+            UnknownAgent: It does not exist; the text lists the existing names.
         """
         if name not in self._definitions:
             known = ", ".join(self._definitions)
@@ -127,12 +133,12 @@ class AgentDefinitions(Mapping[str, AgentDefinition]):
         return self._definitions[name]
 
     def callable_by(self, caller: AgentDefinition) -> dict[str, str]:
-        """The agents that one may call, with their descriptions.
+        """Return the descriptions of the agents that an agent may call, by name.
 
-        Those that it names, and general-purpose.
+        These are the agents that it names, and general-purpose.
 
         Raises:
-            UnknownAgent: it names one that there is not.
+            UnknownAgent: It names an agent that does not exist.
         """
         return {
             name: self[name].description for name in sorted({GENERAL_PURPOSE, *caller.subagents})
@@ -149,10 +155,13 @@ class AgentDefinitions(Mapping[str, AgentDefinition]):
 
 
 def load_agent_definitions(own_folder: Path | None = None) -> AgentDefinitions:
-    """The definitions that fanout ships, with those of `own_folder` added or put in their place.
+    """Load the shipped agent definitions and those of a user.
+
+    Args:
+        own_folder: A folder whose definitions add to the shipped ones, or replace them.
 
     Raises:
-        InvalidAgentDefinition: a file is not a definition, or the folder is not there.
+        InvalidAgentDefinition: A file is not a definition, or the folder does not exist.
     """
     if own_folder is not None and not own_folder.is_dir():
         raise InvalidAgentDefinition(f"FANOUT_AGENTS_DIR is {own_folder}, which is not a folder.")
@@ -165,10 +174,10 @@ def load_agent_definitions(own_folder: Path | None = None) -> AgentDefinitions:
 
 
 def load_agent_definition(path: Path) -> AgentDefinition:
-    """Read one definition.
+    """Load one definition with its files.
 
     Raises:
-        InvalidAgentDefinition: with the file, the line and what is wrong there.
+        InvalidAgentDefinition: The file is not a definition; the text names the file and the line.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -186,35 +195,34 @@ def load_agent_definition(path: Path) -> AgentDefinition:
     try:
         definition = AgentDefinition.model_validate(data)
     except ValidationError as error:
-        problems = [_in_words(path, node, detail) for detail in error.errors()]
+        problems = [_format_error(path, node, detail) for detail in error.errors()]
         raise InvalidAgentDefinition("\n".join(problems)) from None
-    definition._own_files = _own_files(path, node, definition)  # noqa: SLF001 - no key of the file
+    definition._files = _files(path, node, definition)  # noqa: SLF001 - not a key of the file
     return definition
 
 
-def _own_files(
+def _files(
     path: Path, node: yaml.Node | None, definition: AgentDefinition
-) -> tuple[OwnFile, ...]:
-    """Read what the definition brings along."""
-    own = OwnFiles(path.parent)
-    sources = [
-        (("memory", at), source, own.add_file) for at, source in enumerate(definition.memory)
-    ]
-    sources += [
-        (("skills", at), source, own.add_folder) for at, source in enumerate(definition.skills)
-    ]
-    for place, source, add in sources:
-        if is_own(source):
+) -> tuple[DefinitionFile, ...]:
+    """Read the memory and the skills in the definition's folder."""
+    collected = DefinitionFiles(path.parent)
+    for key, sources, add in (
+        ("memory", definition.memory, collected.add_file),
+        ("skills", definition.skills, collected.add_folder),
+    ):
+        for index, source in enumerate(sources):
+            if not is_relative(source):
+                continue
             try:
                 add(source)
-            except UnusableOwnFile as error:
-                line = _line_of(node, place)
-                raise InvalidAgentDefinition(f"{path}:{line}: {place[0]}: {error}.") from None
-    return own.files
+            except UnusableDefinitionFile as error:
+                line = _line_of(node, (key, index))
+                raise InvalidAgentDefinition(f"{path}:{line}: {key}: {error}.") from None
+    return collected.files
 
 
 def _with_instruction(path: Path, data: dict[str, Any]) -> dict[str, Any]:
-    """Put the text of `instruction_file`, a path beside the definition, in its place."""
+    """Replace `instruction_file`, a path relative to the definition, by `instruction`."""
     if "instruction_file" not in data:
         return data
     source = path.parent / str(data["instruction_file"])
@@ -226,10 +234,10 @@ def _with_instruction(path: Path, data: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "instruction": text}
 
 
-def _line_of(node: yaml.Node | None, place: Sequence[Any]) -> int:
-    """The line, from 1, of the innermost key or list item on the way to a place in the file."""
+def _line_of(node: yaml.Node | None, location: Sequence[Any]) -> int:
+    """Return the line, from 1, of the innermost key or list item on the path to a value."""
     line = 1
-    for step in place:
+    for step in location:
         if isinstance(node, yaml.MappingNode):
             found = [(key, value) for key, value in node.value if str(key.value) == str(step)]
         elif isinstance(node, yaml.SequenceNode) and isinstance(step, int):
@@ -242,12 +250,12 @@ def _line_of(node: yaml.Node | None, place: Sequence[Any]) -> int:
     return line
 
 
-def _in_words(path: Path, node: yaml.Node | None, detail: Any) -> str:
-    place = detail["loc"]
-    location = ".".join(str(part) for part in place)
-    line = _line_of(node, place)
+def _format_error(path: Path, node: yaml.Node | None, detail: Any) -> str:
+    steps = detail["loc"]
+    location = ".".join(str(step) for step in steps)
+    line = _line_of(node, steps)
     if detail["type"] == "extra_forbidden":
-        inner = INNER_MODELS.get(str(place[0])) if len(place) > 1 else None
+        inner = INNER_MODELS.get(str(steps[0])) if len(steps) > 1 else None
         known = inner.model_fields if inner else ("instruction_file", *AgentDefinition.model_fields)
         return f"{path}:{line}: unknown key {location!r}; known are {', '.join(known)}."
     message = detail["msg"].removeprefix("Value error, ")

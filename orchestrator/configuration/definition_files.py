@@ -1,9 +1,9 @@
-"""The files that an agent definition brings along: memory and skills beside its yaml.
+"""The definition files: memory and skills in the folder of an agent definition.
 
-A path in `memory` or `skills` that starts with `/` is one of the agent's own files, such as a
-repository's `/workspace/AGENTS.md`. Any other is beside the definition and travels with it:
-wherever the agent runs, it appears under the same relative path in one folder, outside of the
-workspace and of its changes.
+A path in `memory` or `skills` that starts with `/` is one of the agent's files, such as a
+repository's `/workspace/AGENTS.md`. Any other path is relative to the definition's folder; the file
+is copied with the definition. Wherever the agent runs, it has the same relative path below one
+folder, outside of the workspace and of its changes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = "definition"
-"""Where the files appear: in the home of a sandbox, and at the top of a coordinator's files."""
+"""The folder of the copies: in the home of a sandbox, and at the top of a coordinator's files."""
 
 MAX_FILES = 500
 """Of one definition: each is a write into every sandbox of the agent."""
@@ -27,13 +27,13 @@ MAX_BYTES = 16 * 1024**2
 _LEFT_OUT = {".git", "__pycache__"}
 
 
-class UnusableOwnFile(ValueError):
-    """A path beside a definition cannot be used; the text names it and says why."""
+class UnusableDefinitionFile(ValueError):
+    """A path relative to a definition cannot be used; the text names it and the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnFile:
-    """A file that a definition brings along."""
+class DefinitionFile:
+    """A file that is copied with a definition."""
 
     path: str
     """Relative to the definition's folder."""
@@ -41,71 +41,108 @@ class OwnFile:
     executable: bool
 
 
-def is_own(source: str) -> bool:
-    """Whether a source is beside the definition."""
+def is_relative(source: str) -> bool:
+    """Return whether a source is a path relative to the definition's folder."""
     return not source.startswith("/")
 
 
-def placed(sources: Sequence[str], folder: str) -> tuple[str, ...]:
-    """The paths by which an agent knows its sources when its own files appear in `folder`."""
+def resolved_paths(sources: Sequence[str], folder: str) -> tuple[str, ...]:
+    """Return the paths of `memory` or `skills` as the agent uses them.
+
+    Args:
+        sources: The paths as the definition has them.
+        folder: The folder of the copied definition files.
+    """
     return tuple(
-        posixpath.normpath(posixpath.join(folder, source)) if is_own(source) else source
+        posixpath.normpath(posixpath.join(folder, source)) if is_relative(source) else source
         for source in sources
     )
 
 
-class OwnFiles:
-    """Gathers the files of one definition from the folder that it is in."""
+class DefinitionFiles:
+    """Collects the files of one definition.
 
-    def __init__(self, beside: Path) -> None:
-        self._beside = beside
-        self._found: dict[str, OwnFile] = {}
+    Args:
+        folder: The folder that contains the definition.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._found: dict[str, DefinitionFile] = {}
         self._left_bytes = MAX_BYTES
 
     @property
-    def files(self) -> tuple[OwnFile, ...]:
-        """What has been added, each file once."""
+    def files(self) -> tuple[DefinitionFile, ...]:
+        """The files added so far, each once."""
         return tuple(self._found.values())
 
     def add_file(self, source: str) -> None:
-        """Add one file; UnusableOwnFile when it is missing, leads out of the folder, or is too large."""
-        if not _inside(self._beside, source).is_file():
-            raise UnusableOwnFile(f"there is no file {source} beside the definition")
+        """Add one file.
+
+        Args:
+            source: Its path relative to the definition's folder.
+
+        Raises:
+            UnusableDefinitionFile: The file does not exist, is outside of the folder, or exceeds
+                the limits of a definition.
+        """
+        if not self._inside(source).is_file():
+            raise UnusableDefinitionFile(f"there is no file {source} beside the definition")
         self._add(source)
 
     def add_folder(self, source: str) -> None:
-        """Add all files below a folder; UnusableOwnFile as for one file."""
-        if not _inside(self._beside, source).is_dir():
-            raise UnusableOwnFile(f"there is no folder {source} beside the definition")
+        """Add all files below a folder.
+
+        Args:
+            source: Its path relative to the definition's folder.
+
+        Raises:
+            UnusableDefinitionFile: As for `add_file`.
+        """
+        if not self._inside(source).is_dir():
+            raise UnusableDefinitionFile(f"there is no folder {source} beside the definition")
         self._add(source)
 
     def _add(self, source: str) -> None:
         try:
-            for path in _files_of(_inside(self._beside, source)):
-                name = path.relative_to(self._beside).as_posix()
-                status = _inside(self._beside, name).stat()
+            for path in _files_of(self._inside(source)):
+                name = path.relative_to(self._folder).as_posix()
+                status = self._inside(name).stat()
                 if not stat.S_ISREG(status.st_mode):
-                    raise UnusableOwnFile(f"{name} is no file, or a link to a folder")
+                    raise UnusableDefinitionFile(f"{name} is not a file, or links to a folder")
                 if name not in self._found:
-                    self._take(name, path, executable=bool(status.st_mode & stat.S_IXUSR))
+                    self._read(name, path, executable=bool(status.st_mode & stat.S_IXUSR))
         except OSError as error:
-            raise UnusableOwnFile(f"{source} cannot be read: {error.strerror}") from error
+            raise UnusableDefinitionFile(f"{source} cannot be read: {error.strerror}") from error
 
-    def _take(self, name: str, path: Path, *, executable: bool) -> None:
+    def _read(self, name: str, path: Path, *, executable: bool) -> None:
         with path.open("rb") as file:
             data = file.read(self._left_bytes + 1)
         self._left_bytes -= len(data)
         if self._left_bytes < 0 or len(self._found) >= MAX_FILES:
-            raise UnusableOwnFile(
-                f"with {name} it is too much: {MAX_FILES} files, {MAX_BYTES} bytes is all a definition brings"
+            raise UnusableDefinitionFile(
+                f"{name} exceeds the limit of a definition: {MAX_FILES} files, {MAX_BYTES} bytes"
             )
-        self._found[name] = OwnFile(path=name, data=data, executable=executable)
+        self._found[name] = DefinitionFile(path=name, data=data, executable=executable)
+
+    def _inside(self, source: str) -> Path:
+        """Return the path of a source, which neither `..` nor a link may lead out of the folder."""
+        path = self._folder / posixpath.normpath(source)
+        try:
+            leads_out = not path.resolve(strict=True).is_relative_to(self._folder.resolve())
+        except FileNotFoundError:
+            raise UnusableDefinitionFile(f"there is no {source} beside the definition") from None
+        except (OSError, RuntimeError, ValueError) as error:  # a circle of links; NUL in the name
+            raise UnusableDefinitionFile(f"{source!r} cannot be read") from error
+        if leads_out or ".." in Path(source).parts:
+            raise UnusableDefinitionFile(f"{source} leads out of the definition's folder")
+        return path
 
 
 def _files_of(path: Path) -> Iterator[Path]:
-    """The file itself, or all files below a folder.
+    """Yield the file itself, or all files below a folder.
 
-    A link to a folder counts as a file, and is refused.
+    A link to a folder is yielded as a file, for the caller to refuse.
     """
     if path.is_file():
         yield path
@@ -118,17 +155,3 @@ def _files_of(path: Path) -> Iterator[Path]:
 
 def _raise(error: OSError) -> None:
     raise error
-
-
-def _inside(beside: Path, source: str) -> Path:
-    """The place of a source, which neither by `..` nor by a link is outside of the definition's folder."""
-    path = beside / posixpath.normpath(source)
-    try:
-        leads_out = not path.resolve(strict=True).is_relative_to(beside.resolve())
-    except FileNotFoundError:
-        raise UnusableOwnFile(f"there is no {source} beside the definition") from None
-    except (OSError, RuntimeError, ValueError) as error:  # a circle of links; NUL in the name
-        raise UnusableOwnFile(f"{source!r} cannot be read") from error
-    if leads_out or ".." in Path(source).parts:
-        raise UnusableOwnFile(f"{source} leads out of the definition's folder")
-    return path

@@ -14,7 +14,7 @@ from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.store.journal import EventType, JournalEvent
-from orchestrator.workspace.folder_merge import Conflict, MergeReport, NotMerged
+from orchestrator.workspace.merge import Conflict, MergeReport, NotMerged
 
 log = structlog.get_logger(__name__)
 

@@ -1,1 +1,1 @@
-"""Kernel 1: what a job is. It knows pydantic and Redis, and nothing else of fanout."""
+"""Jobs: their models, and their store in Redis; imports nothing of ours but itself."""

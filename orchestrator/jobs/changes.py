@@ -1,4 +1,4 @@
-"""What a job did to its snapshot: changed files, their contents before and after, and a patch.
+"""The changes of a job: changed files, their contents before and after, and a patch.
 
 A change bundle is one uncompressed tar archive:
 
@@ -6,7 +6,7 @@ A change bundle is one uncompressed tar archive:
     patch               `git diff --binary -M` from the snapshot to the result
     objects/<sha256>    every content that an entry names, before or after
 
-It holds both sides, so that a merge needs nothing but the bundle and the workspace.
+It contains both sides, so that a merge needs nothing but the bundle and the workspace.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pydantic import BaseModel, Field, ValidationError
 from orchestrator.jobs.spec import BlobId, WireModel
 
 BUNDLE_VERSION: Literal[1] = 1
-"""Raised with every change of the format; what is merged must be understood whole."""
+"""Incremented with every change of the format: a merge must understand the whole bundle."""
 FileKind = Literal["file", "symlink", "directory"]
 
 
 class ChangeKind(StrEnum):
-    """What happened to a path."""
+    """The kind of a change."""
 
     ADDED = "added"
     MODIFIED = "modified"
@@ -43,7 +43,7 @@ class FileChange(WireModel):
     path: str
     change: ChangeKind
     from_path: str | None = None
-    """Where a renamed file was."""
+    """The previous path of a renamed file."""
     lines_added: int = 0
     lines_removed: int = 0
     binary: bool = False
@@ -72,10 +72,7 @@ class ChangedFile(FileChange):
 
 
 class SkippedFile(WireModel):
-    """A path that changed and is not carried.
-
-    A special file, one over the size limit, an unreadable one.
-    """
+    """A changed path that is not in the bundle: a special, too large or unreadable file."""
 
     path: str
     reason: str
@@ -88,11 +85,11 @@ class Changes(WireModel):
     files: tuple[ChangedFile, ...] = ()
     """Sorted by path."""
     ignored: tuple[str, ...] = ()
-    """Changed paths that the snapshot's ignore rules leave out; listed, not merged."""
+    """Changed paths that the snapshot's ignore rules exclude; listed, not merged."""
     skipped: tuple[SkippedFile, ...] = ()
 
     def summary(self) -> tuple[FileChange, ...]:
-        """The entries without their contents, for a `JobResult`."""
+        """Return the entries without their contents, for a `JobResult`."""
         fields = set(FileChange.model_fields)
         return tuple(FileChange(**file.model_dump(include=fields)) for file in self.files)
 
@@ -106,7 +103,15 @@ class NewerBundle(MalformedBundle):
 
 
 class ChangeBundle:
-    """A change bundle opened for reading."""
+    """A change bundle opened for reading.
+
+    Args:
+        archive: The open archive; it stays the caller's.
+
+    Raises:
+        MalformedBundle: The archive is not a bundle.
+        NewerBundle: A newer release wrote it.
+    """
 
     def __init__(self, archive: tarfile.TarFile) -> None:
         self._archive = archive
@@ -122,16 +127,21 @@ class ChangeBundle:
                     f"A newer release of fanout wrote the changes ({known})."
                 ) from error
             raise MalformedBundle(
-                f"changes.json is not understood: {error.error_count()} errors"
+                f"changes.json is invalid: {error.error_count()} errors"
             ) from error
 
     @classmethod
     @contextmanager
     def open(cls, source: Path | IO[bytes]) -> Iterator[Self]:
-        """Open a bundle from a file.
+        """Open a bundle from a file, for the duration of a context.
+
+        Args:
+            source: A path, or a seekable stream.
 
         Raises:
-            MalformedBundle: the archive is damaged or not a bundle.
+            MalformedBundle: The archive is damaged or not a bundle; raised later too, when a
+                damaged content is read inside the context.
+            NewerBundle: A newer release wrote it.
         """
         try:
             with (
@@ -144,11 +154,19 @@ class ChangeBundle:
             raise MalformedBundle(f"not a change bundle: {error}") from error
 
     def patch(self) -> bytes:
-        """The patch from the snapshot to the result, for `git apply` and for people."""
+        """Return the patch from the snapshot to the result, for `git apply` and for people.
+
+        Raises:
+            MalformedBundle: The bundle has no patch.
+        """
         return self._read("patch")
 
     def content(self, version: FileVersion) -> bytes:
-        """The content of one side of a change; empty for a directory."""
+        """Return the content of one side of a change; empty for a directory.
+
+        Raises:
+            MalformedBundle: The bundle lacks the content.
+        """
         return b"" if version.sha256 is None else self._read(f"objects/{version.sha256}")
 
     def _read(self, name: str) -> bytes:
@@ -166,7 +184,7 @@ class _Versioned(BaseModel):
 
 
 def _version(document: bytes) -> int:
-    """The version that a document says it has; 0 when it says none."""
+    """Return the version in a document; 0 when it has none."""
     try:
         return _Versioned.model_validate_json(document).version
     except ValidationError:

@@ -1,26 +1,27 @@
-"""Every failure of a job, drawn once.
+"""All failures of a job.
 
     JobFailure
-    ├── InvalidJob            the job cannot run as asked; asking again does not help
-    │   ├── UnknownAgent      no definition of that name
-    │   ├── UnknownJob        no such id in the ledger
-    │   └── ApprovalRefused   the answer to an approval was not taken
-    │       ├── UnknownApproval     no approval of that id waits
-    │       ├── InvalidAnswer       it is not whole, or too long
+    ├── InvalidJob            the job cannot run as specified; a repetition fails too
+    │   ├── UnknownAgent      no agent definition has that name
+    │   ├── UnknownJob        the ledger has no job with that id
+    │   └── ApprovalRefused   the answer to an approval was rejected
+    │       ├── UnknownApproval     no approval with that id is open
+    │       ├── InvalidAnswer       the answer is incomplete or too long
     │       ├── DecisionNotAllowed  the agent's policy does not offer that decision
-    │       └── AnsweredAlready     somebody was faster, or the job has ended
-    ├── NotUnderstood         another release wrote it: one that knows it is needed
-    ├── LedgerUnavailable     Redis does not answer                                   retryable
+    │       └── AnsweredAlready     the approval has an answer, or its job has ended
+    ├── MessagesUnread        a result does not account for all messages to its job
+    ├── NotUnderstood         written by another release, in a form unknown to this one
+    ├── LedgerUnavailable     Redis does not respond                                  retryable
     ├── LeaseLost             another attempt may run: this one stops at once         retryable
-    ├── JobCancelled          someone asked for the end
+    ├── JobCancelled          the job was cancelled
     ├── DeadlineExceeded      the job's time is used up
     ├── LimitReached          a budget or a resource limit ended the job in order
     ├── AgentFailed           the agent ended without an answer
-    ├── ModelUnavailable      the model's service did not answer, after all retries   retryable
-    ├── McpServerUnavailable  an MCP server of the agent was not reached                  retryable
-    ├── AttemptsUsedUp        every attempt died before it ended
+    ├── ModelUnavailable      the model's service did not respond, after all retries  retryable
+    ├── McpServerUnavailable  an MCP server of the agent was not reached              retryable
+    ├── AttemptsUsedUp        every attempt was lost before it ended
     ├── BlobMissing           a snapshot or a bundle is not in the blob store
-    └── SandboxFailure        the sandbox failed, not the command in it               see there
+    └── SandboxFailure        the sandbox failed, not the command in it; see `workers/sandbox`
 
 `retryable` is an attribute of the class: the next attempt may succeed where this one failed.
 """
@@ -33,21 +34,21 @@ from orchestrator.jobs.result import JobError
 
 
 class JobFailure(Exception):
-    """The root of the tree above; its text is one sentence that says what to do."""
+    """The root of the tree above; its text is one sentence that says what to do about it."""
 
     retryable: ClassVar[bool] = False
 
     def as_error(self) -> JobError:
-        """This failure as it crosses the wire."""
+        """Return this failure as data for a result."""
         return JobError(type=type(self).__name__, message=str(self), retryable=self.retryable)
 
 
 class InvalidJob(JobFailure):
-    """The job cannot run as asked."""
+    """The job cannot run as specified."""
 
 
 class MessagesUnread(JobFailure):
-    """A job's result does not know of all messages that were sent to the job."""
+    """A job's result does not account for all messages that were sent to the job."""
 
 
 class UnknownAgent(InvalidJob):
@@ -55,19 +56,19 @@ class UnknownAgent(InvalidJob):
 
 
 class UnknownJob(InvalidJob):
-    """The ledger has no job of that id."""
+    """The ledger has no job with that id."""
 
 
 class ApprovalRefused(InvalidJob):
-    """The answer to an approval was not taken; nothing has changed."""
+    """The answer to an approval was rejected; nothing has changed."""
 
 
 class UnknownApproval(ApprovalRefused):
-    """No approval waits under that id."""
+    """No approval with that id is open."""
 
 
 class InvalidAnswer(ApprovalRefused):
-    """The answer is not whole, or too long."""
+    """The answer is incomplete or too long."""
 
 
 class DecisionNotAllowed(ApprovalRefused):
@@ -75,27 +76,27 @@ class DecisionNotAllowed(ApprovalRefused):
 
 
 class AnsweredAlready(ApprovalRefused):
-    """The approval waits no longer."""
+    """The approval is not open any more."""
 
 
 class NotUnderstood(JobFailure):
-    """Another release of fanout wrote it, in a form that this one does not know."""
+    """Another release of fanout wrote the data, in a form that this one does not know."""
 
 
 class LedgerUnavailable(JobFailure):
-    """Redis does not answer."""
+    """Redis does not respond."""
 
     retryable = True
 
 
 class LeaseLost(JobFailure):
-    """The attempt's lease lapsed or was taken: nothing that it does from here on counts."""
+    """The attempt no longer holds the job: the ledger rejects everything that it does."""
 
     retryable = True
 
 
 class JobCancelled(JobFailure):
-    """Someone cancelled the job."""
+    """The job was cancelled."""
 
 
 class DeadlineExceeded(JobFailure):
@@ -103,34 +104,38 @@ class DeadlineExceeded(JobFailure):
 
 
 def out_of_time(timeout_seconds: float) -> DeadlineExceeded:
-    """The failure of a job whose time is over, wherever it is noticed."""
+    """Return the failure of a job whose time is used up.
+
+    Args:
+        timeout_seconds: The job's limit.
+    """
     return DeadlineExceeded(
         f"The job's {timeout_seconds:g} seconds are used up; limits.timeout_seconds gives more."
     )
 
 
 class LimitReached(JobFailure):
-    """A budget or resource limit ended the job; the message names the limit and how much it was."""
+    """A budget or resource limit ended the job; the message names the limit and its value."""
 
 
 class AgentFailed(JobFailure):
-    """The agent ended without an answer, or with one that does not fit its schema."""
+    """The agent ended without an answer, or with one that does not match its schema."""
 
 
 class ModelUnavailable(JobFailure):
-    """The model's service did not answer, after all retries."""
+    """The model's service did not respond, after all retries."""
 
     retryable = True
 
 
 class McpServerUnavailable(JobFailure):
-    """An MCP server of the agent was not reached, or did not answer in time."""
+    """An MCP server of the agent was not reached, or did not respond in time."""
 
     retryable = True
 
 
 class AttemptsUsedUp(JobFailure):
-    """Every attempt died before it could end the job."""
+    """The worker of every attempt was lost before it could end the job."""
 
 
 class BlobMissing(JobFailure):
@@ -138,4 +143,4 @@ class BlobMissing(JobFailure):
 
 
 class SandboxFailure(JobFailure):
-    """The sandbox failed, not the command in it; subclasses live beside the sandboxes."""
+    """The sandbox failed, not the command in it; its subclasses are in `workers.sandbox.errors`."""

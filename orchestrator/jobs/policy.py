@@ -1,10 +1,7 @@
-"""The admission policy.
+"""The admission policy: the limits of concurrent jobs over all workers, and the shares of tenants.
 
-How many jobs of what run at once, over all workers, and whose turn comes how often.
-
-Workers bring it along when they register, and the ledger keeps that of the worker that started
-last. So there is one for the installation, and a parent that has none of the settings cannot exceed
-them.
+Workers register with their policy, and the ledger keeps that of the worker that started last. So an
+installation has one policy, which holds for parents without these settings too.
 """
 
 from __future__ import annotations
@@ -17,38 +14,39 @@ from pydantic import Field, PositiveInt
 from orchestrator.jobs.spec import AgentName, WireModel
 
 TREE_JOBS = 64
-"""Jobs of one tree at once, where no setting says otherwise: the workers of several hosts."""
+"""The default of a tree's concurrent jobs: as many as the workers of several hosts run."""
 
 
 class TenantShare(WireModel):
-    """What one tenant gets of the workers."""
+    """The share of one tenant in the workers."""
 
     weight: float = Field(default=1, ge=0.01, le=1000)
-    """How often its turn comes while others wait: 3 is three times as often as 1."""
+    """The frequency of its turns while others wait: 3 is three times as often as 1."""
     jobs: int | None = Field(default=None, ge=1)
-    """Its jobs at once; None: as many as any tenant's."""
+    """The maximum number of its concurrent jobs; None: that of `tenant_jobs`."""
 
 
 class AdmissionPolicy(WireModel):
-    """The limits and shares by which waiting jobs are let in."""
+    """The limits and shares by which queued jobs are admitted."""
 
     tree_jobs: int = Field(default=TREE_JOBS, ge=1)
     tenant_jobs: int | None = Field(default=None, ge=1)
-    """Of a tenant that has no number of its own; None: no limit."""
+    """The maximum number of concurrent jobs of a tenant without its own; None: no limit."""
     tenants: dict[str, TenantShare] = Field(default_factory=dict)
     agents: dict[AgentName, PositiveInt] = Field(default_factory=dict)
-    """How many jobs of an agent run at once; one that is not named has no limit."""
+    """Agent -> the maximum number of its concurrent jobs; other agents have no limit."""
 
     def tenant_limit(self, tenant: str) -> int | None:
-        """How many jobs of a tenant run at once; None: no limit."""
+        """Return the maximum number of concurrent jobs of a tenant; None: no limit."""
         share = self.tenants.get(tenant)
         return (share.jobs if share else None) or self.tenant_jobs
 
     @classmethod
     def read(cls, stored: str) -> Self:
-        """The policy from what the ledger keeps.
+        """Return a stored policy; unknown fields, of a newer release, are ignored.
 
-        A newer release's may hold more, which is passed over.
+        Args:
+            stored: The JSON that `stored` returned.
         """
         data = {
             name: value for name, value in json.loads(stored).items() if name in cls.model_fields
@@ -62,5 +60,5 @@ class AdmissionPolicy(WireModel):
         return cls.model_validate({**data, "tenants": shares})
 
     def stored(self) -> str:
-        """As the ledger keeps it: the same text for the same policy."""
+        """Return the policy as JSON; equal policies give equal texts."""
         return json.dumps(self.model_dump(mode="json", exclude_none=True), sort_keys=True)

@@ -1,4 +1,4 @@
-"""What comes back from a job."""
+"""The result of a job."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from orchestrator.jobs.spec import BlobId, JobId, WireModel
 from orchestrator.jobs.state import JobState
 
 MAX_SUMMARY_CHARACTERS = 4_000
-"""A summary is read by another model: this is about a thousand tokens."""
+"""About a thousand tokens: another model reads the summary."""
 
 
 class Usage(WireModel):
-    """What a job consumed, summed over its attempts."""
+    """The resources that a job consumed, summed over its attempts."""
 
     model_calls: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
     cost_usd: float | None = None
-    """None where the model's prices are not known."""
+    """None when the model's prices are unknown."""
     tool_calls: int = 0
 
 
 class JobError(WireModel):
-    """A failure as data: it crosses the wire by name and words, never as a pickle."""
+    """A failure as data: it is sent by name and message, never as a pickle."""
 
     type: str
     message: str
@@ -33,24 +33,24 @@ class JobError(WireModel):
 
 
 class ResultSoFar(WireModel):
-    """What is known of a job's result before its end: reported if it ends without a worker."""
+    """The known part of a job's result before its end; reported if it ends without its worker."""
 
     files_modified: tuple[FileChange, ...] = ()
-    """The first of them, where they are many."""
+    """The first ones, when there are many."""
     changes: BlobId | None = None
     usage: Usage = Usage()
     sandbox: str | None = None
 
 
 class JobResult(WireModel):
-    """How a job ended and what it brought."""
+    """The end of a job: its state, its answer and its changes."""
 
     job_id: JobId
     state: JobState
     success: bool
     summary: str = Field(default="", max_length=MAX_SUMMARY_CHARACTERS)
     output: JsonValue = None
-    """The structured answer, valid against the job's `output_schema`; None without one."""
+    """The structured answer, valid against the job's `output_schema`; None without a schema."""
     files_modified: tuple[FileChange, ...] = ()
     changes: BlobId | None = None
     """The blob of the change bundle; None when nothing changed."""
@@ -58,11 +58,11 @@ class JobResult(WireModel):
     attempts: int = 0
     queued_seconds: float = 0
     execution_seconds: float = 0
-    """What counts against `timeout_seconds`: its attempts, and the time in which it waited for
-    children alone. So the seconds of a parent and of its children are partly the same ones."""
+    """The time that counts against `timeout_seconds`: that of its attempts, and that in which it
+    waited for nothing but children. The times of a parent and of its children overlap."""
     error: JobError | None = None
     unread_messages: tuple[str, ...] = ()
-    """How each message begins that was taken for the job, and that its agent did not read before
-    its end."""
+    """The beginnings of the messages that were accepted for the job, but that its agent did not
+    read before its end."""
     sandbox: str | None = None
-    """What the commands ran in: `docker`, or `local`, which isolates nothing."""
+    """Where the commands ran: `docker`, or `local`, which isolates nothing."""

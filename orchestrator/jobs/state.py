@@ -1,4 +1,4 @@
-"""The states of a job, and the record that `show` prints."""
+"""The states of a job, and its record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from orchestrator.jobs.spec import JobSpec
 
 
 class JobState(StrEnum):
-    """Where a job stands. Terminal states never change."""
+    """The state of a job. Terminal states never change."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -30,23 +30,23 @@ TERMINAL_STATES = frozenset(
 
 
 class JobRecord(JobSpec):
-    """A job as the ledger has it: its specification and where it stands.
+    """A job in the ledger: its specification and its state, as `fanout show` prints it.
 
     Times are seconds since the epoch, by the Redis server's clock.
     """
 
     state: JobState
     attempt: int
-    """How many times a worker has claimed the job."""
+    """The number of times that a worker has claimed the job."""
     worker: str | None = None
     submitted_at: float
     started_at: float | None = None
     finished_at: float | None = None
     waiting_for: str | None = None
-    """Why a job that is not running does not run, in words."""
+    """What a queued or waiting job waits for, as a text for people."""
     approvals: tuple[str, ...] = ()
     """The ids of the approvals for which the job waits."""
     last_event: str | None = None
     """The newest journal event, in one line."""
     wire: int = 1
-    """The version that a worker must know to run the job (`wire.py`)."""
+    """The version that a worker must read to run the job (`versions.py`)."""

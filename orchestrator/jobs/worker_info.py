@@ -1,4 +1,4 @@
-"""What a living worker tells of itself."""
+"""The registration of a worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.jobs.versions import WIRE_NEWEST, WIRE_OLDEST
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """A living worker."""
+    """A living worker, as it registers itself."""
 
     name: str
     host: str
@@ -18,27 +18,26 @@ class WorkerInfo:
     running: int
     sandbox: str
     host_limit: int = 0
-    """Jobs at once on its host; 0: no limit but the workers' concurrency."""
+    """The maximum number of jobs on its host; 0: no limit but the workers' concurrency."""
     draining: bool = False
     why_local: str = ""
-    """Why nothing isolates its jobs; empty where something does."""
+    """Why its jobs are not isolated; empty when they are."""
     wire_oldest: int = WIRE_OLDEST
     wire_newest: int = WIRE_NEWEST
-    """The versions of jobs that it understands (`wire.py`)."""
+    """The versions of jobs that it reads (`versions.py`)."""
     agents: tuple[str, ...] = ()
-    """The names of the agents that it has definitions of; a release that tells none counts as
-    knowing all."""
+    """The names of its agent definitions; empty: any agent."""
 
     def reads(self, wire: int, agent: str) -> bool:
-        """Whether it understands a job of that wire version and that agent."""
+        """Return whether it can run a job of that wire version and that agent."""
         return self.wire_oldest <= wire <= self.wire_newest and self.knows(agent)
 
     def knows(self, agent: str) -> bool:
-        """Whether it has a definition of that agent."""
+        """Return whether it has a definition of that agent."""
         return not self.agents or agent in self.agents
 
     def fields(self) -> dict[str, str | int]:
-        """As the ledger keeps it, without the name."""
+        """Return the fields of its hash in Redis, which has no name."""
         return {
             "host": self.host,
             "concurrency": self.concurrency,
@@ -54,7 +53,12 @@ class WorkerInfo:
 
 
 def worker_of(name: str, fields: Mapping[str, str]) -> WorkerInfo:
-    """A worker, from what the ledger keeps of it."""
+    """Return a worker from its hash in Redis.
+
+    Args:
+        name: The worker's name.
+        fields: What `WorkerInfo.fields` returned, as text.
+    """
     return WorkerInfo(
         name=name,
         host=fields["host"],

@@ -1,1 +1,1 @@
-"""A job's files, before and after: snapshots, blobs, changes and their merge."""
+"""A job's files, before and after: snapshots, blobs, and the merge of changes."""

@@ -1,6 +1,7 @@
-"""Content-addressed blobs behind one URL: a directory on one machine, object storage on many.
+"""The blob store: content-addressed blobs in a directory or in object storage.
 
-A blob's id is the SHA-256 of its content. A blob appears whole or not at all, and never changes.
+A blob's id is the SHA-256 of its content. A blob becomes visible only when it is complete, and
+never changes.
 """
 
 from __future__ import annotations
@@ -28,33 +29,29 @@ from orchestrator.jobs.failures import BlobMissing, JobFailure
 Result = TypeVar("Result")
 
 CHUNK_BYTES = 1024 * 1024
-"""How much is read at once: large enough that the hash, not the loop, takes the time."""
+"""Read at once: large enough that hashing, not the loop, takes the time."""
 
 DEFAULT_CACHE_BYTES = 10 * 1024**3
-"""What the copies of a remote store may take on this machine: five snapshots of the largest
+"""The maximum size of a remote store's copies on this machine: five snapshots of the largest
 size."""
 
 CACHE_GRACE_SECONDS = 15 * 60
-"""A copy used this recently is kept whatever the cache's size: its reader may not have opened it
-yet."""
+"""A copy used this recently is kept even in a full cache: its reader may not have opened it yet."""
 
 REFRESH_SECONDS = 3600
-"""A blob that is stored again, or wanted for longer, gets a new time when it has one older than
-this: `sweep` goes by it, and in an object store a new time costs a copy."""
+"""A blob that is stored again, or kept for longer, gets a new time only when its time is older:
+`sweep` compares times, and in an object store a new time requires a copy."""
 
 ABANDONED_SECONDS = 24 * 3600
-"""A half-written file this old belongs to a process that died."""
+"""A partial file this old belongs to a dead process."""
 
 _PUTS_ARE_ATOMIC = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"})
-"""Object stores show an object only when its upload is complete; elsewhere we upload aside and
-rename."""
+"""Object stores show an object only when its upload is complete; in others a blob is uploaded under
+another name and renamed."""
 
 
 class BlobStoreUnusable(JobFailure):
-    """The blob store cannot be reached, read or written.
-
-    The message names the setting to look at.
-    """
+    """The blob store cannot be reached, read or written; the text names the setting to check."""
 
     retryable = True
 
@@ -62,13 +59,13 @@ class BlobStoreUnusable(JobFailure):
 class BlobStore:
     """Blobs below an fsspec URL (`file://`, `memory://`, `s3://` …).
 
-    All methods raise `BlobStoreUnusable` when the store fails, and `BlobMissing` when an id is not
-    in it.
+    All methods raise BlobStoreUnusable when the store fails, and those that read or keep a blob
+    raise BlobMissing when the store does not have it.
 
     Args:
-        url: where the blobs are; a plain path is a directory.
-        cache: a private directory for copies of a remote store's blobs; None makes a temporary one.
-        max_cache_bytes: the size above which the longest unused copies go.
+        url: The URL; a plain path is a directory.
+        cache: A private directory for copies of a remote store's blobs; None: a temporary one.
+        max_cache_bytes: The size above which the least recently used copies are removed.
     """
 
     def __init__(
@@ -82,11 +79,11 @@ class BlobStore:
         self._max_cache_bytes = max_cache_bytes
 
     async def put(self, content: bytes) -> str:
-        """Store `content`; its id."""
+        """Store `content`, and return its id."""
         return await self.put_file(io.BytesIO(content))
 
     async def put_file(self, source: Path | IO[bytes]) -> str:
-        """Store a file, or a stream from where it stands to its end; its id."""
+        """Store a file, or a stream from its position to its end, and return its id."""
         if isinstance(source, Path):
             with await asyncio.to_thread(source.open, "rb") as stream:
                 return await self.put_file(stream)
@@ -96,82 +93,87 @@ class BlobStore:
         return blob_id
 
     async def put_written(self, write: Callable[[IO[bytes]], Result]) -> tuple[str, Result]:
-        """Store what `write` writes; the id, and what `write` returned.
+        """Store the content that a function writes.
 
-        `write` runs in a thread. When it raises, nothing is stored and the error passes.
+        Args:
+            write: Called in a thread with a stream. When it raises, nothing is stored and the
+                exception passes.
+
+        Returns:
+            The id, and what `write` returned.
         """
         return await asyncio.to_thread(self._put_written, write)
 
     async def get(self, blob_id: str) -> bytes:
-        """A blob's content, checked against its id."""
+        """Return a blob's content, checked against its id.
+
+        Raises:
+            BlobMissing: The store does not have the blob, or its content is damaged.
+        """
         path = await self.fetch(blob_id)
         content = await asyncio.to_thread(self._read, path)
         if hashlib.sha256(content).hexdigest() != blob_id:
-            raise BlobMissing(f"The blob {blob_id} is damaged: its content does not match its id.")
+            raise _damaged(blob_id)
         return content
 
     async def fetch(self, blob_id: str) -> Path:
-        """A local file with the blob's content, not to be changed.
+        """Return a local file with the blob's content, which the caller must not change.
 
-        Of a directory it is the blob itself; of a remote store a checked copy in the cache.
+        For a directory it is the blob itself; for a remote store a checked copy in the cache.
+
+        Raises:
+            BlobMissing: The store does not have the blob, or its content is damaged.
         """
         return await asyncio.to_thread(self._fetch, _checked(blob_id))
 
     async def exists(self, blob_id: str) -> bool:
-        """Whether the store has the blob."""
+        """Return whether the store has the blob."""
         return await asyncio.to_thread(self._exists, _checked(blob_id))
 
     async def keep(self, blob_id: str) -> None:
-        """Make a blob count as new for `sweep`."""
+        """Give a blob a new time, so that `sweep` does not remove it.
+
+        Raises:
+            BlobMissing: The store does not have the blob.
+        """
         await asyncio.to_thread(self._keep, _checked(blob_id))
 
     async def sweep(self, unused_since: float) -> int:
-        """Remove the blobs last stored or kept before that time, in seconds since the epoch.
+        """Remove the blobs that were last stored or kept before a time; return their number.
 
-        How many.
+        Args:
+            unused_since: The time in seconds since the epoch.
         """
         return await asyncio.to_thread(self._sweep, unused_since)
 
     async def delete(self, blob_id: str) -> None:
-        """Remove a blob; removing one that is not there is fine."""
+        """Remove a blob, if the store has it."""
         await asyncio.to_thread(self._delete, _checked(blob_id))
 
     def _put_written(self, write: Callable[[IO[bytes]], Result]) -> tuple[str, Result]:
-        with self._translated("written"):
-            incoming = self._incoming()
-        partial = incoming / uuid4().hex
-        try:
-            with self._translated("written"):
-                stream = partial.open("xb")
-            with stream:
-                sink = _HashingSink(stream, self._translated)
-                returned = write(cast("IO[bytes]", sink))
-                with self._translated("written"):
-                    stream.flush()
+        with self._partial_file() as (partial, sink):
+            returned = write(cast("IO[bytes]", sink))
+            sink.flush()
             blob_id = sink.hash.hexdigest()
             with self._translated("written"):
                 self._publish(partial, blob_id)
-        finally:
-            partial.unlink(missing_ok=True)
         return blob_id, returned
 
     def _publish(self, partial: Path, blob_id: str) -> None:
-        """Make a finished file visible under its id."""
+        """Make a complete file visible under its id."""
         if not self._is_local and not self._is_fresh(self._remote_path(blob_id)):
             self._upload(partial, self._remote_path(blob_id))
-        local = self._local_path(blob_id)
-        local.parent.mkdir(parents=True, exist_ok=True)
-        partial.replace(local)
+        _rename(partial, self._local_path(blob_id))
 
     def _upload(self, source: Path, target: str) -> None:
         if _PUTS_ARE_ATOMIC.intersection(_protocols(self._files)):
             self._files.put_file(str(source), target)
             return
-        aside = f"{self._base}/incoming/{uuid4().hex}"
-        for path in (aside, target):
+        partial = f"{self._base}/incoming/{uuid4().hex}"
+        for path in (partial, target):
             self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
-        self._files.put_file(str(source), aside)
-        self._files.mv(aside, target)
+        self._files.put_file(str(source), partial)
+        self._files.mv(partial, target)
 
     def _fetch(self, blob_id: str) -> Path:
         local = self._local_path(blob_id)
@@ -186,29 +188,20 @@ class BlobStore:
         return local
 
     def _download(self, blob_id: str, local: Path) -> None:
-        self._make_room()
-        partial = self._incoming() / uuid4().hex
-        try:
-            with (
-                partial.open("xb") as stream,
-                self._files.open(self._remote_path(blob_id), "rb") as remote,
-            ):
-                sink = _HashingSink(stream, self._translated)
+        self._shrink_cache()
+        with self._partial_file() as (partial, sink):
+            with self._files.open(self._remote_path(blob_id), "rb") as remote:
                 shutil.copyfileobj(remote, cast("IO[bytes]", sink), CHUNK_BYTES)
+            sink.flush()
             if sink.hash.hexdigest() != blob_id:
-                raise BlobMissing(
-                    f"The blob {blob_id} is damaged: its content does not match its id."
-                )
-            local.parent.mkdir(parents=True, exist_ok=True)
-            partial.replace(local)
-        finally:
-            partial.unlink(missing_ok=True)
+                raise _damaged(blob_id)
+            _rename(partial, local)
 
-    def _make_room(self) -> None:
-        """Drop the longest unused copies while the cache is over its size."""
+    def _shrink_cache(self) -> None:
+        """Remove the least recently used copies while the cache exceeds its maximum size."""
         copies = []
         for path in self._local_root.glob("??/*"):
-            with suppress(FileNotFoundError):  # another process makes room too
+            with suppress(FileNotFoundError):  # another process removes copies too
                 status = path.stat()
                 copies.append((status.st_mtime, status.st_size, path))
         total = sum(size for _, size, _ in copies)
@@ -219,7 +212,7 @@ class BlobStore:
             path.unlink(missing_ok=True)
 
     def _is_fresh(self, path: str) -> bool:
-        """Whether the store has an object that no sweep will take soon."""
+        """Return whether the store has an object that no sweep will remove soon."""
         return (
             bool(self._files.exists(path)) and self._modified(path) > time.time() - REFRESH_SECONDS
         )
@@ -260,7 +253,7 @@ class BlobStore:
 
     @cached_property
     def _local_root(self) -> Path:
-        """Where blobs, or their copies, are files of this machine."""
+        """The directory of the blobs, or of their copies, on this machine."""
         if self._is_local:
             return Path(self._base)
         if self._cache is not None:
@@ -268,8 +261,23 @@ class BlobStore:
         self._temporary_cache = tempfile.TemporaryDirectory(prefix="fanout-blobs-")
         return Path(self._temporary_cache.name)
 
+    @contextmanager
+    def _partial_file(self) -> Iterator[tuple[Path, _HashingSink]]:
+        """Create a file for a partial blob; yields its path and a stream.
+
+        It is removed afterwards, unless it was renamed.
+        """
+        with self._translated("written"):
+            path = self._incoming() / uuid4().hex
+            stream = path.open("xb")
+        try:
+            with stream:
+                yield path, _HashingSink(stream, self._translated)
+        finally:
+            path.unlink(missing_ok=True)
+
     def _incoming(self) -> Path:
-        """The directory for half-written files, swept of those that dead processes left."""
+        """Return the directory for partial files, without those that dead processes left."""
         incoming = self._local_root / "incoming"
         incoming.mkdir(parents=True, exist_ok=True)
         for path in incoming.iterdir():
@@ -285,14 +293,14 @@ class BlobStore:
 
     @contextmanager
     def _translated(self, done: str) -> Iterator[None]:
-        """The one place where errors of file systems and their libraries become ours."""
+        """Translate the errors of file systems and their libraries."""
         try:
             yield
         except JobFailure:
             raise
         except Exception as error:  # every fsspec driver raises errors of its own library
             if done == "read" and isinstance(error, FileNotFoundError):
-                raise BlobMissing("A blob vanished from the store while it was read.") from error
+                raise BlobMissing("A blob was removed from the store while it was read.") from error
             raise BlobStoreUnusable(
                 f"The blob store {_without_secrets(self.url)} cannot be {done} ({_reason(error)}): "
                 "check FANOUT_BLOBS_URL, its permissions and its free space."
@@ -300,10 +308,7 @@ class BlobStore:
 
 
 class _HashingSink:
-    """A write-only stream that hashes what passes.
-
-    A write's error is the store's, not the writer's.
-    """
+    """A write-only stream that hashes its content; its errors are translated as the store's."""
 
     def __init__(self, target: IO[bytes], translated: Callable[[str], Any]) -> None:
         self.hash = hashlib.sha256()
@@ -318,18 +323,22 @@ class _HashingSink:
         self._written += len(data)
         return len(data)
 
+    def flush(self) -> None:
+        with self._translated("written"):
+            self._target.flush()
+
     def tell(self) -> int:
         return self._written
 
 
 def _protocols(files: Any) -> tuple[str, ...]:
-    """The URL schemes of an fsspec file system, which gives one or several."""
+    """Return the URL schemes of an fsspec file system, which has one or several."""
     protocol = files.protocol
     return (protocol,) if isinstance(protocol, str) else tuple(protocol)
 
 
 def _checked(blob_id: str) -> str:
-    """The id itself: anything else must not become a path."""
+    """Return the id; raise BlobMissing for any other text, which must not become a path."""
     if re.fullmatch(r"[0-9a-f]{64}", blob_id) is None:
         raise _missing(blob_id[:80])
     return blob_id
@@ -342,12 +351,21 @@ def _missing(blob_id: str) -> BlobMissing:
     )
 
 
+def _damaged(blob_id: str) -> BlobMissing:
+    return BlobMissing(f"The blob {blob_id} is damaged: its content does not match its id.")
+
+
+def _rename(partial: Path, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial.replace(path)
+
+
 def _reason(error: Exception) -> str:
-    """What went wrong in a few words; a driver's own text may quote credentials and is left out."""
+    """Return a short cause; a driver's own text is left out, because it may quote credentials."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if isinstance(error, ImportError):
-        return str(error)  # fsspec names the package to install
+        return str(error)  # fsspec's text names the package to install
     return type(error).__name__
 
 
@@ -359,7 +377,7 @@ def _age_seconds(path: Path) -> float:
 
 
 def _without_secrets(url: str) -> str:
-    """A URL without user, password, query and fragment."""
+    """Return a URL without user, password, query and fragment."""
     parts = urlsplit(url)
-    place = parts.netloc.rpartition("@")[2] + parts.path
-    return f"{parts.scheme}://{place}" if parts.scheme else place
+    location = parts.netloc.rpartition("@")[2] + parts.path
+    return f"{parts.scheme}://{location}" if parts.scheme else location

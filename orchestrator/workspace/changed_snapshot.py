@@ -1,8 +1,8 @@
-"""A snapshot with a job's changes in it: what the children of that job start from.
+"""Combines a snapshot with a job's changes into the snapshot that the job's children start from.
 
-It is made from the job's own snapshot and its change bundle, so no sandbox needs to be read for it.
-What a bundle does not carry is as it was: the insides of `.git`, ignored files, files over the size
-limit.
+It is made from the job's own snapshot and its change bundle, without reading the sandbox. Files
+that a bundle does not contain are unchanged: the contents of `.git`, ignored files, files over the
+size limit.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from orchestrator.workspace.snapshot import ARCHIVE_MTIME
 
 
 def write(sink: IO[bytes], snapshot: Path | None, bundle: ChangeBundle) -> None:
-    """Write the archive of `snapshot`, None for an empty one, with the changes of `bundle`.
+    """Write the archive of a snapshot with a job's changes; blocks.
 
-    It blocks.
+    Args:
+        sink: The stream to write to.
+        snapshot: The archive of the snapshot that the job started from; None: an empty one.
+        bundle: The job's changes.
 
     Raises:
-        MalformedBundle: the bundle lacks a content.
+        MalformedBundle: The bundle lacks a content.
     """
     made = {file.path: file.after for file in bundle.changes.files if file.after is not None}
     gone = {file.from_path or file.path for file in bundle.changes.files if file.before is not None}
@@ -40,10 +43,7 @@ def write(sink: IO[bytes], snapshot: Path | None, bundle: ChangeBundle) -> None:
 def _kept(
     members: dict[str, tarfile.TarInfo], gone: set[str], made: dict[str, FileVersion]
 ) -> dict[str, tarfile.TarInfo]:
-    """The members that stay.
-
-    Those that did not change, without the directories that lost all they held.
-    """
+    """Return the unchanged members, without the directories that became empty."""
     held = _folders(members)
     left = {
         name: member for name, member in members.items() if name not in gone and name not in made
@@ -58,7 +58,7 @@ def _kept(
 
 
 def _folders(paths: Iterable[str]) -> set[str]:
-    """All directories above these paths."""
+    """Return all directories above these paths."""
     above: set[str] = set()
     for path in paths:
         folder = posixpath.dirname(path)
@@ -75,7 +75,7 @@ def _write(
     made: dict[str, FileVersion],
     bundle: ChangeBundle,
 ) -> None:
-    """Write all members in order of their paths, as `snapshot_archive` does."""
+    """Write all members in the order of their paths, as `snapshot.write` does."""
     for name in sorted({*kept, *made}):
         if name in made:
             new.addfile(*_member(name, made[name], bundle))
@@ -87,7 +87,7 @@ def _write(
 def _member(
     name: str, version: FileVersion, bundle: ChangeBundle
 ) -> tuple[tarfile.TarInfo, IO[bytes]]:
-    """One changed path as a member."""
+    """Return a changed path as a member and its content."""
     info = tarfile.TarInfo(name)
     info.mode = version.mode
     info.mtime = ARCHIVE_MTIME

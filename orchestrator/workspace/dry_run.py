@@ -1,7 +1,4 @@
-"""A folder on which changes are only tried.
-
-Nothing is written, and what was done is seen all the same.
-"""
+"""A folder whose changes stay in memory, to find out what a merge would do."""
 
 from __future__ import annotations
 
@@ -22,65 +19,83 @@ from orchestrator.workspace.rooted import (
 )
 
 
-class Rehearsal(RootedFolder):
-    """A `RootedFolder` that keeps its changes in memory, on top of what the real folder has."""
+class DryRun(RootedFolder):
+    """A `RootedFolder` that writes nothing: its changes overlay the real folder in memory."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self._done: dict[str, Found | None] = {}
+        self._changes: dict[str, Found | None] = {}
+        """Path -> its new entry; None: removed."""
 
     def find(self, path: str) -> Found | None:
-        """What stands at the path, or would stand there by now."""
+        """Return the entry at the path, after the changes so far."""
         *above, _ = _paths_down_to(path)
-        if path in self._done:
-            return self._done[path]
+        if path in self._changes:
+            return self._changes[path]
         for directory in above:
-            if (
-                directory in self._done
-            ):  # made afresh, or gone: nothing of the real folder is below it
-                _require_directory(self._done[directory])
+            # A new or removed directory hides everything that the real folder has below it.
+            if directory in self._changes:
+                _require_directory(self._changes[directory])
                 return None
         return super().find(path)
 
     def names(self, path: str) -> frozenset[str]:
-        """The names that a directory has, or would have by now."""
+        """Return the names in a directory, after the changes so far."""
         inside = {
-            name: found for name, found in self._done.items() if posixpath.dirname(name) == path
+            posixpath.basename(name): found
+            for name, found in self._changes.items()
+            if posixpath.dirname(name) == path
         }
-        gone = {posixpath.basename(name) for name, found in inside.items() if found is None}
-        made = {posixpath.basename(name) for name in inside} - gone
-        is_fresh = any(above in self._done for above in _paths_down_to(path))
-        real = frozenset() if is_fresh else super().names(path)
-        return (real - gone) | made
+        removed = {name for name, found in inside.items() if found is None}
+        is_new = any(above in self._changes for above in _paths_down_to(path))
+        real = frozenset() if is_new else super().names(path)
+        return (real | inside.keys()) - removed
 
     def put_file(self, path: str, content: bytes, mode: int, instead_of: Found | None) -> None:
-        """Note the file."""
+        """Record the file.
+
+        Raises:
+            ChangedMeanwhile: The current entry is not `instead_of`.
+        """
         self._expect(path, instead_of)
         self._put(path, "file", mode, content)
 
     def put_link(self, path: str, target: bytes, instead_of: Found | None) -> None:
-        """Note the link."""
+        """Record the link.
+
+        Raises:
+            PathRefused: The target is outside the folder or in Git's data.
+            ChangedMeanwhile: The current entry is not `instead_of`.
+        """
         check_link(path, os.fsdecode(target))
         self._expect(path, instead_of)
         self._put(path, "symlink", 0o777, target)
 
     def put_directory(self, path: str, mode: int) -> None:
-        """Note the directory, where there is none."""
+        """Record the directory, if it does not exist."""
         if self.find(path) is None:
             self._put(path, "directory", mode, None)
 
-    def set_mode(self, path: str, mode: int, instead_of: Found) -> None:  # noqa: ARG002 - as the real one
-        """Note nothing: a merge looks at no mode twice."""
+    def set_mode(self, path: str, mode: int, instead_of: Found) -> None:  # noqa: ARG002 - as in the base
+        """Record nothing, because a merge reads no mode twice.
+
+        Raises:
+            ChangedMeanwhile: The current entry is not `instead_of`.
+        """
         self._expect(path, instead_of)
 
     def remove(self, path: str, instead_of: Found) -> None:
-        """Note that the file is gone."""
+        """Record the removal of a file or link.
+
+        Raises:
+            ChangedMeanwhile: The current entry is not `instead_of`.
+        """
         self._expect(path, instead_of)
-        self._done[path] = None
+        self._changes[path] = None
 
     def remove_directory(self, path: str) -> None:
-        """Note that the directory is gone."""
-        self._done[path] = None
+        """Record the removal of a directory."""
+        self._changes[path] = None
 
     def _expect(self, path: str, found: Found | None) -> None:
         if self.find(path) != found:
@@ -91,15 +106,15 @@ class Rehearsal(RootedFolder):
         for directory in above:
             found = self.find(directory)
             if found is None:
-                self._done[directory] = Found(kind="directory", mode=mode)
+                self._changes[directory] = Found(kind="directory", mode=mode)
             elif not _require_directory(found):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory)
         sha256 = None if content is None else hashlib.sha256(content).hexdigest()
-        self._done[path] = Found(kind=kind, mode=mode, sha256=sha256, content=content)
+        self._changes[path] = Found(kind=kind, mode=mode, sha256=sha256, content=content)
 
 
 def _require_directory(found: Found | None) -> bool:
-    """Whether it is a directory; a link is refused, as the real folder does."""
+    """Return whether an entry is a directory; refuse a link, as the real folder does."""
     if found is not None and found.kind == "symlink":
         raise PathRefused("The path goes through a symlink.")
     return found is not None and found.kind == "directory"

@@ -1,25 +1,333 @@
-"""Putting a job's changes into a workspace, three ways.
+"""Merge a job's changes into a folder: a workspace on this machine, or an agent's in its sandbox.
 
-The snapshot, the job's version, and the file now.
+The three sides of the merge are the snapshot, the job's version and the file as it is now. A change
+that somebody else made since the snapshot is never overwritten. A conflict leaves the file as it
+is; the job's version stays in its change bundle, where `fanout diff` shows it.
 """
 
 from __future__ import annotations
 
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.workspace.dry_run import Rehearsal
-from orchestrator.workspace.folder_merge import FolderMerge, MergeReport
-from orchestrator.workspace.rooted import RootedFolder
+import hashlib
+import posixpath
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from orchestrator.jobs.changes import (
+    ChangeBundle,
+    ChangedFile,
+    ChangeKind,
+    FileVersion,
+    MalformedBundle,
+    SkippedFile,
+)
+from orchestrator.jobs.spec import WireModel
+from orchestrator.text_merge import GitFailed
+from orchestrator.workspace.dry_run import DryRun
+from orchestrator.workspace.rooted import ChangedMeanwhile, Found, PathRefused, RootedFolder
+from orchestrator.workspace.three_way import ChangesCollide, ConflictKind, How, is_same, settle
 from orchestrator.workspace.workspace import Workspace
+
+_ATTEMPTS = 3
+"""How often a file is merged again when another process changes it during its merge."""
+
+
+class MergedFile(WireModel):
+    """A change that the workspace contains now."""
+
+    path: str
+    change: ChangeKind
+    how: How
+    """`taken`: the job's version replaced an unchanged file; `already`: the workspace had the
+    change before; `merged`: combined with changes made in the workspace."""
+
+
+class Conflict(WireModel):
+    """A change that conflicts with another one; the workspace keeps its own version."""
+
+    path: str
+    kind: ConflictKind
+    reason: str
+    """The two changes that conflict, in one sentence."""
+
+
+class NotMerged(WireModel):
+    """A change that was not applied, for another reason than a conflict."""
+
+    path: str
+    reason: str
+
+
+class MergeReport(WireModel):
+    """The outcome of each change of a bundle."""
+
+    applied: tuple[MergedFile, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+    refused: tuple[NotMerged, ...] = ()
+    """The path or link leads out of the workspace, or the bundle is inconsistent."""
+    failed: tuple[NotMerged, ...] = ()
+    """An operating system error (a full disk, no permission): the file is unchanged, and another
+    merge may succeed."""
+    skipped: tuple[SkippedFile, ...] = ()
+    """Changed by the job, but not contained in its bundle."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the workspace contains every change of the job now."""
+        return not (self.conflicts or self.refused or self.failed or self.skipped)
+
+
+class Folder(Protocol):
+    """The folder that is merged into; paths are relative to it.
+
+    `RootedFolder` documents the arguments and exceptions of each method.
+    """
+
+    def find(self, path: str) -> Found | None:
+        """Return the entry at the path."""
+        ...
+
+    def names(self, path: str) -> frozenset[str]:
+        """Return the names in a directory; empty when it does not exist."""
+        ...
+
+    def put_file(self, path: str, content: bytes, mode: int, instead_of: Found | None) -> None:
+        """Write a whole file."""
+        ...
+
+    def put_link(self, path: str, target: bytes, instead_of: Found | None) -> None:
+        """Write a symlink."""
+        ...
+
+    def put_directory(self, path: str, mode: int) -> None:
+        """Create a directory."""
+        ...
+
+    def set_mode(self, path: str, mode: int, instead_of: Found) -> None:
+        """Change a file's permission bits."""
+        ...
+
+    def remove(self, path: str, instead_of: Found) -> None:
+        """Remove a file or a link."""
+        ...
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        ...
+
+
+@dataclass
+class FolderMerge:
+    """One merge of a bundle into a folder, without a lock on the folder; see `merge`."""
+
+    folder: Folder
+    bundle: ChangeBundle
+    applied: list[MergedFile] = field(default_factory=list)
+    conflicts: list[Conflict] = field(default_factory=list)
+    refused: list[NotMerged] = field(default_factory=list)
+    failed: list[NotMerged] = field(default_factory=list)
+    emptied: set[str] = field(default_factory=set)
+    """Directories that lost a file."""
+
+    def run(self) -> MergeReport:
+        """Merge the bundle and return the outcome of each change; files that fail do not raise."""
+        # Removals come first: a file may replace a directory, and a directory a file.
+        files = [part for file in self.bundle.changes.files for part in _without_nesting(file)]
+        for file in files:
+            if file.after is None and not _was_directory(file):
+                self._report(file, self._remove)
+        for file in files:
+            if file.after is not None:
+                self._report(file, self._write if file.from_path is None else self._rename)
+        for file in reversed(files):
+            if file.after is None and _was_directory(file):
+                self._report(file, self._remove_directory)
+        self._prune(kept={file.path for file in files if file.after is not None})
+        return MergeReport(
+            applied=tuple(sorted(self.applied, key=lambda merged: merged.path)),
+            conflicts=tuple(sorted(self.conflicts, key=lambda conflict: conflict.path)),
+            refused=tuple(self.refused),
+            failed=tuple(self.failed),
+            skipped=self.bundle.changes.skipped,
+        )
+
+    def _report(self, file: ChangedFile, merge_one: Callable[[ChangedFile], How]) -> None:
+        """Merge one file and record the outcome."""
+        try:
+            how = _again_when_changed(file, merge_one)
+            self.applied.append(MergedFile(path=file.path, change=file.change, how=how))
+        except ChangesCollide as collision:
+            self._conflict(file, collision.kind, collision.reason)
+        except NotADirectoryError:
+            self._conflict(file, "type", "The workspace has a file where the job has a directory.")
+        except (PathRefused, MalformedBundle) as refusal:
+            self.refused.append(NotMerged(path=file.path, reason=str(refusal)))
+        except (OSError, GitFailed, ChangedMeanwhile) as error:
+            reason = (isinstance(error, OSError) and error.strerror) or str(error)
+            self.failed.append(NotMerged(path=file.path, reason=reason))
+
+    def _conflict(self, file: ChangedFile, kind: ConflictKind, reason: str) -> None:
+        self.conflicts.append(Conflict(path=file.path, kind=kind, reason=reason))
+
+    def _write(self, file: ChangedFile) -> How:
+        """Apply an addition or a modification."""
+        before, after = file.before, _required(file.after)
+        ours = self._here(file.path, before, after)
+        if ours is None:
+            if before is not None:
+                raise ChangesCollide("deleted", "The job changed it; here it was deleted.")
+            self._put(file.path, after, self._content(after), after.mode, None)
+            return "taken"
+        settled = settle(before, after, ours, self._content)
+        if settled.content is not None:
+            self._put(file.path, after, settled.content, settled.mode, ours)
+        elif settled.mode != ours.mode:
+            self.folder.set_mode(file.path, settled.mode, ours)
+        return settled.how
+
+    def _rename(self, file: ChangedFile) -> How:
+        """Move the file at the old path, with the changes of both sides."""
+        before, after = _required(file.before), _required(file.after)
+        old_path = file.from_path or ""
+        old, new = self.folder.find(old_path), self.folder.find(file.path)
+        if old is None:  # renamed here as well, or merged before
+            return self._write(file)
+        settled = settle(before, after, old, self._content)
+        content = old.content if settled.content is None else settled.content
+        if content is None:
+            raise ChangesCollide("binary", "The entry at the old path is not a file to move.")
+        if new is None:
+            self._put(file.path, after, content, settled.mode, None)
+        elif new.content != content:
+            raise ChangesCollide("rename", "The job moved a file to a path that has another one.")
+        self.folder.remove(old_path, old)
+        self.emptied.add(posixpath.dirname(old_path))
+        return "taken" if is_same(before, old) else "merged"
+
+    def _remove(self, file: ChangedFile) -> How:
+        ours = self.folder.find(file.path)
+        if ours is None or ours.kind == "directory":  # a directory has replaced the file
+            return "already"
+        if not is_same(_required(file.before), ours):
+            raise ChangesCollide("deleted", "The job deleted it; here it was changed.")
+        self.folder.remove(file.path, ours)
+        self.emptied.add(posixpath.dirname(file.path))
+        return "taken"
+
+    def _remove_directory(self, file: ChangedFile) -> How:
+        ours = self.folder.find(file.path)
+        if ours is None or ours.kind != "directory":
+            return "already"
+        if self.folder.names(file.path):
+            raise ChangesCollide("directory", "The job deleted it; here it holds files.")
+        self.folder.remove_directory(file.path)
+        return "taken"
+
+    def _here(self, path: str, before: FileVersion | None, after: FileVersion) -> Found | None:
+        """Return the entry at the path; remove empty directories that a new file replaces."""
+        ours = self.folder.find(path)
+        blocks = ours is not None and ours.kind == "directory" and after.kind != "directory"
+        if blocks and (before is None or before.kind == "directory") and self._is_vacant(path):
+            self._clear(path)
+            return None
+        return ours
+
+    def _is_vacant(self, path: str) -> bool:
+        """Whether a directory contains nothing but directories."""
+        below = [f"{path}/{name}" for name in self.folder.names(path)]
+        return all(self._is_directory(name) and self._is_vacant(name) for name in below)
+
+    def _clear(self, path: str) -> None:
+        for name in self.folder.names(path):
+            self._clear(f"{path}/{name}")
+        self.folder.remove_directory(path)
+
+    def _is_directory(self, path: str) -> bool:
+        found = self.folder.find(path)
+        return found is not None and found.kind == "directory"
+
+    def _put(
+        self, path: str, after: FileVersion, content: bytes, mode: int, ours: Found | None
+    ) -> None:
+        """Replace the entry at the path."""
+        if after.kind == "file":
+            self.folder.put_file(path, content, mode, ours)
+        elif after.kind == "symlink":
+            self.folder.put_link(path, content, ours)
+        else:
+            if ours is not None and ours.kind != "directory":
+                self.folder.remove(path, ours)
+            self.folder.put_directory(path, mode)
+
+    def _content(self, version: FileVersion) -> bytes:
+        """Return one side's content, checked against its hash."""
+        if version.kind == "directory":
+            return b""
+        try:
+            content = self.bundle.content(version)
+        except (tarfile.TarError, EOFError) as error:
+            raise MalformedBundle("The bundle is damaged.") from error
+        if hashlib.sha256(content).hexdigest() != version.sha256:
+            raise MalformedBundle("A content of the bundle does not match its hash.")
+        return content
+
+    def _prune(self, kept: set[str]) -> None:
+        """Remove directories that became empty, as Git does, except those that the job has."""
+        for directory in sorted(self.emptied, key=len, reverse=True):
+            with suppress(OSError, PathRefused):
+                self._prune_upwards(directory, kept)
+
+    def _prune_upwards(self, directory: str, kept: set[str]) -> None:
+        while directory and directory not in kept:
+            if not self._is_directory(directory) or self.folder.names(directory):
+                return
+            self.folder.remove_directory(directory)
+            directory = posixpath.dirname(directory)
+
+
+def _again_when_changed(file: ChangedFile, merge_one: Callable[[ChangedFile], How]) -> How:
+    """Merge a file again, a few times, when another process changes it during its merge."""
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(ChangedMeanwhile):
+            return merge_one(file)
+    return merge_one(file)
+
+
+def _without_nesting(file: ChangedFile) -> Iterator[ChangedFile]:
+    """Split a rename from `a` to `a/b`, or back, into two changes: both paths cannot coexist."""
+    old, new = file.from_path, file.path
+    if old is None or not (new.startswith(f"{old}/") or old.startswith(f"{new}/")):
+        yield file
+        return
+    yield ChangedFile(path=old, change=ChangeKind.DELETED, before=file.before)
+    yield ChangedFile(path=new, change=ChangeKind.ADDED, after=file.after)
+
+
+def _was_directory(file: ChangedFile) -> bool:
+    return file.before is not None and file.before.kind == "directory"
+
+
+def _required(version: FileVersion | None) -> FileVersion:
+    """Return a side that this kind of change must have."""
+    if version is None:
+        raise MalformedBundle("The bundle lacks a side of this change.")
+    return version
 
 
 async def merge(workspace: Workspace, bundle: ChangeBundle, *, check: bool = False) -> MergeReport:
-    """Put a bundle's changes into the workspace; merging the same bundle again changes nothing.
+    """Merge a bundle's changes into the workspace; a repeated merge changes nothing.
 
-    Each file is put in whole or not at all. With `check` nothing is written; the report says what
-    would be.
+    Each file is replaced as a whole or not at all.
+
+    Args:
+        workspace: The folder; no snapshot or other merge uses it meanwhile.
+        bundle: The changes of one job.
+        check: Write nothing, and report what a merge would do.
 
     Raises:
-        WorkspaceUnusable: there is no folder.
+        WorkspaceUnusable: The folder does not exist.
     """
-    folder = (Rehearsal if check else RootedFolder)(workspace.root)
+    folder = (DryRun if check else RootedFolder)(workspace.root)
     return await workspace.alone(FolderMerge(folder, bundle).run)

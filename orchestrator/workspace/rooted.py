@@ -1,7 +1,7 @@
-"""Reading and changing the files below one folder, such that no path and no symlink leads out of it.
+"""Access to the files below one folder, such that no path and no symlink leads out of it.
 
 Every step of a path is opened relative to the directory before it and never through a link, so a
-link that appears between a check and its use changes nothing.
+link that is created between a check and its use has no effect.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pathlib import Path
 from orchestrator.jobs.changes import FileKind
 
 MAX_HELD_BYTES = 64 * 1024**2
-"""A file up to this size is read into memory, the largest that a change bundle carries; others are
+"""A file up to this size, the largest in a change bundle, is read into memory; others are only
 hashed."""
 
 PERMISSION_BITS = 0o777
-"""What a mode means here: set-user-id and its like never travel."""
+"""The bits of a mode that are copied: set-user-id and similar bits never are."""
 
 _CHUNK_BYTES = 1024 * 1024
 """Read at once: large enough to be quick, small beside a process."""
@@ -32,7 +32,7 @@ _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _IGNORED_BY_HFS = dict.fromkeys(
     [*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF],
 )
-"""Code points that a Mac's file system drops from names, so that `.g\\u200cit` is `.git` there."""
+"""Code points that a Mac's file system ignores in names, so that `.g\\u200cit` is `.git` there."""
 
 
 class PathRefused(ValueError):
@@ -40,7 +40,7 @@ class PathRefused(ValueError):
 
 
 class ChangedMeanwhile(Exception):
-    """Somebody else changed the file between its reading and its writing."""
+    """Another process changed the file between its reading and its writing."""
 
     def __str__(self) -> str:
         return "The file kept changing while it was written."
@@ -48,7 +48,7 @@ class ChangedMeanwhile(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What stands at a path. Equal content has equal `kind` and `sha256`."""
+    """The entry at a path. Equal contents have equal `kind` and `sha256`."""
 
     kind: FileKind | None
     """None for a special file."""
@@ -58,20 +58,24 @@ class Found:
     content: bytes | None = None
     """None for a directory, and for a file over `MAX_HELD_BYTES`."""
     identity: tuple[int, ...] = ()
-    """Changes when the file does."""
+    """Differs after every change of the file."""
 
 
 class RootedFolder:
-    """The files below `root`; paths are relative, with `/`.
+    """The files below a folder; paths are relative to it, with `/`.
 
-    Every method raises `PathRefused` for a path that leads elsewhere, and OSError as `os` does.
+    Every method raises PathRefused for a path that leads out of the folder, and OSError as `os`
+    does. Where a method takes `instead_of`, it is the entry that `find` returned for the path.
+
+    Args:
+        root: The folder.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def find(self, path: str) -> Found | None:
-        """What stands at the path; None when nothing does, or a file stands above it."""
+        """Return the entry at the path; None when it does not exist, or a file is above it."""
         with suppress(FileNotFoundError, NotADirectoryError), self._parent(path) as (folder, name):
             status = os.lstat(name, dir_fd=folder)
             if stat.S_ISLNK(status.st_mode):
@@ -84,7 +88,7 @@ class RootedFolder:
         return None
 
     def names(self, path: str) -> frozenset[str]:
-        """The names in a directory; empty when there is none."""
+        """Return the names in a directory; empty when it does not exist."""
         with suppress(FileNotFoundError, NotADirectoryError), self._parent(path) as (folder, name):
             descriptor = os.open(name, _DIRECTORY_FLAGS, dir_fd=folder)
             try:
@@ -94,10 +98,10 @@ class RootedFolder:
         return frozenset()
 
     def put_file(self, path: str, content: bytes, mode: int, instead_of: Found | None) -> None:
-        """Put a whole file in place atomically; directories above it are made.
+        """Write a whole file atomically, and create the directories above it.
 
         Raises:
-            ChangedMeanwhile: what stands there is no longer `instead_of`.
+            ChangedMeanwhile: The entry is no longer `instead_of`.
         """
         with self._parent(path, create=True) as (folder, name), _aside(folder) as partial:
             descriptor = os.open(
@@ -108,24 +112,22 @@ class RootedFolder:
                 stream.flush()
                 _keep_owner(descriptor, folder, name)
                 os.fchmod(descriptor, mode & PERMISSION_BITS)
-            _require_unchanged(folder, name, instead_of)
-            os.replace(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
+            _replace(folder, partial, name, instead_of)
 
     def put_link(self, path: str, target: bytes, instead_of: Found | None) -> None:
-        """Put a symlink in place atomically.
+        """Write a symlink atomically, and create the directories above it.
 
         Raises:
-            PathRefused: the target is outside the folder or in Git's data.
-            ChangedMeanwhile: what stands there is no longer `instead_of`.
+            PathRefused: The target is outside the folder or in Git's data.
+            ChangedMeanwhile: The entry is no longer `instead_of`.
         """
         check_link(path, os.fsdecode(target))
         with self._parent(path, create=True) as (folder, name), _aside(folder) as partial:
             os.symlink(target, partial, dir_fd=folder)
-            _require_unchanged(folder, name, instead_of)
-            os.replace(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
+            _replace(folder, partial, name, instead_of)
 
     def put_directory(self, path: str, mode: int) -> None:
-        """Make a directory, and those above it; one that is there only gets the mode."""
+        """Create a directory, and those above it; an existing one only gets the mode."""
         with self._parent(path, create=True) as (folder, name):
             with suppress(FileExistsError):
                 os.mkdir(name, dir_fd=folder)
@@ -139,7 +141,7 @@ class RootedFolder:
         """Change a file's permission bits.
 
         Raises:
-            ChangedMeanwhile: what stands there is no longer `instead_of`.
+            ChangedMeanwhile: The entry is no longer `instead_of`.
         """
         with self._parent(path) as (folder, name):
             descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
@@ -153,7 +155,7 @@ class RootedFolder:
         """Remove a file or a link.
 
         Raises:
-            ChangedMeanwhile: what stands there is no longer `instead_of`.
+            ChangedMeanwhile: The entry is no longer `instead_of`.
         """
         with self._parent(path) as (folder, name):
             _require_unchanged(folder, name, instead_of)
@@ -166,7 +168,7 @@ class RootedFolder:
 
     @contextmanager
     def _parent(self, path: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
-        """The open directory that a path's last name is in, and that name."""
+        """Open the directory of a path's last name; yields its descriptor and the name."""
         *above, name = check_path(path)
         folder = _descend(self._root, above, create=create)
         try:
@@ -178,11 +180,16 @@ class RootedFolder:
 def open_below(root: Path, path: str, flags: int = 0) -> int:
     """Open a file or directory below `root` for reading, through no symlink; the caller closes it.
 
-    The empty path is the root itself. Unlike `RootedFolder` it reads Git's data too.
+    Unlike `RootedFolder` it opens Git's data too.
+
+    Args:
+        root: The folder.
+        path: The path below it; the empty path is the folder itself.
+        flags: Further flags of `os.open`.
 
     Raises:
-        PathRefused: the path goes through a symlink.
-        OSError: as `os.open` does; ELOOP when the last name is a symlink.
+        PathRefused: The path goes through a symlink.
+        OSError: As `os.open` does; ELOOP when the last name is a symlink.
     """
     if not path:
         return _descend(root, [])
@@ -195,7 +202,7 @@ def open_below(root: Path, path: str, flags: int = 0) -> int:
 
 
 def _descend(root: Path, steps: list[str], *, create: bool = False) -> int:
-    """Open the directory that the steps lead to."""
+    """Open the directory that the steps from `root` lead to."""
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for step in steps:
         try:
@@ -210,10 +217,10 @@ def _descend(root: Path, steps: list[str], *, create: bool = False) -> int:
 
 
 def check_path(path: str) -> list[str]:
-    """The names in a path that stays inside its folder.
+    """Return the names in a path that stays inside its folder.
 
     Raises:
-        PathRefused: it is absolute, has `..` or an empty name, or names Git's data.
+        PathRefused: The path is absolute, has `..` or an empty name, or names Git's data.
     """
     names = path.split("/")
     if path.startswith("/") or "\0" in path or {"", ".", ".."}.intersection(names):
@@ -228,13 +235,17 @@ def check_path(path: str) -> list[str]:
 
 
 def check_link(path: str, target: str) -> None:
-    """Check that a symlink at `path` stays inside, wherever links on its way lead.
+    """Check that a symlink leads to a path inside its folder.
 
-    A `..` may only stand at the start of the target: behind a name it would depend on what that
-    name is.
+    `..` is allowed only at the start of the target: after a name, its meaning would depend on
+    whether the name is a link.
+
+    Args:
+        path: The path of the symlink.
+        target: Its target.
 
     Raises:
-        PathRefused: it does not.
+        PathRefused: The symlink leads out of the folder or into Git's data.
     """
     steps = target.split("/")
     ups = next((index for index, step in enumerate(steps) if step != ".."), len(steps))
@@ -246,7 +257,7 @@ def check_link(path: str, target: str) -> None:
 
 
 def _is_git_data(name: str) -> bool:
-    """Whether some file system takes the name for `.git`."""
+    """Return whether a name is `.git` on some file system."""
     plain = name.translate(_IGNORED_BY_HFS).casefold().partition(":")[0].rstrip(" .")
     return plain in {".git", "git~1"}
 
@@ -266,7 +277,7 @@ def _is_link(folder: int, name: str) -> bool:
 
 @contextmanager
 def _aside(folder: int) -> Iterator[str]:
-    """A name for a half-written file, gone afterwards unless it was renamed."""
+    """Yield a name for a partial file, which is removed afterwards unless it was renamed."""
     name = f".fanout-{secrets.token_hex(8)}.partial"
     try:
         yield name
@@ -288,8 +299,13 @@ def _require_unchanged(folder: int, name: str, instead_of: Found | None) -> None
         raise ChangedMeanwhile
 
 
+def _replace(folder: int, partial: str, name: str, instead_of: Found | None) -> None:
+    _require_unchanged(folder, name, instead_of)
+    os.replace(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
 def _keep_owner(descriptor: int, folder: int, name: str) -> None:
-    """Give a replacement the owner of what it replaces, where we may."""
+    """Set the owner of a replacement to that of the replaced file, if permitted."""
     with suppress(FileNotFoundError, PermissionError):
         status = os.lstat(name, dir_fd=folder)
         os.fchown(descriptor, status.st_uid, status.st_gid)

@@ -1,8 +1,8 @@
-"""Which files of a folder a snapshot has, and the archive that holds them.
+"""The files of a snapshot and its archive.
 
 The archive is an uncompressed tar of regular files, directories and symlinks, sorted, without
-owners and with one time for all, so that equal trees are equal bytes. Credentials in Git's own
-files stay here.
+owners and with the same time for all, so that equal trees give equal bytes. Credentials in Git's
+own files are left out.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from orchestrator.workspace.rooted import PERMISSION_BITS, PathRefused, open_bel
 BY_PRODUCTS = frozenset(
     {"__pycache__", ".venv", "node_modules", ".pytest_cache", ".mypy_cache", ".ruff_cache"},
 )
-"""Left out where no Git repository says what to ignore; so are `*.pyc` files."""
+"""Left out of folders without a Git repository, which would say what to ignore, as are `*.pyc`
+files."""
 
 ARCHIVE_MTIME = 315_619_200
-"""1980-01-02, the time of every file in a snapshot; zip archives know no earlier day."""
+"""1980-01-02, the time of every file in a snapshot; zip archives have no earlier day."""
 
 _HELD_BYTES = 8 * 1024**2
-"""A file up to this size is read in one go; a larger one is copied aside first, since it may be
-growing."""
+"""A file up to this size is read at once; a larger one is copied to a temporary file first, because
+it may be growing."""
 
 _COPY_BYTES = 1024**2
 """Copied at once: large enough to be quick, small beside a process."""
@@ -44,7 +45,7 @@ _CLOCK_TICK_SECONDS = 0.02
 """How coarse the file times of a local disk are: two ticks of a 100 Hz kernel."""
 
 LeftOut = Callable[[str, str], bool]
-"""Whether a path, and its last name, stay out of the snapshot."""
+"""Takes a path and its last name; returns whether the snapshot leaves it out."""
 
 
 class TooLarge(Exception):
@@ -52,23 +53,23 @@ class TooLarge(Exception):
 
 
 class IgnoreRulesUnreadable(Exception):
-    """Git could not say which files it ignores, so that secrets kept out of it might be taken."""
+    """Git could not list the files that it ignores, so that a snapshot might contain secrets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A path as `lstat` saw it: an equal entry later on is taken for an unchanged file."""
+    """A path with the result of `lstat`: an equal entry later means an unchanged file."""
 
     path: str
     mode: int
     size: int = 0
     stamp: tuple[int, int, int] = (0, 0, 0)
-    """Inode, modification and change time; zeros for a directory, whose entries speak for it."""
+    """Inode, modification and change time; zeros for a directory, which is compared by entries."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """What a folder held at one moment, sorted by path."""
+    """The contents of a folder at one time, sorted by path."""
 
     entries: tuple[Entry, ...]
     skipped: tuple[SkippedFile, ...]
@@ -93,7 +94,7 @@ class _Walk:
             try:
                 self._list(directory)
             except (FileNotFoundError, PathRefused):
-                continue  # it went, or became a link, since it was seen
+                continue  # it was removed, or became a link, since it was listed
             except OSError as error:
                 self.skipped.append(_skipped(directory or ".", error))
         return Tree(
@@ -108,9 +109,7 @@ class _Walk:
                 for item in listing:
                     path = f"{directory}/{item.name}" if directory else item.name
                     if not self.left_out(path, item.name):
-                        with suppress(
-                            FileNotFoundError
-                        ):  # gone since it was listed; the others are there
+                        with suppress(FileNotFoundError):  # removed since it was listed
                             self._add(path, item.stat(follow_symlinks=False))
         finally:
             os.close(descriptor)
@@ -129,23 +128,32 @@ class _Walk:
 
 
 def scan(root: Path) -> Tree:
-    """The tree that a snapshot of `root` has.
+    """List the files that a snapshot of a folder has.
 
-    Of a Git repository: what Git tracks or would track, empty directories, and `.git` itself. Of
-    another folder: all but `BY_PRODUCTS`. Links are never followed.
+    Of a Git repository, these are the files that Git tracks or would track, empty directories, and
+    `.git` itself; of another folder, all but `BY_PRODUCTS`. Links are never followed.
+
+    Args:
+        root: The folder.
 
     Raises:
         IgnoreRulesUnreadable: Git is missing or failed.
-        OSError: the folder cannot be read.
+        OSError: The folder cannot be read.
     """
     return _Walk(root, _ignored_by_git(root) if (root / ".git").exists() else _is_by_product).run()
 
 
 def write(root: Path, tree: Tree, sink: IO[bytes], *, max_bytes: int) -> tuple[SkippedFile, ...]:
-    """Write the archive of a scanned tree; which of its files could not be read.
+    """Write the archive of a scanned tree, and return the files that could not be read.
+
+    Args:
+        root: The folder.
+        tree: What `scan` returned for it.
+        sink: The stream to write to.
+        max_bytes: The maximum sum of file sizes.
 
     Raises:
-        TooLarge: the files have more than `max_bytes` by now.
+        TooLarge: The files have grown over `max_bytes`.
     """
     _let_the_clock_tick(tree)
     unreadable: list[SkippedFile] = []
@@ -161,10 +169,9 @@ def write(root: Path, tree: Tree, sink: IO[bytes], *, max_bytes: int) -> tuple[S
 
 
 def _let_the_clock_tick(tree: Tree) -> None:
-    """Wait until a change of any file would show in its times.
+    """Wait until a change of any file would change its times.
 
-    A file changed within the tick of its last stamp, after we read it, would look as if nothing had
-    happened.
+    A file that changed within the tick of its last time, after it was read, would look unchanged.
     """
     newest = max((entry.stamp[2] for entry in tree.entries), default=0) / 1e9
     age = time.time() - newest
@@ -173,7 +180,7 @@ def _let_the_clock_tick(tree: Tree) -> None:
 
 
 def _add(archive: tarfile.TarFile, root: Path, entry: Entry, room: int) -> int:
-    """Add one entry; its size in bytes."""
+    """Add one entry, and return its size in bytes."""
     info = tarfile.TarInfo(entry.path)
     info.mode = entry.mode & PERMISSION_BITS
     info.mtime = ARCHIVE_MTIME
@@ -197,18 +204,18 @@ def _add_file(archive: tarfile.TarFile, info: tarfile.TarInfo, root: Path, room:
         if may_hold_credentials(info.name):
             if len(head) > _HELD_BYTES:
                 raise OSError(
-                    errno.EFBIG, "It may hold credentials and is too large to take them out"
+                    errno.EFBIG, "It may contain credentials and is too large to remove them"
                 )
             head = without_credentials(head)
         if len(head) <= _HELD_BYTES:
             _add_bytes(archive, info, io.BytesIO(head), len(head), room)
             return
-        with tempfile.TemporaryFile(prefix="fanout-snapshot-") as aside:
-            size = aside.write(head)
+        with tempfile.TemporaryFile(prefix="fanout-snapshot-") as copy:
+            size = copy.write(head)
             while size <= room and (chunk := stream.read(_COPY_BYTES)):
-                size += aside.write(chunk)
-            aside.seek(0)
-            _add_bytes(archive, info, aside, size, room)
+                size += copy.write(chunk)
+            copy.seek(0)
+            _add_bytes(archive, info, copy, size, room)
 
 
 def _add_bytes(
@@ -234,9 +241,9 @@ def _is_by_product(_path: str, name: str) -> bool:
 
 
 def _ignored_by_git(root: Path) -> LeftOut:
-    """What Git ignores, and the locks of Git commands that run just now.
+    """Leave out the files that Git ignores, and the locks of running Git commands.
 
-    Asking for the ignored paths, rather than for the others, keeps empty directories and nested
+    The list of ignored paths, rather than that of all others, keeps empty directories and nested
     repositories.
     """
     ignored = _ignored_paths(root)
@@ -248,19 +255,13 @@ def _ignored_by_git(root: Path) -> LeftOut:
 
 
 def _ignored_paths(root: Path) -> frozenset[str]:
-    settings = [
-        "-c",
-        "safe.directory=*",
-        "-c",
-        "core.fsmonitor=false",
-        "-c",
-        f"core.hooksPath={os.devnull}",
-    ]
+    settings = ("safe.directory=*", "core.fsmonitor=false", f"core.hooksPath={os.devnull}")
+    options = [part for setting in settings for part in ("-c", setting)]
     listing = ["ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(  # noqa: S603 - a fixed command
-            ["git", *settings, "--work-tree=.", *listing],  # noqa: S607 - git is found on PATH
+            ["git", *options, "--work-tree=.", *listing],  # noqa: S607 - git is found on PATH
             cwd=root,
             env=environment | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
             capture_output=True,
@@ -279,5 +280,5 @@ def _skipped(path: str, error: Exception) -> SkippedFile:
 
 
 def printable(path: str) -> str:
-    """A path as text that can be shown and stored: bytes that are not UTF-8 are replaced."""
+    """Return a path as valid Unicode: bytes that are not UTF-8 are replaced."""
     return os.fsencode(path).decode("utf-8", "replace")

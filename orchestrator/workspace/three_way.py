@@ -1,4 +1,4 @@
-"""What a file becomes when a job changed it and the workspace may have changed it too."""
+"""The three-way merge of one file: the snapshot's, the job's and the workspace's version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EXECUTE_BITS = 0o111
 
 
 class ChangesCollide(Exception):
-    """Both sides changed the file in ways that do not go together."""
+    """Both sides changed the file in conflicting ways."""
 
     def __init__(self, kind: ConflictKind, reason: str) -> None:
         super().__init__(reason)
@@ -28,10 +28,10 @@ class ChangesCollide(Exception):
 
 @dataclass(frozen=True)
 class Settled:
-    """What a file becomes."""
+    """The merged version of a file."""
 
     content: bytes | None
-    """None keeps what is there."""
+    """None: the workspace's content."""
     mode: int
     how: How
 
@@ -42,13 +42,19 @@ def settle(
     ours: Found,
     content_of: Callable[[FileVersion], bytes],
 ) -> Settled:
-    """Bring a job's change, `before` to `after`, together with what the workspace has.
+    """Merge a job's change of a file with the workspace's version.
 
-    Content and permission bits are merged apart from each other; bits never collide.
+    Content and permission bits are merged separately; bits never conflict.
+
+    Args:
+        before: The version in the snapshot; None when the job added the file.
+        after: The job's version.
+        ours: The workspace's version.
+        content_of: Returns the content of a version of the job's bundle.
 
     Raises:
-        ChangesCollide: both changed the content, and not in the same way.
-        GitFailed: the text merge could not run.
+        ChangesCollide: Both sides changed the content in different ways.
+        GitFailed: The text merge could not run.
     """
     mode = _merge_mode(before, after, ours)
     kept = Settled(None, mode, "already" if mode == ours.mode else "taken")
@@ -58,7 +64,7 @@ def settle(
         return Settled(content_of(after), mode, "taken")
     if not ours.kind == after.kind == (before or after).kind:
         raise ChangesCollide(
-            "type", "One side has a file where the other has a link, a directory or another thing."
+            "type", "One side has a file, the other a link, a directory or another type."
         )
     if before is None:
         raise ChangesCollide("both_added", "Both sides added it, with different content.")
@@ -68,9 +74,7 @@ def settle(
         or ours.content is None
         or not all(map(is_text, (base, ours.content, theirs)))
     ):
-        raise ChangesCollide(
-            "binary", "Both sides changed it, and it is not text that could be merged."
-        )
+        raise ChangesCollide("binary", "Both sides changed it, and only text can be merged.")
     merged = merge_text(base, ours.content, theirs)
     if merged == ours.content or contains_change(base, ours.content, theirs):
         return kept
@@ -80,7 +84,7 @@ def settle(
 
 
 def is_same(version: FileVersion, found: Found) -> bool:
-    """Whether a path has that side's kind and content, whatever its permission bits."""
+    """Return whether an entry has a version's kind and content; permission bits are ignored."""
     return (version.kind, version.sha256) == (found.kind, found.sha256)
 
 
@@ -89,10 +93,10 @@ def _is_mode_change(before: FileVersion, after: FileVersion) -> bool:
 
 
 def _merge_mode(before: FileVersion | None, after: FileVersion, ours: Found) -> int:
-    """The bits that the job changed, set as it set them; the others as they are here."""
+    """Return the job's value of the bits that it changed, and the workspace's of the others."""
     if ours.kind == "symlink" == after.kind:
-        return ours.mode  # a link's bits mean nothing
-    if before is None:  # both added it: only whether it is a program matters
+        return ours.mode  # a link's bits have no meaning
+    if before is None:  # both added it: only the execute bits matter
         return ours.mode | (after.mode & _EXECUTE_BITS if ours.kind == "file" else 0)
     changed = (before.mode ^ after.mode) & PERMISSION_BITS
     return (ours.mode & ~changed) | (after.mode & changed)

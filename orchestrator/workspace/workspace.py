@@ -1,4 +1,4 @@
-"""A parent's files, and their snapshot: an immutable archive that every job starts from."""
+"""A parent's folder and its snapshot: the immutable archive that a job starts from."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from orchestrator.workspace.snapshot import IgnoreRulesUnreadable, TooLarge, Tre
 Result = TypeVar("Result")
 
 DEFAULT_MAX_SNAPSHOT_BYTES = 2 * GIB
-"""Every host unpacks a snapshot once: this takes it about ten seconds, and more is seldom
-source."""
+"""Every host unpacks a snapshot once: one of this size takes about ten seconds, and a larger folder
+seldom contains only sources."""
 
 
 class WorkspaceUnusable(JobFailure):
-    """The folder cannot be snapshotted or merged into; the message says what to do."""
+    """The folder cannot be used for snapshots or merges; the text says what to do."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class _LastSnapshot:
 
 
 class Workspace:
-    """A folder that jobs start from and whose files their changes are merged into.
+    """A folder that jobs start from, and that their changes are merged into.
 
     Use one object per folder and event loop: it remembers the last snapshot.
 
     Args:
-        root: the folder.
-        max_snapshot_bytes: the sum of file sizes above which a snapshot is refused.
+        root: The folder.
+        max_snapshot_bytes: The maximum sum of file sizes of a snapshot.
     """
 
     def __init__(self, root: Path, *, max_snapshot_bytes: int = DEFAULT_MAX_SNAPSHOT_BYTES) -> None:
@@ -56,28 +56,30 @@ class Workspace:
 
     @property
     def skipped(self) -> tuple[SkippedFile, ...]:
-        """What the last snapshot left out because it cannot be carried."""
+        """The files that the last snapshot left out because they cannot be copied."""
         return self._last.skipped if self._last else ()
 
     async def snapshot(self, blobs: BlobStore) -> BlobId:
-        """Store the tree as it is now.
+        """Store a snapshot of the folder as it is now, and return its id.
 
-        Equal trees give equal ids, and an unchanged one is not read again.
+        Equal trees give equal ids, and an unchanged tree is not read again. `snapshot.scan`
+        documents which files a snapshot has.
 
-        Which files it has is said in `snapshot.scan`.
+        Args:
+            blobs: The store.
 
         Raises:
-            WorkspaceUnusable: there is no folder, it is too large, or Git cannot say what it
-                ignores.
-            BlobStoreUnusable: the store failed.
+            WorkspaceUnusable: The folder does not exist or is too large, or Git cannot list the
+                files that it ignores.
+            BlobStoreUnusable: The store failed.
         """
         asked = time.monotonic()
         async with self._lock:
             last = self._last
             if last and last.store == blobs.url and asked <= last.started:
-                return last.blob_id  # somebody's scan began while this caller waited
+                return last.blob_id  # another caller's scan began while this one waited
             started = time.monotonic()
-            tree = await _to_its_end(lambda: self._locked(self._scan, shared=True))
+            tree = await _run_to_end(lambda: self._locked(self._scan, shared=True))
             if (
                 last
                 and (last.store, last.tree) == (blobs.url, tree)
@@ -92,18 +94,24 @@ class Workspace:
             return self._last.blob_id
 
     async def alone(self, work: Callable[[], Result]) -> Result:
-        """Run blocking `work` in a thread while no snapshot or merge, of any process, uses the folder.
+        """Run blocking `work` in a thread while no other snapshot or merge uses the folder.
 
-        A cancelled caller waits for the end of `work` all the same.
+        This includes those of other processes. A cancelled caller waits for the end of `work`.
+
+        Args:
+            work: Called without arguments; its exceptions pass.
+
+        Returns:
+            What `work` returned.
 
         Raises:
-            WorkspaceUnusable: there is no folder.
+            WorkspaceUnusable: The folder does not exist.
         """
         async with self._lock:
-            return await _to_its_end(lambda: self._locked(work, shared=False))
+            return await _run_to_end(lambda: self._locked(work, shared=False))
 
     def _write(self, sink: IO[bytes]) -> tuple[Tree, tuple[SkippedFile, ...]]:
-        """Scan and write under one lock: between two, a merge might change the tree."""
+        """Scan and write under one lock: between two locks, a merge might change the tree."""
 
         def scan_and_write() -> tuple[Tree, tuple[SkippedFile, ...]]:
             tree = self._scan()
@@ -119,7 +127,8 @@ class Workspace:
             tree = scan(self.root)
         except IgnoreRulesUnreadable as error:
             raise WorkspaceUnusable(
-                f"Git cannot say which files of {self.root} it ignores ({error}): install or repair it."
+                f"Git cannot list the files of {self.root} that it ignores ({error}): install or "
+                "repair it."
             ) from error
         if tree.size_bytes > self._max_snapshot_bytes:
             raise self._too_large()
@@ -127,20 +136,19 @@ class Workspace:
 
     def _too_large(self) -> WorkspaceUnusable:
         return WorkspaceUnusable(
-            f"The workspace {self.root} has more than {self._max_snapshot_bytes:,} bytes: name a smaller "
-            "folder, let .gitignore name what jobs do not need, or raise FANOUT_LIMITS__SNAPSHOT_BYTES."
+            f"The workspace {self.root} has more than {self._max_snapshot_bytes:,} bytes: name a "
+            "smaller folder, add what jobs do not need to .gitignore, or increase "
+            "FANOUT_LIMITS__SNAPSHOT_BYTES."
         )
 
     def _locked(self, work: Callable[[], Result], *, shared: bool) -> Result:
-        """Hold the lock on the folder itself.
-
-        Every process finds it, and nothing of it lies in the tree.
-        """
+        """Run `work` with a lock on the folder itself, which adds no lock file to the tree."""
         try:
             folder = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise WorkspaceUnusable(
-                f"The workspace {self.root} cannot be used ({error.strerror}): name a folder that exists."
+                f"The workspace {self.root} cannot be used ({error.strerror}): name a folder that "
+                "exists."
             ) from error
         try:
             fcntl.flock(folder, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
@@ -149,11 +157,8 @@ class Workspace:
             os.close(folder)
 
 
-async def _to_its_end(work: Callable[[], Result]) -> Result:
-    """Run blocking work in a thread.
-
-    A cancelled caller waits for it, so that nothing goes on unseen.
-    """
+async def _run_to_end(work: Callable[[], Result]) -> Result:
+    """Run blocking work in a thread; a cancelled caller waits for its end."""
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)

@@ -52,7 +52,7 @@ def watch(event: str, arguments: tuple[object, ...]) -> None:
         note(f"{event} {arguments[0]}", sys._getframe(1))
 
 
-class WatchedEnvironment(type(os.environ)):  # type: ignore[misc] # the class has no public name
+class WatchedEnvironment(type(os.environ)):
     def __getitem__(self, key: str) -> str:
         note(f"environment {key}", sys._getframe(1))
         return str(super().__getitem__(key))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PACKAGES = ("orchestrator", "workers")
+PACKAGES = ("fanout", "orchestrator", "workers")
 SHOWN = 10
 
 

@@ -7,6 +7,8 @@ import tomllib
 import pytest
 import yaml
 
+from orchestrator.cli.commands.configuration import effective_settings
+from orchestrator.configuration.settings import PREFIX, load_settings
 from orchestrator.deep_agent.models.providers import anthropic, google, openai
 from tests.architecture.sources import REPOSITORY
 
@@ -26,6 +28,7 @@ def test_only_the_worker_reaches_the_engine():
 def test_what_is_published_is_published_on_loopback():
     ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
 
+    assert len(ports) == 2
     assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
 
 
@@ -47,12 +50,54 @@ def test_the_workers_image_reaches_every_kind_of_model():
     assert sorted(extras.split(",")) == sorted(project["optional-dependencies"])
 
 
-def test_workers_can_be_scaled_and_end_in_order():
+def test_workers_can_be_scaled_and_have_time_to_give_jobs_back():
     worker = SERVICES["worker"]
+    grace_seconds = float(worker["stop_grace_period"].removesuffix("s"))
 
+    assert grace_seconds > load_settings().worker.shutdown_grace_seconds
     assert "container_name" not in worker
     assert "ports" not in worker
     assert worker["init"] is True
+
+
+def test_redis_keeps_what_it_acknowledged():
+    command = SERVICES["redis"]["command"][-1]
+
+    assert "--appendonly yes" in command
+    assert "--maxmemory-policy noeviction" in command
+    assert "redis:/data" in SERVICES["redis"]["volumes"]
+
+
+def test_flower_is_for_looking_only_and_has_a_password():
+    environment = SERVICES["flower"]["environment"]
+
+    assert environment["FLOWER_BASIC_AUTH"].startswith("${FLOWER_BASIC_AUTH:?")  # or it ends there
+    assert environment["FLOWER_READ_ONLY"] == "true"
+
+
+def test_workers_and_parents_find_blobs_under_one_path():
+    path = SERVICES["worker"]["environment"]["FANOUT_BLOBS_URL"].removeprefix("file://")
+
+    assert f"{path}:{path}" in SERVICES["worker"]["volumes"]
+
+
+def test_every_setting_that_is_passed_on_exists():
+    known = {name for name, _, _ in effective_settings(load_settings())}
+    passed = {
+        name
+        for service in SERVICES.values()
+        for name in service.get("environment", {})
+        if name.startswith(PREFIX)
+    }
+
+    assert passed <= known
+
+
+def test_compose_and_the_dockerfile_name_the_same_default_base():
+    dockerfile = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
+    (default,) = re.findall(r"^ARG BASE=(.*)$", dockerfile, re.MULTILINE)
+
+    assert f"-{default}}}" in COMPOSE.read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(shutil.which("docker-compose") is None, reason="there is no docker-compose")

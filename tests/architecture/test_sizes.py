@@ -5,7 +5,6 @@ MAX_FUNCTION_LINES = 50
 
 LONGER = {
     "orchestrator/client.py": "one class: every question that a program asks about jobs",
-    "orchestrator/coordinator/coordinator.py": "one agent and its run",
     "orchestrator/coordinator/coordinator.py:run_goal": "describes its arguments one by one",
     "orchestrator/deep_agent/delegation/subagents.py": "one tool, its sub-agents and their run",
     "orchestrator/jobs/store/ledger.py": "one class: every script of the ledger",

@@ -32,7 +32,7 @@ def _model(turns: int) -> ScriptedModel:
         for turn in range(turns - 1)
     ]
     script = Script.model_validate({"conversations": [{"replies": [*replies, {"text": "Done."}]}]})
-    return ScriptedModel(script=script, agent_name="bench")  # type: ignore[call-arg] # model is filled in
+    return ScriptedModel(script=script, agent_name="bench")
 
 
 def deep_app(turns: int, folder: Path) -> App:
@@ -65,7 +65,7 @@ def plain_app(turns: int, folder: Path) -> App:
 
 @cache
 def _plain_tools(folder: Path) -> tuple[Callable[..., Any], ...]:
-    count = len(deep_app(1, folder).root_agent.tools)  # type: ignore[union-attr] # it is an LlmAgent
+    count = len(deep_app(1, folder).root_agent.tools)
 
     async def ls(path: str) -> dict[str, Any]:
         """List a directory."""

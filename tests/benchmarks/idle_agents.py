@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped] # it ships no types
+import psutil
 from google.adk.runners import InMemoryRunner
 
 from tests.benchmarks.agents import KINDS, Kind, converse

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped] # it ships no types
+import psutil
 from redis.asyncio import Redis
 
 from orchestrator.configuration.settings import WorkerSettings
@@ -119,7 +119,7 @@ async def _expiring(redis: Redis) -> list[float]:
     ]
 
 
-async def _window(redis: Redis, workers: list) -> float:  # type: ignore[type-arg] # coroutine functions
+async def _window(redis: Redis, workers: list) -> float:
     """Every worker acts twice in the window, spread over it.
 
     The CPU that Redis took, in percent.

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped] # it ships no types
+import psutil
 
 from orchestrator.client import JobClient
 from orchestrator.jobs.spec import JobSpec
@@ -85,7 +85,7 @@ async def _all_at_work(client: JobClient, ids: Collection[str]) -> None:
     coming = set(ids)
     async with asyncio.timeout(ALL_AT_WORK_SECONDS):
         while coming:
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.5)  # a look reads hundreds of journals
             for job in list(coming):
                 events = [event async for event in client.events(job, follow=False)]
                 assert not events[-1].ends_job, "a job ended that was to wait"

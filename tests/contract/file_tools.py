@@ -39,7 +39,7 @@ class Tools:
         self.by_name = {tool.name: tool for tool in FilesystemTools(lambda _: backend).tools()}
 
     async def __call__(self, name: str, **args: Any) -> Any:
-        return await self.by_name[name].run_async(args=args, tool_context=self.context)  # type: ignore[arg-type]
+        return await self.by_name[name].run_async(args=args, tool_context=self.context)
 
     async def ok(self, name: str, **args: Any) -> Any:
         result = await self(name, **args)
@@ -49,8 +49,8 @@ class Tools:
     async def error(self, name: str, **args: Any) -> str:
         result = await self(name, **args)
         assert result["status"] == "error", result
-        assert set(result) == {"status", "message"}
-        return str(result["message"])
+        assert set(result) == {"status", "error"}
+        return str(result["error"])
 
     def at(self, name: str) -> str:
         """A path below the root."""
@@ -75,4 +75,4 @@ class Tools:
     async def execute(self, **args: Any) -> Any:
         assert isinstance(self.backend, Shell)
         tool = MethodTool(ExecuteTool(self.backend).execute)
-        return await tool.run_async(args=args, tool_context=self.context)  # type: ignore[arg-type]
+        return await tool.run_async(args=args, tool_context=self.context)

@@ -15,7 +15,7 @@ pytestmark = [
 
 
 def environment_of(shell: Tools) -> BackendEnvironment:
-    return BackendEnvironment(shell.backend)  # type: ignore[arg-type]
+    return BackendEnvironment(shell.backend)
 
 
 async def test_adks_own_tools_work_on_it(shell: Tools) -> None:
@@ -47,8 +47,8 @@ async def test_times_limits_and_missing_files_are_adks(
     monkeypatch.setattr(environment_module, "MAX_COMMAND_SECONDS", 0.3)
     assert (await environment.execute("sleep 30")).timed_out
     with pytest.raises(FileNotFoundError):
-        await environment.read_file("none")  # type: ignore[arg-type] # as ADK's own tools call it
+        await environment.read_file("none")
     monkeypatch.setattr(environment_module, "MAX_FILE_BYTES", 3)
-    await environment.write_file("four", b"1234")  # type: ignore[arg-type]
+    await environment.write_file("four", b"1234")
     with pytest.raises(OSError, match="larger"):
-        await environment.read_file("four")  # type: ignore[arg-type]
+        await environment.read_file("four")

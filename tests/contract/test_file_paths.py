@@ -27,7 +27,7 @@ async def test_ls_of_the_top_shows_the_way_to_the_files(tools: Tools) -> None:
     top = await tools("ls", path="/")
     if top["status"] == "error":
         assert (
-            top["message"] == "Permission denied: /"
+            top["error"] == "Permission denied: /"
         )  # a sandbox of this machine is all that its job sees
     else:
         assert f"/{tools.root.split('/')[1]}" in [entry["path"] for entry in top["entries"]]
@@ -59,16 +59,35 @@ async def test_traversal_is_refused_in_s2s_words_by_every_tool(tools: Tools, pat
 
 
 @pytest.mark.parametrize(
-    "path", ["C:/x", "c:\\x", "relative.txt", "", "  ", "/a\0b", "/" + "x" * 300, "/" + "a/" * 3000]
+    ("path", "reason"),
+    [
+        ("C:/x", "Windows"),
+        ("c:\\x", "Windows"),
+        ("relative.txt", "/relative.txt"),
+        ("", "empty"),
+        ("  ", "empty"),
+        ("/a\0b", "NUL"),
+        ("/" + "x" * 300, "255 bytes"),
+        ("/" + "a/" * 3000, "4095 characters"),
+    ],
 )
-async def test_other_unusable_paths_are_refused_with_words(tools: Tools, path: str) -> None:
-    assert await tools.error("read_file", file_path=path)
+async def test_other_unusable_paths_are_rejected_with_the_reason(
+    tools: Tools, path: str, reason: str
+) -> None:
+    assert reason in await tools.error("read_file", file_path=path)
+    assert reason in await tools.error("write_file", file_path=path, content="x")
 
 
 async def test_a_tilde_inside_a_name_and_dots_in_a_name_are_fine(tools: Tools) -> None:
-    for name in ("notes~.txt", "a..b", "...", "ünïcode 名.txt"):
-        await tools.ok("write_file", file_path=tools.at(f"{name}"), content="x")
-        await tools.ok("read_file", file_path=tools.at(f"{name}"))
+    names = ("notes~.txt", "a..b", "...", "ünïcode 名.txt")
+    for name in names:
+        await tools.ok("write_file", file_path=tools.at(name), content=f"This is {name}.")
+
+    for name in names:
+        assert await tools.get(tools.at(name)) == f"This is {name}.".encode()
+        assert f"This is {name}." in str(await tools.ok("read_file", file_path=tools.at(name)))
+    listed = await tools.ok("ls", path=tools.root)
+    assert sorted(entry["path"] for entry in listed["entries"]) == sorted(map(tools.at, names))
 
 
 async def test_double_slashes_and_dots_are_normalised(tools: Tools) -> None:

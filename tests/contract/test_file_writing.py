@@ -28,13 +28,13 @@ async def test_edit_speaks_s2s_words(tools: Tools) -> None:
             "edit_file", file_path=tools.at("a"), old_string=old, new_string=new, **more
         )
 
-    assert (await edit("none", "x"))["message"] == "old_string not found in file content"
-    assert (await edit("two", "two"))["message"] == "old_string and new_string are identical"
-    assert (await edit("two", "x"))["message"] == (
+    assert (await edit("none", "x"))["error"] == "old_string not found in file content"
+    assert (await edit("two", "two"))["error"] == "old_string and new_string are identical"
+    assert (await edit("two", "x"))["error"] == (
         "old_string appears 3 times. Provide more context to make it unique, or set replace_all=True."
     )
-    assert "empty" in (await edit("", "x"))["message"]
-    assert "empty" in (await edit("", "x", replace_all=True))["message"]
+    assert "empty" in (await edit("", "x"))["error"]
+    assert "empty" in (await edit("", "x", replace_all=True))["error"]
     assert await edit("one", "1") == {"status": "success", "path": tools.at("a"), "occurrences": 1}
     assert (await edit("two", "2", replace_all=True))["occurrences"] == 3
     assert await tools.get(tools.at("a")) == b"1 2 2\n2\n"
@@ -116,8 +116,9 @@ async def test_an_edit_is_refused_when_another_agent_changed_the_file(tools: Too
 
 
 async def test_a_file_that_was_never_read_may_be_edited(tools: Tools) -> None:
-    await tools.put(tools.at("f"), "a\n")
+    await tools.put(tools.at("f"), "a\nother\n")
     await tools.ok("edit_file", file_path=tools.at("f"), old_string="a", new_string="b")
+    assert await tools.get(tools.at("f")) == b"b\nother\n"
 
 
 async def test_an_edit_keeps_the_files_mode_and_goes_through_a_link(shell: Tools) -> None:
@@ -131,5 +132,8 @@ async def test_an_edit_keeps_the_files_mode_and_goes_through_a_link(shell: Tools
 
 async def test_a_link_is_in_the_way_of_a_new_file_even_when_it_leads_nowhere(shell: Tools) -> None:
     await shell.execute(command="ln -s target link")
-    assert await shell.error("write_file", file_path=shell.at("link"), content="x")
+    assert shell.at("link") in await shell.error(
+        "write_file", file_path=shell.at("link"), content="x"
+    )
+    assert (await shell.execute(command="readlink link"))["output"] == "target\n"
     assert (await shell.execute(command="test -e target"))["exit_code"] == 1

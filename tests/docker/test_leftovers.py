@@ -109,7 +109,7 @@ async def test_one_that_is_not_removed_holds_up_none_of_the_others_and_is_tried_
 
     async def unwilling(container: str, **more: Any) -> bool:
         if container == stuck_id and how == "hangs":
-            await asyncio.sleep(4)
+            await asyncio.sleep(4)  # for so long the engine's answer is missing
         elif container == stuck_id:
             raise failures[how]
         return await remove(container, **more)
@@ -138,7 +138,7 @@ async def test_an_engine_that_hangs_does_not_keep_an_attempt_from_ending(
 
     clock = asyncio.get_running_loop().time
     async with provider.open(make_sandbox_spec()) as sandbox:
-        await sandbox.write("/workspace/file", b"content")
+        await sandbox.write_bytes("/workspace/file", b"content")
         monkeypatch.setattr(provider._engine, "remove_container", hanging)
         began = clock()
     assert clock() - began < 2

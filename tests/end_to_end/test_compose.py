@@ -1,4 +1,4 @@
-"""docker-compose.yml: what it promises on paper, and the whole of it running where its images are."""
+"""docker-compose.yml as Compose reads it, and the whole of it running where its images are."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from orchestrator.cli.commands.configuration import effective_settings
 from orchestrator.client import JobClient
-from orchestrator.configuration.settings import PREFIX, Settings, load_settings
+from orchestrator.configuration.settings import Settings, load_settings
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobState
 from tests.integration.scripts import DONE, conversation, shell, write_script
@@ -39,71 +37,6 @@ def compose(environment: dict[str, str], *arguments: str, more: Sequence[Path] =
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-@pytest.fixture(scope="module")
-def services() -> dict[str, Any]:
-    """The services as docker-compose understands them."""
-    if shutil.which("docker-compose") is None:
-        pytest.skip("There is no docker-compose.")
-    secrets = {"FANOUT_REDIS_PASSWORD": "secret", "FLOWER_BASIC_AUTH": LOGIN}
-    environment = {"PATH": os.environ["PATH"], "DOCKER_HOST": "unix:///nowhere", **secrets}
-    return dict(yaml.safe_load(compose(environment, "config"))["services"])
-
-
-def test_workers_can_be_scaled_and_have_time_to_give_jobs_back(services):
-    worker = services["worker"]
-    grace = float(str(worker["stop_grace_period"]).replace("1m0s", "60s").removesuffix("s"))
-
-    assert "container_name" not in worker
-    assert worker["init"] is True
-    assert grace > load_settings().worker.shutdown_grace_seconds
-
-
-def test_only_workers_reach_the_engine(services):
-    reaching = [
-        name for name, service in services.items() if "docker.sock" in str(service["volumes"])
-    ]
-
-    assert reaching == ["worker"]
-
-
-def test_redis_keeps_what_it_acknowledged(services):
-    command = services["redis"]["command"][-1]
-
-    assert "--appendonly yes" in command
-    assert "--maxmemory-policy noeviction" in command
-    assert "redis:/data:rw" in services["redis"]["volumes"]
-
-
-def test_flower_is_for_looking_only_and_has_a_password(services):
-    assert services["flower"]["environment"]["FLOWER_BASIC_AUTH"] == LOGIN
-    assert services["flower"]["environment"]["FLOWER_READ_ONLY"] == "true"
-
-
-def test_nothing_is_published_beyond_this_machine(services):
-    ports = [port for service in services.values() for port in service.get("ports", ())]
-
-    assert len(ports) == 2
-    assert all(port.startswith("127.0.0.1:") for port in ports)
-
-
-def test_workers_and_parents_find_blobs_under_one_path(services):
-    path = services["worker"]["environment"]["FANOUT_BLOBS_URL"].removeprefix("file://")
-
-    assert f"{path}:{path}:rw" in services["worker"]["volumes"]
-
-
-def test_every_setting_that_is_passed_on_exists(services):
-    known = {name for name, _, _ in effective_settings(load_settings())}
-    passed = {
-        name
-        for service in services.values()
-        for name in service.get("environment", {})
-        if name.startswith(PREFIX)
-    }
-
-    assert passed <= known
 
 
 @dataclass
@@ -348,12 +281,3 @@ async def test_down_leaves_nothing(stack, client, tmp_path):
     assert volumes_of(owner) == []
     left = await asyncio.to_thread(_docker, "ps", "-aq", "--filter", f"name={stack.project}")
     assert left == ""
-
-
-def test_compose_and_the_dockerfile_name_the_same_default_base():
-    dockerfile = (REPOSITORY / "Dockerfile").read_text()
-    default = next(
-        line for line in dockerfile.splitlines() if line.startswith("ARG BASE=")
-    ).partition("=")[2]
-
-    assert f"-{default}}}" in COMPOSE.read_text()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,8 +11,9 @@ import pytest
 
 from orchestrator.client import JobClient
 from orchestrator.jobs.store.journal import EventType
+from tests.forked import run_module
 from tests.integration.scripts import conversation, says, write_script
-from tests.services import REPOSITORY, Installation, installation
+from tests.services import Installation, installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -40,10 +39,9 @@ def submit_file(place: Installation, count: int, name: str) -> list[str]:
         {"agent": AGENTS[number % 2], "description": f"{name} {number}"} for number in range(count)
     ]
     jobs.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    command = [sys.executable, "-m", "orchestrator", "submit", "--file", str(jobs), "--json"]
-    done = subprocess.run(
-        command, env=place.environment, cwd=REPOSITORY, capture_output=True, check=True
-    )
+    command = ("submit", "--file", str(jobs), "--json")
+    done = run_module("orchestrator", *command, environment=place.environment)
+    assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout)["job_ids"])
 
 
@@ -70,6 +68,7 @@ def most_at_once(ran: Iterable[tuple[float, float, str]]) -> int:
     return most
 
 
+@pytest.mark.slow
 async def test_a_thousand_jobs_keep_within_the_limits_and_leave_room_for_others(
     place: Installation,
 ) -> None:

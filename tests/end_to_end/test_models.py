@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.adk.agents.run_config import RunConfig, StreamingMode  # type: ignore[attr-defined] # it is there
+from google.adk.agents.run_config import RunConfig, StreamingMode
 
 from orchestrator.client import JobClient
 from orchestrator.jobs.failures import AgentFailed, LimitReached, ModelUnavailable

@@ -13,6 +13,7 @@ import pytest
 from orchestrator.jobs.spec import Limits
 from orchestrator.jobs.state import JobState
 from tests.builders import make_spec
+from tests.forked import run_module
 from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.services import REPOSITORY, Installation, installation
 
@@ -33,15 +34,7 @@ def place(tmp_path: Path) -> Iterator[Installation]:
 def fanout(
     place: Installation, *arguments: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "orchestrator", *arguments],
-        env={**place.environment, **environment},
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_module("orchestrator", *arguments, environment={**place.environment, **environment})
 
 
 def said(done: subprocess.CompletedProcess[str], exit_code: int) -> str:

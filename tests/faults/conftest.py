@@ -12,7 +12,9 @@ from tests.services import Installation, installation
 
 SCRIPT = (
     conversation(
-        "long command", shell("echo before > before.txt; sleep 60; echo after > after.txt"), DONE
+        "long command",
+        shell("echo before > before.txt; echo begun; sleep 60; echo after > after.txt"),
+        DONE,
     ),
     conversation(
         "steps",
@@ -25,6 +27,13 @@ SCRIPT = (
 )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests of this folder are slow."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.docker)])
 def provider(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -33,8 +42,16 @@ def provider(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def place(tmp_path: Path, provider: str) -> Iterator[Installation]:
     script = write_script(tmp_path, *SCRIPT)
-    with installation(tmp_path, script=script, FANOUT_SANDBOX__PROVIDER=provider) as made:
+    settings = {"FANOUT_SANDBOX__PROVIDER": provider, "FANOUT_WORKER__LEASE_SECONDS": "3"}
+    with installation(tmp_path, script=script, **settings) as made:
         yield made
+
+
+@pytest.fixture
+def shipped_place(place: Installation) -> Installation:
+    """A place whose lease is the one that a release has."""
+    del place.environment["FANOUT_WORKER__LEASE_SECONDS"]
+    return place
 
 
 @pytest.fixture

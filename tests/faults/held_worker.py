@@ -44,5 +44,5 @@ def begins_hold(hold: Path, when: str) -> bool:
 
 
 if __name__ == "__main__":
-    Journal.append = holding  # type: ignore[method-assign]
+    Journal.append = holding
     main()

@@ -70,7 +70,7 @@ def stepping_model(holds: Holds) -> Iterator[SteppingModel]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.daemon_threads = True
     state = SteppingModel(f"http://127.0.0.1:{server.server_port}", holds)
-    server.state = state  # type: ignore[attr-defined]
+    server.state = state
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
@@ -85,7 +85,7 @@ def stepping_model(holds: Holds) -> Iterator[SteppingModel]:
 class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        state: SteppingModel = self.server.state  # type: ignore[attr-defined]
+        state: SteppingModel = self.server.state
         parts = [part for content in request["contents"] for part in content["parts"]]
         found = re.search(r"\bjob-\d+\b", str(parts[0]))
         assert found

@@ -148,6 +148,14 @@ def containers_of_job(job_id: str) -> list[str]:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
 
 
+async def until_prints(client: JobClient, job_id: str) -> None:
+    """Wait until a command of the job has printed something."""
+    async with asyncio.timeout(60):
+        async for event in client.events(job_id):
+            if event.data.get("stream") == "output":
+                return
+
+
 async def let_go(place: Installation, within_seconds: float) -> list[str]:
     """What is left in Redis, folders and on the engine after so long, beside what a living worker needs."""
     return await _emptied(partial(_left, place), within_seconds)

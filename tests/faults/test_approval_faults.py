@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
+from orchestrator.approvals import ApprovalAnswer
 from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.deep_agent.prompts import CALL_INTERRUPTED
-from orchestrator.jobs.approvals import ApprovalAnswer
 from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.failures import LeaseLost
 from orchestrator.jobs.state import JobState
@@ -24,6 +24,7 @@ from orchestrator.jobs.store.connection import connect
 from orchestrator.jobs.store.journal import EventType
 from orchestrator.jobs.store.keys import Keys
 from tests.builders import make_spec, make_worker
+from tests.faults.stopping import until_prints
 from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
 from tests.integration.scripts import DONE, call, calls, conversation, shell, write_script
 from tests.integration.worker.approvals import (
@@ -41,7 +42,7 @@ YES = ApprovalAnswer(decision="approve")
 
 SCRIPT = (
     conversation("short", shell("echo ran >> out.txt"), DONE),
-    conversation("long", shell("echo ran >> out.txt; sleep 30"), DONE),
+    conversation("long", shell("echo ran >> out.txt; echo begun; sleep 30"), DONE),
     conversation(
         "side by side",
         calls(call("execute", command="echo ran >> out.txt"), call("ls", path="/workspace")),
@@ -105,7 +106,7 @@ async def test_a_worker_killed_in_an_approved_call_is_not_asked_about_again(
             calls_seen = 0
             while calls_seen < 2:  # asked, then made
                 calls_seen += (await anext(events)).type is EventType.TOOL_CALL
-        await asyncio.sleep(1)
+        await until_prints(client, job_id)
         worker.kill()
         place.start_worker()
 
@@ -126,8 +127,8 @@ class Mortal:
     def __init__(self, bench: Bench) -> None:
         self._append, self._checkpoint = bench.journal.append, bench.ledger.checkpoint
         self._left: int | None = None
-        bench.journal.append = self.append  # type: ignore[method-assign,assignment]
-        bench.ledger.checkpoint = self.checkpoint  # type: ignore[method-assign,assignment]
+        bench.journal.append = self.append
+        bench.ledger.checkpoint = self.checkpoint
 
     def dies_at(self, number: int | None) -> None:
         self._left = number
@@ -138,11 +139,11 @@ class Mortal:
 
     async def append(self, *arguments: object, **more: object) -> str:
         self._live()
-        return await self._append(*arguments, **more)  # type: ignore[arg-type]
+        return await self._append(*arguments, **more)
 
     async def checkpoint(self, *arguments: object) -> bool:
         self._live()
-        return await self._checkpoint(*arguments)  # type: ignore[arg-type]
+        return await self._checkpoint(*arguments)
 
     def _live(self) -> None:
         if self._left is not None:
@@ -161,7 +162,7 @@ async def bench(
     script = write_script(tmp_path, *SCRIPT)
     async with opened_bench(redis, tmp_path, script, LONG_LEASE_SECONDS) as made:
         definitions = await asyncio.to_thread(load_agent_definitions, agents_folder(tmp_path))
-        made.runner._definitions = definitions
+        made.configure(definitions)
         yield made
     await redis.aclose()
 

@@ -101,7 +101,7 @@ async def bench(
     script = await asyncio.to_thread(write_script, tmp_path, *SCRIPT)
     async with opened_bench(redis, tmp_path, script, LONG_LEASE_SECONDS) as made:
         agents = await asyncio.to_thread(delegating_agents, tmp_path)
-        made.runner._definitions = await asyncio.to_thread(load_agent_definitions, agents)
+        made.configure(await asyncio.to_thread(load_agent_definitions, agents))
         yield made
     await redis.aclose()
 
@@ -153,7 +153,7 @@ async def test_a_worker_may_die_at_any_step_of_the_merge(
             steps += 1
             if (steps, "before") == death:
                 raise LeaseLost("The worker is gone.")
-            put_file(folder, *arguments)  # type: ignore[arg-type]
+            put_file(folder, *arguments)
             if (steps, "after") == death:
                 raise LeaseLost("The worker is gone.")
 

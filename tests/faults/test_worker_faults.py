@@ -14,7 +14,7 @@ from orchestrator.jobs.spec import Limits
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.builders import make_spec
-from tests.faults.stopping import let_go
+from tests.faults.stopping import let_go, until_prints
 from tests.services import Installation, WorkerProcess, containers_of, volumes_of
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(150)]
@@ -26,6 +26,14 @@ async def until_event(client: JobClient, job_id: str, kind: EventType, count: in
         async for event in client.events(job_id):
             seen += event.type is kind
             if seen == count:
+                return
+
+
+async def until_runs_again(client: JobClient, job_id: str) -> None:
+    """Wait until a second attempt has begun."""
+    async with asyncio.timeout(60):
+        async for event in client.events(job_id):
+            if event.data.get("state") == "running" and event.attempt == 2:
                 return
 
 
@@ -68,12 +76,13 @@ async def nothing_left(place: Installation, provider: str, within: float = 30) -
         if not left:
             return
         assert time.monotonic() < deadline, f"left behind: {left}"
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.1)
 
 
 async def test_a_job_whose_worker_is_killed_goes_on_elsewhere_and_ends_once(
-    place: Installation, workspace: Path, provider: str
+    shipped_place: Installation, workspace: Path, provider: str
 ) -> None:
+    place = shipped_place
     async with place.client() as client:
         await two_workers(place, client)
         job_id = await client.submit(make_spec("steps"), workspace=workspace)
@@ -108,7 +117,7 @@ async def test_jobs_survive_a_killed_redis_queued_and_running(
         ids = await client.submit_many(jobs)
         await until_event(client, ids[0], EventType.TOOL_CALL)
         place.redis.kill()
-        await asyncio.sleep(2)
+        await asyncio.sleep(2)  # an outage, shorter than a lease
         place.redis.start()
 
         results = [await client.wait(job_id, 90) for job_id in ids]
@@ -125,8 +134,7 @@ async def test_a_cancelled_command_is_gone_within_two_seconds(
     async with place.client() as client:
         await place.ready(client)
         job_id = await client.submit(make_spec("long command"), workspace=workspace)
-        await until_event(client, job_id, EventType.TOOL_CALL)
-        await asyncio.sleep(1)
+        await until_prints(client, job_id)
 
         asked_at = time.monotonic()
         before = await client.cancel(job_id)
@@ -193,7 +201,7 @@ async def test_a_paused_worker_stops_by_itself_and_its_job_runs_once_at_a_time(
         await until_event(client, job_id, EventType.TOOL_CALL, 2)
         first = holder(place, await client.get(job_id))
         first.send(signal.SIGSTOP)
-        await asyncio.sleep(14)
+        await until_runs_again(client, job_id)
         first.send(signal.SIGCONT)
 
         result = await client.wait(job_id, 60)

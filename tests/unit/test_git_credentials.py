@@ -95,9 +95,8 @@ def repository(root: Path) -> None:
     git("config", "http.https://example.com/.extraheader", f"AUTHORIZATION: basic {CANARY}")
     git("add", ".")
     git("commit", "-q", "-m", "first")
-    (root / ".git/logs/HEAD").open("a").write(
-        f"pull https://{CANARY}@example.com/a.git: fast-forward\n"
-    )
+    with (root / ".git/logs/HEAD").open("a") as log:
+        log.write(f"pull https://{CANARY}@example.com/a.git: fast-forward\n")
 
 
 async def test_a_job_gets_a_repository_that_works_without_credentials_and_has_no_changes(

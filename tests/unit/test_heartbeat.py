@@ -49,7 +49,7 @@ class Attempt:
 
 @asynccontextmanager
 async def beating(ledger: FakeLedger) -> AsyncIterator[tuple[Heartbeats, Attempt]]:
-    heartbeats, attempt = Heartbeats(ledger, LEASE), Attempt()  # type: ignore[arg-type]
+    heartbeats, attempt = Heartbeats(ledger, LEASE), Attempt()
     claim = Claim(make_spec(), token=1, attempt=1, ran_seconds=0, submitted_at=0, started_at=0)
     running = asyncio.create_task(heartbeats.run())
     with heartbeats.holding(claim, attempt.stop):
@@ -60,7 +60,7 @@ async def beating(ledger: FakeLedger) -> AsyncIterator[tuple[Heartbeats, Attempt
 
 async def test_a_renewed_lease_goes_on() -> None:
     async with beating(FakeLedger()) as (heartbeats, attempt):
-        await asyncio.sleep(3 * LEASE)
+        await asyncio.sleep(3 * LEASE)  # it ends in none of three leases
         assert attempt.stopped_by is None
         assert len(heartbeats) == 1
     assert len(heartbeats) == 0
@@ -85,7 +85,7 @@ async def test_a_short_trouble_is_forgotten() -> None:
     async with beating(ledger) as (_, attempt):
         await asyncio.sleep(LEASE * 0.4)
         ledger.fails = False
-        await asyncio.sleep(2 * LEASE)
+        await asyncio.sleep(2 * LEASE)  # nor later
         assert attempt.stopped_by is None
 
 
@@ -104,7 +104,7 @@ async def test_what_the_ledger_says_ends_the_attempt(
 
 async def test_a_worker_without_jobs_asks_nothing() -> None:
     ledger = FakeLedger()
-    running = asyncio.create_task(Heartbeats(ledger, LEASE).run())  # type: ignore[arg-type]
+    running = asyncio.create_task(Heartbeats(ledger, LEASE).run())
     await asyncio.sleep(LEASE)
     running.cancel()
 

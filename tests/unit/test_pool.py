@@ -133,5 +133,19 @@ def test_a_failure_of_the_coroutine_is_the_failure_of_the_task(loop: AgentLoop) 
         wait_for(loop, fail())
 
 
-def test_terminating_what_is_not_there_is_no_trouble(pool: TaskPool) -> None:
-    pool.terminate_job(4711)
+def test_terminating_an_unknown_number_ends_no_other_task(loop: AgentLoop, pool: TaskPool) -> None:
+    celery = Celery()
+    ended = threading.Event()
+
+    async def until_ended() -> str:
+        while not ended.is_set():  # noqa: ASYNC110 - an event of threads
+            await asyncio.sleep(0.01)
+        return "done"
+
+    celery.apply(pool, lambda: wait_for(loop, until_ended()))
+    until(lambda: celery.accepted)
+    pool.terminate_job(celery.accepted[0] + 1)
+    ended.set()
+
+    until(lambda: celery.reported)
+    assert celery.reported == ["done"]

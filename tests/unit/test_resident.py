@@ -17,8 +17,9 @@ import pytest
 from workers.sandbox.errors import SandboxDied
 from workers.sandbox.inside import frames
 from workers.sandbox.protocol import Command
-from workers.sandbox.resident.client import OperationFailed, ResidentClient, ResidentSandbox
+from workers.sandbox.resident.client import OperationFailed, ResidentClient
 from workers.sandbox.resident.code import code_files
+from workers.sandbox.resident.sandbox import ResidentSandbox
 
 EXTRA_OPERATIONS = """
 import sys, time
@@ -185,10 +186,18 @@ async def test_a_client_that_knows_of_it_keeps_it_alive(code: Path) -> None:
     client = ResidentClient(stream, ttl_seconds=0.6)
     await client.start(10)
 
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(1.5)  # more than twice its time to live: that it lives on
 
     assert await client.request("ping", {})
     await client.close()
+
+
+def _until_begun_and_gone(pid_file: Path) -> None:
+    """Wait until a process has written its id, and then until it is no more."""
+    while not (pid_file.exists() and pid_file.read_text()):
+        time.sleep(0.02)
+    while Path("/proc", pid_file.read_text().strip()).exists():
+        time.sleep(0.02)
 
 
 async def test_a_stalled_client_does_not_stop_its_clock(code: Path, tmp_path: Path) -> None:
@@ -198,15 +207,15 @@ async def test_a_stalled_client_does_not_stop_its_clock(code: Path, tmp_path: Pa
     read = {"path": str(tmp_path / "big"), "offset": 0, "max_bytes": 1 << 20}
     for number in range(10):  # far more than the pipe takes, and nobody reads
         stream._in.write(frames.pack_frame({"id": number, "op": "read", "arguments": read}))
+    begun = tmp_path / "begun"
     run = {
-        "argv": f"touch {tmp_path}/begun; sleep 61{os.getpid()}", "cwd": "/", "timeout_seconds": 0.5,
+        "argv": f"echo $$ > {begun}; exec sleep 61{os.getpid()}", "cwd": "/", "timeout_seconds": 0.5,
         "max_output_bytes": 1000,
     }  # fmt: skip
     stream._in.write(frames.pack_frame({"id": 99, "op": "run", "arguments": run}))
 
-    await asyncio.sleep(2.5)
-
-    assert (tmp_path / "begun").exists()
+    async with asyncio.timeout(10):
+        await asyncio.to_thread(_until_begun_and_gone, begun)
     assert not await asyncio.to_thread(_is_running, f"sleep 61{os.getpid()}")
     stream._in.close()
     started = time.monotonic()

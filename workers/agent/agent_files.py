@@ -12,12 +12,12 @@ import contextlib
 from orchestrator.configuration import definition_files
 from orchestrator.configuration.agent_definitions import AgentDefinition
 from orchestrator.jobs.failures import InvalidJob
-from workers.sandbox.protocol import Sandbox
+from workers.sandbox import Sandbox
 
 _MODE, _EXECUTABLE_MODE = 0o644, 0o755
 
 
-async def bring_own_files(definition: AgentDefinition, sandbox: Sandbox) -> str:
+async def copy_definition_files(definition: AgentDefinition, sandbox: Sandbox) -> str:
     """Write the definition's own files into the sandbox; the folder that they are in.
 
     Raises:
@@ -25,13 +25,13 @@ async def bring_own_files(definition: AgentDefinition, sandbox: Sandbox) -> str:
         SandboxFailure: the sandbox failed.
     """
     folder = f"{sandbox.home}/{definition_files.FOLDER}"
-    if definition.own_files:
+    if definition.files:
         with contextlib.suppress(FileNotFoundError):
             await sandbox.delete(folder)  # what an earlier attempt left, and may have changed
-    for file in definition.own_files:
+    for file in definition.files:
         mode = _EXECUTABLE_MODE if file.executable else _MODE
         try:
-            await sandbox.write(f"{folder}/{file.path}", file.data, mode=mode)
+            await sandbox.write_bytes(f"{folder}/{file.path}", file.data, mode=mode)
         except OSError as error:
             raise InvalidJob(
                 f"The agent's own file {file.path} cannot be put into the sandbox: {error.strerror}."

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from orchestrator.jobs.failures import LedgerUnavailable
 from orchestrator.jobs.store.journal import EventType
-from orchestrator.jobs.store.model_limits import ModelLimits
+from orchestrator.jobs.store.rate_limiter import RateLimiter
 from workers.agent.session_journal import LINE_CHARACTERS, AttemptJournal
 
 
@@ -24,7 +24,7 @@ class JournaledRequests:
     its process stood still, stands there again under the same id. The append is the fence as well.
     """
 
-    def __init__(self, limits: ModelLimits, journal: AttemptJournal) -> None:
+    def __init__(self, limits: RateLimiter, journal: AttemptJournal) -> None:
         self._limits = limits
         self._journal = journal
 

@@ -87,8 +87,10 @@ def _agents_and_models(settings: Settings) -> list[Check]:
 
 
 def _models(settings: Settings, definitions: AgentDefinitions) -> Iterable[Check]:
-    from orchestrator.deep_agent.failures import ModelNotConfigured  # noqa: PLC0415 - slow import
-    from orchestrator.deep_agent.models.resolve import resolve_model  # noqa: PLC0415 - as above
+    from orchestrator.deep_agent import (  # noqa: PLC0415 - slow import
+        ModelNotConfigured,
+        resolve_model,
+    )
 
     users: dict[str, list[str]] = {settings.model: []}
     for definition in definitions.values():

@@ -12,12 +12,13 @@ from typing import Annotated, Any
 
 import typer
 
+from orchestrator.approvals import Decision
 from orchestrator.cli.terminal import formatting, output
 from orchestrator.cli.terminal.exit_codes import UsageProblem
+from orchestrator.cli.terminal.ids import resolve_approval
 from orchestrator.cli.terminal.options import AsJson
 from orchestrator.cli.terminal.session import open_client
 from orchestrator.jobs.approvals import Approval
-from orchestrator.jobs.spec import Decision
 
 ARGUMENT_CHARACTERS = 200
 """Of a call's arguments in a table: one line. `--json` has them whole."""
@@ -110,7 +111,7 @@ def reject(
 
 async def _answer(prefix: str, decision: Decision, *, as_json: bool, **given: Any) -> None:
     async with open_client() as client:
-        approval_id = await client.resolve_approval(prefix)
+        approval_id = await resolve_approval(client, prefix)
         job_id = await client.answer(approval_id, decision, by=_person(), **given)
     if as_json:
         output.document({"approval_id": approval_id, "job_id": job_id, "decision": decision})

@@ -12,10 +12,11 @@ from rich.text import Text
 
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
+from orchestrator.cli.terminal.ids import resolve_job
 from orchestrator.cli.terminal.options import AsJson, JobArgument
 from orchestrator.cli.terminal.session import ended_result, open_client
 from orchestrator.jobs.changes import ChangeKind, FileChange
-from orchestrator.workspace.folder_merge import MergeReport
+from orchestrator.workspace.merge import MergeReport
 
 _LINE_STYLES = (
     ("+++", "bold"),
@@ -41,7 +42,7 @@ def diff(
 
 async def _diff(prefix: str, *, stat: bool, as_json: bool) -> None:
     async with open_client() as client:
-        job_id = await client.resolve(prefix)
+        job_id = await resolve_job(client, prefix)
         ended = await ended_result(client, job_id)
         if as_json:
             output.document(
@@ -79,7 +80,7 @@ def apply(
 
 async def _apply(prefix: str, into: Path, *, check: bool, as_json: bool) -> ExitCode:
     async with open_client() as client:
-        job_id = await client.resolve(prefix)
+        job_id = await resolve_job(client, prefix)
         await ended_result(client, job_id)
         report = await client.apply(job_id, into, check=check)
     if as_json:

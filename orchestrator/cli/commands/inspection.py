@@ -12,8 +12,9 @@ import typer
 from orchestrator.cli.commands.waiting import LIVE_STATES
 from orchestrator.cli.terminal import formatting, output
 from orchestrator.cli.terminal.exit_codes import UsageProblem
+from orchestrator.cli.terminal.ids import resolve_job, resolve_tree
 from orchestrator.cli.terminal.options import AsJson, JobArgument, LabelFilter, parse_labels
-from orchestrator.cli.terminal.session import ended_result, open_client, resolve_tree
+from orchestrator.cli.terminal.session import ended_result, open_client
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobRecord, JobState
 
@@ -86,7 +87,7 @@ def show(job: JobArgument, as_json: AsJson = False) -> None:
 
 async def _show(prefix: str, *, as_json: bool) -> None:
     async with open_client() as client:
-        record = await client.get(await client.resolve(prefix))
+        record = await client.get(await resolve_job(client, prefix))
     if as_json:
         output.document(record.model_dump(mode="json"))
         return
@@ -112,7 +113,7 @@ def result(job: JobArgument, as_json: AsJson = False) -> None:
 
 async def _result(prefix: str, *, as_json: bool) -> None:
     async with open_client() as client:
-        found = await ended_result(client, await client.resolve(prefix))
+        found = await ended_result(client, await resolve_job(client, prefix))
     if as_json:
         output.document(found.model_dump(mode="json"))
     else:
@@ -163,7 +164,7 @@ def logs(
 
 async def _logs(prefix: str, after: str, *, follow: bool, as_json: bool) -> None:
     async with open_client() as client:
-        job_id = await client.resolve(prefix)
+        job_id = await resolve_job(client, prefix)
         try:
             async for event in client.events(job_id, after, follow=follow):
                 if as_json:

@@ -12,6 +12,7 @@ from orchestrator.cli.commands.job_files import PlannedJob, plan, read_job_file
 from orchestrator.cli.commands.waiting import print_ends, wait_for_all
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
+from orchestrator.cli.terminal.ids import resolve_job, resolve_jobs
 from orchestrator.cli.terminal.options import (
     AsJson,
     JobArgument,
@@ -19,7 +20,7 @@ from orchestrator.cli.terminal.options import (
     LabelOption,
     parse_labels,
 )
-from orchestrator.cli.terminal.session import open_client, resolve_all
+from orchestrator.cli.terminal.session import open_client
 from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.configuration.settings import Settings, load_settings
 
@@ -118,7 +119,7 @@ def retry(job: JobArgument, as_json: AsJson = False) -> None:
 
 async def _retry(job: str, *, as_json: bool) -> None:
     async with open_client() as client:
-        new_id = await client.retry(await client.resolve(job))
+        new_id = await client.retry(await resolve_job(client, job))
     if as_json:
         output.document({"job_ids": [new_id]})
     else:
@@ -132,7 +133,7 @@ def cancel(jobs: JobArguments, as_json: AsJson = False) -> None:
 
 async def _cancel(prefixes: Sequence[str], *, as_json: bool) -> None:
     async with open_client() as client:
-        before = [await client.cancel(job_id) for job_id in await resolve_all(client, prefixes)]
+        before = [await client.cancel(job_id) for job_id in await resolve_jobs(client, prefixes)]
     if as_json:
         jobs = [
             {
@@ -165,7 +166,7 @@ def tell(
 
 async def _tell(job: str, message: str, *, as_json: bool) -> None:
     async with open_client() as client:
-        job_id = await client.resolve(job)
+        job_id = await resolve_job(client, job)
         await client.send(job_id, message)
     if as_json:
         output.document({"job_id": job_id})

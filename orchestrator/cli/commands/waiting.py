@@ -10,11 +10,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from orchestrator.cancellation import cancel_and_wait
 from orchestrator.cli.terminal import formatting, output
 from orchestrator.cli.terminal.exit_codes import ExitCode, exit_code_of_results
+from orchestrator.cli.terminal.ids import resolve_jobs, resolve_tree
 from orchestrator.cli.terminal.live import POLL_SECONDS, Fetch, change_line, shown
 from orchestrator.cli.terminal.options import AsJson, JobArguments, TimeoutOption
-from orchestrator.cli.terminal.session import end, open_client, resolve_all, resolve_tree
+from orchestrator.cli.terminal.session import open_client
 from orchestrator.client import JobClient
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobRecord, JobState
@@ -34,7 +36,7 @@ async def _wait(
     prefixes: Sequence[str], timeout_seconds: float | None, *, as_json: bool
 ) -> ExitCode:
     async with open_client() as client:
-        ids = await resolve_all(client, prefixes)
+        ids = await resolve_jobs(client, prefixes)
         results = await wait_for_all(client, ids, timeout_seconds=timeout_seconds)
     if as_json:
         output.document({"results": [result.model_dump(mode="json") for result in results]})
@@ -72,7 +74,7 @@ async def wait_for_all(
         output.notice(f"Detached; the jobs continue. To wait again: fanout wait {_some(ids)}")
         raise
     finally:
-        await end(waits)
+        await cancel_and_wait(*waits)
 
 
 def _view_of(client: JobClient, ids: Sequence[str]) -> AbstractAsyncContextManager[object]:

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from orchestrator.approvals import ApprovalAnswer, Decision
 from orchestrator.cli.terminal import output
 from orchestrator.coordinator.coordinator import Decide, reject_unasked
-from orchestrator.deep_agent.approval.gate import Answer, Decision, PendingApproval
+from orchestrator.deep_agent import PendingApproval
 
 SHOWN_CHARACTERS = 4_000
 """Of a call's arguments: a screenful or two. What is cut off is said."""
@@ -35,12 +36,12 @@ def decider(*, yes: bool, set_aside: SetAside = nullcontext) -> Decide:
     return reject_unasked
 
 
-async def _approve(pending: PendingApproval) -> Answer:
+async def _approve(pending: PendingApproval) -> ApprovalAnswer:
     if "approve" not in pending.decisions:
-        return Answer(
-            "reject", sha256=pending.sha256, message="--yes approves, and that is not allowed here."
+        return ApprovalAnswer(
+            decision="reject", message="--yes approves, and that is not allowed here."
         )
-    return Answer("approve", sha256=pending.sha256)
+    return ApprovalAnswer(decision="approve")
 
 
 class _Asker:
@@ -49,41 +50,41 @@ class _Asker:
     def __init__(self, set_aside: SetAside) -> None:
         self._set_aside = set_aside
 
-    async def decide(self, pending: PendingApproval) -> Answer:
+    async def decide(self, pending: PendingApproval) -> ApprovalAnswer:
         """Show the call, and take what the person types; the end of the input rejects it."""
         with self._set_aside():
             output.notice(_told(pending))
             try:
                 return await self._ask(pending)
             except EOFError:
-                return Answer("reject", sha256=pending.sha256, message="Nobody answered.")
+                return ApprovalAnswer(decision="reject", message="Nobody answered.")
 
-    async def _ask(self, pending: PendingApproval) -> Answer:
+    async def _ask(self, pending: PendingApproval) -> ApprovalAnswer:
         choices = ", ".join(pending.decisions)
         while True:
             decision = _chosen(await _line(f"{choices}? "), pending.decisions)
             if decision is None:
                 output.notice(f"Type one of {choices}, or how it begins.")
                 continue
-            answer = await self._completed(pending, decision)
+            answer = await self._completed(decision)
             if answer is not None:
                 return answer
 
-    async def _completed(self, pending: PendingApproval, decision: Decision) -> Answer | None:
+    async def _completed(self, decision: Decision) -> ApprovalAnswer | None:
         """The answer with what it needs; None when that was not understood."""
         if decision == "approve":
-            return Answer(decision, sha256=pending.sha256)
+            return ApprovalAnswer(decision=decision)
         if decision == "reject":
             why = await _line("Why (may be empty)? ")
-            return Answer(decision, sha256=pending.sha256, message=why)
+            return ApprovalAnswer(decision=decision, message=why)
         if decision == "respond":
             said = await _line("What is the agent told instead? ")
-            return Answer(decision, sha256=pending.sha256, response=said)
+            return ApprovalAnswer(decision=decision, response=said)
         edited = _object(await _line("All arguments as JSON, on one line: "))
         if edited is None:
             output.notice("That is not a JSON object.")
             return None
-        return Answer(decision, sha256=pending.sha256, arguments=edited)
+        return ApprovalAnswer(decision=decision, arguments=edited)
 
 
 def _told(pending: PendingApproval) -> str:

@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.cancellation import cancel_and_wait
 from orchestrator.cli.terminal import formatting, output
-from orchestrator.cli.terminal.session import end
 from orchestrator.client import JobClient
 from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.state import JobRecord
@@ -154,7 +154,7 @@ class Watcher:
 
     async def close(self) -> None:
         """Stop reading journals."""
-        await end(self._followers.values())
+        await cancel_and_wait(*self._followers.values())
 
     async def _count_tokens(self, job_id: str) -> None:
         with suppress(JobFailure):  # the next poll reports it
@@ -198,7 +198,7 @@ async def shown(
                 with suppress(JobFailure):
                     await watcher.poll()  # for the last frame
     finally:
-        await end([watching])
+        await cancel_and_wait(watching)
         await watcher.close()
 
 

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator import shortening
+
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Control characters and direction marks: a job's output must not control a person's terminal."""
 
@@ -42,8 +44,7 @@ def printable(text: object) -> str:
 
 def one_line(text: object, width: int | None = None) -> str:
     """Return foreign text as one printable line of at most `width` characters."""
-    line = " ".join(printable(text).split())
-    return line if width is None or len(line) <= width else line[: max(0, width - 1)] + "…"
+    return shortening.one_line(printable(text), width)
 
 
 def payload(text: str) -> None:

@@ -1,1 +1,1 @@
-"""Jobs in Redis: the ledger, the journal, the queue and the limits of models."""
+"""The store of jobs in Redis: the ledger, the journal, the queue and the rate limiter."""

@@ -1,8 +1,7 @@
-"""Admission: which waiting jobs go to a worker now.
+"""Admission: which queued jobs are sent to workers now.
 
-Jobs wait in the ledger, tree by tree, and only what can run at once goes to the queue. So a tree of
-a thousand does not stand in the way of a tree of three, and limits hold without anybody waiting in
-line with a place in hand. What the limits are, the ledger knows (`policy.py`).
+Jobs wait in the ledger, tree by tree, and only those that can run now are sent. So a large tree
+cannot starve a small one, and queued jobs hold no slot. The limits are in the ledger (`policy.py`).
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from orchestrator.jobs.store.ledger import Ledger
 from orchestrator.jobs.store.queue import JobQueue
 
 BATCH = 64
-"""Jobs dispatched at once; more come with the next turn of the loop."""
+"""Jobs in one call of the ledger."""
 
 
 class Admission:
-    """Moves jobs from the ledger to the queue.
+    """Sends jobs from the ledger to the queue.
 
-    Any process may do it at any time, also several at once.
+    Any number of processes may do so at the same time.
     """
 
     def __init__(self, ledger: Ledger, queue: JobQueue) -> None:
@@ -25,11 +24,11 @@ class Admission:
         self._queue = queue
 
     async def pump(self) -> int:
-        """Send whatever there is room for; how many.
+        """Send all jobs that can run now, and return their number.
 
         Raises:
-            LedgerUnavailable: Redis does not answer. What was taken and not sent is taken back by
-                the reaper when its time under way is over.
+            LedgerUnavailable: Redis does not respond. The reaper requeues jobs that were dispatched
+                but not sent.
         """
         sent = 0
         while True:

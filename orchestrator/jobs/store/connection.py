@@ -16,10 +16,9 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 
 CONNECT_SECONDS = 5.0
-"""A Redis that is there takes a connection within milliseconds, over a slow line within a
-second."""
+"""Redis accepts a connection within milliseconds, over a slow network within a second."""
 COMMAND_SECONDS = 5.0
-"""No command of ours blocks, so an answer that takes longer means that Redis is gone."""
+"""No command of ours blocks, so an answer that takes longer means that Redis is lost."""
 RETRIES = 2
 MAX_CONNECTIONS = 64
 """A process with hundreds of agents shares these: each command holds one for under a
@@ -27,7 +26,7 @@ millisecond."""
 
 
 class _KeepsCancels(AbstractConnection):
-    """Raises a cancel that came while a command was sent.
+    """Raises a cancellation that arrived while a command was sent.
 
     Before Python 3.12 `wait_for` loses it.
     """
@@ -37,7 +36,7 @@ class _KeepsCancels(AbstractConnection):
         before = task.cancelling() if task else 0
         await super().send_packed_command(command, check_health)
         if task and task.cancelling() > before:
-            await self.disconnect(nowait=True)  # nobody will read the answer
+            await self.disconnect(nowait=True)  # the answer will not be read
             raise asyncio.CancelledError
 
 
@@ -57,9 +56,12 @@ _OURS = {Connection: _Tcp, SSLConnection: _Tls, UnixDomainSocketConnection: _Uni
 
 
 def connect(url: str) -> Redis:
-    """A client for `redis://`, `rediss://` or `unix://`; it connects when it is first used.
+    """Return a client that connects on first use.
 
-    Answers are text. A lost connection is tried again twice, within a second.
+    Answers are text. A command on a lost connection is retried twice, within a second.
+
+    Args:
+        url: A URL with the scheme `redis`, `rediss` or `unix`.
     """
     pool = BlockingConnectionPool.from_url(
         url,

@@ -1,7 +1,7 @@
-"""The journal: one append-only Redis stream per job, and the doorbell that says it grew.
+"""The journal: one append-only Redis stream per job, and a channel that announces new events.
 
-Everything that a person or a parent sees of a job is a view of its journal. A reader gives the last
-id that it saw and misses nothing: the doorbell only saves it from asking all the time.
+All progress of a job that a person or a parent sees comes from its journal. A reader continues from
+the last id that it has read, and so misses nothing; the channel only saves frequent polling.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from uuid import uuid4
 from pydantic import Field, JsonValue
 from redis.asyncio import Redis
 
+from orchestrator.cancellation import cancel_and_wait
 from orchestrator.jobs.failures import LeaseLost, UnknownJob
 from orchestrator.jobs.spec import JobId, WireModel
 from orchestrator.jobs.state import TERMINAL_STATES
@@ -27,18 +28,19 @@ from orchestrator.jobs.store.redis_errors import redis_failures
 
 BEGINNING = "0-0"
 POLL_SECONDS = 2.0
-"""A reader looks again after this time even when no bell rang: pub/sub may lose a message."""
+"""A reader polls after this time without an announcement: pub/sub may lose a message."""
 PAGE = 500
 """Events fetched at once: bounds the memory of a reader of a long journal."""
 APPENDED_SECONDS = 60
-"""How long an append is remembered: the Redis client asks again by itself, within seconds."""
+"""How long an append is remembered: the Redis client repeats a lost call within seconds."""
 
 _APPEND = """
--- KEYS: journal, job, bell, request. ARGV: id, type, attempt, data, line or '', seconds to remember it,
--- token or '', the keys' prefix, then name and amount of what the event tells was consumed: it is charged to
--- the job, to all above it and to its tree, as far as they are still known.
+-- Appends an event. A request that is repeated, because its answer was lost, finds its event.
+-- KEYS: journal, job, channel, request.
+-- ARGV: id, type, attempt, data, line or '', seconds to remember the request, token or '', the
+-- keys' prefix, then name and amount of each used resource: it is charged to the job, to its
+-- ancestors and to its tree, as far as they exist.
 -- Returns the event's id, or false when the attempt of that token no longer holds the job.
--- A request whose answer got lost comes again under the same name and finds the event that it made.
 local known = redis.call('GET', KEYS[4])
 if known then return known end
 if ARGV[7] ~= '' and redis.call('HGET', KEYS[2], 'token') ~= ARGV[7] then return false end
@@ -48,7 +50,9 @@ if ARGV[5] ~= '' then redis.call('HSET', KEYS[2], 'last_event', ARGV[5]) end
 redis.call('PUBLISH', KEYS[3], ARGV[1])
 if not ARGV[9] then return event end
 local function charge(id)
-  for at = 9, #ARGV, 2 do redis.call('HINCRBYFLOAT', ARGV[8] .. ':usage:' .. id, ARGV[at], ARGV[at + 1]) end
+  for at = 9, #ARGV, 2 do
+    redis.call('HINCRBYFLOAT', ARGV[8] .. ':usage:' .. id, ARGV[at], ARGV[at + 1])
+  end
 end
 local id, root = ARGV[1], redis.call('HGET', KEYS[2], 'root')
 local is_charged = false
@@ -65,7 +69,7 @@ return event
 
 
 class EventType(StrEnum):
-    """What a journal tells."""
+    """The kinds of events."""
 
     JOB_STATE = "job.state"
     SANDBOX_READY = "sandbox.ready"
@@ -88,30 +92,29 @@ class JournalEvent(WireModel):
     """One entry of a job's journal."""
 
     id: str
-    """The stream id: give the last one seen to read on from there."""
+    """The stream id; reading continues after it."""
     at: float
     """Seconds since the epoch by the Redis server's clock."""
     job_id: JobId
     attempt: int
     type: EventType | str = Field(union_mode="left_to_right")
-    """A plain text where another release wrote an event that this one does not know: to be passed
-    over."""
+    """A plain text for an unknown event of another release, which readers ignore."""
     data: dict[str, JsonValue]
 
     @property
     def ends_job(self) -> bool:
-        """Whether this is the job's last state."""
+        """Whether this event is the job's terminal state."""
         return self.type is EventType.JOB_STATE and str(self.data["state"]) in TERMINAL_STATES
 
 
 class Journal:
-    """Reads and appends journals on one Redis."""
+    """Reads and appends to journals on one Redis."""
 
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
         self._keys = keys
         self._append = redis.register_script(_APPEND)
-        self._bells = _Bells(redis, keys)
+        self._subscriptions = _Subscriptions(redis, keys)
 
     async def append(
         self,
@@ -125,22 +128,30 @@ class Journal:
         used: Mapping[str, float] | None = None,
         token: int | None = None,
     ) -> str:
-        """Add an event and ring; the event's id. `line` becomes the record's `last_event`.
+        """Append an event, publish that the journal changed, and return the event's id.
 
-        Asking again under the same `name`, within `APPENDED_SECONDS`, adds nothing more. What it
-        tells was `used`, by the names of `Usage`, is charged in the same step, and once, to the
-        job, to all jobs above it and to its tree. With a claim's `token` only while that claim
-        holds the job: a process may be paused, and go on between a look at its lease and this.
+        Args:
+            job_id: The job.
+            attempt: The number of the job's attempt.
+            kind: The kind of event.
+            data: Its data.
+            line: A text for the record's `last_event`.
+            name: The name of this request: repeated under the same name within `APPENDED_SECONDS`,
+                it appends nothing.
+            used: The used resources, by the names of `Usage`. They are charged in the same step,
+                and once, to the job, to its ancestors and to its tree.
+            token: The token of a claim, which must hold the job: between a check of its lease and
+                this call, the process may have been suspended.
 
         Raises:
-            LeaseLost: the claim of `token` no longer holds the job; nothing is added.
-            LedgerUnavailable: Redis does not answer.
+            LeaseLost: The claim of `token` no longer holds the job; nothing is appended.
+            LedgerUnavailable: Redis does not respond.
         """
         request = self._keys.appended(name or uuid4().hex)
         keys = [
             self._keys.journal(job_id),
             self._keys.job(job_id),
-            self._keys.bell(job_id),
+            self._keys.journal_changed(job_id),
             request,
         ]
         event: list[str | int] = [str(kind), attempt, json.dumps(data)]
@@ -156,7 +167,11 @@ class Journal:
     async def read(
         self, job_id: str, after: str = BEGINNING, count: int | None = None
     ) -> list[JournalEvent]:
-        """The events that stand in the journal after the id `after`, oldest first."""
+        """Return the events after the id `after`, oldest first, at most `count`.
+
+        Raises:
+            LedgerUnavailable: Redis does not respond.
+        """
         with redis_failures():
             entries: Any = await self._redis.xrange(
                 self._keys.journal(job_id), min=f"({after}", count=count
@@ -164,27 +179,35 @@ class Journal:
         return [_event(job_id, entry_id, fields) for entry_id, fields in entries]
 
     async def messages(self, job_id: str, after: int) -> list[str]:
-        """What was said to a job that has not ended, without the first so many."""
+        """Return the messages to a job that has not ended, without the first `after`.
+
+        Raises:
+            LedgerUnavailable: Redis does not respond.
+        """
         with redis_failures():
             found: Any = await self._redis.lrange(self._keys.messages(job_id), after, -1)
         return list(found)
 
     async def last(self, job_id: str) -> JournalEvent | None:
-        """The newest event, if there is one."""
+        """Return the newest event; None when the journal does not exist.
+
+        Raises:
+            LedgerUnavailable: Redis does not respond.
+        """
         with redis_failures():
             entries: Any = await self._redis.xrevrange(self._keys.journal(job_id), count=1)
         return next((_event(job_id, entry_id, fields) for entry_id, fields in entries), None)
 
     async def follow(self, job_id: str, after: str = BEGINNING) -> AsyncIterator[JournalEvent]:
-        """Every event after `after`, old ones and new ones, until the job's terminal state.
+        """Yield every event after `after`, and new ones, until the job's terminal state.
 
         Raises:
-            UnknownJob: there is no such journal, or no longer: Redis came back without it.
-            LedgerUnavailable: Redis stayed away for longer than `OUTAGE_SECONDS`.
+            UnknownJob: The journal does not exist, or is lost after a restart of Redis.
+            LedgerUnavailable: Redis was unavailable for longer than `OUTAGE_SECONDS`.
         """
-        async with self._bells.listen(job_id) as rung:
+        async with self._subscriptions.of(job_id) as changed:
             while True:
-                rung.clear()
+                changed.clear()
                 page = await through_outage(partial(self._page, job_id, after))
                 for event in page:
                     after = event.id
@@ -192,11 +215,10 @@ class Journal:
                     if event.ends_job:
                         return
                 if len(page) < PAGE:
+                    # wait_for loses cancellations before Python 3.12
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(
-                            POLL_SECONDS
-                        ):  # wait_for loses cancels before Python 3.12
-                            await rung.wait()
+                        async with asyncio.timeout(POLL_SECONDS):
+                            await changed.wait()
 
     async def _page(self, job_id: str, after: str) -> list[JournalEvent]:
         page = await self.read(job_id, after, PAGE)
@@ -205,68 +227,67 @@ class Journal:
         return page
 
     async def close(self) -> None:
-        """Stop listening."""
-        await self._bells.close()
+        """Close the subscriptions; nothing is followed any more."""
+        await self._subscriptions.close()
 
 
-class _Bells:
-    """One subscription for all followers of this process, instead of a blocked connection for each."""
+class _Subscriptions:
+    """One connection for all followers of this process, instead of a blocked one for each."""
 
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
         self._keys = keys
-        self._listeners: dict[str, list[asyncio.Event]] = {}
+        self._followers: dict[str, list[asyncio.Event]] = {}
         self._pubsub: Any = None
-        self._pump: asyncio.Task[None] | None = None
+        self._receiver: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
 
     @contextlib.asynccontextmanager
-    async def listen(self, job_id: str) -> AsyncIterator[asyncio.Event]:
-        """An event that is set whenever the job's journal grew."""
-        channel = self._keys.bell(job_id)
-        rung = asyncio.Event()
+    async def of(self, job_id: str) -> AsyncIterator[asyncio.Event]:
+        """Subscribe for the duration of a context to a job's journal; sets the event on changes."""
+        channel = self._keys.journal_changed(job_id)
+        changed = asyncio.Event()
         async with self._lock:
-            first = channel not in self._listeners
-            self._listeners.setdefault(channel, []).append(rung)
+            first = channel not in self._followers
+            self._followers.setdefault(channel, []).append(changed)
             if first:
                 await self._subscribe(channel)
         try:
-            yield rung
+            yield changed
         finally:
-            self._listeners[channel].remove(rung)
-            if not self._listeners[channel]:
-                del self._listeners[channel]
+            self._followers[channel].remove(changed)
+            if not self._followers[channel]:
+                del self._followers[channel]
                 await self._unsubscribe(channel)
 
     async def _subscribe(self, channel: str) -> None:
         if self._pubsub is None:
             self._pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
-        with contextlib.suppress(Exception):  # as above: a follower polls when it hears nothing
+        with contextlib.suppress(Exception):  # a follower polls when nothing is announced
             await self._pubsub.subscribe(channel)
-        if self._pump is None or self._pump.done():
-            self._pump = asyncio.create_task(self._ring())
+        if self._receiver is None or self._receiver.done():
+            self._receiver = asyncio.create_task(self._receive())
 
     async def _unsubscribe(self, channel: str) -> None:
         async with self._lock:
-            if channel not in self._listeners:  # else somebody began to listen meanwhile
-                with contextlib.suppress(Exception):  # its bells will ring for nobody
+            if channel not in self._followers:  # otherwise a new follower subscribed meanwhile
+                with contextlib.suppress(Exception):  # announcements without a follower are ignored
                     await self._pubsub.unsubscribe(channel)
 
-    async def _ring(self) -> None:
-        while self._listeners:
+    async def _receive(self) -> None:
+        while self._followers:
             try:
                 message = await self._pubsub.get_message(timeout=1.0)
-            except Exception:  # noqa: BLE001 - any broken connection: it reconnects and subscribes again
+            except Exception:  # noqa: BLE001 - any broken connection: it reconnects by itself
                 await asyncio.sleep(0.2)
                 continue
             if message is not None:
-                for rung in self._listeners.get(message["channel"], ()):
-                    rung.set()
+                for changed in self._followers.get(message["channel"], ()):
+                    changed.set()
 
     async def close(self) -> None:
-        if self._pump is not None:
-            self._pump.cancel()
-            await asyncio.gather(self._pump, return_exceptions=True)
+        if self._receiver is not None:
+            await cancel_and_wait(self._receiver)
         if self._pubsub is not None:
             await self._pubsub.aclose()
 

@@ -1,4 +1,4 @@
-"""Where everything stands in Redis: one place for all key names."""
+"""All key names in Redis; further ones, which only scripts use, are listed in `common.lua`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Keys:
-    """The key names of one installation; several can share a Redis under different prefixes."""
+    """The key names of one installation; several can share a Redis with different prefixes."""
 
     prefix: str = "fanout"
 
@@ -16,35 +16,32 @@ class Keys:
         return f"{self.prefix}:job:{job_id}"
 
     def journal(self, job_id: str) -> str:
-        """Stream: what happened to a job."""
+        """Stream: a job's events."""
         return f"{self.prefix}:journal:{job_id}"
 
-    def bell(self, job_id: str) -> str:
-        """Channel: rings when a job's journal grew."""
+    def journal_changed(self, job_id: str) -> str:
+        """Channel: published when a job's journal has a new event."""
         return f"{self.prefix}:bell:{job_id}"
 
     def appended(self, request: str) -> str:
-        """String: the event that a request to append made; remembered for a minute."""
+        """String: the id of the event that a request appended; kept for a minute."""
         return f"{self.prefix}:appended:{request}"
 
     def approval(self, approval_id: str) -> str:
-        """Hash: a call that waits for a person, or what became of it."""
+        """Hash: a call that waits for a person, or its outcome."""
         return f"{self.prefix}:approval:{approval_id}"
 
     def usage(self, job_id: str) -> str:
-        """Hash: what a job and all below it have consumed.
-
-        Under a tree's root id, the whole tree.
-        """
+        """Hash: the usage of a job and its descendants; under a root id, of the whole tree."""
         return f"{self.prefix}:usage:{job_id}"
 
     def messages(self, job_id: str) -> str:
-        """List: what was said to a job that has not ended."""
+        """List: the messages to a job that has not ended."""
         return f"{self.prefix}:messages:{job_id}"
 
     @property
     def approvals(self) -> str:
-        """Sorted set: the ids of the approvals that wait, by time of request."""
+        """Sorted set: the ids of open approvals, by time of request."""
         return f"{self.prefix}:approvals"
 
     @property
@@ -59,7 +56,7 @@ class Keys:
 
     @property
     def leases(self) -> str:
-        """Sorted set: job id -> end of its lease (running) or of its way to a worker (dispatched)."""
+        """Sorted set: job id -> end of its lease (running) or of its transit (dispatched)."""
         return f"{self.prefix}:leases"
 
     @property
@@ -69,24 +66,24 @@ class Keys:
 
     @property
     def cancellations(self) -> str:
-        """Channel: ids of running jobs that somebody cancelled."""
+        """Channel: ids of running jobs that are to be cancelled."""
         return f"{self.prefix}:cancel"
 
     @property
     def policy(self) -> str:
-        """Hash: the installation's admission policy (`json`), and when the worker that gave it started."""
+        """Hash: the admission policy (`json`), and the start time of the worker that set it."""
         return f"{self.prefix}:policy"
 
     def active(self, root_id: str) -> str:
-        """Set: a tree's jobs on their way to a worker or running."""
+        """Set: a tree's jobs in transit to a worker or running."""
         return f"{self.prefix}:active:{root_id}"
 
     def tenant_active(self, tenant: str) -> str:
-        """Set: the same of a tenant."""
+        """Set: the same for a tenant."""
         return f"{self.prefix}:tenant_active:{tenant}"
 
     def agent_active(self, agent: str) -> str:
-        """Set: the same of an agent."""
+        """Set: the same for an agent."""
         return f"{self.prefix}:agent_active:{agent}"
 
     def tree(self, root_id: str) -> str:
@@ -94,5 +91,5 @@ class Keys:
         return f"{self.prefix}:tree:{root_id}"
 
     def worker(self, name: str) -> str:
-        """Hash: what a worker told when it registered."""
+        """Hash: a worker's registration."""
         return f"{self.prefix}:worker:{name}"

@@ -1,8 +1,8 @@
-"""The ledger: the job records in Redis, and the only authority on what state a job is in.
+"""The ledger: the job records in Redis, and the only authority on the state of a job.
 
-Every change of state is one Lua script (`scripts/`), so it happens whole or not at all, by the
-Redis server's clock, and writes its `job.state` event to the journal in the same step. A claim's
-token is the fence: only the attempt that holds the newest token can renew, release or finish.
+Every change of state is one Lua script (`scripts/`). So it is atomic, uses the Redis server's
+clock, and adds its `job.state` event to the journal in the same step. A claim's token is a fencing
+token: only the attempt with the newest token can renew its lease, release or finish the job.
 """
 
 from __future__ import annotations
@@ -10,20 +10,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
-from typing import Any
 from uuid import uuid4
 
 from pydantic import JsonValue, ValidationError
 from redis.asyncio import Redis
 
+from orchestrator.approvals import ApprovalAnswer
 from orchestrator.jobs import versions
 from orchestrator.jobs.approvals import (
     KEPT_SECONDS,
     Approval,
-    ApprovalAnswer,
     refusal,
+    serialized,
     waiting_words,
 )
 from orchestrator.jobs.failures import (
@@ -37,85 +35,86 @@ from orchestrator.jobs.result import JobResult, ResultSoFar
 from orchestrator.jobs.spec import JobSpec, TreeBounds
 from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.lua_scripts import Scripts, milliseconds
 from orchestrator.jobs.store.records import Records
-from orchestrator.jobs.store.redis_errors import redis_failures
 from orchestrator.jobs.store.stored import entry_of_child, spec_of, submission
 from orchestrator.jobs.worker_info import WorkerInfo
 
 SUBMIT_BATCH = 100
-"""Jobs in one script call: longer ones would hold up everybody's heartbeats."""
+"""Jobs in one script call: more would delay the heartbeats of all workers."""
 TRANSIT_SECONDS = 15.0
-"""How long a dispatched message may take to a worker that has room before it counts as lost."""
+"""The time after which a message to a worker with a free slot counts as lost."""
 HEAD_START_SECONDS = 2.0
-"""How long a job that was begun is kept for the host that has its files, after it was queued again:
-a few turns of the queue, and short enough for a job to be at work again 4 s after its worker was
-stopped."""
+"""The time for which a requeued job is reserved for the host that has its files: a few turns of the
+queue, and short enough for a job to run again 4 s after its worker was stopped."""
 REAP_BATCH = 200
 NOT_UNDERSTOOD = ("wire version ", "agent ")
-"""How claim.lua begins the refusal of a job of which the worker does not know all."""
+"""The beginnings of claim.lua's refusals when the worker cannot run the job."""
 CANCEL_BATCH = 50
-"""Jobs in one script call: ending one takes Redis half a millisecond, and heartbeats come between
-two."""
+"""Jobs in one script call: ending one takes Redis half a millisecond, and heartbeats must run
+between two calls."""
 CANCEL_HEARD_SECONDS = 0.7
-"""How long a worker has to hear that a job of its is cancelled. One that is frozen or lost hears
-nothing; with the second between two looks of the reaper, its job still ends within two."""
+"""The time that a worker has to confirm the cancellation of a job. One that is frozen or lost does
+not; with the reaper's interval of a second, its job still ends within two."""
 FORGET_BATCH = 100
-"""Jobs in one script call; a long journal takes Redis a millisecond to remove."""
+"""Jobs in one script call; Redis takes a millisecond to delete a long journal."""
 MAX_MESSAGE_CHARACTERS = 20_000
-"""Of a message to a job: more belongs in a file, or is a task of its own."""
+"""Of a message to a job: longer texts belong in a file, or are a task of their own."""
 MAX_MESSAGES = 100
-"""To one job in its life: they all stand in its agent's conversation."""
+"""To one job in its life: its agent's conversation contains them all."""
 UNREAD = 2
-"""What finish.lua says when more messages came."""
+"""The answer of finish.lua when the job has received more messages."""
 SCRIPTS = (
-    "submit", "dispatch", "reject", "reap", "cancel",
-    "register", "claim", "beat", "finish", "release", "fail_attempt", "park", "answer", "forget", "send",
-    "checkpoint",
+    "submit", "cancel", "answer", "send",
+    "dispatch", "reject", "reap", "forget",
+    "register", "claim", "beat", "finish", "release", "fail_attempt", "park", "checkpoint",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Dispatched:
-    """A job that may be sent to a worker now."""
+    """A job that is to be sent to a worker."""
 
     spec: JobSpec
     number: int
-    """Counts the job's dispatches: makes each message's id its own."""
+    """The number of the job's dispatches so far: makes each message's id unique."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The right of one attempt to run a job, as long as its lease is renewed."""
+    """The right of one attempt to run a job, valid while its lease is renewed."""
 
     spec: JobSpec
     token: int
     attempt: int
     ran_seconds: float
-    """What earlier attempts ran."""
+    """The running time of earlier attempts."""
     submitted_at: float
     started_at: float
 
 
 class Ledger(Records):
-    """The job records of one installation, and all that changes them."""
+    """The job records of one installation, and all operations that change them.
+
+    Every method raises LedgerUnavailable when Redis does not respond. The operation may have been
+    done nevertheless.
+    """
 
     def __init__(self, redis: Redis, keys: Keys) -> None:
         super().__init__(redis, keys)
-        self._scripts: dict[str, Any] = {
-            name: redis.register_script(script_source(name)) for name in SCRIPTS
-        }
+        self._scripts = Scripts(redis, keys, SCRIPTS)
+        self._run = self._scripts.run
 
-    # What a parent does
+    # For parents
 
     async def submit(self, specs: Sequence[JobSpec]) -> list[str]:
-        """Store jobs; the ids under which they stand.
+        """Store and queue jobs, and return their ids.
 
-        A known id or idempotency key is the same job.
+        A known id or idempotency key is the same job: it is not stored again.
 
         Raises:
-            InvalidJob: one cannot be stored; nothing is.
-            LedgerUnavailable: some may be stored all the same; submitting all of them again is
-                safe.
+            InvalidJob: A job cannot be stored; none is.
+            LedgerUnavailable: Redis does not respond; some jobs may be stored.
         """
         submissions = [submission(spec) for spec in specs]
         ids: list[str] = []
@@ -125,12 +124,12 @@ class Ledger(Records):
         return ids
 
     async def cancel(self, job_id: str) -> JobState:
-        """End a job and all below it: now if it waits, else when its worker hears.
+        """Cancel a job and its descendants, and return the job's state before.
 
-        The state before.
+        Queued and waiting jobs end at once, running ones when their worker confirms.
 
         Raises:
-            UnknownJob: there is none.
+            UnknownJob: The job does not exist.
         """
         before, left = await self._cancel_some(job_id)
         if before is None:
@@ -140,33 +139,38 @@ class Ledger(Records):
         return JobState(before)
 
     async def _cancel_rest(self) -> None:
-        """Go on with what a cancel, or the end of a parent, has listed."""
+        """Cancel the jobs that a cancellation, or the end of a parent, has listed."""
         while (await self._cancel_some(""))[1]:
             pass
 
     async def _cancel_some(self, job_id: str) -> tuple[str | None, int]:
-        """A page of a cancel: the state that the job was in, and how many jobs are still listed."""
-        before, left = await self._run("cancel", job_id, CANCEL_BATCH, _ms(CANCEL_HEARD_SECONDS))
+        """Cancel a batch; return the job's state before, and the number of jobs still listed."""
+        before, left = await self._run(
+            "cancel", job_id, CANCEL_BATCH, milliseconds(CANCEL_HEARD_SECONDS)
+        )
         return before, int(left)
 
     async def answer(self, approval_id: str, answer: ApprovalAnswer) -> str:
-        """Decide on a call that waits; its job, which goes on when nothing of it waits any more.
+        """Answer an approval, and return the id of its job.
+
+        The job is requeued when it waits for nothing else.
 
         Raises:
-            ApprovalRefused: the answer was not taken; the text says why.
+            ApprovalRefused: The answer was rejected; the text says why.
         """
-        entry = json.dumps({"id": approval_id, **json.loads(answer.stored())})
+        entry = json.dumps({"id": approval_id, **json.loads(serialized(answer))})
         told = await self._run("answer", approval_id, answer.decision, entry, uuid4().hex)
         if told[0] == "taken":
             return str(told[1])
         raise refusal(approval_id, answer.decision, told)
 
     async def send(self, job_id: str, text: str) -> None:
-        """Keep a message for a job's agent, which reads it before its next model call.
+        """Store a message for a job's agent, which reads it before its next model call.
 
         Raises:
-            UnknownJob: there is no such job.
-            InvalidJob: it has ended or had too many, or the message is empty or too long.
+            UnknownJob: The job does not exist.
+            InvalidJob: The job has ended or received too many messages, or the message is empty,
+                too long or not valid Unicode.
         """
         if not text.strip() or len(text) > MAX_MESSAGE_CHARACTERS:
             raise InvalidJob(f"A message has 1 to {MAX_MESSAGE_CHARACTERS} characters.")
@@ -184,20 +188,21 @@ class Ledger(Records):
         if JobState(state).is_terminal:
             raise InvalidJob(f"Job {job_id} has ended ({state}): it takes no messages.")
 
-    # What admission does
+    # For admission
 
     async def dispatch(self, most: int) -> list[Dispatched]:
-        """Take waiting jobs for which there is room now, each in its turn.
+        """Take queued jobs that can run now, in their order; the caller sends them at once.
 
-        They are to be sent at once.
+        A job whose specification cannot be read fails here: no worker could run it.
 
-        One whose specification cannot be read ends here: nobody could run it.
+        Args:
+            most: The maximum number of jobs.
         """
-        request = uuid4().hex  # the client asks again by itself when an answer gets lost
+        request = uuid4().hex  # the client repeats the call when an answer is lost
         wires, fallback = (versions.WIRE_OLDEST, versions.WIRE_NEWEST), AdmissionPolicy().stored()
         jobs = []
         for job_id, number, stored in await self._run(
-            "dispatch", most, _ms(TRANSIT_SECONDS), request, *wires, fallback
+            "dispatch", most, milliseconds(TRANSIT_SECONDS), request, *wires, fallback
         ):
             try:
                 jobs.append(Dispatched(spec_of(stored), int(number)))
@@ -206,21 +211,25 @@ class Ledger(Records):
         return jobs
 
     async def reap(self) -> dict[str, str]:
-        """Take back what lapsed and end what is over; job id -> the state that it has now."""
+        """Requeue jobs whose lease lapsed, and end jobs whose deadline passed.
+
+        Returns:
+            Job id -> its new state.
+        """
         reaped = dict(await self._run("reap", REAP_BATCH))
         await self._cancel_rest()
         return reaped
 
     async def forget(self, older_than_seconds: float) -> int:
-        """Remove what is known of jobs that ended so long ago, with their journals; how many."""
-        before, forgotten = await self.now_ms() - _ms(older_than_seconds), 0
+        """Delete jobs that ended that long ago, with their journals; return their number."""
+        before, forgotten = await self.now_ms() - milliseconds(older_than_seconds), 0
         while True:
-            gone, looked_at = await self._run("forget", before, FORGET_BATCH)
+            gone, checked = await self._run("forget", before, FORGET_BATCH)
             forgotten += len(gone)
-            if looked_at < FORGET_BATCH:
+            if checked < FORGET_BATCH:
                 return forgotten
 
-    # What a worker does
+    # For workers
 
     async def register(
         self,
@@ -229,38 +238,43 @@ class Ledger(Records):
         policy: AdmissionPolicy | None = None,
         started_at: int = 0,
     ) -> None:
-        """Tell that a worker lives, for that long; 0 says that it leaves.
+        """Register a worker, or renew its registration.
 
-        The installation's policy is that of the worker that started last (`started_at`, as
-        `now_ms`).
+        Args:
+            worker: The worker.
+            hold_seconds: How long the registration is valid; 0 removes it.
+            policy: Its admission policy; the ledger keeps that of the worker that started last.
+            started_at: The time of the worker's start, by `now_ms`.
         """
         flat = [value for pair in worker.fields().items() for value in pair]
-        given = policy.stored() if policy else ""
-        await self._run("register", worker.name, _ms(hold_seconds), given, started_at, *flat)
+        stored = policy.stored() if policy else ""
+        await self._run(
+            "register", worker.name, milliseconds(hold_seconds), stored, started_at, *flat
+        )
 
     async def claim(self, job_id: str, worker: WorkerInfo, lease_seconds: float) -> Claim | str:
-        """Begin an attempt; or why not, in a word.
+        """Claim a job. Returns a Claim, or the reason for the refusal.
 
-        A message that comes twice or late claims nothing.
+        A duplicate or late message claims nothing.
         """
-        request = uuid4().hex  # the client asks again by itself when an answer gets lost
+        request = uuid4().hex  # the client repeats the call when an answer is lost
         answer = await self._run(
             "claim",
             *(job_id, worker.name, worker.host, worker.host_limit),
-            *(_ms(lease_seconds), request, _ms(HEAD_START_SECONDS)),
+            *(milliseconds(lease_seconds), request, milliseconds(HEAD_START_SECONDS)),
             *(worker.wire_oldest, worker.wire_newest, " ".join(worker.agents)),
         )
         if answer[0] == "refused":
             return str(answer[1])
         _, token, attempt, spec, ran, submitted, started = answer
         try:
-            understood = JobSpec.model_validate_json(spec)
-        except ValidationError:  # its wire version says too little
-            why = f"wire version {worker.wire_newest} does not tell how this job is read"
+            validated = JobSpec.model_validate_json(spec)
+        except ValidationError:  # its wire version is too low
+            why = f"wire version {worker.wire_newest} does not define how this job is read"
             await self.release(job_id, int(token), why, wire=worker.wire_newest + 1)
             return why
         return Claim(
-            spec=understood,
+            spec=validated,
             token=int(token),
             attempt=int(attempt),
             ran_seconds=float(ran) / 1000,
@@ -269,12 +283,17 @@ class Ledger(Records):
         )
 
     async def beat(self, held: Mapping[str, int], lease_seconds: float) -> dict[str, str]:
-        """Renew the leases of a worker's jobs (id -> token).
+        """Renew the leases of a worker's jobs.
 
-        `held`, `cancel` or `lost` for each.
+        Args:
+            held: Job id -> token of its claim.
+            lease_seconds: The length of the leases from now.
+
+        Returns:
+            Job id -> `held`, `cancel` (held, and its cancellation was requested) or `lost`.
         """
         flat: list[str | int] = [value for pair in held.items() for value in pair]
-        answers = await self._run("beat", _ms(lease_seconds), *flat)
+        answers = await self._run("beat", milliseconds(lease_seconds), *flat)
         return dict(zip(held, answers, strict=True))
 
     async def finish(
@@ -287,40 +306,50 @@ class Ledger(Records):
     ) -> bool:
         """Commit an attempt's result; False when the attempt no longer holds the job.
 
-        `messages` is how many messages to the job the result knows of.
+        Args:
+            job_id: The job.
+            token: The token of the attempt's claim.
+            result: The result; its state is the job's.
+            data: Further data of the journal's last event.
+            messages: The number of messages to the job that the result accounts for; None: not
+                checked.
 
         Raises:
-            MessagesUnread: there are more; nothing is committed.
+            MessagesUnread: The job has received more messages; nothing is committed.
         """
         known = -1 if messages is None else messages
-        arguments = (
-            job_id,
-            token,
-            str(result.state),
-            result.model_dump_json(),
-            json.dumps(data),
-            known,
-        )
-        told = await self._run("finish", *arguments)
-        if told == UNREAD:
+        stored = (str(result.state), result.model_dump_json(), json.dumps(data))
+        outcome = await self._run("finish", job_id, token, *stored, known)
+        if outcome == UNREAD:
             raise MessagesUnread(f"More than {messages} messages were sent to job {job_id}.")
-        return bool(told)
+        return bool(outcome)
 
     async def release(
         self, job_id: str, token: int, reason: str, *, wire: int | None = None
     ) -> bool:
-        """Give a job back unharmed: no attempt is used up.
+        """Requeue a running job without using up an attempt.
 
-        False when the attempt no longer holds it.
+        Args:
+            job_id: The job.
+            token: The token of the attempt's claim.
+            reason: Why it is released, for the journal.
+            wire: The version that its next worker must read; None: as before.
 
-        With `wire` it goes to workers that know that version.
+        Returns:
+            False when the attempt no longer holds the job.
         """
         return bool(await self._run("release", job_id, token, reason, wire or 0))
 
     async def fail_attempt(self, job_id: str, token: int, reason: str) -> bool:
-        """Queue the job for its next attempt.
+        """Requeue the job for its next attempt; this one is used up.
 
-        False when it has none left or the attempt does not hold it.
+        Args:
+            job_id: The job.
+            token: The token of the attempt's claim.
+            reason: Why it failed, for the journal.
+
+        Returns:
+            False when no attempt is left, or the attempt no longer holds the job.
         """
         return bool(await self._run("fail_attempt", job_id, token, reason))
 
@@ -334,22 +363,28 @@ class Ledger(Records):
         *,
         timeout_seconds: float | None = None,
     ) -> JobState | None:
-        """Let a job wait for people and for children without a place on a worker.
+        """Let a job wait for people and for children, without a slot or a used-up attempt.
 
-        No attempt is used up.
+        New children are submitted in the same step, except those beyond `bounds`. The parent's
+        journal records which children were refused, and which have ended.
 
-        Children that are not there yet are submitted in the same step. One beyond `bounds` is not:
-        its parent's journal says so, as it says which have ended.
+        While the job waits for nothing but children, its time runs; at its deadline it ends, and
+        its children are cancelled. While it waits for a person too, its time does not run.
 
-        While it waits for children alone its time runs on; when `timeout_seconds` of all its
-        attempts are over it is ended, and its children are cancelled. While a person is awaited too
-        its time stands still.
+        Args:
+            job_id: The job.
+            token: The token of the attempt's claim.
+            approvals: The approvals that it waits for.
+            children: The specifications of the children that it waits for.
+            bounds: The limits of its tree.
+            timeout_seconds: The limit of its time over all attempts; None: no limit.
 
-        Returns the state that it has then: `queued` when everything is there already, `cancelled`
-        when somebody did that meanwhile; None when the attempt no longer holds the job.
+        Returns:
+            The job's new state: `waiting`; `queued` when it has nothing to wait for; `cancelled`
+            when its cancellation was requested before; None when the attempt no longer holds it.
 
         Raises:
-            InvalidJob: a child cannot be stored; nothing has changed.
+            InvalidJob: A child cannot be stored; nothing has changed.
         """
         requests = [
             value for approval in approvals for value in (approval.id, approval.model_dump_json())
@@ -357,45 +392,33 @@ class Ledger(Records):
         submissions = [
             value for child in children for value in (*submission(child), entry_of_child(child))
         ]
-        words = waiting_words([approval.tool for approval in approvals])
+        awaited = waiting_words([approval.tool for approval in approvals])
         time = (
             ("", "")
             if timeout_seconds is None
-            else (_ms(timeout_seconds), str(out_of_time(timeout_seconds)))
+            else (milliseconds(timeout_seconds), str(out_of_time(timeout_seconds)))
         )
         limits = (bounds.max_children, bounds.max_tree_children, *time, len(approvals))
         state = await self._run(
-            "park", job_id, token, KEPT_SECONDS, words, *limits, *requests, *submissions
+            "park", job_id, token, KEPT_SECONDS, awaited, *limits, *requests, *submissions
         )
         return None if state is None else JobState(state)
 
     async def checkpoint(
         self, job_id: str, token: int, so_far: ResultSoFar, entry: Mapping[str, JsonValue] | None
     ) -> bool:
-        """Keep what is reported of a job if it ends without its worker.
+        """Store what is reported of a job if it ends without its worker.
 
-        False when the attempt lost the job.
+        Args:
+            job_id: The job.
+            token: The token of the attempt's claim.
+            so_far: The known part of its result.
+            entry: The checkpoint's entry for the journal; None when another host cannot resume
+                from it.
 
-        `entry` goes into the journal in the same step, None when another host cannot go on from
-        here.
+        Returns:
+            False when the attempt no longer holds the job.
         """
         stored = so_far.model_dump_json(exclude_defaults=True)
-        noted = "" if entry is None else json.dumps(entry)
-        return bool(await self._run("checkpoint", job_id, token, stored, noted))
-
-    async def _run(self, name: str, *arguments: str | float) -> Any:
-        with redis_failures():
-            return await self._scripts[name](keys=[], args=[self._keys.prefix, *arguments])
-
-
-@cache
-def script_source(name: str) -> str:
-    """A script with what every script begins with."""
-    folder = resources.files("orchestrator.jobs.store") / "scripts"
-    return "\n".join(
-        (folder / f"{part}.lua").read_text("utf-8") for part in ("common", "endings", name)
-    )
-
-
-def _ms(seconds: float) -> int:
-    return round(seconds * 1000)
+        event = "" if entry is None else json.dumps(entry)
+        return bool(await self._run("checkpoint", job_id, token, stored, event))

@@ -1,7 +1,4 @@
-"""Waiting through a short outage of Redis.
-
-A restart or a failover is no reason to give up on a job.
-"""
+"""Retries during a short outage of Redis: a restart or a failover does not end a job."""
 
 from __future__ import annotations
 
@@ -13,18 +10,21 @@ from typing import TypeVar
 from orchestrator.jobs.failures import LedgerUnavailable
 
 OUTAGE_SECONDS = 30.0
-"""A restart that loads its append-only file, or a failover by Sentinel, is over by then."""
+"""A restart that loads the append-only file, or a failover by Sentinel, takes less."""
 PAUSE_SECONDS = 0.5
-"""Between two tries: a Redis that comes back is not met by a storm."""
+"""Between two attempts, so that a restarted Redis is not overloaded."""
 
 Answer = TypeVar("Answer")
 
 
 async def through_outage(ask: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Ask what may be asked twice, again and again while Redis is away.
+    """Repeat an operation while Redis is unavailable, and return its result.
+
+    Args:
+        ask: The operation; it must be safe to repeat.
 
     Raises:
-        LedgerUnavailable: Redis has not answered for `OUTAGE_SECONDS`.
+        LedgerUnavailable: Redis has not responded for `OUTAGE_SECONDS`.
     """
     deadline = time.monotonic() + OUTAGE_SECONDS
     while True:

@@ -1,8 +1,8 @@
-"""The way of a job's id to a worker. The only module of the parent's side that knows Celery.
+"""Sends jobs' ids to workers. The only module of the parent's side that imports Celery.
 
-A message holds an id and what a dashboard may show, nothing else; the ledger is the authority.
-Losing, doubling or delaying a message is therefore harmless: a claim refuses what is not due, and
-what does not arrive is dispatched again.
+A message contains an id and what a dashboard may show, nothing else; the ledger is the authority.
+So a lost, duplicate or delayed message does no harm: a claim refuses a job that was not dispatched,
+and a job whose message is lost is dispatched again.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.store.ledger import Dispatched
 
 RUN_JOB = "fanout.run_job"
-"""The one task's name: constant, because dashboards make a series of every name."""
+"""The name of the only task: constant, because dashboards make a series of every name."""
 
 LABEL_CHARACTERS = 200
-"""Of a job's labels in a message: a dashboard shows no more in its column."""
+"""Of a job's labels in a message: the column of a dashboard shows no more."""
 
 
 class JobQueue(Protocol):
@@ -34,20 +34,24 @@ class JobQueue(Protocol):
         """Send the jobs' ids.
 
         Raises:
-            LedgerUnavailable: the broker does not answer; some may have been sent all the same.
+            LedgerUnavailable: The broker does not respond; some ids may have been sent.
         """
         ...
 
     async def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         ...
 
 
 def broker_options(key_prefix: str) -> dict[str, Any]:
-    """What parents and workers must agree on about Redis as a broker."""
+    """Return Celery's options for Redis as a broker, the same for parents and workers.
+
+    Args:
+        key_prefix: The prefix of the installation's keys.
+    """
     return {
         "global_keyprefix": f"{key_prefix}:queue:",
-        # Messages are acknowledged early, so these two only matter for control messages' replies.
+        # Messages are acknowledged early, so these two concern only replies to control messages.
         "visibility_timeout": 3600,
         "unacked_restore_interval": 60,
         "socket_keepalive": True,
@@ -57,28 +61,41 @@ def broker_options(key_prefix: str) -> dict[str, Any]:
 
 
 def shown_arguments(spec: JobSpec) -> tuple[str, str]:
-    """What Flower shows of a job: its id, agent and labels; never its description or keys."""
+    """Return the arguments that Flower shows of a job: its id; its agent and labels.
+
+    They contain neither its description nor keys.
+    """
     shown = {"agent": spec.agent, **spec.labels}
     return f"('{spec.id}',)", json.dumps(shown, ensure_ascii=False)[:LABEL_CHARACTERS]
 
 
 class CeleryQueue:
-    """Sends through Celery on Redis, by task name: the parent never imports the worker."""
+    """Sends through Celery on Redis, by task name: the parent never imports the worker.
+
+    Args:
+        broker_url: The URL of Redis.
+        key_prefix: The prefix of the installation's keys.
+        queue: The name of the queue.
+    """
 
     def __init__(self, broker_url: str, key_prefix: str, queue: str) -> None:
         self._app = Celery("fanout", broker=celery_url(broker_url), set_as_current=False)
         self._app.conf.update(
             broker_transport_options=broker_options(key_prefix),
             task_ignore_result=True,  # results live in the ledger
-            task_send_sent_event=True,  # Flower lists jobs that no worker has taken yet
+            task_send_sent_event=True,  # Flower lists jobs that no worker has received yet
             broker_connection_retry=False,
         )
         self._queue = queue
-        # Celery blocks. With a thread of its own no message waits behind the loop's work on files.
+        # Celery blocks. In a thread of its own no message waits behind the loop's work on files.
         self._thread = ThreadPoolExecutor(1, "queue")
 
     async def send(self, jobs: Sequence[Dispatched]) -> None:
-        """Send the jobs' ids."""
+        """Send the jobs' ids.
+
+        Raises:
+            LedgerUnavailable: The broker does not respond; some ids may have been sent.
+        """
         await asyncio.get_running_loop().run_in_executor(self._thread, self._send, jobs)
 
     def _send(self, jobs: Sequence[Dispatched]) -> None:
@@ -98,19 +115,24 @@ class CeleryQueue:
                     )
         except (OperationalError, OSError) as error:
             raise LedgerUnavailable(
-                f"The broker does not answer ({type(error).__name__}): check Redis and FANOUT_REDIS_URL.",
+                f"The broker does not answer ({type(error).__name__}): check Redis and "
+                "FANOUT_REDIS_URL.",
             ) from error
 
     async def close(self) -> None:
         """Close the broker's connections."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._app.close)
-        self._thread.shutdown(wait=False)  # it has nothing left to do
+        self._thread.shutdown(wait=False)  # it is idle
 
 
 class InMemoryQueue:
-    """A queue inside one process, through the same wire format, that can fail on demand.
+    """A fake queue inside one process, with the same message format, that can fail on demand.
 
-    `fail_before` and `fail_after` count sends that raise without, and with, having delivered.
+    `fail_before` and `fail_after` are the numbers of sends that are to raise before, and after, the
+    delivery.
+
+    Args:
+        deliver: Called with each id.
     """
 
     def __init__(self, deliver: Callable[[str], Awaitable[None]]) -> None:
@@ -118,10 +140,14 @@ class InMemoryQueue:
         self.fail_before = 0
         self.fail_after = 0
         self.sent: list[str] = []
-        """The messages as they would stand on the wire."""
+        """The messages as they would be sent."""
 
     async def send(self, jobs: Sequence[Dispatched]) -> None:
-        """Deliver each id; the receiver gets what the wire format left of it."""
+        """Deliver each id, encoded and decoded as a message.
+
+        Raises:
+            LedgerUnavailable: As requested by `fail_before` or `fail_after`.
+        """
         for job in jobs:
             if self.fail_before > 0:
                 self.fail_before -= 1
@@ -134,9 +160,9 @@ class InMemoryQueue:
                 raise LedgerUnavailable("The broker does not answer (after).")
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is no connection."""
 
 
 def celery_url(url: str) -> str:
-    """The same Redis in Celery's spelling: it calls a socket `redis+socket://`."""
+    """Return the URL of a Redis as Celery spells it: `redis+socket://` for a Unix socket."""
     return url.replace("unix://", "redis+socket://", 1) if url.startswith("unix://") else url

@@ -1,4 +1,4 @@
-"""Reading what the ledger keeps: job records, results, approvals, workers."""
+"""Reads the ledger: job records, results, approvals, workers."""
 
 from __future__ import annotations
 
@@ -20,17 +20,20 @@ from orchestrator.jobs.worker_info import WorkerInfo, worker_of
 
 
 class Records:
-    """The job records of one installation, as they stand."""
+    """The job records of one installation, for reading.
+
+    Every method raises LedgerUnavailable when Redis does not respond.
+    """
 
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
         self._keys = keys
 
     async def get(self, job_id: str) -> JobRecord:
-        """A job's record.
+        """Return a job's record.
 
         Raises:
-            UnknownJob: there is none.
+            UnknownJob: The job does not exist.
         """
         records = await self.get_many([job_id])
         if not records:
@@ -38,7 +41,7 @@ class Records:
         return records[0]
 
     async def get_many(self, job_ids: Iterable[str]) -> list[JobRecord]:
-        """The records of those ids that exist, in order."""
+        """Return the records of those jobs that exist, in the order of their ids."""
         ids = list(job_ids)
         with redis_failures():
             async with self._redis.pipeline(transaction=False) as pipe:
@@ -49,11 +52,11 @@ class Records:
         return [record_of(job_id, fields) for job_id, fields in found if fields]
 
     async def specification(self, job_id: str) -> JobSpec:
-        """What a job was submitted as, whole.
+        """Return the complete specification of a job.
 
         Raises:
-            UnknownJob: there is none.
-            NotUnderstood: another release submitted it, with what this one does not know.
+            UnknownJob: The job does not exist.
+            NotUnderstood: Another release submitted it, in a form that this one does not know.
         """
         with redis_failures():
             spec = await self._redis.hget(self._keys.job(job_id), "spec")
@@ -67,10 +70,11 @@ class Records:
             ) from None
 
     async def result(self, job_id: str) -> JobResult | None:
-        """A job's result; None until it has ended.
+        """Return a job's result; None until it has ended.
 
         Raises:
-            UnknownJob: there is no such job.
+            UnknownJob: The job does not exist.
+            NotUnderstood: Another release wrote the result, in a form that this one does not know.
         """
         with redis_failures():
             state, result = await self._redis.hmget(self._keys.job(job_id), ["state", "result"])
@@ -79,13 +83,17 @@ class Records:
         return None if result is None else read(JobResult, result, f"The result of job {job_id}")
 
     async def so_far(self, job_id: str) -> ResultSoFar:
-        """What a job's newest checkpoint holds of its result; nothing where there is none."""
+        """Return the part of a job's result in its newest checkpoint; empty when it has none.
+
+        Raises:
+            NotUnderstood: Another release wrote it, in a form that this one does not know.
+        """
         with redis_failures():
-            kept = await self._redis.hget(self._keys.job(job_id), "so_far")
-        return read(ResultSoFar, kept, "The job's checkpoint") if kept else ResultSoFar()
+            stored = await self._redis.hget(self._keys.job(job_id), "so_far")
+        return read(ResultSoFar, stored, "The job's checkpoint") if stored else ResultSoFar()
 
     async def ids(self, *, live_only: bool = False) -> list[str]:
-        """All job ids, or those that have not ended, oldest first."""
+        """Return the ids of all jobs, or of those that have not ended, oldest first."""
         with redis_failures():
             if live_only:
                 ids: Any = list(await self._redis.smembers(self._keys.live))
@@ -95,16 +103,13 @@ class Records:
         return list(every)
 
     async def tree_ids(self, root_id: str) -> list[str]:
-        """The ids of a tree's jobs, oldest first."""
+        """Return the ids of a tree's jobs, oldest first."""
         with redis_failures():
             ids: Any = await self._redis.zrange(self._keys.tree(root_id), 0, -1)
         return list(ids)
 
     async def usage(self, ids: Sequence[str]) -> list[Usage]:
-        """What each of these jobs has consumed with all below it.
-
-        Of a tree's root id, the whole tree.
-        """
+        """Return the usage of each job with its descendants; under a root id, the whole tree's."""
         with redis_failures():
             async with self._redis.pipeline(transaction=False) as pipe:
                 for job_id in ids:
@@ -113,7 +118,11 @@ class Records:
         return [Usage.model_validate(fields) for fields in found]
 
     async def approvals(self) -> list[Approval]:
-        """The calls that wait for a person, oldest first."""
+        """Return the calls that wait for a person, oldest first.
+
+        Raises:
+            NotUnderstood: Another release wrote one, in a form that this one does not know.
+        """
         with redis_failures():
             ids: Any = await self._redis.zrange(self._keys.approvals, 0, -1)
             async with self._redis.pipeline(transaction=False) as pipe:
@@ -125,12 +134,12 @@ class Records:
         ]
 
     async def knows_approval(self, approval_id: str) -> bool:
-        """Whether there is, or was not long ago, an approval of that id."""
+        """Return whether an approval with that id is open, or was answered recently."""
         with redis_failures():
             return bool(await self._redis.exists(self._keys.approval(approval_id)))
 
     async def workers(self) -> list[WorkerInfo]:
-        """The workers that live, by name."""
+        """Return the living workers, sorted by name."""
         now = await self.now_ms()
         with redis_failures():
             names: Any = await self._redis.zrangebyscore(self._keys.workers, now, "+inf")
@@ -141,19 +150,19 @@ class Records:
         return [worker_of(name, fields) for name, fields in sorted(zip(names, hashes, strict=True))]
 
     async def oldest_submission(self) -> float | None:
-        """When the oldest job that is known was submitted, in seconds since the epoch."""
+        """Return when the oldest stored job was submitted, in seconds since the epoch."""
         with redis_failures():
             first: Any = await self._redis.zrange(self._keys.index, 0, 0)
         records = await self.get_many(first)
         return records[0].submitted_at if records else None
 
     async def is_live(self, job_id: str) -> bool:
-        """Whether the job exists and has not ended."""
+        """Return whether the job exists and has not ended."""
         with redis_failures():
             return bool(await self._redis.sismember(self._keys.live, job_id))
 
     async def now_ms(self) -> int:
-        """The time by the Redis server's clock, which all of the ledger's times are of."""
+        """Return the time in milliseconds by the Redis server's clock, which all records use."""
         with redis_failures():
             seconds, micros = await self._redis.time()
         return int(seconds) * 1000 + int(micros) // 1000

@@ -1,4 +1,4 @@
-"""Redis's exceptions, translated in one place."""
+"""The translation of Redis's exceptions."""
 
 from __future__ import annotations
 
@@ -10,17 +10,22 @@ from redis.exceptions import RedisError
 from orchestrator.jobs.failures import LedgerUnavailable
 
 DISK_FULL = "MISCONF"
-"""What Redis begins with when it refuses a change because it could not write the last one."""
+"""How Redis's error begins when it rejects a write because it could not store the last one."""
 
 
 @contextmanager
 def redis_failures() -> Iterator[None]:
-    """Turn whatever the client raises into `LedgerUnavailable`, in words and without the address."""
+    """Translate the client's exceptions; the text has no address, which may contain a password.
+
+    Raises:
+        LedgerUnavailable: Redis does not respond, or cannot write to its disk.
+    """
     try:
         yield
     except (RedisError, OSError) as error:
         if DISK_FULL in str(error):
             raise LedgerUnavailable("Redis cannot write to its disk: make room there.") from error
         raise LedgerUnavailable(
-            f"Redis does not answer ({type(error).__name__}): check that it runs and FANOUT_REDIS_URL.",
+            f"Redis does not answer ({type(error).__name__}): check that it runs, and "
+            "FANOUT_REDIS_URL.",
         ) from error

@@ -1,4 +1,4 @@
-"""Jobs as the ledger's scripts take them and as Redis has them."""
+"""Conversion between jobs and their forms in Redis and in the arguments of scripts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def submission(spec: JobSpec) -> tuple[str | int, ...]:
-    """The values that submit.lua takes for a job, in the order that common.lua names.
+    """Return the values of a job for submit.lua, in the order of SUBMISSION in common.lua.
 
     Raises:
-        InvalidJob: its text is not Unicode.
+        InvalidJob: Its text is not valid Unicode.
     """
     key = json.dumps([spec.tenant, spec.idempotency_key]) if spec.idempotency_key else ""
     try:
@@ -31,48 +31,44 @@ def submission(spec: JobSpec) -> tuple[str | int, ...]:
     except ValueError as error:
         raise InvalidJob(f"Job {spec.id} holds text that is not valid Unicode.") from error
     lane = (spec.tenant, spec.agent, wire)
-    return (
-        spec.id,
-        spec.root_id,
-        spec.parent_id or "",
-        spec.priority,
-        spec.max_attempts,
-        key,
-        *lane,
-        stored,
-    )
+    parent_id = spec.parent_id or ""
+    return (spec.id, spec.root_id, parent_id, spec.priority, spec.max_attempts, key, *lane, stored)
 
 
 def spec_of(stored: str) -> JobSpec:
-    """A stored specification of a version that this release reads, to be worked on.
+    """Return a stored specification of a version that this release reads, for a worker.
 
     Raises:
-        InvalidJob: it is none; the text holds nothing of it.
+        InvalidJob: The text is not a specification; the message quotes nothing of it.
     """
     try:
         return JobSpec.model_validate_json(stored)
     except ValidationError as error:
-        places = sorted({".".join(map(str, detail["loc"])) for detail in error.errors()} - {""})
-        where = f" (at {', '.join(places)})" if places else ""
+        fields = sorted({".".join(map(str, detail["loc"])) for detail in error.errors()} - {""})
+        where = f" (at {', '.join(fields)})" if fields else ""
         raise InvalidJob(
-            f"Its stored specification cannot be read{where}: submit the task anew."
+            f"Its stored specification cannot be read{where}: submit the task again."
         ) from None
 
 
 def entry_of_child(spec: JobSpec) -> str:
-    """What a parent's journal says of a child that was submitted."""
+    """Return the data of a parent's `child.submitted` event, as JSON."""
     return json.dumps({"id": spec.id, "agent": spec.agent})
 
 
 def record_of(job_id: str, fields: Mapping[str, str]) -> JobRecord:
-    """A job's record from its hash.
+    """Return a job's record from its hash.
 
-    Of a specification that cannot be read, what is known besides.
+    A specification that cannot be read is replaced by what the hash contains besides.
+
+    Args:
+        job_id: The job's id.
+        fields: Its hash in Redis.
     """
     try:
         spec = read(JobSpec, fields["spec"], "The job")
     except NotUnderstood:
-        spec = _known_besides(job_id, fields)
+        spec = _spec_from_hash(job_id, fields)
     return JobRecord.model_validate(
         {
             **spec.model_dump(),
@@ -90,7 +86,7 @@ def record_of(job_id: str, fields: Mapping[str, str]) -> JobRecord:
     )
 
 
-def _known_besides(job_id: str, fields: Mapping[str, str]) -> JobSpec:
+def _spec_from_hash(job_id: str, fields: Mapping[str, str]) -> JobSpec:
     known = {name: fields[name] for name in ("tenant", "agent", "priority") if name in fields}
     return JobSpec.model_validate(
         {"id": job_id, "root_id": fields["root"], "parent_id": fields["parent"] or None}
@@ -99,11 +95,15 @@ def _known_besides(job_id: str, fields: Mapping[str, str]) -> JobSpec:
 
 
 def read(model: type[Model], text: str | bytes, what: str) -> Model:
-    """What any release may have written; fields that this one does not know are passed over.
+    """Return a model that any release may have written; unknown fields are ignored.
+
+    Args:
+        model: The model's class.
+        text: The model as JSON.
+        what: What the text is, for the failure's message.
 
     Raises:
-        NotUnderstood: a value has a form that this release does not know. The text begins with
-            `what`.
+        NotUnderstood: A value has a form that this release does not know.
     """
     try:
         return model.model_validate_json(text, extra="ignore")
@@ -118,9 +118,14 @@ def _seconds(milliseconds: str | None) -> float | None:
 
 
 def stored_approval(request: str, requested_at: str) -> Approval:
-    """An approval from what the ledger holds.
+    """Return an open approval.
 
-    The request as JSON, and when it came, in milliseconds.
+    Args:
+        request: The approval as JSON.
+        requested_at: When it was requested, in milliseconds since the epoch.
+
+    Raises:
+        NotUnderstood: Another release wrote it, in a form that this one does not know.
     """
-    approval = read(Approval, request, "An approval that waits")
+    approval = read(Approval, request, "An open approval")
     return approval.model_copy(update={"requested_at": float(requested_at) / 1000})

@@ -1,7 +1,4 @@
-"""Why a queued job does not run, in words.
-
-Counted for a whole page of records in two round trips.
-"""
+"""The reasons why queued jobs do not run, for a page of records in two round trips."""
 
 from __future__ import annotations
 
@@ -15,40 +12,40 @@ from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.redis_errors import redis_failures
-from orchestrator.jobs.versions import awaited_worker
 from orchestrator.jobs.worker_info import WorkerInfo
 
 
 @dataclass(frozen=True)
 class Occupancy:
-    """The limits, and how far they are used where some queued jobs would run."""
+    """The admission policy, and the slots that are used of its limits."""
 
     policy: AdmissionPolicy
     workers: Collection[WorkerInfo]
-    """Those that take jobs."""
+    """The workers that accept jobs."""
     active: Mapping[str, int]
-    """By key: the jobs on their way or running in a tree, of a tenant or an agent."""
+    """Key of a tree, tenant or agent -> the number of its jobs in transit or running."""
     sent: Collection[str]
-    """Jobs that are on their way to a worker."""
+    """The jobs in transit to a worker."""
     keys: Keys
 
-    def who_reads(self, record: JobRecord) -> list[WorkerInfo]:
-        """The workers that understand a queued job's specification."""
+    def workers_for(self, record: JobRecord) -> list[WorkerInfo]:
+        """Return the workers that can run a queued job."""
         return [worker for worker in self.workers if worker.reads(record.wire, record.agent)]
-
-    def full(self, key: str, limit: int | None) -> str | None:
-        """How a limit is reached, in words; None when it is not."""
-        running = self.active[key]
-        return f"({running} of {limit} jobs run)" if limit and running >= limit else None
 
 
 async def occupancy(
     redis: Redis, keys: Keys, records: Iterable[JobRecord], workers: Collection[WorkerInfo]
 ) -> Occupancy:
-    """What it takes to tell why those of the records that are queued wait.
+    """Return what `waiting_reason` needs for the queued jobs among the records.
+
+    Args:
+        redis: The client.
+        keys: The key names.
+        records: The records of a page, of any state.
+        workers: The living workers.
 
     Raises:
-        LedgerUnavailable: Redis does not answer.
+        LedgerUnavailable: Redis does not respond.
     """
     queued = [record for record in records if record.state is JobState.QUEUED]
     sets = sorted({key for record in queued for key in _sets(keys, record)})
@@ -71,7 +68,12 @@ async def occupancy(
 
 
 def waiting_reason(record: JobRecord, occupied: Occupancy) -> str | None:
-    """Why a queued job does not run, in words; None for others."""
+    """Return what a queued job waits for, as a text for people; None for other jobs.
+
+    Args:
+        record: The job.
+        occupied: What `occupancy` returned for records that include the job's.
+    """
     if record.state is not JobState.QUEUED:
         return None
     if record.id in occupied.sent:
@@ -92,11 +94,19 @@ def _sets(keys: Keys, record: JobRecord) -> tuple[str, str, str]:
 
 
 def _no_worker(record: JobRecord, occupied: Occupancy) -> str | None:
-    if not occupied.workers:
+    workers = occupied.workers
+    if not workers:
         return "a worker: none is running"
-    if awaited := awaited_worker(record.wire, occupied.workers):
-        return awaited
-    return None if occupied.who_reads(record) else f"a worker that knows the agent {record.agent}"
+    if not any(worker.wire_oldest <= record.wire <= worker.wire_newest for worker in workers):
+        versions = {f"{worker.wire_oldest} to {worker.wire_newest}" for worker in workers}
+        age = (
+            "a newer" if any(worker.wire_newest < record.wire for worker in workers) else "an older"
+        )
+        return (
+            f"{age} worker: it needs wire version {record.wire}, the living workers know "
+            + " and ".join(sorted(versions))
+        )
+    return None if occupied.workers_for(record) else f"a worker that knows the agent {record.agent}"
 
 
 def _limit_reached(record: JobRecord, occupied: Occupancy) -> str | None:
@@ -104,13 +114,14 @@ def _limit_reached(record: JobRecord, occupied: Occupancy) -> str | None:
     limits = policy.tenant_limit(record.tenant), policy.agents.get(record.agent), policy.tree_jobs
     names = "tenant", "agent", "tree"
     for name, key, limit in zip(names, _sets(occupied.keys, record), limits, strict=True):
-        if full := occupied.full(key, limit):
-            return f"its {name}'s limit {full}"
+        running = occupied.active[key]
+        if limit and running >= limit:
+            return f"its {name}'s limit ({running} of {limit} jobs run)"
     return None
 
 
 def _its_turn(record: JobRecord, occupied: Occupancy) -> str:
-    workers = occupied.who_reads(record)
+    workers = occupied.workers_for(record)
     if sum(worker.running for worker in workers) >= sum(worker.concurrency for worker in workers):
-        return "a free place on a worker"
+        return "a free slot on a worker"
     return "its turn"

@@ -25,8 +25,9 @@ from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.ledger import Claim, Ledger
 from orchestrator.jobs.worker_info import WorkerInfo
 from orchestrator.workspace.blobs import BlobStore
+from tests.forked import REPOSITORY, ForkedProcess
 
-REPOSITORY = Path(__file__).resolve().parents[3]
+Child = subprocess.Popen[bytes] | ForkedProcess
 WORKER = WorkerInfo(name="w1", host="h1", concurrency=4, running=0, sandbox="local")
 
 
@@ -43,7 +44,10 @@ class Ended:
 
 @dataclass(frozen=True)
 class Fanout:
-    """The command line with an environment of its own."""
+    """The command line with an environment of its own.
+
+    It is forked, which saves the imports; `forked=False` starts an interpreter, as a person does.
+    """
 
     folder: Path
     env: dict[str, str] = field(default_factory=dict)
@@ -54,25 +58,42 @@ class Fanout:
         stdin: str | bytes = b"",
         env: Mapping[str, str] | None = None,
         timeout: float = 30,
+        forked: bool = True,
     ) -> Ended:
-        done = subprocess.run(
-            self.argv(*arguments),
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
-            capture_output=True,
-            check=False,
-            cwd=self.folder,
-            env=self.env | dict(env or {}),
-            timeout=timeout,
-        )
-        return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
+        child = self.start(*arguments, env=env, stdin=subprocess.PIPE, forked=forked)
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        try:
+            out, err = child.communicate(given, timeout)
+        finally:
+            child.kill()
+        return Ended(child.wait(10), out.decode(), err.decode())
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(
+        self,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        stdin: int | None = None,
+        forked: bool = True,
+    ) -> Child:
+        environment = self.env | dict(env or {})
+        pipe = subprocess.PIPE
+        if forked:
+            return ForkedProcess(
+                "orchestrator",
+                arguments,
+                environment,
+                folder=self.folder,
+                stdin=stdin,
+                stdout=pipe,
+                stderr=pipe,
+            )
         return subprocess.Popen(
             self.argv(*arguments),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdin=stdin,
+            stdout=pipe,
+            stderr=pipe,
             cwd=self.folder,
-            env=self.env,
+            env=environment,
         )
 
     @staticmethod

@@ -182,12 +182,13 @@ async def test_an_answer_that_comes_late_is_told_so(fanout: Fanout, waiting: Wai
 async def test_a_live_view_says_how_to_answer(fanout: Fanout, waiting: Waiting) -> None:
     (one,) = await waiting.park(FIRST, {"command": "a"})
     watching = await asyncio.to_thread(fanout.start, "watch", FIRST)
-    await asyncio.sleep(2)
+    assert watching.stdout is not None
+    first = (await asyncio.to_thread(watching.stdout.readline)).decode()
     await run(fanout, "cancel", FIRST)
 
     out, _ = await asyncio.to_thread(watching.communicate, timeout=20)
 
-    assert f"waiting: approval of execute — fanout approve {one[:11]}" in out.decode()
+    assert f"waiting: approval of execute — fanout approve {one[:11]}" in first + out.decode()
 
 
 def test_a_narrow_picture_still_names_the_command_that_answers() -> None:

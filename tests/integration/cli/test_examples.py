@@ -9,7 +9,7 @@ import pytest
 from tests.integration.cli.conftest import Ended, Fanout
 from tests.integration.cli.test_demo import temporary
 
-pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
 
 def run(fanout: Fanout, name: str) -> tuple[Ended, Path]:

@@ -16,6 +16,7 @@ import pytest
 from orchestrator.jobs.changes import ChangedFile, ChangeKind, Changes, FileVersion
 from orchestrator.jobs.result import JobError
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.connection import connect
 from orchestrator.jobs.store.journal import EventType
 from tests.integration.cli.conftest import Fanout, StandIn
 
@@ -201,22 +202,23 @@ async def test_submit_wait_prints_the_id_first_and_then_the_end(fanout, stand_in
     job_id = (await asyncio.to_thread(child.stdout.readline)).decode().strip()
 
     await stand_in.finish(job_id, JobState.CANCELLED)
-    rest, complaint = await asyncio.to_thread(child.communicate)
+    rest, complaint = await asyncio.to_thread(child.communicate, timeout=30)
 
     assert rest.decode() == f"{job_id}  cancelled\n"
     assert child.returncode == 1
     assert complaint == b""
 
 
-async def test_interrupting_a_wait_leaves_the_job_alone(fanout):
+@pytest.mark.parametrize("forked", [True, False])
+async def test_interrupting_a_wait_leaves_the_job_alone(fanout, ledger_url: str, forked: bool):
     job_id = submitted(fanout, "long")
-    child = fanout.start("wait", job_id)
-    await asyncio.sleep(
-        4
-    )  # it has nothing to say before it is interrupted, so this is enough to start it
+    child = fanout.start("wait", job_id, forked=forked)
+    async with connect(ledger_url) as redis, asyncio.timeout(30):
+        while not await redis.pubsub_channels("fanout:bell:*"):  # noqa: ASYNC110 - Redis has none
+            await asyncio.sleep(0.05)
 
     child.send_signal(signal.SIGINT)
-    out, complaint = await asyncio.to_thread(child.communicate)
+    out, complaint = await asyncio.to_thread(child.communicate, timeout=30)
 
     assert child.returncode == 130
     assert out == b""
@@ -265,7 +267,7 @@ async def test_following_logs_ends_with_the_job(fanout, stand_in: StandIn):
     first = json.loads(await asyncio.to_thread(child.stdout.readline))
 
     await stand_in.finish(job_id)
-    rest, _ = await asyncio.to_thread(child.communicate)
+    rest, _ = await asyncio.to_thread(child.communicate, timeout=30)
 
     assert first["data"]["state"] == "queued"
     assert json.loads(rest.splitlines()[-1])["data"]["state"] == "succeeded"
@@ -279,7 +281,7 @@ async def test_watch_without_a_terminal_prints_changes(fanout, stand_in: StandIn
     first = (await asyncio.to_thread(child.stdout.readline)).decode()
 
     await stand_in.finish(job_id)
-    rest, complaint = await asyncio.to_thread(child.communicate)
+    rest, complaint = await asyncio.to_thread(child.communicate, timeout=30)
 
     assert first.split()[:2] == [job_id, "queued"]
     assert rest.decode().splitlines()[-1].split()[:2] == [job_id, "succeeded"]
@@ -375,7 +377,7 @@ async def test_changes_are_shown_checked_and_applied(fanout, stand_in: StandIn):
 
 def raw_output(fanout: Fanout, *arguments: str) -> bytes:
     child = fanout.start(*arguments)
-    return child.communicate()[0]
+    return child.communicate(timeout=30)[0]
 
 
 async def test_a_job_without_changes_has_an_empty_diff(fanout, stand_in: StandIn):

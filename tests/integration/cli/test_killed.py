@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped] # it ships no types
+import psutil
 import pytest
 
 from orchestrator.embedded.child_process import ChildProcess

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil  # type: ignore[import-untyped] # it ships no types
+import psutil
 import pytest
 
 from orchestrator.jobs.state import JobState

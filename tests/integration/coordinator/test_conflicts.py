@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.forked import run_module
 from tests.integration.coordinator.driving import task
 from tests.integration.scripts import call, calls, conversation, says, write_script
-from tests.services import REPOSITORY, Installation
+from tests.services import Installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(90)]
 
@@ -31,14 +31,8 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     script = write_script(folder, {"agent": "coordinator", **conversation("", *replies)})
     given = ("--workspace", str(workspace), "--yes", "--model", f"scripted:{script}", *options)
-    return subprocess.run(
-        [sys.executable, "-m", "orchestrator", "run", "both", *given],
-        env=place.environment,
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=80,
-        check=False,
+    return run_module(
+        "orchestrator", "run", "both", *given, environment=place.environment, timeout=80
     )
 
 

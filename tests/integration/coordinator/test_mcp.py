@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,10 @@ import pytest
 from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.coordinator.coordinator import create_coordinator
 from orchestrator.jobs.failures import InvalidJob
+from tests.forked import run_module
 from tests.integration.scripts import call, calls, conversation, says, write_script
 from tests.mcp_servers import HttpServer, http_server, url_of
-from tests.services import REPOSITORY, Installation, installation
+from tests.services import Installation, installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
@@ -53,14 +52,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, http: HttpServer) -> Iterato
 def coordinate(place: Installation, folder: Path, agent: str) -> Any:
     """What `fanout run` tells."""
     options = ("--workspace", str(folder), "--agent", agent, "--yes", "--json")
-    done = subprocess.run(
-        [sys.executable, "-m", "orchestrator", "run", "add", *options],
-        env=place.environment,
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
+    done = run_module(
+        "orchestrator", "run", "add", *options, environment=place.environment, timeout=100
     )
     assert done.stdout, done.stderr
     assert KEY not in done.stdout + done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,11 +13,15 @@ from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from orchestrator.client import JobClient
 from orchestrator.jobs.store import outage
 from orchestrator.jobs.store.journal import EventType
+from tests.forked import ForkedProcess
 from tests.integration.coordinator.driving import WORKER_SCRIPT, Coordination, Run, journal, task
 from tests.integration.scripts import call, calls, conversation, says, write_script
-from tests.services import REPOSITORY, Installation, installation
+from tests.services import Installation, installation
 
 pytestmark = pytest.mark.redis
+
+AWAY_SECONDS = 1.0
+"""An outage that a task outlives: many attempts to connect."""
 
 
 @pytest.fixture
@@ -85,7 +87,7 @@ async def test_a_task_waits_through_a_restart_of_redis(
         coordination, "run: sleep 2; echo new > new.txt", "execute"
     )
     place.redis.kill()
-    await asyncio.sleep(1)
+    await asyncio.sleep(AWAY_SECONDS)
     await asyncio.to_thread(place.redis.start)
     async with asyncio.timeout(30):
         await going
@@ -140,7 +142,7 @@ async def test_a_coordinator_killed_in_a_task_goes_on_with_the_same_job(
         job_id = await begun_job(client, session_id)
     finally:
         process.kill()
-        process.wait()
+        process.wait(10)
     if job_is == "merged":  # killed between the merge and the session's next event
         await client.merge(await client.wait(job_id, 20), coordination.workspace)
 
@@ -164,14 +166,9 @@ async def test_a_coordinator_killed_in_a_task_goes_on_with_the_same_job(
     assert (coordination.workspace / "kept.txt").read_text() == "kept\nonce\n"
 
 
-def start_coordinator(place: Installation, arguments: list[str]) -> subprocess.Popen[bytes]:
-    command = [
-        sys.executable,
-        "-m",
-        "tests.integration.coordinator.coordinator_process",
-        *arguments,
-    ]
-    return subprocess.Popen(command, env=place.environment, cwd=REPOSITORY)
+def start_coordinator(place: Installation, arguments: list[str]) -> ForkedProcess:
+    module = "tests.integration.coordinator.coordinator_process"
+    return ForkedProcess(module, arguments, place.environment)
 
 
 async def begun_job(client: JobClient, root_id: str) -> str:

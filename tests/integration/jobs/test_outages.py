@@ -53,6 +53,13 @@ async def hand(server: RedisProcess) -> AsyncIterator[Hand]:
         yield Hand(redis)
 
 
+async def until_heard(hand: Hand) -> None:
+    """Wait until the client listens for changes."""
+    async with asyncio.timeout(10):
+        while not await hand.redis.pubsub_channels("fanout:bell:*"):  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.02)
+
+
 async def test_wait_and_events_go_on_through_an_outage_and_miss_nothing(
     client: JobClient, hand: Hand, server: RedisProcess
 ) -> None:
@@ -65,9 +72,9 @@ async def test_wait_and_events_go_on_through_an_outage_and_miss_nothing(
 
     reading = asyncio.create_task(read())
     waiting = [asyncio.create_task(client.wait(job_id)) for _ in range(5)]
-    await asyncio.sleep(0.5)
+    await until_heard(hand)
     await asyncio.to_thread(server.kill)
-    await asyncio.sleep(AWAY_SECONDS)
+    await asyncio.sleep(AWAY_SECONDS)  # an outage, longer than several attempts to connect
     await asyncio.to_thread(server.start)
     await hand.say(job_id, "after")
     await hand.finish(claim, summary="done")
@@ -78,16 +85,16 @@ async def test_wait_and_events_go_on_through_an_outage_and_miss_nothing(
     assert {result.summary for result in results} == {"done"}
 
 
-async def test_after_an_outage_a_wait_is_woken_again_by_bells(
+async def test_after_an_outage_a_wait_is_woken_by_a_new_subscription(
     client: JobClient, hand: Hand, server: RedisProcess
 ) -> None:
     job_id = await client.submit(make_spec())
     claim = await hand.claim(job_id)
     waiting = asyncio.create_task(client.wait(job_id))
-    await asyncio.sleep(0.3)
+    await until_heard(hand)
     await asyncio.to_thread(server.kill)
     await asyncio.to_thread(server.start)
-    await asyncio.sleep(3)  # it has listened again by now
+    await until_heard(hand)
 
     await hand.finish(claim)
 

@@ -52,7 +52,7 @@ def model_server(answers: Sequence[Answer] = ()) -> Iterator[ModelServer]:
     """Serve these answers on a port of 127.0.0.1."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     state = ModelServer(url=f"http://127.0.0.1:{server.server_port}", answers=list(answers))
-    server.state = state  # type: ignore[attr-defined]
+    server.state = state
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
@@ -67,7 +67,7 @@ def model_server(answers: Sequence[Answer] = ()) -> Iterator[ModelServer]:
 class Handler(BaseHTTPRequestHandler):
     @property
     def state(self) -> ModelServer:
-        return self.server.state  # type: ignore[attr-defined,no-any-return]
+        return self.server.state
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))

@@ -223,4 +223,4 @@ async def test_agents_of_one_loop_share_a_client(serve: Serve, provider) -> None
 def _client(model: Any) -> Any:
     assert isinstance(model, ResilientModel)
     (candidate,) = model.candidates
-    return candidate.client_for()  # type: ignore[attr-defined] # each of ours has one
+    return candidate.client_for()

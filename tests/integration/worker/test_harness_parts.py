@@ -6,8 +6,6 @@ Loops, calls that were cut off, budgets, and what is shown live.
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,8 +19,9 @@ from orchestrator.jobs.spec import Limits
 from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.builders import make_spec
+from tests.forked import run_module
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell, write_script
-from tests.services import REPOSITORY, Installation, installation
+from tests.services import Installation, installation
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
@@ -170,13 +169,10 @@ async def test_a_coordinator_whose_time_is_over_ends_its_jobs_and_exits_with_5(
         "--yes",
     ]
     ended = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "orchestrator", *command],
-        env={**place.environment, "FANOUT_AGENTS_DIR": str(tmp_path / "agents")},
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
+        run_module,
+        "orchestrator",
+        *command,
+        environment={**place.environment, "FANOUT_AGENTS_DIR": str(tmp_path / "agents")},
     )
 
     assert ended.returncode == 5, ended.stderr

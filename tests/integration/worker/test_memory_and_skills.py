@@ -23,7 +23,7 @@ from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.integration.scripts import call, calls, says, write_script
 from tests.services import Installation, installation
-from workers.agent.agent_files import bring_own_files
+from workers.agent.agent_files import copy_definition_files
 from workers.sandbox.local.provider import LocalProvider
 from workers.sandbox.protocol import Command, SandboxSpec
 
@@ -187,9 +187,9 @@ async def test_own_files_have_one_path_for_the_shell_and_for_file_tools(
     spec = SandboxSpec(job_id="job", attempt=1, image="", limits=LimitSettings().for_jobs())
 
     async with provider.open(spec) as sandbox:
-        folder = await bring_own_files(scribe, sandbox)
+        folder = await copy_definition_files(scribe, sandbox)
         skill = f"{folder}/skills/stamp"
-        read = await sandbox.read(f"{skill}/SKILL.md")
+        read = await sandbox.read_bytes(f"{skill}/SKILL.md")
         listed = [entry.path for entry in await sandbox.list(skill)]
         ran = await sandbox.run(
             Command(argv=f'test -x "{skill}/scripts/stamp.sh" && ls "$HOME/definition"')

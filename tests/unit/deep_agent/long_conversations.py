@@ -55,7 +55,7 @@ def said(content: types.Content) -> str:
 def watched(replies: list[dict[str, Any]], *, summary: dict[str, Any] = SUMMARY) -> Watched:
     conversations = [{"when": "^An AI agent works", "replies": [summary]}, {"replies": replies}]
     script = Script.model_validate({"conversations": conversations})
-    return Watched(script=script, agent_name="deep_agent")  # type: ignore[call-arg]
+    return Watched(script=script, agent_name="deep_agent")
 
 
 def resilient(model: Watched) -> ResilientModel:

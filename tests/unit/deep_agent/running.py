@@ -14,7 +14,7 @@ from google.genai import types
 
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from orchestrator.deep_agent.guards.budget import Budget
-from orchestrator.deep_agent.guards.budget_plugin import BudgetMaker
+from orchestrator.deep_agent.guards.budget_plugin import BudgetFactory
 from orchestrator.deep_agent.models.retries import ResilientModel, RetryPolicy
 from orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
 
@@ -26,7 +26,7 @@ def scripted(replies: Sequence[dict[str, Any]] | str, name: str = "deep_agent") 
     if isinstance(replies, str):
         replies = yaml.safe_load(textwrap.dedent(replies))
     script = Script.model_validate({"conversations": [{"replies": replies}]})
-    model = ScriptedModel(script=script, agent_name=name)  # type: ignore[call-arg] # model is filled in
+    model = ScriptedModel(script=script, agent_name=name)
     return ResilientModel(model=model.model, candidates=[model], retries=AT_ONCE)
 
 
@@ -37,7 +37,7 @@ class Run:
         self,
         model: Any,
         *,
-        budget: Budget | BudgetMaker | None = None,
+        budget: Budget | BudgetFactory | None = None,
         streaming: bool = False,
         **agent: Any,
     ) -> None:

@@ -32,7 +32,6 @@ from tests.unit.deep_agent.long_conversations import (
 from tests.unit.deep_agent.running import Run, call
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_four_hundred_steps_keep_the_goal_the_pairs_and_the_whole_history() -> None:
     model = watched(steps(400))
@@ -129,7 +128,7 @@ async def test_system_instruction_and_tools_count_where_the_service_counts_nothi
 
     async def summaries_with(instruction: str) -> int:
         script = watched(steps(12)).script
-        model = Countless(script=script, agent_name="deep_agent")  # type: ignore[call-arg]
+        model = Countless(script=script, agent_name="deep_agent")
         big = config(window_tokens=12_000)
         run = Run(resilient(model), tools=[look], summarization=big, instruction=instruction)
         return len(summaries(await session_of(await run.to_end(GOAL))))

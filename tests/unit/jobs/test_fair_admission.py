@@ -198,7 +198,7 @@ async def test_a_job_waits_for_a_worker_that_understands_it_and_holds_up_nobody(
     await submitted(ledger, "old", 1)
 
     assert await dispatched(ledger) == ["old0"]
-    why = "a newer worker: it needs wire version 3, those that live know 1 to 1"
+    why = "a newer worker: it needs wire version 3, the living workers know 1 to 1"
     assert await reason(ledger, redis, waits) == why
     await ledger.register(make_worker("newer", concurrency=2, wire_newest=3, draining=True), 60)
     assert await dispatched(ledger) == []
@@ -226,20 +226,20 @@ async def test_a_dispatch_whose_answer_got_lost_is_asked_again_and_has_the_same_
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await submitted(ledger, "a", 3)
-    script = ledger._scripts["dispatch"]
+    script = ledger._scripts.registered["dispatch"]
 
     async def twice(*, keys: list[str], args: list[Any]) -> Any:
         await script(keys=keys, args=args)
         await ledger.claim((await ledger.ids())[0], WORKER, 10)
         return await script(keys=keys, args=args)
 
-    monkeypatch.setitem(ledger._scripts, "dispatch", twice)
+    monkeypatch.setitem(ledger._scripts.registered, "dispatch", twice)
     jobs = await ledger.dispatch(2)
 
     assert [(job.spec.description, job.number) for job in jobs] == [("a1", 1)], (
         "the first has arrived"
     )
-    monkeypatch.setitem(ledger._scripts, "dispatch", script)
+    monkeypatch.setitem(ledger._scripts.registered, "dispatch", script)
     assert await dispatched(ledger) == ["a2"]
 
 
@@ -265,40 +265,6 @@ async def test_what_cannot_be_read_fails_alone_and_in_words(
         assert sentence in result.error.message
         assert "secret" not in result.model_dump_json()
         assert (await ledger.get(job_id)).state is JobState.FAILED
-
-
-async def test_jobs_that_a_release_without_lanes_queued_are_found(
-    ledger: Ledger, redis: FakeAsyncRedis
-) -> None:
-    await ledger.register(WORKER, 60, AdmissionPolicy(tree_jobs=120, agents={"slow": 1}))
-    ids = await submitted(ledger, "a", 150, tenant="t", agent="slow")
-    (full,) = await submitted(ledger, "b", 1)
-    await _as_the_old_release_had_them(redis, {"a": ids, "b": [full]})
-    await redis.zadd("fanout:trees", {"a": 0})  # b was full, and so in no turn
-    await ledger.cancel(ids[1])
-
-    for _ in range(3):
-        assert len(await dispatched(ledger)) <= 1, "their agents' limits hold for them too"
-    assert await redis.scard(KEYS.agent_active("slow")) == 1
-    await ledger.register(WORKER, 60, AdmissionPolicy(tree_jobs=1000), 1)
-    await ledger.register(make_worker(concurrency=1000), 60)
-    assert len(await dispatched(ledger, 1000)) == 148, "one runs, one was cancelled"
-    assert await redis.exists("fanout:ready:a", "fanout:trees") == 0
-    await submitted(ledger, "b", 1)
-    await finish(ledger, (await ledger.dispatch(1))[0].spec.id)
-    assert [job.spec.id for job in await ledger.dispatch(10)] == [full]
-
-
-async def _as_the_old_release_had_them(redis: FakeAsyncRedis, trees: dict[str, list[str]]) -> None:
-    for kind in ("lane", "lanes", "trees", "tenants", "classes"):
-        for key in [*await redis.keys(f"fanout:{kind}"), *await redis.keys(f"fanout:{kind}:*")]:
-            await redis.delete(key)
-    for root, ids in trees.items():
-        await redis.zadd(
-            f"fanout:ready:{root}", {job_id: number for number, job_id in enumerate(ids)}
-        )
-        for job_id in ids:
-            await redis.hdel(KEYS.job(job_id), "tenant", "agent", "wire")
 
 
 async def test_a_job_on_its_way_says_so(ledger: Ledger, redis: FakeAsyncRedis) -> None:

@@ -15,7 +15,7 @@ from orchestrator.jobs.store.journal import EventType, Journal
 from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.ledger import Claim, Dispatched, Ledger
 from tests.builders import make_result, make_spec, make_worker
-from workers.attempt.commit import UNREAD_CHARACTERS, commit
+from workers.attempt.outcome import UNREAD_CHARACTERS, commit
 
 LEASE = 10.0
 WORKER = make_worker()
@@ -37,7 +37,7 @@ async def claimed(ledger: Ledger, job_id: str, lease: float = LEASE) -> Claim:
 
 
 async def running(ledger: Ledger, lease: float = LEASE, **fields: object) -> Claim:
-    (job_id,) = await ledger.submit([make_spec(**fields)])  # type: ignore[arg-type]
+    (job_id,) = await ledger.submit([make_spec(**fields)])
     await dispatch_all(ledger)
     return await claimed(ledger, job_id, lease)
 

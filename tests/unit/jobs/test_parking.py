@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from fakeredis import FakeAsyncRedis
 
+from orchestrator.approvals import ApprovalAnswer
 from orchestrator.jobs.approvals import (
     MAX_ANSWER_CHARACTERS,
     MAX_SHOWN_CHARACTERS,
     Approval,
-    ApprovalAnswer,
     approval_id,
     shown_arguments,
 )
@@ -172,13 +172,13 @@ async def test_an_answer_whose_reply_got_lost_is_asked_again_and_taken_once(
     claim = await running(ledger)
     approval = asked(claim.spec.id)
     await ledger.park(claim.spec.id, claim.token, [approval])
-    script = ledger._scripts["answer"]
+    script = ledger._scripts.registered["answer"]
 
     async def twice(*, keys: list[str], args: list[Any]) -> Any:
         await script(keys=keys, args=args)
         return await script(keys=keys, args=args)
 
-    monkeypatch.setitem(ledger._scripts, "answer", twice)
+    monkeypatch.setitem(ledger._scripts.registered, "answer", twice)
     assert await ledger.answer(approval.id, YES) == claim.spec.id
     assert (await kinds(journal, claim.spec.id)).count("approval.resolved") == 1
 

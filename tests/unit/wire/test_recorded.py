@@ -45,7 +45,7 @@ def load(folder: Path, name: str) -> Any:
 
 async def put_journal(redis: FakeAsyncRedis, job_id: str, entries: list[dict[str, Any]]) -> None:
     for fields in entries:
-        await redis.xadd(Keys().journal(job_id), fields)  # type: ignore[arg-type]
+        await redis.xadd(Keys().journal(job_id), fields)
 
 
 @pytest.mark.parametrize("name", ["record-waiting", "record-ended", "record-queued-full"])

@@ -155,12 +155,13 @@ async def test_a_claim_that_cannot_be_read_is_given_back_to_wait_for_a_newer_wor
     )
 
     assert (
-        await ledger.claim("job", worker, 60) == "wire version 1 does not tell how this job is read"
+        await ledger.claim("job", worker, 60)
+        == "wire version 1 does not define how this job is read"
     )
     record = await ledger.get("job")
     assert (record.state, record.attempt, record.wire) == (JobState.QUEUED, 0, 2)
     assert waiting_reason(record, await occupancy(redis, Keys(), [record], [worker])) == (
-        "a newer worker: it needs wire version 2, those that live know 1 to 1"
+        "a newer worker: it needs wire version 2, the living workers know 1 to 1"
     )
 
 

@@ -1,9 +1,12 @@
--- ARGV: prefix, approval, decision, entry for the journal, a name for this request: one whose answer got lost is asked
--- again under the same name, and is told what it did. Returns {'taken', job}, or what stands against it and what is
--- known of it: {'unknown'}, {'settled', decision, job} or {'not allowed', decisions that are}.
--- The job goes on when the last of its approvals is answered, and its children have ended.
+-- Answers an approval. When it is the last one of its job, and the job's children have ended, the
+-- job is requeued.
+-- ARGV: prefix, approval, decision, entry for the journal, name of this request. A request that is
+-- repeated under the same name, because its answer was lost, returns the same.
+-- Returns {'taken', job}, or the reason for the refusal: {'unknown'}, {'settled', decision, job} or
+-- {'not allowed', allowed decisions}.
 local approval, decision, entry, request = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local known = redis.call('HMGET', key('approval', approval), 'job', 'decision', 'answered_in', 'request')
+local known = redis.call('HMGET', key('approval', approval), 'job', 'decision',
+  'answered_in', 'request')
 local id = known[1]
 if not id then return {'unknown'} end
 if known[2] then
@@ -16,7 +19,7 @@ for _, name in ipairs(offered) do allowed = allowed or name == decision end
 if not allowed then return {'not allowed', table.concat(offered, ', ')} end
 local job = redis.call('HMGET', key('job', id), 'attempt', 'approvals', 'approvals_kept')
 settle(approval, decision, request, job[3])
-tell(id, job[1], 'approval.resolved', entry)
+add_event(id, job[1], 'approval.resolved', entry)
 local open = {}
 for other in string.gmatch(job[2] or '', '%S+') do
   if other ~= approval then open[#open + 1] = other end

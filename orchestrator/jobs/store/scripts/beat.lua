@@ -1,5 +1,6 @@
--- ARGV: prefix, lease in milliseconds, then id and token of each job that a worker runs.
--- Returns for each: 'held', 'cancel' (held, and somebody wants it to end) or 'lost'.
+-- Renews the leases of the jobs that a worker runs.
+-- ARGV: prefix, lease in milliseconds, then id and token of each job.
+-- Returns for each job: 'held', 'cancel' (held, and its cancellation was requested) or 'lost'.
 local lease, now, answers = tonumber(ARGV[2]), now_ms(), {}
 for first = 3, #ARGV, 2 do
   local id, token = ARGV[first], ARGV[first + 1]
@@ -9,7 +10,7 @@ for first = 3, #ARGV, 2 do
   else
     redis.call('ZADD', key('leases'), 'XX', now + lease, id)
     redis.call('HSET', key('job', id), 'beat_at', now)
-    if job[3] == '1' then redis.call('ZREM', key('deadlines'), id) end  -- its worker hears it now
+    if job[3] == '1' then redis.call('ZREM', key('deadlines'), id) end  -- this answer confirms it
     answers[#answers + 1] = job[3] == '1' and 'cancel' or 'held'
   end
 end

@@ -1,13 +1,16 @@
--- ARGV: prefix, id ('': none more, go on with those that are listed), most jobs to look at, milliseconds that a worker has
--- to hear of it. Ends a waiting job and asks a running one to end, and all that they submitted. What is beyond `most` stays
--- listed: the caller asks again, and should it die, the reaper does. Returns the state that the job was in, false when
--- there is none; and how many are still listed.
+-- Cancels a job and all its descendants: ends queued and waiting ones, and asks the workers of
+-- running ones to end them. Jobs beyond the maximum stay listed: the caller repeats the call, and
+-- if the caller dies, the reaper does.
+-- ARGV: prefix, id ('': continue with the listed jobs), maximum number of jobs, milliseconds that a
+-- worker has to confirm a cancellation.
+-- Returns the state that the job had before, false when it does not exist; and how many jobs are
+-- still listed.
 local id, most, hearing = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local before = redis.call('HGET', key('job', id), 'state')
 if before then redis.call('LPUSH', key('cancelling'), id) end
 for _ = 1, most do
   local listed = redis.call('LPOP', key('cancelling'))
   if not listed then break end
-  cancel_job(listed, hearing)
+  cancel_one(listed, hearing)
 end
 return {before, redis.call('LLEN', key('cancelling'))}

@@ -1,11 +1,12 @@
--- ARGV: prefix, most jobs to take, milliseconds that a message may be under way, a name for this request: one whose answer
--- got lost is asked again under the same name, and has the jobs that it took; the oldest and the newest wire version that
--- the caller reads; the policy where no worker has given one.
--- Takes waiting jobs for which the living workers and the limits have room: tenants in turn by weight, a tenant's trees in
--- turn, a tree's jobs by priority and age. Returns id, number of the dispatch and specification of each.
+-- Takes queued jobs from their lanes as far as the living workers and the limits have room: tenants
+-- in turn by weight, a tenant's trees in turn, a tree's jobs by priority and age.
+-- ARGV: prefix, maximum number of jobs, milliseconds that a message may be in transit, name of this
+-- request, oldest and newest wire version that the caller reads, the policy if no worker has
+-- registered one. A request that is repeated under the same name, because its answer was lost,
+-- returns the same jobs.
+-- Returns for each job: id, number of the dispatch, specification.
 local most, transit, request = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local oldest, newest = tonumber(ARGV[5]), tonumber(ARGV[6])
-local ADOPTED_AT_ONCE = 100
 local now = now_ms()
 
 local answered = redis.call('GET', key('dispatch', request))
@@ -13,26 +14,18 @@ if answered then
   local again = {}
   for _, job in ipairs(cjson.decode(answered)) do
     local is = redis.call('HMGET', key('job', job[1]), 'state', 'dispatched', 'dispatches', 'spec')
-    if is[1] == 'queued' and is[2] == '1' and tonumber(is[3]) == job[2] then again[#again + 1] = {job[1], job[2], is[4]} end
+    if is[1] == 'queued' and is[2] == '1' and tonumber(is[3]) == job[2] then
+      again[#again + 1] = {job[1], job[2], is[4]}
+    end
   end
   return again
-end
-
--- A release without lanes kept a tree's waiting jobs in ready:<root>, and the trees in `trees`: they move over bit by bit.
-local old = redis.call('ZRANGE', key('trees'), 0, 0)[1]
-if old then
-  for _, id in ipairs(redis.call('ZRANGE', key('ready', old), 0, ADOPTED_AT_ONCE - 1)) do
-    redis.call('ZREM', key('ready', old), id)
-    if redis.call('HGET', key('job', id), 'state') == 'queued' then make_ready(id, old) end
-  end
-  if redis.call('EXISTS', key('ready', old)) == 0 then redis.call('ZREM', key('trees'), old) end
 end
 
 local policy = cjson.decode(redis.call('HGET', key('policy'), 'json') or ARGV[7])
 local workers, left = living_workers(now)
 
--- How many jobs of a class are on their way; without one, how many of all.
-local function on_their_way(class)
+-- Returns how many jobs are in transit; given a class, how many of that class.
+local function in_transit(class)
   if not class then return redis.call('ZCARD', key('transit')) end
   local count = 0
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', key('transit'), class.wire, class.wire)) do
@@ -41,9 +34,9 @@ local function on_their_way(class)
   return count
 end
 
--- How many jobs the workers can take beside those on their way; given a class, how many of that one.
-local function places(class)
-  local total = -on_their_way(class)
+-- Returns how many more jobs the workers can run; given a class, how many of that class.
+local function free_slots(class)
+  local total = -in_transit(class)
   for _, free in pairs(free_by_host(workers, left, class)) do total = total + free end
   return total
 end
@@ -55,20 +48,21 @@ local function read_by_all(class)
   return true
 end
 
-local room, agent_room, classes = math.min(most, places()), {}, {}
+local room, agent_room, classes = math.min(most, free_slots()), {}, {}
 if room <= 0 then return {} end
 for _, name in ipairs(redis.call('SMEMBERS', key('classes'))) do
   local agent, wire = string.match(name, '^(.*):(.*)$')
   local class = {name = name, agent = agent, wire = tonumber(wire), room = 0}
   if oldest <= class.wire and class.wire <= newest then
-    class.room = read_by_all(class) and room or places(class)
+    class.room = read_by_all(class) and room or free_slots(class)
   end
   agent_room[agent] = agent_room[agent]
     or (policy.agents[agent] or math.huge) - redis.call('SCARD', key('agent_active', agent))
   classes[#classes + 1] = class
 end
 
--- The first of all that stand first in a class with room, by its sorted set; its score and its class.
+-- Returns the member with the lowest score among the heads of the sorted sets of all classes with
+-- room, its score and its class.
 local function first(kind, ...)
   local best, score, of
   for _, class in ipairs(classes) do
@@ -83,11 +77,14 @@ local function first(kind, ...)
   return best, score, of
 end
 
-local function tenant_limit(tenant) return (policy.tenants[tenant] or {}).jobs or policy.tenant_jobs or math.huge end
+local function tenant_limit(tenant)
+  return (policy.tenants[tenant] or {}).jobs or policy.tenant_jobs or math.huge
+end
 
--- Puts the tree and the tenant that were served at their next places, wherever they are in turn.
-local function move_on(root, tenant, due)
-  local turn, start = redis.call('INCR', key('turns')), math.max(due, tonumber(redis.call('GET', key('virtual_time')) or 0))
+-- Moves the tree and the tenant that were served to their next positions, in all classes.
+local function advance_turns(root, tenant, due)
+  local turn = redis.call('INCR', key('turns'))
+  local start = math.max(due, tonumber(redis.call('GET', key('virtual_time')) or 0))
   local next_due = start + 1 / ((policy.tenants[tenant] or {}).weight or 1)
   for _, class in ipairs(classes) do
     redis.call('ZADD', key('trees', class.name, tenant), 'XX', turn, root)
@@ -98,7 +95,7 @@ local function move_on(root, tenant, due)
   redis.call('ZREMRANGEBYSCORE', key('finish_times'), '-inf', start)
 end
 
--- Sends a job on its way, and has its places held from now on.
+-- Marks a job as in transit; it occupies its slots from now on.
 local function take(id, root, tenant, class)
   redis.call('SADD', key('active', root), id)
   redis.call('SADD', key('tenant_active', tenant), id)
@@ -110,7 +107,8 @@ local function take(id, root, tenant, class)
   return redis.call('HINCRBY', key('job', id), 'dispatches', 1)
 end
 
--- Each turn takes a job, or finds a tree or a tenant full, which it then is until one of its running jobs ends.
+-- Each turn takes a job, or finds a tree or a tenant at its limit, which then takes no turns until
+-- one of its running jobs ends.
 local taken, names = {}, {}
 while room > 0 do
   local tenant, due = first('tenants')
@@ -118,7 +116,9 @@ while room > 0 do
   local root = first('trees', tenant)
   if redis.call('SCARD', key('tenant_active', tenant)) >= tenant_limit(tenant) then
     redis.call('SADD', key('full_tenants'), tenant)
-    for _, class in ipairs(redis.call('SMEMBERS', key('classes', tenant))) do withdraw_tenant(tenant, class) end
+    for _, class in ipairs(redis.call('SMEMBERS', key('classes', tenant))) do
+      withdraw_tenant(tenant, class)
+    end
   elseif redis.call('SCARD', key('active', root)) >= policy.tree_jobs then
     redis.call('SADD', key('full_trees'), root)
     for_each_lane(root, withdraw_tree)
@@ -126,12 +126,14 @@ while room > 0 do
     local id, _, class = first('lane', root, tenant)
     local job = redis.call('HMGET', key('job', id), 'state', 'spec')
     if job[1] == 'queued' then
-      move_on(root, tenant, due)
+      advance_turns(root, tenant, due)
       local number = take(id, root, tenant, class)
       taken[#taken + 1], names[#names + 1] = {id, number, job[2]}, {id, number}
     end
     leave_lane(id, root, class.name, tenant)
   end
 end
-if #taken > 0 then redis.call('SET', key('dispatch', request), cjson.encode(names), 'PX', transit) end
+if #taken > 0 then
+  redis.call('SET', key('dispatch', request), cjson.encode(names), 'PX', transit)
+end
 return taken

@@ -1,30 +1,37 @@
--- How jobs end without a word of their worker: follows common.lua in every script.
+-- How jobs end without their worker; follows common.lua in every script.
 
--- Ends a job that has not ended yet, with its error.
-local function end_here(id, state, kind, message)
+-- Ends a job that has not ended yet, with an error and the contents of its newest checkpoint. The
+-- time of a running attempt counts until `ended_at`, by default until its newest heartbeat.
+local function end_with_error(id, state, kind, message, ended_at)
   stop_clock(id)
-  local job = redis.call('HMGET', key('job', id), 'state', 'root', 'host', 'attempt', 'ran_ms', 'submitted_at',
-    'started_at', 'beat_at', 'claimed_at')
+  local job = redis.call('HMGET', key('job', id), 'state', 'root', 'host', 'attempt', 'ran_ms',
+    'submitted_at', 'started_at', 'beat_at', 'claimed_at', 'so_far')
   local ran = job[5]
   if job[1] == 'running' then
-    ran = job[5] + job[8] - job[9]
+    ran = job[5] + (ended_at or job[8]) - job[9]
     redis.call('HSET', key('job', id), 'ran_ms', ran)
   end
-  finish(id, job[2], job[3], job[4], state, bare_result(id, state, job[4], ran, job[6], job[7], kind, message), {})
+  local result = cjson.decode(job[10] or '{}')
+  result.job_id, result.state, result.success, result.attempts = id, state, false, tonumber(job[4])
+  result.queued_seconds = ((tonumber(job[7]) or now_ms()) - job[6]) / 1000
+  result.execution_seconds = ran / 1000
+  result.error = {type = kind, message = message, retryable = false}
+  finish(id, job[2], job[3], job[4], state, cjson.encode(result), {})
 end
 
--- Has a job's children cancelled with all below them.
+-- Lists a job's children for cancellation, with all their descendants.
 local function cancel_children(id)
   for _, child in ipairs(redis.call('SMEMBERS', key('children', id))) do
     redis.call('RPUSH', key('cancelling'), child)
   end
 end
 
--- Ends a job that waits; asks the worker of a running one, and gives it so many milliseconds to hear.
-local function cancel_job(id, hearing)
+-- Ends a queued or waiting job; asks the worker of a running one to end it, and gives the worker
+-- `hearing` milliseconds to confirm. Lists its children for cancellation.
+local function cancel_one(id, hearing)
   local job = redis.call('HMGET', key('job', id), 'state', 'cancel')
   if job[1] == 'queued' or job[1] == 'waiting' then
-    end_here(id, 'cancelled', 'JobCancelled', 'The job was cancelled before it ran to its end.')
+    end_with_error(id, 'cancelled', 'JobCancelled', 'The job was cancelled before it finished.')
   elseif job[1] == 'running' then
     if job[2] ~= '1' then redis.call('ZADD', key('deadlines'), now_ms() + hearing, id) end
     redis.call('HSET', key('job', id), 'cancel', 1)
@@ -33,11 +40,13 @@ local function cancel_job(id, hearing)
   cancel_children(id)
 end
 
--- Ends a job whose parent has ended, or is about to: nobody would wait for it, and no cancel would find it.
+-- Ends a job whose parent has ended, or is about to: no other job would wait for it, and no
+-- cancellation would find it.
 local function end_if_orphaned(id, parent)
   if parent == '' then return end
   local state = redis.call('HMGET', key('job', parent), 'state', 'cancel')
   if state[1] and (state[2] == '1' or redis.call('SISMEMBER', key('live'), parent) == 0) then
-    end_here(id, 'cancelled', 'JobCancelled', 'The job was cancelled: its parent had ended before it was submitted.')
+    end_with_error(id, 'cancelled', 'JobCancelled',
+      'The job was cancelled: its parent had ended before it was submitted.')
   end
 end

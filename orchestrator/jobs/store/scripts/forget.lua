@@ -1,6 +1,7 @@
--- ARGV: prefix, end of the retention in milliseconds since the epoch, most jobs to look at. Removes what is known of
--- jobs that ended before that, with their journals. One whose parent still runs is kept for another turn: the parent may
--- ask for it. Returns the ids that are gone, and how many were looked at.
+-- Deletes jobs that ended before a time, with their journals. A job whose parent has not ended is
+-- kept until a later call: the parent may read it.
+-- ARGV: prefix, end of the retention in milliseconds since the epoch, maximum number of jobs.
+-- Returns the deleted ids, and the number of jobs that were checked.
 local before, gone = tonumber(ARGV[2]), {}
 local old = redis.call('ZRANGEBYSCORE', key('ended'), '-inf', '(' .. before, 'LIMIT', 0, ARGV[3])
 for _, id in ipairs(old) do

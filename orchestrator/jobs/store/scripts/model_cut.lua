@@ -1,8 +1,10 @@
--- ARGV: prefix, model, request, the tokens that were set aside for it, milliseconds that the service asks all to wait (-1:
--- it does not say), first and longest pause where it does not say, how long the cut is remembered after its end; all in
--- milliseconds. The service has refused a request because there were too many: nobody sends another before the cut is over.
--- Requests that were under way when it began tell of the same trouble: they lengthen it, but the pause does not grow.
--- Returns how long it lasts. Asked again it changes nothing.
+-- Stops all requests to a model for some time: its service refused a request because there were too
+-- many. Requests that were in progress when the cut began have the same cause: they lengthen the
+-- cut, but do not increase the pause. A repeated call changes nothing.
+-- ARGV: prefix, model, request, the tokens reserved for it, milliseconds that the service asks to
+-- wait (-1: unknown), first and longest pause where that is unknown, how long the cut is remembered
+-- after its end; all times in milliseconds.
+-- Returns how long the cut lasts.
 local sent, state = key('model-sent', ARGV[2]), key('model', ARGV[2])
 local asked, now = tonumber(ARGV[5]), now_ms()
 local member = ARGV[3] .. ' ' .. ARGV[4]
@@ -15,7 +17,8 @@ if pause == 0 or tonumber(given) > tonumber(cut[2] or 0) then
   redis.call('HSET', state, 'cut_at', now, 'pause', pause)
 end
 cut_until = math.max(cut_until, now + (asked >= 0 and asked or pause))
-redis.call('ZADD', sent, given, ARGV[3] .. ' 0')  -- it was refused, not answered; first, as in model_settle.lua
+-- It was refused, not answered. Added first, as in model_settle.lua.
+redis.call('ZADD', sent, given, ARGV[3] .. ' 0')
 redis.call('ZREM', sent, member)
 redis.call('HSET', state, 'cut_until', cut_until)
 redis.call('PEXPIREAT', state, cut_until + ARGV[8])

@@ -1,16 +1,20 @@
--- ARGV: prefix, model, request, its tokens, requests per window (0: no limit), tokens per window (0: no limit), the window,
--- how long a turn holds that was given and not used, how long after a cut the rate takes to double; shortest and longest
--- time until a waiting request asks again, and how much later than that it may be; all times in milliseconds.
--- A request's turn at its model: now, or when to ask for it again. They go in the order in which they came; one that does
--- not ask again in time has lost its place, so nothing is kept for the dead. Returns {0}, or {milliseconds until it asks
--- again, milliseconds until its turn as it looks now, 1 when a cut is what it waits for}.
-local model, most, most_tokens, window = ARGV[2], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-local late, doubling, soonest, latest, grace = ARGV[8] + 0, ARGV[9] + 0, ARGV[10] + 0, ARGV[11] + 0, ARGV[12] + 0
-local sent, waiting, patience, state = key('model-sent', model), key('model-waiting', model), key('model-patience', model),
-  key('model', model)
+-- Returns whether a request may be sent now, or when to ask again. Requests are sent in their order
+-- of arrival; one that does not ask again in time loses its position, so that a dead process blocks
+-- nothing.
+-- ARGV: prefix, model, request, its tokens, requests per window (0: no limit), tokens per window
+-- (0: no limit), the window, how long an unused turn is valid, the time in which the rate doubles
+-- after a cut, shortest and longest time until a waiting request asks again, and the grace for
+-- that; all times in milliseconds.
+-- Returns {0}, or {milliseconds until it asks again, milliseconds until its turn as estimated now,
+-- 1 when it waits for the end of a cut}.
+local model, most, most_tokens = ARGV[2], tonumber(ARGV[5]), tonumber(ARGV[6])
+local window, late, doubling = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local soonest, latest, grace = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
+local sent, waiting = key('model-sent', model), key('model-waiting', model)
+local patience, state = key('model-patience', model), key('model', model)
 local now, me = now_ms(), ARGV[3] .. ' ' .. ARGV[4]
 
--- What a member costs; one that is larger than the whole budget goes alone.
+-- Returns the tokens of a request; one that exceeds the whole budget is sent alone.
 local function tokens_of(member)
   local tokens = tonumber(string.match(member, ' (%d+)$'))
   return most_tokens > 0 and math.min(tokens, most_tokens) or tokens
@@ -22,7 +26,7 @@ for _, member in ipairs(redis.call('ZRANGEBYSCORE', patience, '-inf', '(' .. now
   redis.call('ZREM', patience, member)
 end
 local given = redis.call('ZSCORE', sent, me)
-if given and now - given <= late then return {0} end  -- its answer got lost
+if given and now - given <= late then return {0} end  -- its answer was lost
 if given then redis.call('ZREM', sent, me) end
 redis.call('ZADD', waiting, 'NX', redis.call('HINCRBY', state, 'tickets', 1), me)
 
@@ -36,9 +40,9 @@ for at = 1, #seen, 2 do
   sum = sum + costs[#costs]
 end
 
--- When the next one in the row goes, as soon as all that went before it allow.
+-- Computes the turn of the next request in the queue, after all requests before it.
 local turn = math.max(now, cut_until)
-local function place(member)
+local function schedule(member)
   local cost = tokens_of(member)
   if cut_until > 0 then
     turn = math.max(turn, math.ceil(cut_until + doubling * math.log(since_cut + 1) / math.log(2)))
@@ -53,7 +57,9 @@ local function place(member)
   end
   times[#times + 1], costs[#costs + 1], sum = turn, cost, sum + cost
 end
-for _, member in ipairs(redis.call('ZRANGE', waiting, 0, redis.call('ZRANK', waiting, me))) do place(member) end
+for _, member in ipairs(redis.call('ZRANGE', waiting, 0, redis.call('ZRANK', waiting, me))) do
+  schedule(member)
+end
 
 local answer = {0}
 if turn <= now then

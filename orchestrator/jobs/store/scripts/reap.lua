@@ -1,56 +1,67 @@
--- ARGV: prefix, most jobs to look at. Takes back what lapsed: a message that never arrived, an attempt whose worker fell
--- silent; and ends what is over: a job whose time ran out while it waited for children, one whose worker does not hear
--- that it is cancelled. A lease that lapsed while Redis itself was away tells nothing of its worker: no attempt is used
--- up by that. Returns id and what became of it.
+-- Requeues jobs whose lease lapsed: their message was lost, or their worker stopped responding.
+-- Ends jobs whose time ran out while they waited for children, and cancelled jobs whose worker does
+-- not confirm the cancellation. A lease that lapsed while Redis was unavailable says nothing about
+-- its worker, and uses up no attempt.
+-- ARGV: prefix, maximum number of jobs.
+-- Returns id and new state of each job.
 local now, reaped = now_ms(), {}
 
--- Since when Redis answers, up to two seconds too early; 0 where it does not tell, as a managed one may not.
+-- Returns when Redis started, up to two seconds too early; 0 where it does not report that, as a
+-- managed one may not.
 local function up_since()
-  local told = redis.pcall('INFO', 'server')
-  local seconds = type(told) == 'string' and string.match(told, 'uptime_in_seconds:(%d+)')
+  local info = redis.pcall('INFO', 'server')
+  local seconds = type(info) == 'string' and string.match(info, 'uptime_in_seconds:(%d+)')
   return seconds and now - (seconds + 1) * 1000 or 0
 end
 
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', key('leases'), '-inf', '(' .. now, 'LIMIT', 0, ARGV[2])) do
-  local job = redis.call('HMGET', key('job', id), 'state', 'root', 'host', 'attempt', 'max_attempts', 'cancel', 'ran_ms',
-    'claimed_at', 'beat_at', 'submitted_at', 'started_at')
+-- Requeues or ends a running job whose lease lapsed; returns its new state.
+local function reap_attempt(id)
+  local job = redis.call('HMGET', key('job', id), 'root', 'host', 'attempt', 'max_attempts',
+    'cancel', 'ran_ms', 'claimed_at', 'beat_at')
+  if job[5] == '1' then
+    end_with_error(id, 'cancelled', 'JobCancelled',
+      'The job was cancelled while its worker was lost.')
+    return 'cancelled'
+  end
+  local attempt, reason = job[3], 'its worker stopped responding'
+  if up_since() > tonumber(job[8]) then
+    attempt, reason = attempt - 1, 'Redis was unavailable for longer than its lease'
+  elseif tonumber(attempt) >= tonumber(job[4]) then
+    end_with_error(id, 'failed', 'AttemptsUsedUp',
+      'The worker was lost in each of the ' .. job[4] .. ' attempts.')
+    return 'failed'
+  end
+  redis.call('HSET', key('job', id), 'ran_ms', job[6] + job[8] - job[7], 'attempt', attempt)
+  release_slots(id, job[1], job[2])
+  requeue(id, job[1], attempt, reason)
+  return 'queued'
+end
+
+local function lapsed(kind)
+  return redis.call('ZRANGEBYSCORE', key(kind), '-inf', '(' .. now, 'LIMIT', 0, ARGV[2])
+end
+
+for _, id in ipairs(lapsed('leases')) do
+  local job = redis.call('HMGET', key('job', id), 'state', 'root', 'attempt')
   if job[1] == 'queued' then
-    give_back(id, job[2])
-    requeue(id, job[2], job[4], 'its message did not arrive')
+    release_slots(id, job[2])
+    requeue(id, job[2], job[3], 'its message was lost')
     reaped[#reaped + 1] = {id, 'queued'}
   elseif job[1] == 'running' then
-    local ran = job[7] + job[9] - job[8]
-    redis.call('HSET', key('job', id), 'ran_ms', ran)
-    if job[6] == '1' then
-      finish(id, job[2], job[3], job[4], 'cancelled', bare_result(id, 'cancelled', job[4], ran, job[10], job[11],
-        'JobCancelled', 'The job was cancelled while its worker was lost.'), {})
-      reaped[#reaped + 1] = {id, 'cancelled'}
-    elseif up_since() > tonumber(job[9]) then
-      redis.call('HSET', key('job', id), 'attempt', job[4] - 1)
-      give_back(id, job[2], job[3])
-      requeue(id, job[2], job[4] - 1, 'Redis was away for longer than its lease')
-      reaped[#reaped + 1] = {id, 'queued'}
-    elseif tonumber(job[4]) >= tonumber(job[5]) then
-      finish(id, job[2], job[3], job[4], 'failed', bare_result(id, 'failed', job[4], ran, job[10], job[11],
-        'AttemptsUsedUp', 'The worker was lost in each of the ' .. job[5] .. ' attempts.'), {})
-      reaped[#reaped + 1] = {id, 'failed'}
-    else
-      give_back(id, job[2], job[3])
-      requeue(id, job[2], job[4], 'its worker fell silent')
-      reaped[#reaped + 1] = {id, 'queued'}
-    end
+    reaped[#reaped + 1] = {id, reap_attempt(id)}
   else
     redis.call('ZREM', key('leases'), id)
   end
 end
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', key('deadlines'), '-inf', '(' .. now, 'LIMIT', 0, ARGV[2])) do
+for _, id in ipairs(lapsed('deadlines')) do
   local job = redis.call('HMGET', key('job', id), 'state', 'cancel', 'late')
   if job[1] == 'waiting' then
-    end_here(id, 'timed_out', 'DeadlineExceeded', job[3])
+    end_with_error(id, 'timed_out', 'DeadlineExceeded', job[3])
     cancel_children(id)
     reaped[#reaped + 1] = {id, 'timed_out'}
   elseif job[1] == 'running' and job[2] == '1' then
-    end_here(id, 'cancelled', 'JobCancelled', 'The job was cancelled, and its worker did not answer.')
+    end_with_error(id, 'cancelled', 'JobCancelled',
+      'The job was cancelled, and its worker did not respond.')
     reaped[#reaped + 1] = {id, 'cancelled'}
   else
     redis.call('ZREM', key('deadlines'), id)

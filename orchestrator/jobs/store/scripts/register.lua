@@ -1,5 +1,7 @@
--- ARGV: prefix, worker, milliseconds that the registration holds (0: the worker leaves), its admission policy ('' for none),
--- when it started, then its fields. The policy of the installation is that of the worker that started last.
+-- Registers a worker and its admission policy. The policy of the installation is that of the worker
+-- that started last.
+-- ARGV: prefix, worker, milliseconds that the registration is valid (0: unregister), its admission
+-- policy ('' for none), its start time, then its fields.
 if ARGV[3] == '0' then
   redis.call('ZREM', key('workers'), ARGV[2])
   redis.call('DEL', key('worker', ARGV[2]))
@@ -12,7 +14,8 @@ local known = redis.call('HMGET', key('policy'), 'json', 'started_at')
 local before = tonumber(known[2] or -1)
 if policy ~= '' and (started > before or (started == before and policy > known[1])) then
   redis.call('HSET', key('policy'), 'json', policy, 'started_at', started)
-  if policy ~= known[1] then  -- a limit may be higher now; what is full has running jobs, so there are not many
+  if policy ~= known[1] then
+    -- A limit may be higher now. Trees and tenants at their limit are few: they have running jobs.
     for _, root in ipairs(redis.call('SMEMBERS', key('full_trees'))) do open_tree(root) end
     for _, tenant in ipairs(redis.call('SMEMBERS', key('full_tenants'))) do open_tenant(tenant) end
   end

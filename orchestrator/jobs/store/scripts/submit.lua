@@ -1,5 +1,7 @@
--- ARGV: prefix, then the values of each job, as common.lua names them. Returns the ids under which the jobs stand: one
--- that is there already is the same job.
+-- Stores and queues jobs. A job that exists already, by its id or its idempotency key, is the same
+-- job.
+-- ARGV: prefix, then the values of each job, as listed at SUBMISSION in common.lua.
+-- Returns the ids of the jobs.
 local ids = {}
 for first = 2, #ARGV, SUBMISSION do
   local id, idempotency = ARGV[first], ARGV[first + 5]

@@ -12,7 +12,7 @@ from orchestrator.deep_agent.backends.directory import DirectoryBackend
 from orchestrator.deep_agent.backends.overlay import OverlayBackend
 from orchestrator.deep_agent.backends.protocol import Backend
 from orchestrator.deep_agent.backends.state import DictState, StateBackend
-from orchestrator.deep_agent.delegation.commit import Commit, commit
+from orchestrator.deep_agent.delegation.apply_changes import AppliedChanges, apply_changes
 from orchestrator.deep_agent.failures import ToolMistake
 
 OLD = b"one\ntwo\nthree\nfour\nfive\n"
@@ -33,8 +33,8 @@ def base(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
     )
 
 
-async def committed(overlay: OverlayBackend, base: Backend) -> Commit:
-    return await commit(overlay, base, unlocked)
+async def committed(overlay: OverlayBackend, base: Backend) -> AppliedChanges:
+    return await apply_changes(overlay, base, unlocked)
 
 
 async def text(backend: Backend, path: str = "/f") -> bytes | None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from orchestrator.jobs.spec import ModelRate
 from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.model_limits import ModelLimits
+from orchestrator.jobs.store.rate_limiter import RateLimiter
 
 WINDOW_MS, LATE_MS, DOUBLING_MS, GRACE_MS = 10_000, 1_000, 2_000, 3_000
 SOONEST_MS, LATEST_MS = 2_000, 15_000
@@ -114,7 +114,7 @@ async def _play(requests: int, tokens: int, steps: list[tuple[str, int, int]]) -
     rate = ModelRate(requests_per_minute=requests or None, tokens_per_minute=tokens or None)
     with mock.patch.object(server_mixin, "time", clock):
         async with FakeAsyncRedis(decode_responses=True) as redis:
-            limits = ModelLimits(redis, Keys(), {"m": rate}, window_seconds=WINDOW_MS / 1000)
+            limits = RateLimiter(redis, Keys(), {"m": rate}, window_seconds=WINDOW_MS / 1000)
             known: dict[str, int] = {}
             for number, (step, which, milliseconds) in enumerate(steps):
                 reference.now += milliseconds

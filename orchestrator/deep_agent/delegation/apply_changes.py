@@ -1,8 +1,8 @@
-"""Putting a sub-agent's staged changes into its parent's files, three ways.
+"""Three-way merge of a sub-agent's staged changes into its parent's files.
 
-The three sides are the file as the sub-agent found it, as it left it, and as it is now. Nothing
-that somebody changed meanwhile is ever overwritten: such a file stays as it is, and the parent is
-told what was not put in.
+The three sides are the file as the sub-agent found it, as it left it, and as it is now. A file that
+was changed in the meantime is never overwritten: it stays as it is, and the change is reported to
+the parent as a conflict.
 """
 
 from __future__ import annotations
@@ -18,39 +18,47 @@ from orchestrator.deep_agent.backends.protocol import Backend
 from orchestrator.text_merge import GitFailed, is_text, merge_text
 
 MAX_DIFF_CHARACTERS = 60_000
-"""Of a change that could not be put in, what the parent is shown: it has no other copy of it."""
+"""The longest diff of a conflicting change in the result: the parent has no other copy of it."""
 
 _WHOLE = 2**31
 
 PathLock = Callable[[str], AbstractAsyncContextManager[None]]
-"""Held while a path is compared and written, by everybody in this process who changes files."""
+"""Returns the lock that everything in this process holds while it compares and writes a path."""
 
 
 @dataclass(frozen=True)
 class FileConflict:
-    """A change that meets another one; the file keeps what is there."""
+    """A change that was not applied, because the file had been changed otherwise."""
 
     path: str
     reason: str
     diff: str = ""
-    """The change that was not put in."""
+    """The change that was not applied."""
 
 
 @dataclass
-class Commit:
-    """What became of each staged change."""
+class AppliedChanges:
+    """The staged changes that were applied, and those that conflict."""
 
     applied: list[StagedFile] = field(default_factory=list)
     conflicts: list[FileConflict] = field(default_factory=list)
 
 
-class _Collides(Exception):
-    """Both sides changed the file in ways that do not go together."""
+class _Conflict(Exception):
+    """Both sides changed the file in ways that cannot be merged."""
 
 
-async def commit(overlay: OverlayBackend, base: Backend, lock: PathLock) -> Commit:
-    """Put an overlay's changes into `base`, each file whole or not at all."""
-    done = Commit()
+async def apply_changes(overlay: OverlayBackend, base: Backend, lock: PathLock) -> AppliedChanges:
+    """Apply an overlay's changes to `base`, each file completely or not at all.
+
+    A file that cannot be read, merged or written is a conflict; nothing is raised for it.
+
+    Args:
+        overlay: The staged changes.
+        base: The files to change, which may have changed since the overlay read them.
+        lock: Held for each path while it is compared and written.
+    """
+    done = AppliedChanges()
     for file in overlay.changes:
         if file.before == file.after:
             continue
@@ -58,9 +66,9 @@ async def commit(overlay: OverlayBackend, base: Backend, lock: PathLock) -> Comm
             async with lock(file.path):
                 await _merge_one(base, file)
             done.applied.append(file)
-        except _Collides as collision:
+        except _Conflict as conflict:
             diff = await asyncio.to_thread(_diff, file)
-            done.conflicts.append(FileConflict(file.path, str(collision), diff))
+            done.conflicts.append(FileConflict(file.path, str(conflict), diff))
         except (OSError, GitFailed) as error:
             reason = f"It could not be written ({type(error).__name__})."
             done.conflicts.append(
@@ -78,7 +86,7 @@ async def _merge_one(base: Backend, file: StagedFile) -> None:
     except FileNotFoundError:
         here = None
     except IsADirectoryError:
-        raise _Collides("A directory is here now.") from None
+        raise _Conflict("A directory is here now.") from None
     if here == file.after:
         return
     after = file.after if here == file.before else await asyncio.to_thread(_merged, file, here)
@@ -88,21 +96,21 @@ async def _merge_one(base: Backend, file: StagedFile) -> None:
     try:
         await base.write_bytes(file.path, after, create_only=here is None)
     except FileExistsError:
-        raise _Collides("Somebody else made it at the same moment.") from None
+        raise _Conflict("It was created at the same moment.") from None
 
 
 def _merged(file: StagedFile, here: bytes | None) -> bytes:
     if here is None:
-        raise _Collides("The sub-agent changed it; here it was deleted.")
+        raise _Conflict("The sub-agent changed it; here it was deleted.")
     if file.after is None:
-        raise _Collides("The sub-agent deleted it; here it was changed.")
+        raise _Conflict("The sub-agent deleted it; here it was changed.")
     if file.before is None:
-        raise _Collides("Both sides made it, with different content.")
+        raise _Conflict("Both sides made it, with different content.")
     if not all(map(is_text, (file.before, here, file.after))):
-        raise _Collides("Both sides changed it, and it is not text that could be merged.")
+        raise _Conflict("Both sides changed it, and it is not text that could be merged.")
     merged = merge_text(file.before, here, file.after)
     if merged is None:
-        raise _Collides("Both sides changed the same lines.")
+        raise _Conflict("Both sides changed the same lines.")
     return merged
 
 

@@ -1,10 +1,8 @@
-"""Delegated calls whose results come later.
+"""Delegated calls with deferred results: the run ends and is resumed, in any process, with them.
 
-The run ends, and goes on in another process with the results.
-
-Such a call answers `later`. The model is not asked while that stands; who runs the agent puts an
-event with the results (`results_event`) after it and goes on. Nothing is started before the run has
-ended, so a call that lost its answer in a crash has had no effect.
+Such a call returns `deferred_result`. While it has no other result the model is not called. The
+caller of the agent appends an event with the results (`results_event`) and resumes the run. Nothing
+is started before the run has ended, so a call whose result was lost in a crash had no effect.
 """
 
 from __future__ import annotations
@@ -22,43 +20,40 @@ from google.genai import types
 from orchestrator.deep_agent.guards.dangling_calls import DanglingCall, answered
 from orchestrator.deep_agent.part import Part
 
-LATER_TOOLS = ("task", "tasks")
-"""The tools that may answer so; the same words from another tool, say an MCP server's, hold up
-nothing."""
+DEFERRING_TOOLS = ("task", "tasks")
+"""The tools that may defer their results; the same result of another tool, such as an MCP server's,
+has no effect."""
 
-LATER_STATUS = "waiting_for_tasks"
+DEFERRED_STATUS = "waiting_for_tasks"
 
 _ARGUMENTS = "later_arguments:"
-"""Begins the key of the session's state under which a call's arguments are, as they were when it
-ran: a person may have changed those that the model gave."""
+"""Prefix of the session state's key for the arguments with which a call ran: a person may have
+changed those that the model gave."""
 
 
-class LaterCall(NamedTuple):
-    """A call whose result is still to come."""
+class DeferredCall(NamedTuple):
+    """A call whose result is deferred."""
 
     made: DanglingCall
     arguments: dict[str, Any]
-    """What it ran with."""
+    """The arguments with which it ran."""
     notes: dict[str, Any]
-    """What else its result says: that a person changed the arguments."""
+    """Further keys for its result, such as a note that a person changed the arguments."""
 
 
-def later(tool_context: ToolContext, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer of a call that ran with these arguments, until its result is there."""
+def deferred_result(tool_context: ToolContext, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the preliminary result of a call, and store the arguments with which it ran."""
     tool_context.state[f"{_ARGUMENTS}{tool_context.function_call_id}"] = dict(arguments)
     return {
-        "status": LATER_STATUS,
+        "status": DEFERRED_STATUS,
         "message": "The tasks are under way; their results take the place of this.",
     }
 
 
-def calls_for_later(events: Iterable[Event]) -> list[LaterCall]:
-    """The calls whose results are still to come, in their order.
-
-    Of those with one id the newest counts.
-    """
+def deferred_calls(events: Iterable[Event]) -> list[DeferredCall]:
+    """Return the calls whose results are deferred, in order; of those with one id, the newest."""
     made: dict[str | None, DanglingCall] = {}
-    waiting: dict[str | None, LaterCall] = {}
+    waiting: dict[str | None, DeferredCall] = {}
     for event in events:
         for call in event.get_function_calls():
             made[call.id] = DanglingCall(event, call)
@@ -67,19 +62,21 @@ def calls_for_later(events: Iterable[Event]) -> list[LaterCall]:
             waiting.pop(response.id, None)
             arguments = event.actions.state_delta.get(f"{_ARGUMENTS}{response.id}")
             given = response.response or {}
-            is_later = response.name in LATER_TOOLS and given.get("status") == LATER_STATUS
-            if response.id in made and arguments is not None and is_later:
+            is_deferred = (
+                response.name in DEFERRING_TOOLS and given.get("status") == DEFERRED_STATUS
+            )
+            if response.id in made and arguments is not None and is_deferred:
                 notes = {
                     name: value
                     for name, value in given.items()
                     if name not in ("status", "message")
                 }
-                waiting[response.id] = LaterCall(made[response.id], arguments, notes)
+                waiting[response.id] = DeferredCall(made[response.id], arguments, notes)
     return list(waiting.values())
 
 
-def results_event(results: Sequence[tuple[LaterCall, Mapping[str, Any]]]) -> Event:
-    """The event that gives calls of one reply their results."""
+def results_event(results: Sequence[tuple[DeferredCall, Mapping[str, Any]]]) -> Event:
+    """Return the event with the results of calls of one reply."""
     event = answered([waiting.made for waiting, _ in results])
     parts = [
         types.Part(
@@ -95,28 +92,28 @@ def results_event(results: Sequence[tuple[LaterCall, Mapping[str, Any]]]) -> Eve
     return event
 
 
-class LaterResults(Part):
-    """Holds the model back while a result is to come.
+class DeferredResults(Part):
+    """Ends the run while a result is deferred.
 
-    Stands early: nothing is done to a held session.
+    It comes early among the parts, so that the others do nothing to such a session.
     """
 
     def request_processors(self) -> Sequence[BaseLlmRequestProcessor]:
-        """Before every model call: is there something to wait for?"""
-        return (_HoldForResults(),)
+        """Return the processor that looks for deferred results before every model call."""
+        return (_EndWhileDeferred(),)
 
 
-class _HoldForResults(BaseLlmRequestProcessor):
+class _EndWhileDeferred(BaseLlmRequestProcessor):
     name = "later_results"
 
     async def run_async(
         self, invocation_context: InvocationContext, llm_request: LlmRequest
     ) -> AsyncGenerator[Event]:
-        """No events."""
+        """End the run if a result is deferred; no event is yielded."""
         del llm_request
         now = invocation_context.invocation_id
         own = (event for event in invocation_context.session.events if event.invocation_id == now)
-        if calls_for_later(own):
+        if deferred_calls(own):
             invocation_context.end_invocation = True
         return
         yield  # the interface is a generator

@@ -1,4 +1,4 @@
-"""How a deep agent works and reports: the words that every agent is given."""
+"""The instructions that every deep agent gets: how it works and reports."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from orchestrator.deep_agent import prompts
 from orchestrator.deep_agent.part import Part
 
 
-class Manners(Part):
-    """The agent's own prompt, the ways of working, and how a sub-agent ends."""
+class BaseInstructions(Part):
+    """The agent's own prompt, general instructions, and how a sub-agent ends.
+
+    Args:
+        own: The agent's own prompt.
+        is_subagent: Whether another agent reads the result.
+    """
 
     def __init__(self, own: str | None, *, is_subagent: bool) -> None:
         parts = [own.strip() + "\n"] if own and own.strip() else []
@@ -19,6 +24,6 @@ class Manners(Part):
         self._text = "\n".join(parts)
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
-        """Always the same words."""
+        """Return the instructions, which never change."""
         del context, tools
         return self._text

@@ -14,7 +14,11 @@ from orchestrator.configuration.agent_definitions import (
     load_agent_definition,
     load_agent_definitions,
 )
-from orchestrator.configuration.definition_files import OwnFiles, UnusableOwnFile, placed
+from orchestrator.configuration.definition_files import (
+    DefinitionFiles,
+    UnusableDefinitionFile,
+    resolved_paths,
+)
 
 
 @pytest.fixture
@@ -44,14 +48,14 @@ def test_the_files_keep_their_relative_paths_and_whether_they_run(beside):
         write(beside, "memory: [AGENTS.md, /workspace/AGENTS.md]\nskills: [./skills, skills/stamp]")
     )
 
-    files = {file.path: file for file in definition.own_files}
+    files = {file.path: file for file in definition.files}
 
     script = "skills/stamp/scripts/stamp.sh"
     assert set(files) == {"AGENTS.md", "skills/stamp/SKILL.md", script}
     assert files["AGENTS.md"].data == b"house rules"
     assert [path for path, file in files.items() if file.executable] == [script]
-    assert placed(definition.memory, "/h") == ("/h/AGENTS.md", "/workspace/AGENTS.md")
-    assert placed(definition.skills, "/h") == ("/h/skills", "/h/skills/stamp")
+    assert resolved_paths(definition.memory, "/h") == ("/h/AGENTS.md", "/workspace/AGENTS.md")
+    assert resolved_paths(definition.skills, "/h") == ("/h/skills", "/h/skills/stamp")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +97,7 @@ def test_a_link_inside_a_skill_leads_nowhere(beside, to):
 def test_a_link_to_a_file_of_the_definition_travels_as_the_file(beside):
     (beside / "skills" / "stamp" / "rules.md").symlink_to("../../AGENTS.md")
 
-    own = OwnFiles(beside)
+    own = DefinitionFiles(beside)
     own.add_folder("skills")
 
     assert b"house rules" in [file.data for file in own.files]
@@ -101,34 +105,34 @@ def test_a_link_to_a_file_of_the_definition_travels_as_the_file(beside):
 
 def test_what_is_no_file_and_what_is_too_much_is_refused(beside, monkeypatch):
     os.mkfifo(beside / "skills" / "pipe")
-    with pytest.raises(UnusableOwnFile, match="skills/pipe is no file"):
-        OwnFiles(beside).add_folder("skills")
+    with pytest.raises(UnusableDefinitionFile, match="skills/pipe is not a file"):
+        DefinitionFiles(beside).add_folder("skills")
     (beside / "skills" / "pipe").unlink()
 
     monkeypatch.setattr(definition_files, "MAX_FILES", 2)
-    own = OwnFiles(beside)
+    own = DefinitionFiles(beside)
     own.add_folder("skills")
     own.add_folder("skills/stamp")  # the same files count once
-    with pytest.raises(UnusableOwnFile, match=r"with AGENTS\.md it is too much"):
+    with pytest.raises(UnusableDefinitionFile, match=r"AGENTS\.md exceeds the limit"):
         own.add_file("AGENTS.md")
 
     monkeypatch.setattr(definition_files, "MAX_BYTES", 20)
-    with pytest.raises(UnusableOwnFile, match=r"with skills/stamp/SKILL\.md it is too much"):
-        OwnFiles(beside).add_folder("skills")
+    with pytest.raises(UnusableDefinitionFile, match=r"SKILL\.md exceeds the limit"):
+        DefinitionFiles(beside).add_folder("skills")
 
 
 def test_a_definition_keeps_what_it_was_loaded_with(beside):
     definition = load_agent_definition(write(beside, "memory: [AGENTS.md]"))
     (beside / "AGENTS.md").unlink()
 
-    assert [file.data for file in definition.model_copy().own_files] == [b"house rules"]
+    assert [file.data for file in definition.model_copy().files] == [b"house rules"]
 
 
 def test_a_definition_that_is_not_from_a_file_cannot_name_files_beside_it():
     definition = AgentDefinition(name="x", description="x", instruction="x", memory=("AGENTS.md",))
 
-    with pytest.raises(InvalidAgentDefinition, match="x names files beside it"):
-        _ = definition.own_files
+    with pytest.raises(InvalidAgentDefinition, match="x names definition files"):
+        _ = definition.files
 
 
 def test_every_shipped_agent_honours_the_repositorys_own_file():

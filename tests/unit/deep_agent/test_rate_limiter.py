@@ -12,7 +12,7 @@ from google.genai import types
 
 from orchestrator.deep_agent.context.summarization import SummarizationConfig
 from orchestrator.deep_agent.failures import ModelFailed
-from orchestrator.deep_agent.models.admission import ANSWER_TOKENS
+from orchestrator.deep_agent.models.rate_limiter import ANSWER_TOKENS
 from orchestrator.deep_agent.models.resolve import resolve_model
 from orchestrator.deep_agent.models.retries import ResilientModel, RetryPolicy
 from orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
@@ -66,7 +66,7 @@ def model(gate: Gate, *of_each: list[dict[str, Any]]) -> ResilientModel:
     ]
     names = tuple("ab"[: len(candidates)])
     return ResilientModel(
-        model="scripted:a", candidates=[*candidates], retries=SOON, names=names, admission=gate
+        model="scripted:a", candidates=[*candidates], retries=SOON, names=names, rate_limiter=gate
     )
 
 
@@ -136,7 +136,7 @@ async def test_summaries_and_sub_agents_pass_the_gate_of_their_agent(tmp_path: A
         summarization=SummarizationConfig(
             trigger=("messages", 4), keep=("messages", 2), model=name
         ),
-        admission=gate,
+        rate_limiter=gate,
     ).to_end("go")
 
     assert run.text == "done"
@@ -146,7 +146,9 @@ async def test_summaries_and_sub_agents_pass_the_gate_of_their_agent(tmp_path: A
 
 def test_models_are_known_at_the_gate_as_they_were_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    resolved = resolve_model("responses/gpt-5, scripted:/no/file", agent_name="a", admission=Gate())
+    resolved = resolve_model(
+        "responses/gpt-5, scripted:/no/file", agent_name="a", rate_limiter=Gate()
+    )
 
     assert isinstance(resolved, ResilientModel)
     assert resolved.names == ("responses/gpt-5", "scripted:/no/file")
