@@ -1,6 +1,6 @@
-# The worker's image (also the client's and Flower's). Nothing that an agent runs is in here: that is in the
-# sandbox images, on the engine that the worker talks to.
-# Another base needs Debian's apt and Python 3.11 or newer with venv: `fanout/python` is one.
+# The image of the worker, the command line and Flower. Agents' commands do not run in it but in the sandbox images,
+# on the Docker engine that the worker uses.
+# Another base needs Debian's apt and Python 3.11 or newer with venv, for example `fanout/python`.
 ARG BASE=python:3.12-slim-bookworm
 FROM ${BASE}
 
@@ -11,9 +11,9 @@ RUN apt-get update \
 
 WORKDIR /opt/fanout
 COPY pyproject.toml constraints.txt README.md LICENSE ./
-# Every kind of model is reached; LiteLLM with what it brings is 240 MB of this image.
-# An environment of its own: Debian's Python takes no packages beside its own. Our code comes afterwards and is
-# found by PYTHONPATH, so that a change in it does not install everything again.
+# All model clients are installed; LiteLLM and its dependencies are 240 MB of this image.
+# A virtual environment, because Debian's Python rejects other packages. The code is copied afterwards and found by
+# PYTHONPATH, so that changing it does not reinstall the dependencies.
 RUN mkdir config fanout orchestrator sandbox_images workers \
     && python3 -m venv /opt/venv \
     && /opt/venv/bin/pip install --no-cache-dir -c constraints.txt -e '.[anthropic,openai,litellm]'
@@ -23,8 +23,7 @@ COPY sandbox_images sandbox_images
 COPY orchestrator orchestrator
 COPY workers workers
 
-# Our `config` comes before a stranger's of the same name. On TERM the worker itself gives
-# its jobs back and ends within seconds.
+# On SIGTERM the worker itself requeues its jobs and ends within seconds.
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONPATH=/opt/fanout \
     PYTHONDONTWRITEBYTECODE=1

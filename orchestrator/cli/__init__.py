@@ -1,4 +1,4 @@
-"""The command line: `fanout …`."""
+"""The `fanout` command line."""
 
 import sys
 
@@ -6,9 +6,9 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line; ends the process.
+    """Run the command line and end the process.
 
-    Importing it takes up to a second, and Ctrl-C ends that as quietly as all that follows.
+    The import takes up to a second; Ctrl-C during it must end the process without a traceback too.
     """
     try:
         from orchestrator.cli.app import main as run_commands  # noqa: PLC0415 - see above

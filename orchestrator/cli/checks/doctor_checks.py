@@ -87,7 +87,7 @@ def _agents_and_models(settings: Settings) -> list[Check]:
 
 
 def _models(settings: Settings, definitions: AgentDefinitions) -> Iterable[Check]:
-    from orchestrator.deep_agent import (  # noqa: PLC0415 - takes seconds to import
+    from orchestrator.deep_agent import (  # noqa: PLC0415 - slow import
         ModelNotConfigured,
         resolve_model,
     )

@@ -1,7 +1,7 @@
 """Every limit with its value, unit and reason, read from the source code.
 
-A limit is a numeric constant whose name has a prefix or a unit of a limit (`MAX_…`, `…_SECONDS`),
-or a numeric field of the settings. Its reason is the docstring below it. The modules are parsed,
+A limit is a numeric constant whose name has a limit's prefix or unit (`MAX_…`, `…_SECONDS`), or a
+numeric field of the settings. Its reason is the docstring below it. The modules are parsed,
 not imported, so no limit can be missing from the list or out of date.
 """
 

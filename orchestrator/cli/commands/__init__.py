@@ -1,1 +1,1 @@
-"""The commands of `fanout`, one module a group."""
+"""The commands of `fanout`, one module per subject."""

@@ -21,22 +21,23 @@ from orchestrator.cli.terminal.session import open_client
 from orchestrator.jobs.approvals import Approval
 
 ARGUMENT_CHARACTERS = 200
-"""Of a call's arguments in a table: one line. `--json` has them whole."""
+"""Of a call's arguments in a table: one line. `--json` prints them in full."""
 
 ApprovalArgument = Annotated[
     str,
     typer.Argument(
         metavar="ID",
-        help="An approval's id, or a job's that waits for one only; its beginning while unique.",
+        help="An approval id, or the id of a job with one open approval; unique prefixes suffice.",
     ),
 ]
 MessageOption = Annotated[
-    str, typer.Option("--message", "-m", metavar="TEXT", help="A word to the agent.")
+    str,
+    typer.Option("--message", "-m", metavar="TEXT", help="A message to the agent; default: none."),
 ]
 
 
 def approvals(as_json: AsJson = False) -> None:
-    """List the calls that wait for a person."""
+    """List the tool calls that wait for a person's decision."""
     asyncio.run(_approvals(as_json=as_json))
 
 
@@ -79,21 +80,22 @@ def approve(
     arguments: Annotated[
         str | None,
         typer.Option(
-            metavar="JSON|@FILE", help="Run the call with these arguments instead, given in full."
+            metavar="JSON|@FILE",
+            help="Run the call with these arguments instead; all of them must be given.",
         ),
     ] = None,
     respond: Annotated[
         str | None,
         typer.Option(
-            metavar="TEXT", help="Do not run the call: the agent gets this text as its result."
+            metavar="TEXT", help="Do not run the call; return this text to the agent as its result."
         ),
     ] = None,
     message: MessageOption = "",
     as_json: AsJson = False,
 ) -> None:
-    """Let a call run that waits, as it is or with other arguments."""
+    """Approve a waiting tool call, as it is or with other arguments."""
     if arguments is not None and respond is not None:
-        raise UsageProblem("Give --arguments or --respond, not both.")
+        raise UsageProblem("Specify either --arguments or --respond, not both.")
     if arguments is not None:
         decision: Decision = "edit"
     else:
@@ -105,7 +107,7 @@ def approve(
 def reject(
     approval: ApprovalArgument, message: MessageOption = "", as_json: AsJson = False
 ) -> None:
-    """Refuse a call that waits; its agent is told and goes on without it."""
+    """Reject a waiting tool call; its agent continues without it."""
     asyncio.run(_answer(approval, "reject", as_json=as_json, message=message))
 
 
@@ -120,7 +122,7 @@ async def _answer(prefix: str, decision: Decision, *, as_json: bool, **given: An
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """The arguments in JSON, or in the file that `@` names."""
+    """Parse arguments from JSON, or from the file named after `@`."""
     if text.startswith("@"):
         try:
             text = Path(text[1:]).read_text(encoding="utf-8")
@@ -133,12 +135,12 @@ def _arguments(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise UsageProblem(f"--arguments is not JSON: {error}.") from None
     if not isinstance(value, dict):
-        raise UsageProblem('--arguments is not a JSON object, as {"command": "ls"} is one.')
+        raise UsageProblem('--arguments is not a JSON object; it has the form {"command": "ls"}.')
     return value
 
 
 def _person() -> str:
-    """Who answers, for the journal; a container may know no name."""
+    """Return the user's name for the journal; empty if the system does not know it."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):

@@ -24,7 +24,10 @@ from orchestrator.configuration.settings import (
 
 
 def agents(as_json: AsJson = False) -> None:
-    """List the agent definitions: name, model, sub-agents that it may call, description."""
+    """List the agents that can run jobs.
+
+    Each line has the name, the model, the sub-agents that it may call and the description.
+    """
     settings = load_settings()
     definitions = load_agent_definitions(settings.agents_dir).values()
     if as_json:

@@ -21,9 +21,10 @@ def doctor(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check settings, models, Docker, Redis and workers, and print how to fix problems.
+    """Check this installation and print how to fix problems.
 
-    Exit code 1 if something that jobs need is missing.
+    It checks settings, agents, models, Docker, images, blobs, Redis and workers. Exit code 1 if
+    something that jobs need is missing.
     """
     checks = asyncio.run(security_checks() if security else all_checks())
     failed = any(check.status == "fail" for check in checks)

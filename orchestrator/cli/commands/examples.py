@@ -41,7 +41,7 @@ CHECK_MODEL = f"scripted:{EXAMPLES / 'check.yaml'}"
 """Makes the agent run the check command once and return its result."""
 
 CHECK_OUTPUT_LINES = 12
-"""Of a check's output, how many lines are printed: the last ones, which hold a test run's verdict."""
+"""Of a check's output: its last lines, which contain the summary of a test run."""
 
 
 @dataclass(frozen=True)

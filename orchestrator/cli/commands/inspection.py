@@ -64,7 +64,7 @@ async def _ps(
 
 
 def tree(job: JobArgument, as_json: AsJson = False) -> None:
-    """List all jobs of a job's tree, parents first, and what they used together."""
+    """List all jobs of a job's tree, parents first, with total usage."""
     asyncio.run(_tree(job, as_json=as_json))
 
 
@@ -104,7 +104,10 @@ async def _show(prefix: str, *, as_json: bool) -> None:
 
 
 def result(job: JobArgument, as_json: AsJson = False) -> None:
-    """Print the result of a job that has ended; exit code 1 if it has not."""
+    """Print the result of a job that has ended.
+
+    Exit code 1 if the job has not ended.
+    """
     asyncio.run(_result(job, as_json=as_json))
 
 
@@ -152,7 +155,10 @@ def logs(
     ] = "0-0",
     as_json: AsJson = False,
 ) -> None:
-    """Print the events of a job's journal, one line each; with --json, one JSON object each."""
+    """Print the events of a job's journal, one per line.
+
+    With --json each line is a JSON object.
+    """
     asyncio.run(_logs(job, after, follow=follow, as_json=as_json))
 
 

@@ -57,7 +57,7 @@ def worker(
 
 
 def flower() -> None:
-    """Run Flower, the dashboard of the Celery queue, in the foreground.
+    """Run Flower, a dashboard of the job queue, in the foreground.
 
     It listens on the loopback interface only, requires a password (FANOUT_FLOWER__BASIC_AUTH, else
     a generated one is printed) and is read-only.
@@ -119,7 +119,10 @@ def images_ls(as_json: AsJson = False) -> None:
 
 
 def up(as_json: AsJson = False) -> None:
-    """Start a private Redis and a worker in the background; `fanout down` stops them."""
+    """Start a private Redis and a worker in the background.
+
+    They keep running until `fanout down`.
+    """
     settings = load_settings()
     record = read_record(settings.state_dir)
     workers = asyncio.run(_up(settings))
@@ -143,7 +146,7 @@ async def _up(settings: Settings) -> list[WorkerInfo]:
 
 
 def down(as_json: AsJson = False) -> None:
-    """Stop the Redis and the worker that `fanout up` or `fanout demo --keep` started.
+    """Stop the services of `fanout up` or `fanout demo --keep`.
 
     Jobs that have not ended resume at the next start.
     """
@@ -175,7 +178,8 @@ def announce_sandbox(workers: list[WorkerInfo]) -> None:
 def _images(argv: list[str]) -> NoReturn:
     settings = load_settings()
     command = [sys.executable, "-m", "workers.sandbox.docker.images", *argv]
-    ended = subprocess.run(command, env=child_environment(settings), check=False)  # noqa: S603 - our own program
+    env = child_environment(settings)
+    ended = subprocess.run(command, env=env, check=False)  # noqa: S603 - our own program
     raise typer.Exit(ended.returncode if ended.returncode >= 0 else 1)
 
 
@@ -183,4 +187,5 @@ def _become(arguments: list[str], env: dict[str, str]) -> NoReturn:
     """Replace this process by a Python program, which then receives signals directly."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(sys.executable, [sys.executable, *arguments], env)  # noqa: S606 - our own program, no shell
+    argv = [sys.executable, *arguments]
+    os.execve(sys.executable, argv, env)  # noqa: S606 - our own program, no shell

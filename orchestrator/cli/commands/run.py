@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from orchestrator.coordinator.coordinator import CoordinatorEvent, RunOutcome
 
 GIT_SECONDS = 30.0
-"""For `git status` of a large repository on a slow disk; when it takes longer, a person is asked."""
+"""For `git status` of a large repository on a slow disk; after that a person is asked."""
 
 
 def run_(
@@ -162,7 +162,7 @@ async def coordinate(
         ModelNotConfigured: the model cannot be used; the message names what is missing.
         JobFailure: a service failed; see its subclasses.
     """
-    from orchestrator.cli.terminal.approval_prompt import decider  # noqa: PLC0415 - ADK takes seconds to import
+    from orchestrator.cli.terminal.approval_prompt import decider  # noqa: PLC0415 - slow import
     from orchestrator.coordinator.coordinator import run_goal  # noqa: PLC0415
 
     root_id = new_job_id()
@@ -279,7 +279,9 @@ def _confirm(folder: Path) -> None:
 def _is_clean_checkout(folder: Path) -> bool:
     command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), "status", "--porcelain"]
     try:
-        answer = subprocess.run(command, capture_output=True, check=False, timeout=GIT_SECONDS)  # noqa: S603 - no shell
+        status = subprocess.run(  # noqa: S603 - no shell
+            command, capture_output=True, check=False, timeout=GIT_SECONDS
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return answer.returncode == 0 and not answer.stdout.strip()
+    return status.returncode == 0 and not status.stdout.strip()

@@ -54,8 +54,8 @@ def submit(
         float | None,
         typer.Option(
             metavar="SECONDS",
-            help="Stop the job after this time, all attempts together; default: the agent's limit, else "
-            "FANOUT_LIMITS__TIMEOUT_SECONDS.",
+            help="Stop the job after this time, all attempts together; default: the agent's limit, "
+            "else FANOUT_LIMITS__TIMEOUT_SECONDS.",
         ),
     ] = None,
     label: LabelOption = None,
@@ -127,7 +127,7 @@ async def _retry(job: str, *, as_json: bool) -> None:
 
 
 def cancel(jobs: JobArguments, as_json: AsJson = False) -> None:
-    """Cancel jobs, their sub-jobs and all processes that they started."""
+    """Cancel jobs with their sub-jobs and running commands."""
     asyncio.run(_cancel(jobs, as_json=as_json))
 
 
@@ -157,7 +157,10 @@ def tell(
     message: Annotated[str, typer.Argument(metavar="TEXT", help="The message.")],
     as_json: AsJson = False,
 ) -> None:
-    """Send a message to the agent of a running job; it is read before the next model call."""
+    """Send a message to the agent of a running job.
+
+    The agent reads it before its next model call.
+    """
     asyncio.run(_tell(job, message, as_json=as_json))
 
 

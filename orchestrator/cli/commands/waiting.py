@@ -68,7 +68,7 @@ async def wait_for_all(
     except TimeoutError:
         done = sum(task.done() and not task.cancelled() for task in waits)
         raise TimeoutError(
-            f"{done} of {len(ids)} jobs ended within {timeout_seconds:g} seconds; the others continue."
+            f"{done} of {len(ids)} jobs ended within {timeout_seconds:g} s; the others continue."
         ) from None
     except asyncio.CancelledError:
         output.notice(f"Detached; the jobs continue. To wait again: fanout wait {_some(ids)}")

@@ -1,1 +1,1 @@
-"""What all commands share: output, sessions, exit codes, the live view."""
+"""What all commands share: output, options, exit codes, the live view."""

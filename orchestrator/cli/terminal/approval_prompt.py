@@ -1,6 +1,6 @@
-"""Asking the person at the terminal about a coordinator's own calls.
+"""Asks the person at the terminal to decide a coordinator's own tool calls.
 
-Imports ADK, so it is imported late.
+Imports ADK, which takes seconds, so commands import it when they need it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from orchestrator.coordinator.coordinator import Decide, reject_unasked
 from orchestrator.deep_agent import PendingApproval
 
 SHOWN_CHARACTERS = 4_000
-"""Of a call's arguments: a screenful or two. What is cut off is said."""
+"""Of a call's arguments: one or two screens. A note reports how much was omitted."""
 
 SetAside = Callable[[], AbstractContextManager[object]]
-"""Takes a live picture off the screen while the context lasts."""
+"""Removes a live view from the screen while the context is open."""
 
 
 def decider(*, yes: bool, set_aside: SetAside = nullcontext) -> Decide:
-    """How a run's approvals are decided.
+    """Return how a run's approvals are decided: by a person at the terminal, else rejected.
 
-    All approved, asked at the terminal, or rejected without one.
+    Args:
+        yes: approve every call without asking.
+        set_aside: removes a live view while a question is asked.
     """
     if yes:
         return _approve
@@ -39,21 +41,21 @@ def decider(*, yes: bool, set_aside: SetAside = nullcontext) -> Decide:
 async def _approve(pending: PendingApproval) -> ApprovalAnswer:
     if "approve" not in pending.decisions:
         return ApprovalAnswer(
-            decision="reject", message="--yes approves, and that is not allowed here."
+            decision="reject", message="--yes approves, and approving is not allowed for this call."
         )
     return ApprovalAnswer(decision="approve")
 
 
 class _Asker:
-    """Asks one question at a time."""
+    """Asks a person, one question at a time."""
 
     def __init__(self, set_aside: SetAside) -> None:
         self._set_aside = set_aside
 
     async def decide(self, pending: PendingApproval) -> ApprovalAnswer:
-        """Show the call, and take what the person types; the end of the input rejects it."""
+        """Print the call and return the person's decision; end of input rejects the call."""
         with self._set_aside():
-            output.notice(_told(pending))
+            output.notice(_format_call(pending))
             try:
                 return await self._ask(pending)
             except EOFError:
@@ -64,22 +66,22 @@ class _Asker:
         while True:
             decision = _chosen(await _line(f"{choices}? "), pending.decisions)
             if decision is None:
-                output.notice(f"Type one of {choices}, or how it begins.")
+                output.notice(f"Type one of {choices}, or a prefix of it.")
                 continue
             answer = await self._completed(decision)
             if answer is not None:
                 return answer
 
     async def _completed(self, decision: Decision) -> ApprovalAnswer | None:
-        """The answer with what it needs; None when that was not understood."""
+        """Ask for what a decision needs; None if the input is invalid."""
         if decision == "approve":
             return ApprovalAnswer(decision=decision)
         if decision == "reject":
             why = await _line("Why (may be empty)? ")
             return ApprovalAnswer(decision=decision, message=why)
         if decision == "respond":
-            said = await _line("What is the agent told instead? ")
-            return ApprovalAnswer(decision=decision, response=said)
+            response = await _line("Result for the agent instead: ")
+            return ApprovalAnswer(decision=decision, response=response)
         edited = _object(await _line("All arguments as JSON, on one line: "))
         if edited is None:
             output.notice("That is not a JSON object.")
@@ -87,14 +89,14 @@ class _Asker:
         return ApprovalAnswer(decision=decision, arguments=edited)
 
 
-def _told(pending: PendingApproval) -> str:
+def _format_call(pending: PendingApproval) -> str:
     arguments = json.dumps(pending.arguments, indent=2, ensure_ascii=False)
     more = len(arguments) - SHOWN_CHARACTERS
     shown = (
         arguments if more <= 0 else f"{arguments[:SHOWN_CHARACTERS]}… ({more:,} more characters)"
     )
-    again = f"{pending.hint}\n" if pending.hint else ""
-    return f"{again}{pending.agent} wants to call {pending.tool} with\n{shown}"
+    hint = f"{pending.hint}\n" if pending.hint else ""
+    return f"{hint}{pending.agent} wants to call {pending.tool} with\n{shown}"
 
 
 def _chosen(typed: str, decisions: tuple[Decision, ...]) -> Decision | None:
@@ -111,7 +113,7 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 async def _line(question: str) -> str:
-    """A line that the person types. Not in a thread: nobody could interrupt the wait there.
+    """Return a line that the person types. No thread, because its wait could not be interrupted.
 
     Raises:
         EOFError: the input has ended.

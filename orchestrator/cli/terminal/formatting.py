@@ -151,11 +151,10 @@ def tool_answers(event: JournalEvent) -> list[dict[str, Any]]:
     session_event = event.data.get("event")
     if not isinstance(session_event, dict):
         return [result["result"] for result in dicts(event.data, "results") if "result" in result]
-    content: dict[str, Any] = session_event.get("content") or {}  # type: ignore[assignment] # ADK's JSON
-    parts = dicts(content, "parts")
+    content = session_event.get("content")
     return [
         part["function_response"].get("response") or {}
-        for part in parts
+        for part in dicts(content if isinstance(content, dict) else {}, "parts")
         if "function_response" in part
     ]
 

@@ -1,4 +1,4 @@
-"""Shortened ids: every command takes the beginning of an id while it is unique."""
+"""Resolves shortened ids: every command accepts a unique prefix of an id."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def resolve_job(client: JobClient, prefix: str) -> str:
     """Return the id of the job whose id begins with `prefix`.
 
     Raises:
-        UnknownJob: No id begins so.
+        UnknownJob: No id has this prefix.
         InvalidJob: Several do.
         LedgerUnavailable: Redis does not answer.
     """
@@ -24,7 +24,7 @@ async def resolve_job(client: JobClient, prefix: str) -> str:
         raise UnknownJob(f"There is no job {prefix}.")
     if len(matches) > 1:
         raise InvalidJob(
-            f"{prefix} is ambiguous: {len(matches)} ids begin so, {matches[0]} for one."
+            f"{prefix} is ambiguous: {len(matches)} ids have this prefix, for example {matches[0]}."
         )
     return matches[0]
 

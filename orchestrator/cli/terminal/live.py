@@ -1,4 +1,4 @@
-"""The live view: on a terminal one line per job, redrawn; elsewhere one line per change of state."""
+"""The live view: on a terminal a redrawn line per job, elsewhere a line per change of state."""
 
 from __future__ import annotations
 

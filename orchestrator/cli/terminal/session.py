@@ -1,4 +1,4 @@
-"""What most commands start with: a connected client, and full job ids for shortened ones."""
+"""What most commands start with: a connected client; and the result of a job that has ended."""
 
 from __future__ import annotations
 

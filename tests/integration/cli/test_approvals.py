@@ -310,7 +310,7 @@ async def test_a_person_at_a_terminal_is_shown_the_call_and_may_edit_it(careful:
     typed = {
         FOLDER: "y",
         "approve, edit, reject?": "maybe",
-        "or how it begins": "e",
+        "or a prefix of it": "e",
         "on one line": edited,
     }
 

@@ -109,8 +109,8 @@ def test_a_thousand_lines_are_submitted_in_seconds(fanout):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["submit"], "Give a description or --file"),
-        (["submit", "x", "--file", "y"], "Give a description or --file"),
+        (["submit"], "Specify either a description or --file"),
+        (["submit", "x", "--file", "y"], "Specify either a description or --file"),
         (["submit", "x", "--agent", "nobody"], "nobody"),
         (["submit", "x", "--workspace", "/does/not/exist"], "/does/not/exist"),
         (["submit", "x", "--label", "novalue"], "KEY=VALUE"),
