@@ -23,9 +23,9 @@ from orchestrator.embedded.services import (
     Embedded,
     attached,
     child_environment,
-    read_record,
     stop_embedded,
 )
+from orchestrator.embedded.state_folder import StateFolder
 from orchestrator.jobs.worker_info import WorkerInfo
 
 FLOWER_USER = "fanout"
@@ -108,14 +108,15 @@ def images_ls(as_json: AsJson = False) -> None:
 def up(as_json: AsJson = False) -> None:
     """Start a Redis and a worker here that stay until `down`."""
     settings = load_settings()
-    record = read_record(settings.state_dir)
+    folder = StateFolder(settings.state_dir)
+    record = folder.read_record()
     workers = run(_up(settings))
     if as_json:
         output.document(
             {"state_dir": str(settings.state_dir), "workers": [vars(one) for one in workers]}
         )
         return
-    already = record is not None and record == read_record(settings.state_dir)
+    already = record is not None and record == folder.read_record()
     output.payload(
         f"{'Runs already' if already else 'Started'} in {settings.state_dir}; stop it: fanout down"
     )
