@@ -182,7 +182,7 @@ class Embedded:
                 self._users.close()
 
     async def _wait_for_other_users(self) -> None:
-        """Wait until no other command uses the folder; new commands wait for the end of the stop."""
+        """Wait until no other command uses the folder; new ones wait for the end of the stop."""
         if self._users is not None and not try_lock(self._users, fcntl.LOCK_EX):
             self._notice("Another command still uses this Redis and worker: waiting for it to end.")
             await acquire(self._users, fcntl.LOCK_EX)
