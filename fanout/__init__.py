@@ -14,54 +14,8 @@
 Each name is loaded when it is first used, so that importing this package takes no time.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import orchestrator
 
-if TYPE_CHECKING:
-    from orchestrator import (
-        ApprovalAnswer,
-        Decision,
-        InterruptOn,
-        JobClient,
-        JobFailure,
-        JobRecord,
-        JobResult,
-        JobSpec,
-        JobState,
-        Limits,
-        create_coordinator,
-        create_coordinator_app,
-        create_deep_agent,
-        create_deep_app,
-    )
-
-__all__ = [
-    "ApprovalAnswer",
-    "Decision",
-    "InterruptOn",
-    "JobClient",
-    "JobFailure",
-    "JobRecord",
-    "JobResult",
-    "JobSpec",
-    "JobState",
-    "Limits",
-    "create_coordinator",
-    "create_coordinator_app",
-    "create_deep_agent",
-    "create_deep_app",
-]
-
-
-def __getattr__(name: str) -> Any:
-    """Return a public name from the module that defines it.
-
-    Raises:
-        AttributeError: The name is not public.
-    """
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(orchestrator, name)
+__all__ = orchestrator.__all__
+__getattr__ = orchestrator.__getattr__
+__dir__ = orchestrator.__dir__
