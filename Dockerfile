@@ -14,10 +14,11 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 # Every kind of model is reached; LiteLLM with what it brings is 240 MB of this image.
 # An environment of its own: Debian's Python takes no packages beside its own. Our code comes afterwards and is
 # found by PYTHONPATH, so that a change in it does not install everything again.
-RUN mkdir config orchestrator sandbox_images workers \
+RUN mkdir config fanout orchestrator sandbox_images workers \
     && python3 -m venv /opt/venv \
     && /opt/venv/bin/pip install --no-cache-dir -c constraints.txt -e '.[anthropic,openai,litellm]'
 COPY config config
+COPY fanout fanout
 COPY sandbox_images sandbox_images
 COPY orchestrator orchestrator
 COPY workers workers

@@ -1,34 +1,15 @@
-"""The parent's side: decide, dispatch, wait, merge, serve.
+"""The parent's side: submit jobs, wait for them, merge their changes, serve them to others.
 
-Public names are loaded when they are first asked for: a program that only submits does not pay for
-ADK.
+The public names of this package; `__init__.pyi` lists them with the modules that define them:
+
+- Jobs: `JobClient`, `JobSpec`, `Limits`, `JobResult`, `JobRecord`, `JobState`, `JobFailure`.
+- Agents: `create_coordinator`, `create_coordinator_app`, `create_deep_agent`, `create_deep_app`.
+- Approvals: `InterruptOn` (a policy), `Decision`, `ApprovalAnswer`.
+
+Each name is loaded when it is first used: a program that only submits jobs does not import ADK.
+Programs import these names from `fanout`.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from orchestrator.client import JobClient
-    from orchestrator.coordinator.coordinator import create_coordinator
-    from orchestrator.deep_agent.create import create_deep_agent
-    from orchestrator.jobs.result import JobResult
-    from orchestrator.jobs.spec import JobSpec
-
-__all__ = ["JobClient", "JobResult", "JobSpec", "create_coordinator", "create_deep_agent"]
-
-_HOMES = {
-    "JobClient": "orchestrator.client",
-    "JobResult": "orchestrator.jobs.result",
-    "JobSpec": "orchestrator.jobs.spec",
-    "create_coordinator": "orchestrator.coordinator.coordinator",
-    "create_deep_agent": "orchestrator.deep_agent.create",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name from the module that it lives in."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,4 +1,4 @@
-"""`JobClient`: everything a program does with jobs, from submitting to applying their changes."""
+"""`JobClient`: submit jobs, follow them, answer their approvals, merge their changes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from typing import Self
 from pydantic import JsonValue, ValidationError
 from redis.asyncio import Redis
 
+from orchestrator.approvals import ApprovalAnswer, Decision
 from orchestrator.configuration.agent_definitions import AgentDefinitions, load_agent_definitions
 from orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
-from orchestrator.jobs.approvals import Approval, ApprovalAnswer
+from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.failures import (
     InvalidAnswer,
     InvalidJob,
     LedgerUnavailable,
-    UnknownApproval,
-    UnknownJob,
 )
 from orchestrator.jobs.result import JobResult, Usage
-from orchestrator.jobs.spec import Decision, JobSpec, TreeBounds, new_job_id
+from orchestrator.jobs.spec import JobSpec, TreeBounds, new_job_id
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.store.admission import Admission
 from orchestrator.jobs.store.connection import connect
@@ -39,8 +38,6 @@ from orchestrator.workspace.blobs import BlobStore
 from orchestrator.workspace.merge import MergeReport, merge
 from orchestrator.workspace.workspace import Workspace
 
-MOST_NAMED = 5
-"""Of several approvals that a person may have meant."""
 RECORDS_AT_ONCE = 500
 """Records fetched in one round trip."""
 
@@ -48,13 +45,18 @@ Ids = list[str]
 Records = list[JobRecord]
 Workers = list[WorkerInfo]
 Approvals = list[Approval]
-"""Spelled here because a method of the client is called `list`."""
+"""Defined here because a method of the client is called `list`."""
 
 
 class JobClient:
-    """One parent's connection to the ledger, the queue and the blob store; for one event loop.
+    """A connection to the ledger, the queue and the blob store, for one event loop.
 
     Every method raises `LedgerUnavailable` when Redis does not answer.
+
+    Args:
+        redis_url: The Redis that the workers use.
+        settings: The installation's settings.
+        definitions: The agents that jobs may name.
     """
 
     def __init__(self, redis_url: str, settings: Settings, definitions: AgentDefinitions) -> None:
@@ -69,15 +71,15 @@ class JobClient:
         self._workspaces: dict[Path, Workspace] = {}
         self.definitions = definitions
         self.rate_limiter = RateLimiter(self._redis, keys, settings.models, needs_redis=False)
-        """Where a coordinator's requests to models wait for their turn."""
+        """Limits the rate of a coordinator's requests to models."""
 
     @classmethod
     def from_settings(cls, settings: Settings | None = None) -> Self:
-        """A client with the settings given, or those of the environment.
+        """Return a client for these settings, or for those of the environment.
 
         Raises:
-            InvalidSetting: a value is not allowed, or there is no FANOUT_REDIS_URL.
-            InvalidAgentDefinition: an agent definition is not understood.
+            InvalidSetting: A value is not allowed, or FANOUT_REDIS_URL is not set.
+            InvalidAgentDefinition: An agent definition is invalid.
         """
         settings = settings or load_settings()
         if settings.redis_url is None:
@@ -87,7 +89,7 @@ class JobClient:
         return cls(settings.redis_url, settings, load_agent_definitions(settings.agents_dir))
 
     async def __aenter__(self) -> Self:
-        """Nothing is opened before it is used."""
+        """Return the client; connections are opened when they are first used."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -95,16 +97,13 @@ class JobClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections; jobs go on."""
+        """Close all connections. Submitted jobs continue."""
         await self._journal.close()
         await self._queue.close()
         await self._redis.aclose()
 
     def workspace(self, folder: Path) -> Workspace:
-        """The workspace of a folder.
-
-        One object for one folder, so that it remembers its snapshot.
-        """
+        """Return the workspace of a folder, always the same object: it remembers its snapshot."""
         root = folder.absolute()
         if root not in self._workspaces:
             limit = self._settings.limits.snapshot_bytes
@@ -112,21 +111,31 @@ class JobClient:
         return self._workspaces[root]
 
     async def submit(self, spec: JobSpec, *, workspace: Path | None = None) -> str:
-        """Store a job and send it if there is room; its id. What has an id ends, whatever dies.
+        """Store a job, dispatch it if there is room, and return its id.
+
+        A stored job reaches a terminal state even if this process, a worker or Redis is killed.
+
+        Args:
+            spec: The job.
+            workspace: The folder whose files the job starts from; None for an empty workspace.
 
         Raises:
-            UnknownAgent: there is no agent of that name; nothing is stored.
+            UnknownAgent: The agent does not exist; nothing is stored.
+            InvalidJob: The specification cannot be stored.
+            WorkspaceUnusable: The folder cannot be read, or is too large.
         """
         return (await self.submit_many([(spec, workspace)]))[0]
 
     async def submit_many(self, jobs: Sequence[tuple[JobSpec, Path | None]]) -> Ids:
-        """Store jobs with their workspaces, all or none; their ids in order.
+        """Store jobs with their workspaces, all or none, and return their ids in order.
 
         Raises:
-            UnknownAgent: one names an agent that is not there; nothing is stored.
+            UnknownAgent: One names an agent that does not exist; nothing is stored.
+            InvalidJob: A specification cannot be stored.
+            WorkspaceUnusable: A folder cannot be read, or is too large.
         """
         for spec, _ in jobs:
-            self.definitions[spec.agent]  # raises in words
+            self.definitions[spec.agent]  # raises UnknownAgent
         snapshots = {
             folder: await self.workspace(folder).snapshot(self._blobs)
             for folder in {folder for _, folder in jobs if folder is not None}
@@ -136,22 +145,26 @@ class JobClient:
             for spec, folder in jobs
         ]
         for snapshot in {spec.snapshot for spec in specs if spec.snapshot}:
-            await self._blobs.keep(
-                snapshot
-            )  # it may be an old one: of a retried job, or remembered
+            await self._blobs.keep(snapshot)  # an old one, of a retried job, may be about to expire
         ids = await self._ledger.submit(specs)
-        with contextlib.suppress(
-            LedgerUnavailable
-        ):  # they are stored: a worker's reaper sends them later
+        with contextlib.suppress(LedgerUnavailable):  # stored: a worker's reaper dispatches them
             await self._admission.pump()
         return ids
 
     async def run(
         self, spec: JobSpec, *, workspace: Path | None = None, merge: bool = True
     ) -> JobResult:
-        """Submit a job, wait for its end and, unless told otherwise, merge its changes into the workspace.
+        """Submit a job, wait for its end and merge its changes into the workspace.
 
-        Those of a job that did not succeed stay out; `apply` merges them.
+        Changes of a job that did not succeed are not merged; `apply` merges them.
+
+        Args:
+            spec: The job.
+            workspace: The folder that the job works on.
+            merge: False leaves the changes to a later `apply`.
+
+        Raises:
+            UnknownAgent, InvalidJob, WorkspaceUnusable: As `submit`.
         """
         job_id = await self.submit(spec, workspace=workspace)
         result = await self.wait(job_id)
@@ -160,28 +173,37 @@ class JobClient:
         return result
 
     async def get(self, job_id: str) -> JobRecord:
-        """A job's record; UnknownJob when there is none."""
+        """Return a job's record.
+
+        Raises:
+            UnknownJob: The job does not exist.
+        """
         return (await self._explained([await self._ledger.get(job_id)]))[0]
 
     async def result(self, job_id: str) -> JobResult | None:
-        """A job's result, None until it has ended; UnknownJob when there is no such job."""
+        """Return a job's result, None until it has ended.
+
+        Raises:
+            UnknownJob: The job does not exist.
+        """
         return await self._ledger.result(job_id)
 
     async def wait(self, job_id: str, timeout_seconds: float | None = None) -> JobResult:
-        """Wait for a job's end, also through an outage of Redis that is shorter than `OUTAGE_SECONDS`.
+        """Wait for a job's end and return its result.
+
+        An outage of Redis shorter than `OUTAGE_SECONDS` is survived.
 
         Raises:
-            TimeoutError: it has not ended by then; it goes on.
+            UnknownJob: The job does not exist.
+            TimeoutError: The job has not ended after `timeout_seconds`; it continues.
         """
-        result = await self.result(
-            job_id
-        )  # an unknown job, or a Redis that is not there, is told at once
+        result = await self.result(job_id)  # an unknown job or a missing Redis is reported at once
         if result is not None:
             return result
         async with asyncio.timeout(timeout_seconds):
             while True:
-                # The journal's end before the result: a job that ends in between is then followed
-                # to its end.
+                # The journal's end is read before the result, so that a job which ends in between
+                # is followed to its end.
                 last = await through_outage(lambda: self._journal.last(job_id))
                 result = await through_outage(lambda: self.result(job_id))
                 if result is not None:
@@ -190,13 +212,19 @@ class JobClient:
                     pass
 
     async def cancel(self, job_id: str) -> JobRecord:
-        """End a job and all below it; its record before. A job that has ended stays as it is."""
+        """Cancel a job and its descendants, and return its record from before.
+
+        A job that has ended does not change.
+
+        Raises:
+            UnknownJob: The job does not exist.
+        """
         record = await self.get(job_id)
         await self._ledger.cancel(job_id)
         return record
 
     async def approvals(self) -> Approvals:
-        """The calls of jobs that wait for a person, oldest first."""
+        """Return the calls that wait for a person's decision, oldest first."""
         return await self._ledger.approvals()
 
     async def answer(
@@ -209,20 +237,19 @@ class JobClient:
         message: str = "",
         by: str = "",
     ) -> str:
-        """Decide on a call that waits.
-
-        The id of its job, which goes on when nothing of it waits any more.
+        """Answer an approval and return its job's id; the job resumes when it waits for no other.
 
         Args:
-            approval_id: which; `approvals` lists them.
-            decision: one of those that the approval offers.
-            arguments: for `edit`, what the call runs with, in full.
-            response: for `respond`, what the agent is told in place of the tool's result.
-            message: a word to the agent.
-            by: who answers; it stands in the job's journal.
+            approval_id: The approval; `approvals` lists them.
+            decision: One of those that the approval offers.
+            arguments: For `edit`: the complete arguments that the call runs with.
+            response: For `respond`: what the agent gets as the tool's result.
+            message: A remark for the agent.
+            by: Who answers; written to the job's journal.
 
         Raises:
-            ApprovalRefused: the answer was not taken; the text says why.
+            InvalidAnswer: Arguments or a response are missing, not allowed or too long.
+            ApprovalRefused: The answer was rejected; the text says why.
         """
         try:
             answer = ApprovalAnswer(
@@ -233,49 +260,32 @@ class JobClient:
                 by=by,
             )
         except ValidationError as error:
-            raise InvalidAnswer(f"The answer is not whole: {error.errors()[0]['msg']}.") from None
+            raise InvalidAnswer(f"The answer is incomplete: {error.errors()[0]['msg']}.") from None
         job_id = await self._ledger.answer(approval_id, answer)
-        with contextlib.suppress(
-            LedgerUnavailable
-        ):  # the answer is stored: a worker's reaper sends the job
+        with contextlib.suppress(LedgerUnavailable):  # stored: a worker's reaper dispatches the job
             await self._admission.pump()
         return job_id
 
-    async def resolve_approval(self, prefix: str) -> str:
-        """The id of the approval that a shortened one stands for, or the only one for which a job waits.
-
-        Raises:
-            UnknownApproval: several do, or nothing that waits has an id that begins so.
-        """
-        waiting = await self._ledger.approvals()
-        own = [approval for approval in waiting if approval.id.startswith(prefix)]
-        found = own or [approval for approval in waiting if approval.job_id.startswith(prefix)]
-        if len(found) == 1 and prefix:
-            return found[0].id
-        if found and prefix:
-            named = ", ".join(f"{approval.id} ({approval.tool})" for approval in found[:MOST_NAMED])
-            raise UnknownApproval(
-                f"{prefix} stands for {len(found)} approvals, so name one: {named}."
-            )
-        if await self._ledger.knows_approval(prefix):
-            return prefix  # the answer will say what became of it
-        raise UnknownApproval(
-            f"No approval waits under {prefix!r}; `fanout approvals` lists those that do."
-        )
+    async def knows_approval(self, approval_id: str) -> bool:
+        """Return whether an approval has this id, waiting or answered."""
+        return await self._ledger.knows_approval(approval_id)
 
     async def send(self, job_id: str, text: str) -> None:
-        """Tell a job's agent something while it works or waits.
-
-        It reads it before its next model call.
+        """Send a message to a job's agent, which reads it before its next model call.
 
         Raises:
-            UnknownJob: there is no such job.
-            InvalidJob: it has ended, or the message is empty or too long.
+            UnknownJob: The job does not exist.
+            InvalidJob: The job has ended, or the message is empty or too long.
         """
         await self._ledger.send(job_id, text)
 
     async def retry(self, job_id: str) -> str:
-        """Submit the same job again under a new id, as a tree of its own."""
+        """Submit the same job again as a tree of its own, and return the new id.
+
+        Raises:
+            UnknownJob: The job does not exist.
+            UnknownAgent: Its agent no longer exists.
+        """
         spec = await self._ledger.specification(job_id)
         fresh = new_job_id()
         update = {
@@ -294,9 +304,12 @@ class JobClient:
         labels: Mapping[str, str] | None = None,
         limit: int = 1000,
     ) -> Records:
-        """Jobs in those states with all those labels, oldest first.
+        """Return jobs, oldest first.
 
-        Of more than `limit` the newest.
+        Args:
+            states: Only jobs in one of these; None for all.
+            labels: Only jobs with all of these.
+            limit: The newest jobs, at most so many.
         """
         live_only = states is not None and not any(state.is_terminal for state in states)
         ids = await self._ledger.ids(live_only=live_only)
@@ -314,12 +327,13 @@ class JobClient:
         return await self._explained(found[max(0, len(found) - limit) :])
 
     async def tree(self, job_id: str) -> Records:
-        """Every job of a job's tree, or of the tree of that root id, oldest first.
+        """Return all jobs of a tree, oldest first, parents before children.
 
-        Parents before children.
+        Args:
+            job_id: Any job of the tree, or the tree's root id.
 
         Raises:
-            UnknownJob: there is no such job or tree.
+            UnknownJob: Neither a job nor a tree has this id.
         """
         ids = await self._ledger.tree_ids(job_id)
         if not ids:
@@ -327,45 +341,35 @@ class JobClient:
         return await self._explained(await self._ledger.get_many(ids))
 
     async def tree_usage(self, root_id: str) -> Usage:
-        """What all jobs of a tree have consumed together, those that run included."""
+        """Return what all jobs of a tree have used together, running ones included."""
         return (await self._ledger.usage([root_id]))[0]
 
     @property
     def tree_bounds(self) -> TreeBounds:
-        """What a tree may consume, and how far it may grow."""
+        """What a tree may use, and how far jobs may delegate."""
         return self._settings.limits.tree_bounds()
 
-    async def resolve(self, prefix: str) -> str:
-        """The id that a shortened one stands for.
+    async def ids(self, prefix: str = "") -> Ids:
+        """Return the ids of jobs that begin with `prefix`, oldest first.
 
-        Raises:
-            UnknownJob: no id begins so.
-            InvalidJob: several do.
+        A complete id is returned alone, also when others begin with it.
         """
-        if await self._ledger.get_many([prefix]):
-            return prefix
-        matches = (
-            [job_id for job_id in await self._ledger.ids() if job_id.startswith(prefix)]
-            if prefix
-            else []
-        )
-        if not matches:
-            raise UnknownJob(f"There is no job {prefix}.")
-        if len(matches) > 1:
-            raise InvalidJob(
-                f"{prefix} is ambiguous: {len(matches)} ids begin so, {matches[0]} for one."
-            )
-        return matches[0]
+        if prefix and await self._ledger.get_many([prefix]):
+            return [prefix]
+        return [job_id for job_id in await self._ledger.ids() if job_id.startswith(prefix)]
 
     async def events(
         self, job_id: str, after: str = BEGINNING, *, follow: bool = True
     ) -> AsyncIterator[JournalEvent]:
-        """A job's journal after an event id.
+        """Yield the events of a job's journal.
 
-        With `follow` on to the job's end, also through an outage.
+        Args:
+            job_id: The job.
+            after: The id of the event after which to begin.
+            follow: Continue until the job's end, also through an outage of Redis.
 
         Raises:
-            UnknownJob: there is no such job.
+            UnknownJob: The job does not exist.
         """
         record = await self._ledger.get(job_id)
         if follow and not record.state.is_terminal:
@@ -377,12 +381,14 @@ class JobClient:
 
     @contextlib.asynccontextmanager
     async def changes(self, job_id: str) -> AsyncIterator[ChangeBundle]:
-        """The change bundle of a job that has ended.
+        """Open the change bundle of a job that has ended.
 
         Its methods read a file, so call them in a thread.
 
         Raises:
-            InvalidJob: it has not ended, or changed nothing.
+            UnknownJob: The job does not exist.
+            InvalidJob: The job has not ended, or changed nothing.
+            BlobMissing: The bundle has expired.
         """
         result = await self.result(job_id)
         if result is None:
@@ -394,22 +400,32 @@ class JobClient:
             yield await asyncio.to_thread(stack.enter_context, ChangeBundle.open(path))
 
     async def apply(self, job_id: str, into: Path, *, check: bool = False) -> MergeReport:
-        """Merge a job's changes into a folder; with `check` only say what would happen."""
+        """Merge a job's changes into a folder; with `check` only report what would happen.
+
+        Raises:
+            UnknownJob, InvalidJob, BlobMissing: As `changes`.
+            WorkspaceUnusable: The folder cannot be written.
+        """
         async with self.changes(job_id) as bundle:
             return await merge(self.workspace(into), bundle, check=check)
 
     async def merge(self, result: JobResult, workspace: Path) -> MergeReport | None:
-        """Merge a result's changes into a folder; None when there are none."""
+        """Merge a result's changes into a folder; return None when there are none.
+
+        Raises:
+            BlobMissing: The changes have expired.
+            WorkspaceUnusable: The folder cannot be written.
+        """
         if result.changes is None:
             return None
         return await self.apply(result.job_id, workspace)
 
     async def workers(self) -> Workers:
-        """The workers that live."""
+        """Return the workers that are registered and alive."""
         return await self._ledger.workers()
 
     async def _explained(self, records: Records) -> Records:
-        """The records, with words for why the waiting ones wait."""
+        """Return the records, with the reason why queued jobs wait."""
         if not any(record.state is JobState.QUEUED for record in records):
             return records
         workers = await self._ledger.workers()

@@ -1,4 +1,4 @@
-"""Three-way merges of text, by Git."""
+"""Three-way merges of text with Git."""
 
 from __future__ import annotations
 
@@ -8,32 +8,37 @@ import tempfile
 from pathlib import Path
 
 _PROBE_BYTES = 8_000
-"""Git looks this far for a NUL before it calls a file binary."""
+"""Git treats a file with a NUL in its first bytes as binary."""
 
-_GIT_SAYS_CONFLICT = range(1, 128)
-"""`git merge-file` exits with the number of conflicts, at most 127; above is a failure."""
+_CONFLICT_CODES = range(1, 128)
+"""`git merge-file` exits with the number of conflicts, at most 127; a larger code is a failure."""
 
 _ENDED, _OPEN = b"\x1e", b"\x1f"
-"""What stands for a line's end, and for its lack, when each line is set apart."""
+"""Separator lines after a line with a line end, and after a last line without one."""
 
 
 class GitFailed(RuntimeError):
-    """Git is not installed, or it failed in a way that is not a conflict."""
+    """Git is not installed, or failed otherwise than by a conflict."""
 
 
 def is_text(content: bytes) -> bool:
-    """Whether Git would merge this content line by line."""
+    """Return whether Git treats this content as text, which it can merge."""
     return b"\0" not in content[:_PROBE_BYTES]
 
 
 def merge_text(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
-    """`ours` with what changed from `base` to `theirs`; None when both changed the same lines.
+    """Return `ours` with the changes from `base` to `theirs`; None if both changed the same lines.
 
-    Changes of neighbouring lines, a conflict to Git, are merged too. Merging into the outcome again
-    changes nothing: where lines repeat so that this cannot be known, the answer is None.
+    Changes of neighbouring lines, which Git treats as a conflict, are merged too. Merging the same
+    change into the result again changes nothing; None if lines repeat so that this is uncertain.
+
+    Args:
+        base: The common origin.
+        ours: The content to change.
+        theirs: The changed origin.
 
     Raises:
-        GitFailed: Git is not installed or failed.
+        GitFailed: Git is not installed, or failed.
     """
     merged = _merged(base, ours, theirs)
     if merged is None or merged == theirs or _is_stable(base, merged, theirs):
@@ -42,42 +47,45 @@ def merge_text(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
 
 
 def contains_change(base: bytes, ours: bytes, theirs: bytes) -> bool:
-    """Whether what changed from `base` to `theirs` is in `ours` already.
+    """Return whether `ours` already contains the change from `base` to `theirs`.
 
-    That is so when it can be taken out of `ours`, and putting it in again gives `ours`.
+    It does if the change can be reverted in `ours`, and applying it again results in `ours`.
+
+    Raises:
+        GitFailed: Git is not installed, or failed.
     """
     without = _merged(theirs, ours, base)
     return without is not None and _merged(base, without, theirs) == ours
 
 
 def _is_stable(base: bytes, merged: bytes, theirs: bytes) -> bool:
-    """Whether merging the change again leaves its outcome as it is."""
+    """Return whether merging the change again does not change the result."""
     return _merged(base, merged, theirs) == merged or contains_change(base, merged, theirs)
 
 
 def _merged(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
     merged = _merge_file(base, ours, theirs)
-    return merged if merged is not None else _merge_lines_apart(base, ours, theirs)
+    return merged if merged is not None else _merge_separated(base, ours, theirs)
 
 
-def _merge_lines_apart(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
-    """Merge with a line of its own between each two lines, so that only equal lines are neighbours."""
+def _merge_separated(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
+    """Merge with a separator after each line, so that neighbouring changes do not conflict."""
     versions = (base, ours, theirs)
     if any(mark in version for version in versions for mark in (_ENDED, _OPEN)):
         return None
-    merged = _merge_file(*(_set_apart(version) for version in versions))
-    return None if merged is None else _put_together(merged)
+    merged = _merge_file(*(_separated(version) for version in versions))
+    return None if merged is None else _joined(merged)
 
 
-def _set_apart(content: bytes) -> bytes:
+def _separated(content: bytes) -> bytes:
     *lines, rest = content.split(b"\n")
-    apart = [line + b"\n" + _ENDED + b"\n" for line in lines]
-    return b"".join(apart) + (rest + b"\n" + _OPEN + b"\n" if rest else b"")
+    separated = [line + b"\n" + _ENDED + b"\n" for line in lines]
+    return b"".join(separated) + (rest + b"\n" + _OPEN + b"\n" if rest else b"")
 
 
-def _put_together(apart: bytes) -> bytes | None:
-    """The lines again; None when the merge tore a line from its end."""
-    lines = apart.split(b"\n")[:-1]
+def _joined(separated: bytes) -> bytes | None:
+    """Return the lines without separators; None if the merge split a line from its separator."""
+    lines = separated.split(b"\n")[:-1]
     texts, ends = lines[0::2], lines[1::2]
     if len(texts) != len(ends) or any(text in {_ENDED, _OPEN} for text in texts):
         return None
@@ -101,7 +109,7 @@ def _merge_file(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
             )
         except FileNotFoundError as error:
             raise GitFailed("Merging text needs git: install it.") from error
-    if done.returncode in _GIT_SAYS_CONFLICT:
+    if done.returncode in _CONFLICT_CODES:
         return None
     if done.returncode:
         raise GitFailed(f"git merge-file failed with exit code {done.returncode}.")
@@ -109,7 +117,7 @@ def _merge_file(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
 
 
 def git_environment() -> dict[str, str]:
-    """An environment in which Git reads no settings but a repository's own, and asks nothing."""
+    """Return an environment in which Git reads only a repository's own settings and never prompts."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return kept | {
         "GIT_CONFIG_NOSYSTEM": "1",

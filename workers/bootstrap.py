@@ -13,6 +13,7 @@ from functools import cache
 import structlog
 from redis.asyncio import Redis
 
+from orchestrator.cancellation import cancel_and_wait
 from orchestrator.configuration.agent_definitions import (
     AgentDefinitions,
     InvalidAgentDefinition,
@@ -32,13 +33,18 @@ from orchestrator.jobs.store.queue import CeleryQueue
 from orchestrator.jobs.store.rate_limiter import RateLimiter
 from orchestrator.jobs.worker_info import WorkerInfo
 from orchestrator.workspace.blobs import BlobStore
+from workers.agent.services import JobServices
+from workers.agent.subagent import SubagentFactory
 from workers.attempt.job_runner import JobRunner, ShuttingDown
 from workers.heartbeat import Heartbeats
 from workers.pool import AgentLoop
-from workers.sandbox.docker.provider import DockerProvider
-from workers.sandbox.errors import EngineUnavailable, ImageMissing
-from workers.sandbox.local.provider import LocalProvider
-from workers.sandbox.protocol import SandboxProvider
+from workers.sandbox import (
+    DockerProvider,
+    EngineUnavailable,
+    ImageMissing,
+    LocalProvider,
+    SandboxProvider,
+)
 from workers.upkeep.reaper import Reaper
 from workers.upkeep.retention import Retention
 from workers.upkeep.warm_up import warm_up
@@ -54,8 +60,6 @@ RESTART_SECONDS = 1.0
 """Before background work that failed starts again, so that it does not fail in a circle."""
 SUBSCRIBE_AGAIN_SECONDS = 0.2
 """After Redis went away: a cancel that comes when it is back is to be heard at once."""
-CANCEL_AGAIN_SECONDS = 0.5
-"""Before Python 3.12 `wait_for` may lose a cancel, so it is repeated."""
 
 
 def load_worker_settings() -> tuple[Settings, str]:
@@ -163,24 +167,7 @@ class WorkerProcess:
             self._provider,
             interval_seconds=settings.worker.reap_interval_seconds,
         )
-        self.runner = JobRunner(
-            ledger=self._ledger,
-            journal=self._journal,
-            admission=admission,
-            blobs=self._blobs,
-            provider=self._provider,
-            heartbeats=self._heartbeats,
-            definitions=definitions,
-            defaults=settings.limits.for_jobs(),
-            default_model=settings.model,
-            default_image=settings.sandbox.image,
-            lease_seconds=settings.worker.lease_seconds,
-            me=self.info,
-            rate_limiter=RateLimiter(self._redis, keys, settings.models),
-            bounds=settings.limits.tree_bounds(),
-            stream_text=settings.worker.stream_text,
-            checkpoint_seconds=settings.worker.checkpoint_seconds,
-        )
+        self.runner = self._job_runner(keys, admission)
         self._retention = Retention(self._ledger, self._blobs, settings.retention_seconds)
         self._watchdog = Watchdog(
             self.agents.loop,
@@ -191,6 +178,33 @@ class WorkerProcess:
         )
         await warm_up(
             {settings.model, *(agent.model for agent in definitions.values() if agent.model)}
+        )
+
+    def _job_runner(self, keys: Keys, admission: Admission) -> JobRunner:
+        settings = self._settings
+        services = JobServices(
+            ledger=self._ledger,
+            blobs=self._blobs,
+            definitions=self._definitions,
+            defaults=settings.limits.for_jobs(),
+            bounds=settings.limits.tree_bounds(),
+        )
+        return JobRunner(
+            services,
+            journal=self._journal,
+            admission=admission,
+            provider=self._provider,
+            heartbeats=self._heartbeats,
+            subagents=SubagentFactory(
+                services=services,
+                default_model=settings.model,
+                rate_limiter=RateLimiter(self._redis, keys, settings.models),
+                stream_text=settings.worker.stream_text,
+                checkpoint_seconds=settings.worker.checkpoint_seconds,
+            ),
+            default_image=settings.sandbox.image,
+            lease_seconds=settings.worker.lease_seconds,
+            me=self.info,
         )
 
     async def _open_provider(self) -> SandboxProvider:
@@ -286,13 +300,7 @@ class WorkerProcess:
                     await asyncio.sleep(SUBSCRIBE_AGAIN_SECONDS)
 
     async def _close(self) -> None:
-        pending = set(self._background)
-        while (
-            pending
-        ):  # again and again: before Python 3.12 `wait_for` loses a cancel that meets its answer
-            for task in pending:
-                task.cancel()
-            _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_SECONDS)
+        await cancel_and_wait(*self._background)
         try:
             await self._ledger.register(self.info(), 0)
         except JobFailure as error:

@@ -1,4 +1,7 @@
-"""The command line, put together; a failure becomes words and an exit code in `endings`."""
+"""The `fanout` command line: all commands in one application.
+
+`terminal.exit_codes` turns every failure into one sentence and an exit code.
+"""
 
 from __future__ import annotations
 
@@ -14,57 +17,66 @@ from typer.core import TyperGroup
 
 from orchestrator.cli.commands import (
     approving,
-    demo,
+    changes,
+    configuration,
     doctor,
-    example,
-    installation,
-    merging,
+    examples,
+    inspection,
     processes,
-    reading,
-    running,
-    submitting,
+    run,
+    submission,
     waiting,
 )
-from orchestrator.cli.terminal.endings import ExitCode, debugging, report
+from orchestrator.cli.terminal.exit_codes import ExitCode, debugging, report
 from orchestrator.cli.terminal.output import payload
 
 _COMMANDS = (
-    *(
-        demo.demo,
-        example.example,
-        running.run_,
-        submitting.submit,
-        reading.ps,
-        reading.tree,
-        reading.show,
-        reading.result,
-    ),
-    *(reading.logs, waiting.watch, waiting.wait, merging.diff, merging.apply, submitting.cancel),
-    *(approving.approvals, approving.approve, approving.reject),
-    *(
-        submitting.tell,
-        submitting.retry,
-        processes.worker,
-        processes.flower,
-        processes.up,
-        processes.down,
-    ),
-    *(installation.agents, installation.config, doctor.doctor),
+    examples.demo,
+    examples.example,
+    run.run_,
+    submission.submit,
+    inspection.ps,
+    inspection.tree,
+    inspection.show,
+    inspection.result,
+    inspection.logs,
+    waiting.watch,
+    waiting.wait,
+    changes.diff,
+    changes.apply,
+    submission.cancel,
+    approving.approvals,
+    approving.approve,
+    approving.reject,
+    submission.tell,
+    submission.retry,
+    processes.worker,
+    processes.flower,
+    processes.up,
+    processes.down,
+    configuration.agents,
+    configuration.config,
+    doctor.doctor,
 )
+"""In the order in which `fanout --help` lists them."""
 
 
 class _Commands(TyperGroup):
-    """Keeps the order in which the commands are listed, and ends every one of them the same way."""
+    """Lists commands in the order of registration and reports every failure in the same way."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The commands' names in the order of their registration."""
+        """Return the commands' names in the order of their registration."""
         del ctx
         return list(self.commands)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; whatever it raises ends in one place."""
+        """Run the command.
+
+        Raises:
+            typer.Exit: the command failed; the failure has been reported on stderr.
+        """
         try:
-            answer = super().invoke(ctx)
+            result = super().invoke(ctx)
             sys.stdout.flush()
         except (typer.Exit, typer.Abort, typer.BadParameter, KeyboardInterrupt):
             raise
@@ -75,12 +87,12 @@ class _Commands(TyperGroup):
             if isinstance(error, typer.TyperException):
                 raise
             raise typer.Exit(report(error)) from None
-        return answer
+        return result
 
 
 app = typer.Typer(
     name="fanout",
-    help="Runs many isolated AI sub-agents at once: one sandbox each, results merged.",
+    help="Run many AI sub-agents at once, each in a sandbox of its own, and merge their changes.",
     cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -92,8 +104,8 @@ for _command in _COMMANDS:
 app.add_typer(processes.images, name="images")
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         payload(distribution_version("fanout-orchestrator"))
         raise typer.Exit
 
@@ -103,7 +115,7 @@ def _fanout(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
 ) -> None:
@@ -111,16 +123,16 @@ def _fanout(
 
 
 def main() -> None:
-    """Run the command line; ends the process."""
+    """Run the command line and end the process."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a locale without UTF-8 shows what it can
+            stream.reconfigure(errors="replace")  # for a locale without UTF-8
     _quiet_libraries()
     app()
 
 
 def _quiet_libraries() -> None:
-    """What libraries log and warn of is for engineers: FANOUT_LOG_LEVEL=debug shows it."""
+    """Hide the libraries' log records and warnings unless FANOUT_LOG_LEVEL=debug."""
     if debugging():
         return
     logging.getLogger().addHandler(logging.NullHandler())
@@ -129,5 +141,5 @@ def _quiet_libraries() -> None:
 
 
 def _silence_stdout() -> None:
-    """Nobody reads on: what is left in the buffer goes nowhere, also at exit."""
+    """Redirect stdout to the null device: its reader is gone, and buffers are flushed at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from orchestrator.approvals import InterruptOn
 from orchestrator.configuration.bundled import bundled
 from orchestrator.configuration.definition_files import (
     DefinitionFile,
@@ -26,7 +27,7 @@ from orchestrator.configuration.definition_files import (
 from orchestrator.configuration.mcp_servers import McpServerDefinition
 from orchestrator.configuration.summarization import SummarizationDefinition
 from orchestrator.jobs.failures import UnknownAgent
-from orchestrator.jobs.spec import AgentName, InterruptOn, Limits, WireModel
+from orchestrator.jobs.spec import AgentName, Limits, WireModel
 
 SHIPPED_AGENTS = bundled("config") / "agents"
 GENERAL_PURPOSE = "general-purpose"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -20,42 +19,48 @@ from google.adk.runners import InMemoryRunner
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
+from orchestrator.approvals import ApprovalAnswer
 from orchestrator.client import JobClient
 from orchestrator.configuration import definition_files
 from orchestrator.configuration.agent_definitions import COORDINATOR, AgentDefinition
 from orchestrator.coordinator.conflicts import Conflicts, OpenConflict
 from orchestrator.coordinator.delivery import Delivery
 from orchestrator.coordinator.task_tools import TaskTools
-from orchestrator.deep_agent.approval.gate import (
-    Answer,
-    PendingApproval,
-    answers_message,
-    pending_approvals,
-)
-from orchestrator.deep_agent.approval.requests import confirmation_calls
-from orchestrator.deep_agent.backends.composite import composite
-from orchestrator.deep_agent.backends.directory import DirectoryBackend
-from orchestrator.deep_agent.backends.protocol import Backend
-from orchestrator.deep_agent.backends.read_only import ReadOnlyBackend
-from orchestrator.deep_agent.backends.state import StateBackend, state_with
-from orchestrator.deep_agent.context.summarization import SummarizationConfig
-from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
-from orchestrator.deep_agent.failures import McpServerFailed, ModelFailed
-from orchestrator.deep_agent.guards.budget import (
+from orchestrator.deep_agent import (
     Account,
     Accounts,
+    Backend,
     Budget,
+    BudgetFactory,
     BudgetLimits,
+    DirectoryBackend,
+    McpServerFailed,
+    McpTools,
+    ModelFailed,
+    ModelUsage,
+    PendingApproval,
+    ReadOnlyBackend,
+    StateBackend,
+    answers_message,
+    composite,
+    confirmation_calls,
+    create_deep_app,
+    is_reply,
+    pending_approvals,
+    preload_client,
+    price,
+    state_with,
+    text_mode,
+    text_of,
     usage_of,
 )
-from orchestrator.deep_agent.guards.budget_plugin import BudgetMaker
-from orchestrator.deep_agent.mcp.server import remote_server
-from orchestrator.deep_agent.mcp.tools import McpTools
-from orchestrator.deep_agent.models.facts import price
-from orchestrator.deep_agent.models.resolve import preload_client
-from orchestrator.deep_agent.models.usage import ModelUsage
-from orchestrator.deep_agent.tools.live_output import text_mode
-from orchestrator.delegation.agent_failures import job_failure
+from orchestrator.delegation.agents import (
+    budget_limits,
+    create_agent,
+    job_failure,
+    remote_mcp_server,
+    tree_budget_limits,
+)
 from orchestrator.delegation.calls import agent_list
 from orchestrator.jobs.failures import (
     AgentFailed,
@@ -67,6 +72,7 @@ from orchestrator.jobs.failures import (
 from orchestrator.jobs.result import JobError
 from orchestrator.jobs.spec import new_job_id
 from orchestrator.jobs.store.outage import through_outage
+from orchestrator.shortening import one_line
 
 APP_NAME = "orchestrator"
 """ADK wants an app to be named like the folder that it is found in."""
@@ -103,15 +109,15 @@ class RunOutcome:
     """Changes of jobs that are not in the workspace."""
 
 
-Decide = Callable[[PendingApproval], Awaitable[Answer]]
+Decide = Callable[[PendingApproval], Awaitable[ApprovalAnswer]]
 """Asks a person about a call."""
 
 NOBODY_TO_ASK = "Nobody can be asked: this run has no terminal, and was started without --yes."
 
 
-async def reject_unasked(pending: PendingApproval) -> Answer:
+async def reject_unasked(_pending: PendingApproval) -> ApprovalAnswer:
     """The answer where nobody can be asked."""
-    return Answer("reject", sha256=pending.sha256, message=NOBODY_TO_ASK)
+    return ApprovalAnswer(decision="reject", message=NOBODY_TO_ASK)
 
 
 def create_coordinator(
@@ -132,41 +138,29 @@ def create_coordinator(
         InvalidJob: its model cannot be used as configured.
     """
     definition = client.definitions[agent]
-    name = model or definition.model or default_model
     callable_agents = client.definitions.callable_by(definition)
-    try:
-        return create_deep_agent(
-            name,
-            [
-                *TaskTools(
-                    client,
-                    workspace,
-                    callable_agents,
-                    root_id_of,
-                    interrupt_on=definition.interrupt_on,
-                    delegation=definition.delegation,
-                    on_delivery=on_delivery,
-                ).tools(),
-                *_mcp_tools(definition),
-            ],
-            instruction=f"{definition.instruction}\n\n{agent_list(callable_agents)}",
-            backend=_files(definition, workspace),
-            built_in_tools=definition.tools,
-            output_schema=definition.output_schema,
-            name=definition.name,
-            description=definition.description,
-            skills=definition_files.resolved_paths(definition.skills, DEFINITION_FOLDER),
-            memory=definition_files.resolved_paths(definition.memory, DEFINITION_FOLDER),
-            summarization=SummarizationConfig(**definition.summarization.settings()),
-            interrupt_on=definition.interrupt_on,
-            admission=client.rate_limiter,
-        )
-    except ValueError as error:  # a model's name or key, a tool's name, the schema
-        raise InvalidJob(str(error)) from error
+    task_tools = TaskTools(
+        client,
+        workspace,
+        callable_agents,
+        root_id_of,
+        interrupt_on=definition.interrupt_on,
+        delegation=definition.delegation,
+        on_delivery=on_delivery,
+    )
+    return create_agent(
+        definition,
+        model or definition.model or default_model,
+        [*task_tools.tools(), *_mcp_tools(definition)],
+        added_instruction=f"\n\n{agent_list(callable_agents)}",
+        files_folder=DEFINITION_FOLDER,
+        backend=_files(definition, workspace),
+        rate_limiter=client.rate_limiter,
+    )
 
 
 def create_coordinator_app(
-    coordinator: LlmAgent, budget: Budget | BudgetMaker | None = None
+    coordinator: LlmAgent, budget: Budget | BudgetFactory | None = None
 ) -> App:
     """The ADK app of a coordinator, with the harness's plugins.
 
@@ -235,12 +229,7 @@ class _TreeAccount:
     def __init__(self, client: JobClient, root_id: str) -> None:
         self._client = client
         self._root_id = root_id
-        bounds = client.tree_bounds
-        self._limits = BudgetLimits(
-            max_model_calls=bounds.max_tree_model_calls,
-            max_tokens=bounds.max_tree_tokens,
-            max_cost_usd=bounds.max_tree_cost_usd,
-        )
+        self._limits = tree_budget_limits(client.tree_bounds)
 
     async def read(self) -> Sequence[Account]:
         """As it is now."""
@@ -250,19 +239,13 @@ class _TreeAccount:
         return [Account(self._limits, ModelUsage(**usage.model_dump()), "tree_")]
 
 
-def budgets_of(definition: AgentDefinition, shared: Accounts | None = None) -> BudgetMaker:
+def budgets_of(definition: AgentDefinition, shared: Accounts | None = None) -> BudgetFactory:
     """Opens the accounts of a coordinator's runs.
 
     A definition's limits hold for each as for a job.
     """
     limits = definition.job_limits()
-    of_a_run = BudgetLimits(
-        max_model_calls=limits.max_model_calls,
-        max_tokens=limits.max_tokens,
-        max_cost_usd=limits.max_cost_usd,
-        max_tool_calls=limits.max_tool_calls,
-        max_seconds=limits.timeout_seconds,
-    )
+    of_a_run = replace(budget_limits(limits), max_seconds=limits.timeout_seconds)
     return lambda events: Budget(of_a_run, used=usage_of(events, price), price=price, shared=shared)
 
 
@@ -330,17 +313,13 @@ async def _drain(
 
 def _told(event: Event) -> list[CoordinatorEvent]:
     """What a person is told of an ADK event."""
-    text = "".join(part.text for part in _parts(event) if part.text and not part.thought)
+    text = text_of(event)
     if event.partial:
         job_id = (event.custom_metadata or {}).get("job_id")
         if job_id:
             return [CoordinatorEvent("progress", text.strip(), job_id)]
         return [] if event.custom_metadata or not text else [CoordinatorEvent("partial", text)]
-    told = (
-        [CoordinatorEvent("text", text)]
-        if text and event.content and event.content.role == "model"
-        else []
-    )
+    told = [CoordinatorEvent("text", text)] if text and is_reply(event) else []
     calls = [] if confirmation_calls(event) else event.get_function_calls()
     return told + [CoordinatorEvent("tool", _in_one_line(call)) for call in calls]
 
@@ -353,12 +332,7 @@ def _in_one_line(call: types.FunctionCall) -> str:
     arguments = call.args or {}
     texts = (value for value in arguments.values() if isinstance(value, str))
     first = arguments.get("description") or next(texts, "")
-    line = " ".join(f"{call.name} {first}".split())
-    return line if len(line) <= CALL_CHARACTERS else line[: CALL_CHARACTERS - 1] + "…"
-
-
-def _parts(event: Event) -> list[types.Part]:
-    return (event.content.parts or []) if event.content else []
+    return one_line(f"{call.name} {first}", CALL_CHARACTERS)
 
 
 def root_id_of(tool_context: ToolContext) -> str:
@@ -388,9 +362,9 @@ def _mcp_tools(definition: AgentDefinition) -> list[McpTools]:
     """The tools of its MCP servers; only a job has a sandbox to run one in."""
     for server in definition.mcp_servers:
         if server.command:
-            raise ValueError(
+            raise InvalidJob(
                 f"mcp server {server.name} has a command, which runs in a job's sandbox only; "
                 "the agent of a coordinator takes servers with a url."
             )
-    servers = [remote_server(server, os.environ) for server in definition.mcp_servers]
+    servers = [remote_mcp_server(server) for server in definition.mcp_servers]
     return [McpTools(servers)] if servers else []

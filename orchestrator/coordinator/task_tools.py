@@ -17,16 +17,22 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import JsonValue, ValidationError
 
+from orchestrator.approvals import InterruptOn
+from orchestrator.cancellation import cancel_and_wait
 from orchestrator.client import JobClient
 from orchestrator.coordinator.delivery import Delivery, deliver, dispatch
-from orchestrator.deep_agent.delegation.subagents import Delegation
-from orchestrator.deep_agent.names import agent_identifier
-from orchestrator.deep_agent.progress_tool import ProgressTool
-from orchestrator.deep_agent.tool import MethodTool, polling, tabular
+from orchestrator.deep_agent import (
+    DelegationStyle,
+    MethodTool,
+    ProgressTool,
+    agent_identifier,
+    polling,
+    tabular,
+)
 from orchestrator.delegation.answers import Answer, delivered, partial, progress, refused, shown
 from orchestrator.delegation.calls import TaskCall, check_agent, job_id_of_call
 from orchestrator.jobs.failures import JobFailure, UnknownJob
-from orchestrator.jobs.spec import InterruptOn, JobSpec, Limits
+from orchestrator.jobs.spec import JobSpec, Limits
 from orchestrator.jobs.state import JobRecord
 
 LONGEST_WAIT_SECONDS = 600.0
@@ -66,7 +72,7 @@ class TaskTools:
         agents: Mapping[str, str],
         root_of: Callable[[ToolContext], str],
         interrupt_on: InterruptOn | None = None,
-        delegation: Delegation = "task",
+        delegation: DelegationStyle = "task",
         on_delivery: Callable[[Delivery], None] = lambda _: None,
     ) -> None:
         self._on_delivery = on_delivery
@@ -158,9 +164,7 @@ class TaskTools:
                 else:
                     results[number] = value
         finally:
-            for runner in runners:
-                runner.cancel()
-            await asyncio.gather(*runners, return_exceptions=True)
+            await cancel_and_wait(*runners)
         yield {"status": "success", "results": [results[number] for number in range(len(tasks))]}
 
     async def _one_of_many(

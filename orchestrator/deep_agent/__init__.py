@@ -1,1 +1,27 @@
-"""Kernel 2: the agent harness on ADK over any backend; it knows nothing of jobs."""
+"""Kernel 2: deep agents on ADK, over any backend. It imports nothing of ours and knows no jobs.
+
+These names are public; `__init__.pyi` lists them with the modules that define them:
+
+- Agents: `create_deep_agent`, `create_deep_app`, `SubAgentSpec`, `DelegationStyle`.
+- Files and shells: the protocols `Backend` and `Shell` with their results (`Entry`, `Walk`, `Hit`,
+  `Hits`, `Execution`); `StateBackend`, `DirectoryBackend`, `LocalShellBackend`, `CompositeBackend`,
+  `OverlayBackend`, `ReadOnlyBackend`, `BackendEnvironment`.
+- Models: `resolve_model`, `preload_client`, `ResilientModel`, `RetryPolicy`, `ModelUsage`, `price`,
+  and `ScriptedModel` with its `Script` for runs without a model.
+- Limits: `Budget`, `BudgetLimits`, `BudgetFactory`, `Account`, `Accounts`, `SummarizationConfig`,
+  `OutputSchema`.
+- Approvals: `PendingApproval`, `pending_approvals`, `answers_message`; their vocabulary is
+  `orchestrator.approvals`.
+- MCP: `McpServer`, `McpTools`, `remote_server`.
+- Failures: `ModelFailed`, `McpServerFailed`, `ModelNotConfigured`, `ToolMistake`, and their
+  subclasses.
+- For what runs agents (the coordinator and the worker): `MethodTool`, `ProgressTool`, `Part`, and
+  the functions that read and repair a conversation's events.
+
+Each name is loaded when it is first used: importing this package does not import ADK, which takes
+seconds.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,4 +1,4 @@
-"""The factory: a deep agent is an ADK agent with file tools, a shell, a plan and manners."""
+"""The factory of deep agents: ADK agents with file tools, a shell, a plan and instructions."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 from pydantic import BaseModel
 
+from orchestrator.approvals import InterruptOn, merge_policies
 from orchestrator.deep_agent.approval.gate import (
     ApprovalFlow,
     ApprovalGate,
-    InterruptOn,
-    merge_policies,
 )
 from orchestrator.deep_agent.backends.artifacts import with_artifacts
 from orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
 from orchestrator.deep_agent.backends.state import StateBackend
+from orchestrator.deep_agent.base_instructions import BaseInstructions
 from orchestrator.deep_agent.context.eviction import Eviction
 from orchestrator.deep_agent.context.summarization import Summarization, SummarizationConfig
 from orchestrator.deep_agent.deep_llm_agent import DeepLlmAgent
+from orchestrator.deep_agent.delegation.deferred import DeferredResults
 from orchestrator.deep_agent.delegation.inheritance import AgentTool, Inheritance
-from orchestrator.deep_agent.delegation.later import LaterResults
 from orchestrator.deep_agent.delegation.roster import SubAgentSpec, tool_name
-from orchestrator.deep_agent.delegation.subagents import Delegation, Subagents
+from orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
 from orchestrator.deep_agent.guards.budget import Budget
-from orchestrator.deep_agent.guards.budget_plugin import BudgetMaker, BudgetPlugin
+from orchestrator.deep_agent.guards.budget_plugin import BudgetFactory, BudgetPlugin
 from orchestrator.deep_agent.guards.dangling_calls import DanglingCalls
 from orchestrator.deep_agent.guards.loop_guard import LoopGuard
 from orchestrator.deep_agent.guards.replies import OutputCheck, ReplyRepair, ToolErrors
@@ -41,8 +41,7 @@ from orchestrator.deep_agent.guards.structured_output import OutputSchema
 from orchestrator.deep_agent.inbox import Inbox, Messages
 from orchestrator.deep_agent.knowledge.memory import MemoryFiles
 from orchestrator.deep_agent.knowledge.skills import Skills
-from orchestrator.deep_agent.manners import Manners
-from orchestrator.deep_agent.models.admission import ModelAdmission
+from orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from orchestrator.deep_agent.models.resolve import resolve_model
 from orchestrator.deep_agent.names import agent_identifier
 from orchestrator.deep_agent.part import BackendSource, Part, hooks
@@ -61,7 +60,7 @@ def create_deep_agent(
     *,
     instruction: str | None = None,
     subagents: Sequence[SubAgentSpec | LlmAgent] | None = None,
-    delegation: Delegation = "task",
+    delegation: DelegationStyle = "task",
     skills: Sequence[str] | None = None,
     memory: Sequence[str] | None = None,
     output_schema: Mapping[str, Any] | type[BaseModel] | None = None,
@@ -75,46 +74,51 @@ def create_deep_agent(
     is_subagent: bool = False,
     inbox: Messages | None = None,
     fatal_errors: tuple[type[Exception], ...] = (),
-    admission: ModelAdmission | None = None,
+    rate_limiter: RateLimiter | None = None,
 ) -> LlmAgent:
-    """An ADK agent with the built-in tools, for any ADK Runner.
+    """Return an ADK agent with the built-in tools, for any ADK Runner.
 
     Args:
         model: A name for `resolve_model`, or an ADK model.
-        tools: More tools, as ADK takes them; async ones, because a plain function stops the event
-            loop. One that is a Part, such as McpTools, is one of this agent's parts.
-        instruction: The agent's own prompt; it is taken literally, braces and all.
-        subagents: Whom it may delegate to, in this process: specifications or ready agents, and
-            besides a general-purpose one. None is no delegation.
+        tools: More tools, as ADK takes them; async ones, because a plain function blocks the event
+            loop. A tool that is a Part, such as McpTools, becomes a part of this agent.
+        instruction: The agent's own prompt; it is taken literally, braces included.
+        subagents: The agents that it may delegate to in this process: specifications or ready
+            agents; a general-purpose one is added. No delegation when None.
         delegation: One `task` tool for all of them, or one tool for each (`agent_tools`).
-        skills: Folders of the backend with skills in them, or that are one; later ones win.
+        skills: Folders of the backend that are skills or contain skills; later ones win.
         memory: Paths of AGENTS.md files on the backend, in the order in which they are shown.
-        output_schema: What the final message must be valid against; one that is not is sent back
+        output_schema: The schema of the final message; an invalid one is returned to the model
             once.
-        backend: Where the files are, or how to find out from the session's state; the state when
-            not given.
+        backend: The agent's files, or a function that finds them in the session's state; the state
+            itself when not given.
         interrupt_on: Tools that a person approves first: true, or the decisions to offer.
-        inherited_interrupt_on: A parent's policy: the stricter of the two counts for each tool.
-        built_in_tools: The built-in tools to have, by name; all that the backend can serve when not
-            given.
-        summarization: When a long conversation is summed up, and how; by its defaults when not
-            given.
-        name: Made an identifier, which ADK asks for: `general-purpose` becomes `general_purpose`.
-        description: What other agents are told about it.
+        inherited_interrupt_on: A parent's policy; the stricter of the two applies to each tool.
+        built_in_tools: The names of the built-in tools to have; all that the backend supports when
+            not given.
+        summarization: When and how a long conversation is summarized; defaults when not given.
+        name: Converted to an identifier, as ADK requires: `general-purpose` becomes
+            `general_purpose`.
+        description: The description for other agents.
         is_subagent: Another agent, not a person, reads the result.
-        inbox: Where messages to the agent come from while it works.
-        fatal_errors: Exceptions of tools that end the run; all others become text for the model.
-        admission: Where requests to models that are given by name wait for their turn, summaries'
-            too.
+        inbox: The source of messages to the agent while it works.
+        fatal_errors: Exceptions of tools that end the run; all others become error results.
+        rate_limiter: What each request to a model that is given by name waits for, also for
+            summaries.
 
     Raises:
-        ValueError: An argument cannot be used; ModelNotConfigured is one.
+        ModelNotConfigured: A model's name is unknown, or its key or package is missing.
+        ValueError: Another argument is invalid; ModelNotConfigured is a subclass.
     """
     schema = OutputSchema(output_schema) if output_schema is not None else None
     backend_of = _backend_source(backend)
     files = FilesystemTools(backend_of, root=_root(backend))
-    llm = _resolved(model, name, admission)
-    built_in: list[Part] = [TodoTools(), files, _summarization(summarization, llm, name, admission)]
+    llm = _resolved(model, name, rate_limiter)
+    built_in: list[Part] = [
+        TodoTools(),
+        files,
+        _summarization(summarization, llm, name, rate_limiter),
+    ]
     if isinstance(backend, Shell):
         built_in.append(ExecuteTool(backend))
     chosen = _chosen(built_in, built_in_tools)
@@ -129,13 +133,13 @@ def create_deep_agent(
             delegation=delegation,
             summarization=summarization,
             fatal_errors=fatal_errors,
-            admission=admission,
+            rate_limiter=rate_limiter,
         )
-        delegating = [inherited.subagents(subagents, _own_files(backend), files.lock)]
+        delegating = [inherited.subagents(subagents, _agent_files(backend), files.lock)]
     parts: list[Part] = [
         ApprovalFlow(),
-        LaterResults(),
-        Manners(instruction, is_subagent=is_subagent and schema is None),
+        DeferredResults(),
+        BaseInstructions(instruction, is_subagent=is_subagent and schema is None),
         ReplyRepair(),
         *([Inbox(inbox)] if inbox else []),
         DanglingCalls(),
@@ -147,23 +151,22 @@ def create_deep_agent(
         Tables(),
         *([OutputCheck(schema)] if schema else []),
         ToolErrors(fatal_errors),
-        # What may change between two calls of the model stands last.
+        # Instructions that may change between two calls of the model come last.
         *([Skills(backend_of, skills)] if skills else []),
         *([MemoryFiles(backend_of, memory)] if memory else []),
         _approval_gate(
             interrupt_on or {}, inherited_interrupt_on or {}, [*built_in, *delegating], tools or ()
         ),
-        Eviction(
-            [tool.name for tool in chosen]
-        ),  # it replaces results, and after it no part is told of one
+        # It replaces results, and parts after it do not get a result that is replaced.
+        Eviction([tool.name for tool in chosen]),
     ]
     return DeepLlmAgent(
         name=agent_identifier(name),
         description=description,
         model=llm,
         instruction=_instruction_of(parts, frozenset(tool.name for tool in chosen)),
-        tools=_each_once(
-            [*chosen, *(tools or ()), *(tool for part in delegating for tool in part.brought())]
+        tools=_unique(
+            [*chosen, *(tools or ()), *(tool for part in delegating for tool in part.all_tools())]
         ),
         before_agent_callback=hooks(parts, "before_agent"),
         before_model_callback=hooks(parts, "before_model"),
@@ -181,21 +184,22 @@ def create_deep_app(
     *,
     name: str = "fanout",
     plugins: Sequence[BasePlugin] = (),
-    budget: Budget | BudgetMaker | None = None,
+    budget: Budget | BudgetFactory | None = None,
 ) -> App:
-    """The agent as a resumable ADK app.
+    """Return the agent as a resumable ADK app.
 
-    The caller's plugins go first, so a journal sees everything.
-
-    `budget` is one account for all of its runs, or what opens one for each.
+    Args:
+        agent: The agent.
+        name: The app's name.
+        plugins: They come before the app's own, so a journal among them sees everything.
+        budget: One budget for all runs of the app, or a factory of one for each run.
     """
     budgets = [BudgetPlugin(budget)] if budget is not None else []
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message=r"\[EXPERIMENTAL\]"
-        )  # known, and pinned by our tests
+        # ADK marks it so; our tests pin the behaviour that we rely on.
+        warnings.filterwarnings("ignore", message=r"\[EXPERIMENTAL\]")
         resumability = ResumabilityConfig(is_resumable=True)
-        # Only says that caching is wanted: ResilientModel has the limits of each model.
+        # It only enables caching: ResilientModel knows the limits of each model.
         caching = ContextCacheConfig()
     return App(
         name=name,
@@ -206,8 +210,8 @@ def create_deep_app(
     )
 
 
-def _own_files(backend: Backend | BackendFactory | None) -> BackendSource:
-    """The agent's files without what the harness keeps of its conversation."""
+def _agent_files(backend: Backend | BackendFactory | None) -> BackendSource:
+    """Return the agent's files, without the files that the harness stores for it."""
     if backend is None:
         return lambda context: StateBackend(context.state)
     if callable(backend):
@@ -217,27 +221,27 @@ def _own_files(backend: Backend | BackendFactory | None) -> BackendSource:
 
 
 def _summarization(
-    config: SummarizationConfig | None, model: BaseLlm, name: str, admission: ModelAdmission | None
+    config: SummarizationConfig | None, model: BaseLlm, name: str, rate_limiter: RateLimiter | None
 ) -> Summarization:
     config = config or SummarizationConfig()
     other = config.model
     return Summarization(
-        config, model, None if other is None else _resolved(other, name, admission)
+        config, model, None if other is None else _resolved(other, name, rate_limiter)
     )
 
 
-def _resolved(model: str | BaseLlm, agent_name: str, admission: ModelAdmission | None) -> BaseLlm:
+def _resolved(model: str | BaseLlm, agent_name: str, rate_limiter: RateLimiter | None) -> BaseLlm:
     if isinstance(model, BaseLlm):
         return model
-    return resolve_model(model, agent_name=agent_name, admission=admission)
+    return resolve_model(model, agent_name=agent_name, rate_limiter=rate_limiter)
 
 
 def _backend_source(backend: Backend | BackendFactory | None) -> BackendSource:
-    """The agent's files with what the harness keeps of its conversation beside them."""
-    own = _own_files(backend)
+    """Return the agent's files with those that the harness stores for it."""
+    files_of = _agent_files(backend)
     if backend is None:
-        return own
-    return lambda context: with_artifacts(own(context), context.state)
+        return files_of
+    return lambda context: with_artifacts(files_of(context), context.state)
 
 
 def _root(backend: Backend | BackendFactory | None) -> str:
@@ -261,8 +265,11 @@ def _parts_among(tools: Sequence[Any]) -> list[Part]:
     return [tool for tool in tools if isinstance(tool, Part)]
 
 
-def _each_once(tools: Sequence[AgentTool]) -> list[AgentTool]:
-    """The tools; of two with one name ADK would silently take the last, which might be the unguarded one."""
+def _unique(tools: Sequence[AgentTool]) -> list[AgentTool]:
+    """Return the tools if their names are unique.
+
+    Of two with the same name ADK would silently use the last, which might be the unguarded one.
+    """
     names = [name for tool in tools if (name := tool_name(tool))]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -276,9 +283,9 @@ def _approval_gate(
     built_in: Sequence[Part],
     tools: Sequence[AgentTool],
 ) -> ApprovalGate:
-    """The gate of an agent.
+    """Return an agent's approval gate.
 
-    Its policy may name every built-in tool, as it binds agents below too.
+    Its policy may name every built-in tool, because it applies to sub-agents too.
     """
     names = {tool.name for part in built_in for tool in part.tools()} | {"execute"}
     single = [tool for tool in tools if not isinstance(tool, BaseToolset)]
@@ -289,14 +296,13 @@ def _approval_gate(
 def _instruction_of(
     parts: Sequence[Part], tools: frozenset[str]
 ) -> Callable[[ReadonlyContext], Any]:
-    """The parts' words, together.
+    """Return a function for ADK that joins the parts' instructions.
 
-    ADK fills `{name}` in a string from the session's state and fails on JSON; a callable is left
-    alone.
+    In a string ADK would replace `{name}` from the session's state, and fail on JSON.
     """
 
     async def provide(context: ReadonlyContext) -> str:
-        words = [await part.instruction(context, tools) for part in parts]
-        return "\n".join(text for text in words if text)
+        texts = [await part.instruction(context, tools) for part in parts]
+        return "\n".join(text for text in texts if text)
 
     return provide

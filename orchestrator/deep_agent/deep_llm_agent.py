@@ -1,9 +1,7 @@
-"""The ADK agent that a deep agent is.
+"""An ADK agent with additional processors, which run before a request's contents are made.
 
-One more step is possible before a request's contents are made.
-
-ADK makes a flow for each run and has no public way to give an agent its own; `_llm_flow` is where
-it asks for one. The flow's processors, their names and their order are its documented interface.
+ADK creates a flow for each run and has no public way to give an agent its own; it reads the flow
+from `_llm_flow`. The flow's processors, their names and their order are its documented interface.
 """
 
 # mypy: disable-error-code="name-defined"
@@ -19,10 +17,10 @@ from pydantic import Field
 
 
 class DeepLlmAgent(LlmAgent):
-    """An LlmAgent with request processors of its own, run in order just before ADK makes the contents."""
+    """An LlmAgent with its own request processors, run just before the contents are made."""
 
     request_processors: list[Any] = Field(default_factory=list, exclude=True)
-    """Objects of `BaseLlmRequestProcessor`; each needs a name of its own."""
+    """Instances of `BaseLlmRequestProcessor` with unique names."""
 
     @property
     def _llm_flow(self) -> BaseLlmFlow:

@@ -1,17 +1,18 @@
-"""What goes wrong in a deep agent, drawn once.
+"""The failures of a deep agent.
 
-ToolMistake               the agent called a tool wrongly; its text goes to the model and the run
-goes on ModelFailed               no reply from the model; `retryable` says whether asking later may
-help ├── ModelUnavailable      overloaded, rate-limited, or not reached, after all retries
-retryable ├── ModelRefused          the service refused the request: wrong key, unknown model, bad
-request ├── ModelContextExceeded  the request is longer than the model's context window ├──
-UnknownGuardedTool    interrupt_on names a tool that the agent does not have └── ScriptFailed
-a scripted model has no reply that fits McpServerFailed           an MCP server did not start, or
-lacks a tool; `retryable` as above └── McpServerUnavailable  it was not reached
-retryable ModelNotConfigured        a model's name, key or package is missing; raised before any
-call
+    ToolMistake                the agent called a tool wrongly; the model gets its text
+    ModelFailed                no reply from the model
+    ├── ModelUnavailable       (retryable) overloaded, rate-limited or not reached, after retries
+    ├── ModelRefused           the service rejected the request: wrong key, unknown model, …
+    ├── ModelContextExceeded   the request is longer than the model's context window
+    ├── UnknownGuardedTool     interrupt_on names a tool that the agent does not have
+    └── ScriptFailed           a scripted model has no matching reply
+    McpServerFailed            an MCP server did not start, or lacks a tool
+    └── McpServerUnavailable   (retryable) it was not reached
+    ModelNotConfigured         a model's name, key or package is missing; raised before any call
 
-A ModelFailed or a McpServerFailed ends the run: `Runner.run_async` raises it.
+`retryable`, an attribute of the class, says whether a later run may succeed. A ModelFailed or a
+McpServerFailed ends the run: `Runner.run_async` raises it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import ClassVar
 
 
 class ToolMistake(Exception):
-    """The agent's own mistake, in words that say how to mend it."""
+    """The model called a tool wrongly; the message, for the model, says how to correct the call."""
 
 
 class ModelFailed(Exception):
@@ -36,7 +37,7 @@ class ModelUnavailable(ModelFailed):
 
 
 class ModelRefused(ModelFailed):
-    """The model's service refused the request; asking again does not help."""
+    """The model's service rejected the request; a retry does not help."""
 
 
 class ModelContextExceeded(ModelFailed):
@@ -44,18 +45,15 @@ class ModelContextExceeded(ModelFailed):
 
 
 class UnknownGuardedTool(ModelFailed):
-    """A tool that a person is to approve does not exist, so nothing would be approved."""
+    """A tool that a person is to approve does not exist, so nothing would be guarded."""
 
 
 class ScriptFailed(ModelFailed):
-    """A scripted model's file is wrong, or has no reply for this turn."""
+    """A scripted model's file is invalid, or has no reply for this turn."""
 
 
 class McpServerFailed(Exception):
-    """An MCP server did not start.
-
-    It ended, is no such server, or lacks a tool that it is wanted for.
-    """
+    """An MCP server did not start: it ended, does not speak MCP, or lacks a requested tool."""
 
     retryable: ClassVar[bool] = False
 
@@ -67,4 +65,4 @@ class McpServerUnavailable(McpServerFailed):
 
 
 class ModelNotConfigured(ValueError):
-    """A model cannot be used as named; the text says what is missing."""
+    """A model's name is unknown, or its key or package is missing; the message says which."""

@@ -1,9 +1,7 @@
-"""Messages to an agent that is at work.
+"""Messages to a running agent: each is appended to its session once, before the next model call.
 
-Each stands in its session before its next model call, once.
-
-How many were delivered is read from the session's events, so a run that another process goes on
-with neither loses one nor is told twice.
+The number of delivered messages is read from the session's events, so a run that another process
+resumes neither loses nor repeats one.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from orchestrator.deep_agent.guards.replies import as_call
+from orchestrator.deep_agent.guards.replies import as_placeholder_call
 from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import MESSAGE_ARRIVED, MESSAGE_FROM_PARENT
 
@@ -29,42 +27,46 @@ NUMBER_KEY = "inbox_message"
 """Custom metadata of a delivered message: its number, from 1."""
 
 ARRIVED = "message_arrived"
-"""The call that stands for a last reply with a message unread; no tool has the name."""
+"""The name of the placeholder call that replaces a last reply while a message is unread."""
 
 Messages = Callable[[int], Awaitable[Sequence[str]]]
-"""Gives all messages but the first so many."""
+"""Returns the messages after the first so many."""
 
 
 class Inbox(Part):
-    """Puts new messages before the model, and does not let the agent end while one is unread."""
+    """Delivers new messages, and does not let the agent end while one is unread.
+
+    Args:
+        messages: The source of the messages.
+    """
 
     def __init__(self, messages: Messages) -> None:
         self._messages = messages
 
     def request_processors(self) -> Sequence[BaseLlmRequestProcessor]:
-        """Before every model call: is there something new?"""
-        return (_Delivery(self._messages),)
+        """Return the processor that delivers new messages before every model call."""
+        return (_MessageDelivery(self._messages),)
 
     async def after_model(
         self, callback_context: CallbackContext, llm_response: LlmResponse
     ) -> LlmResponse | None:
-        """Go on after a last reply when a message has come meanwhile."""
+        """Replace a last reply by a placeholder call if a message has arrived."""
         if llm_response.partial or llm_response.error_code or llm_response.get_function_calls():
             return None
         if not await self._messages(_delivered(callback_context.session.events)):
             return None
-        return as_call(llm_response, ARRIVED, MESSAGE_ARRIVED)
+        return as_placeholder_call(llm_response, ARRIVED, MESSAGE_ARRIVED)
 
     async def before_tool(
         self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext
     ) -> dict[str, Any] | None:
-        """Answer the call that stands for a last reply."""
+        """Answer the placeholder call."""
         del args, tool_context
         return {"status": "success", "message": MESSAGE_ARRIVED} if tool.name == ARRIVED else None
 
 
-class _Delivery(BaseLlmRequestProcessor):
-    """Appends new messages to the session, as the user's."""
+class _MessageDelivery(BaseLlmRequestProcessor):
+    """Appends new messages to the session, as messages of the user."""
 
     name = "inbox"
 
@@ -74,9 +76,9 @@ class _Delivery(BaseLlmRequestProcessor):
     async def run_async(
         self, invocation_context: InvocationContext, llm_request: LlmRequest
     ) -> AsyncGenerator[Event]:
-        """One event for each message."""
+        """Yield one event for each new message."""
         del llm_request
-        if invocation_context.end_invocation:  # it waits for a person: the model is not called
+        if invocation_context.end_invocation:  # it waits for a person, so the model is not called
             return
         delivered = _delivered(invocation_context.session.events)
         for number, text in enumerate(await self._messages(delivered), start=delivered + 1):
@@ -88,7 +90,7 @@ def _delivered(events: Iterable[Event]) -> int:
 
 
 def message_number(event: Event) -> int:
-    """The number of the message that an event delivers; 0 for any other event."""
+    """Return the number of the message that an event delivers; 0 for any other event."""
     return int((event.custom_metadata or {}).get(NUMBER_KEY, 0))
 
 

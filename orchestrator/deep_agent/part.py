@@ -1,9 +1,8 @@
-"""What a deep agent is put together from.
+"""The parts of a deep agent, each with tools, instructions and callbacks.
 
-Parts, each with tools, words for the prompt and callbacks.
-
-A part overrides what it needs. `create.py` lists the parts in order; for one hook ADK asks them in
-that order and stops at the first answer that is not None, so a part that only watches returns None.
+A part overrides the hooks that it needs. `create.py` lists the parts in order. ADK calls one hook
+of all parts in that order until one returns a value other than None, so a part that only observes
+returns None.
 """
 
 from __future__ import annotations
@@ -22,65 +21,69 @@ from google.adk.tools.tool_context import ToolContext
 from orchestrator.deep_agent.backends.protocol import Backend
 
 BackendSource = Callable[[Any], Backend]
-"""The agent's files, found from an ADK context (anything with a `state`)."""
+"""Returns the agent's files for an ADK context (any object with a `state`)."""
 
 
 class Part:
     """One ability of a deep agent; every hook is optional."""
 
     def tools(self) -> Sequence[BaseTool]:
-        """The tools that it brings."""
+        """Return the part's tools."""
         return ()
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
-        """Its words in the system instruction, for an agent that has these tools; empty for none.
+        """Return the part's text in the system instruction; empty for none.
 
-        Asked before every model call. What changes during a run costs the provider's prompt cache,
-        so parts whose words change stand last.
+        It is called before every model call. A text that changes during a run invalidates the
+        provider's prompt cache, so parts with such texts come last.
+
+        Args:
+            context: ADK's context of the call.
+            tools: The names of the agent's built-in tools.
         """
         del context, tools
         return ""
 
     def request_processors(self) -> Sequence[BaseLlmRequestProcessor]:
-        """What is done to the session before a request's contents are made from it."""
+        """Return processors of the session, run before a request's contents are made from it."""
         return ()
 
     async def before_agent(self, callback_context: CallbackContext) -> None:
-        """Get ready, once for each run; what is raised ends it."""
+        """Prepare for a run; an exception ends it."""
 
     async def before_model(
         self, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> LlmResponse | None:
-        """Change the request in place, or answer in the model's stead."""
+        """Change the request in place, or return a reply in the model's place."""
 
     async def after_model(
         self, callback_context: CallbackContext, llm_response: LlmResponse
     ) -> LlmResponse | None:
-        """Watch or replace a reply; a partial one is a display hint only."""
+        """Observe or replace a reply; a partial one is only displayed."""
 
     async def on_model_error(
         self, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception
     ) -> LlmResponse | None:
-        """Answer for a model that failed; None lets the failure end the run."""
+        """Return a reply for a model that failed, or None to let the failure end the run."""
 
     async def before_tool(
         self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext
     ) -> dict[str, Any] | None:
-        """Watch a call, change its arguments in place, or answer in the tool's stead."""
+        """Observe a call, change its arguments in place, or return a result in the tool's place."""
 
     async def after_tool(
         self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext, tool_response: Any
     ) -> dict[str, Any] | None:
-        """Watch a result, change it in place, or replace it."""
+        """Observe a result, change it in place, or return another one."""
 
     async def on_tool_error(
         self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext, error: Exception
     ) -> dict[str, Any] | None:
-        """Turn what a tool raised into words for the model; None lets it end the run."""
+        """Return a result for a tool that raised, or None to let the exception end the run."""
 
 
 def hooks(parts: Sequence[Part], name: str) -> list[Callable[..., Any]]:
-    """The parts' callbacks of that name, of those parts that have one."""
+    """Return the callbacks of one name from the parts that override it."""
     return [
         getattr(part, name)
         for part in parts

@@ -1,8 +1,6 @@
-"""A tool made from an async generator method.
+"""Tools made from async generator methods, which report progress before they return a result.
 
-It tells how it gets on, at once, before it has its result.
-
-ADK would do that for a generator, but keeps the result twice: in an event of the generator's own
+ADK can do that for a generator, but it stores the result twice: in an event of the generator's own
 and in the tool's response.
 """
 
@@ -10,49 +8,34 @@ and in the tool's response.
 # (a subclass of an ADK model names PIL, which is not installed)
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
 from google.adk.events import Event
-from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.adk.workflow import BaseNode
-from google.genai import types
 
 from orchestrator.deep_agent.failures import ToolMistake
-from orchestrator.deep_agent.tool import (
-    arguments_model,
-    checked_arguments,
-    declaration_of,
-    mistake_result,
-)
-
-ToolGenerator = Callable[..., AsyncGenerator[Any]]
+from orchestrator.deep_agent.tool import CheckedTool, error_result
 
 
-class ProgressTool(BaseTool):
-    """An async generator method as a tool.
+class ProgressTool(CheckedTool):
+    """A tool made from an async generator method.
 
-    Its Events are shown at once, its other value is the result.
+    The Events that the method yields are emitted at once; the last other value is the result.
     """
 
-    def __init__(self, method: ToolGenerator) -> None:
-        self._method = method
-        function = getattr(method, "__func__", method)
-        super().__init__(name=function.__name__, description=inspect.getdoc(function) or "")
-        self._arguments = arguments_model(function)
-
-    def _get_declaration(self) -> types.FunctionDeclaration:
-        return declaration_of(self, self._arguments)
-
     async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
-        """The generator's result; a mistake in the call has status error."""
+        """Run the method and return its result, or an error result for wrong arguments.
+
+        Raises:
+            Exception: Whatever the method raises.
+        """
         try:
-            values = checked_arguments(self.name, self._arguments, args)
+            values = self._checked(args)
         except ToolMistake as mistake:
-            return mistake_result(str(mistake))
+            return error_result(str(mistake))
         work = _Work(self._method(**values, tool_context=tool_context))
         call = tool_context.function_call_id or self.name
         branch = ".".join(filter(None, (tool_context.branch, f"{self.name}@{call}")))
@@ -64,7 +47,7 @@ class ProgressTool(BaseTool):
 
 
 class _Work:
-    """A generator, and what came of it."""
+    """A generator, its result, and the exception that it raised."""
 
     def __init__(self, steps: AsyncGenerator[Any]) -> None:
         self._steps = steps
@@ -72,7 +55,7 @@ class _Work:
         self.failure: Exception | None = None
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """The progress. What is raised is kept: ADK would wrap it."""
+        """Yield the progress events. An exception is stored, because ADK would wrap it."""
         try:
             async with aclosing(self._steps) as steps:
                 async for step in steps:
@@ -85,9 +68,9 @@ class _Work:
 
 
 class _Progress(BaseNode):
-    """ADK's way to emit events from within a tool.
+    """Emits events from within a tool, as ADK allows a node to do.
 
-    One that has no output leaves nothing in the session.
+    A node without output stores nothing in the session.
     """
 
     rerun_on_resume: bool = True

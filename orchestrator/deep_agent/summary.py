@@ -9,7 +9,12 @@ _CUT = "\n… (cut)"
 
 
 def summary_of(message: str, max_characters: int) -> str:
-    """The text under the last `## Summary` heading, else the whole message, at most so many characters."""
+    """Return the text under the last `## Summary` heading, else the whole message.
+
+    Args:
+        message: The agent's last message.
+        max_characters: The length of the result at most.
+    """
     headings = list(_HEADING.finditer(message))
     text = message[headings[-1].end() :].strip() if headings else ""
     text = text or message.strip()

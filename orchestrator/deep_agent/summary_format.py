@@ -1,4 +1,4 @@
-"""How a summary is recognized in a conversation, by the words that it begins with."""
+"""How a summary is recognized in a conversation: by its first sentence."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _SUMMED_UP = re.compile(re.escape(prompts.SUMMARY_BEGINS).replace(r"\{replies\}"
 
 
 def summary_text(content: types.Content | None) -> str:
-    """What a model wrote in such a content; empty when it is no summary."""
+    """Return the summary in a content; empty if it is not a summary."""
     parts = (content.parts if content else None) or []
     found = next((found for part in parts if (found := _SUMMED_UP.match(part.text or ""))), None)
     return found.string[found.end() :].strip() if found else ""
 
 
 def summed_up_replies(content: types.Content) -> int:
-    """How many replies of the model a content stands for; 0 for one that is no summary."""
+    """Return how many replies of the model a summary replaces; 0 for any other content."""
     found = (_SUMMED_UP.match(part.text or "") for part in content.parts or [])
     return next((int(match[1]) for match in found if match), 0)
 
 
 def above_summary(content: types.Content) -> Sequence[types.Part]:
-    """The parts with the task; all parts of a content that is no summary."""
+    """Return the parts above a summary, which hold the task; all parts of any other content."""
     parts = content.parts or []
     ends = (index for index, part in enumerate(parts) if _SUMMED_UP.match(part.text or ""))
     return parts[: next(ends, len(parts))]

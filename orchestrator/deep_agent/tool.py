@@ -1,4 +1,4 @@
-"""A tool made from a method, whose arguments are checked before it runs.
+"""Tools made from methods, whose arguments are checked before they run.
 
 ADK's FunctionTool builds a model class per closure (2.6 ms each, on the event loop) and keeps a
 thousand of them, with everything that they hold, in a cache. Here the declaration belongs to the
@@ -8,7 +8,7 @@ method in its class: built once, holding no sandbox.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
@@ -19,94 +19,100 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from orchestrator.deep_agent.failures import ToolMistake
 
-ToolMethod = Callable[..., Awaitable[dict[str, Any]]]
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 INJECTED = ("self", "tool_context")
-"""Parameters that the model does not see."""
+"""Parameters that are not declared to the model."""
 
 
-class MethodTool(BaseTool):
-    """An async method with a `tool_context` parameter, as a tool under the method's name."""
+class CheckedTool(BaseTool):
+    """A tool with the name, the description and the arguments of a method.
 
-    def __init__(self, method: ToolMethod) -> None:
+    Args:
+        method: A method with a `tool_context` parameter; its docstring is the tool's description.
+    """
+
+    def __init__(self, method: Callable[..., Any]) -> None:
         self._method = method
         function = getattr(method, "__func__", method)
         super().__init__(name=function.__name__, description=inspect.getdoc(function) or "")
-        self._arguments = arguments_model(function)
+        self._arguments = _arguments_model(function)
 
     def _get_declaration(self) -> types.FunctionDeclaration:
-        return declaration_of(self, self._arguments)
+        return types.FunctionDeclaration(
+            name=self.name,
+            description=self.description,
+            parameters_json_schema=_schema(self._arguments),
+        )
+
+    def _checked(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Return the model's arguments as the method takes them.
+
+        Raises:
+            ToolMistake: An argument is missing, unknown or of the wrong type.
+        """
+        fields = self._arguments.model_fields
+        try:
+            checked = self._arguments.model_validate(args)
+        except ValidationError as error:
+            faults = [
+                f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+                for fault in error.errors(
+                    include_url=False, include_input=False, include_context=False
+                )
+            ]
+            raise ToolMistake(
+                f"{self.name} was called with wrong arguments: {'; '.join(faults)}. "
+                f"It takes: {', '.join(fields)}."
+            ) from None
+        return {field: getattr(checked, field) for field in fields}
+
+
+class MethodTool(CheckedTool):
+    """A tool made from an async method; its result is the method's."""
 
     async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> dict[str, Any]:
-        """The method's result; a mistake in the call or in what it asks for has status error."""
+        """Call the method; a `ToolMistake` becomes an error result."""
         try:
-            values = checked_arguments(self.name, self._arguments, args)
-            return await self._method(**values, tool_context=tool_context)
+            values = self._checked(args)
+            result: dict[str, Any] = await self._method(**values, tool_context=tool_context)
         except ToolMistake as mistake:
-            return mistake_result(str(mistake))
+            return error_result(str(mistake))
+        return result
 
 
 def polling(method: Method) -> Method:
-    """Mark a tool's method.
-
-    To call it again and again with the same arguments is how it is used.
-    """
+    """Mark a tool's method as one that is meant to be called repeatedly with the same arguments."""
     method.is_polling = True  # type: ignore[attr-defined] # a mark on the function
     return method
 
 
 def is_polling(tool: BaseTool) -> bool:
-    """Whether a tool's method is marked with `polling`."""
+    """Return whether a tool's method is marked with `polling`."""
     method = getattr(tool, "_method", None)
     return bool(getattr(method, "is_polling", False))
 
 
 def tabular(method: Method) -> Method:
-    """Mark a tool's method: lists of records in its result are shown to the model as TOON."""
+    """Mark a tool's method whose result has lists of records, which the model gets as TOON."""
     method.is_tabular = True  # type: ignore[attr-defined] # a mark on the function
     return method
 
 
 def is_tabular(tool: BaseTool) -> bool:
-    """Whether a tool's method is marked with `tabular`."""
+    """Return whether a tool's method is marked with `tabular`."""
     method = getattr(tool, "_method", None)
     return bool(getattr(method, "is_tabular", False))
 
 
-def mistake_result(message: str) -> dict[str, Any]:
-    """How a tool tells the model about a mistake."""
-    return {"status": "error", "message": message}
-
-
-def declaration_of(tool: BaseTool, arguments: type[BaseModel]) -> types.FunctionDeclaration:
-    """What the model is told of a tool."""
-    return types.FunctionDeclaration(
-        name=tool.name, description=tool.description, parameters_json_schema=_schema(arguments)
-    )
-
-
-def checked_arguments(
-    name: str, arguments: type[BaseModel], args: dict[str, Any]
-) -> dict[str, Any]:
-    """The arguments as the method takes them; ToolMistake says what is wrong with them."""
-    try:
-        checked = arguments.model_validate(args)
-    except ValidationError as error:
-        faults = [
-            f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
-            for fault in error.errors(include_url=False, include_input=False, include_context=False)
-        ]
-        raise ToolMistake(
-            f"{name} was called with wrong arguments: {'; '.join(faults)}. "
-            f"It takes: {', '.join(arguments.model_fields)}."
-        ) from None
-    return {field: getattr(checked, field) for field in arguments.model_fields}
+def error_result(error: str) -> dict[str, Any]:
+    """Return the result by which a tool reports an error to the model."""
+    return {"status": "error", "error": error}
 
 
 @cache
-def arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
-    """A model of the arguments that a tool's method takes from the model."""
+def _arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
+    """Return a pydantic model of the arguments that a tool's method takes from the model."""
     hints = get_type_hints(function, include_extras=True)
     fields: dict[str, Any] = {
         name: (hints[name], ... if parameter.default is parameter.empty else parameter.default)

@@ -11,8 +11,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import JsonValue
 
+from orchestrator.approvals import ApprovalAnswer, ApprovalRequest
 from orchestrator.jobs.failures import (
     AnsweredAlready,
     ApprovalRefused,
@@ -20,7 +21,7 @@ from orchestrator.jobs.failures import (
     InvalidAnswer,
     UnknownApproval,
 )
-from orchestrator.jobs.spec import Decision, JobId, WireModel
+from orchestrator.jobs.spec import JobId
 
 APPROVAL_ID_CHARACTERS = 20
 """Hexadecimal ones of a hash: 80 bits, so that no two approvals of an installation meet."""
@@ -35,62 +36,44 @@ KEPT_SECONDS = 30 * 24 * 3600
 """How long an answered approval is remembered, to say so to whoever answers it again."""
 
 
-class Approval(WireModel):
-    """A call that waits for a person."""
+class Approval(ApprovalRequest):
+    """A call for which a job waits."""
 
     id: str
     job_id: JobId
-    agent: str
-    call_id: str
-    tool: str
-    arguments: dict[str, JsonValue]
     truncated: bool = False
-    """Whether long texts in the arguments are cut here; the call has them whole."""
-    decisions: tuple[Decision, ...] = Field(min_length=1)
-    sha256: str
-    """The fingerprint of the tool and its whole arguments: the answer counts for them only."""
-    hint: str = ""
-    """Why it is asked again, where it is."""
+    """Whether long texts in `arguments` are cut; the call has them whole."""
     requested_at: float | None = None
     """Seconds since the epoch by the Redis server's clock; None before it is stored."""
 
 
-class ApprovalAnswer(WireModel):
-    """What a person answered."""
+def waiting_approval(job_id: JobId, confirmation_id: str, request: ApprovalRequest) -> Approval:
+    """Return the approval for which a job waits, its arguments cut to what a person is shown."""
+    arguments, truncated = shown_arguments(request.arguments)
+    return Approval(
+        **{name: getattr(request, name) for name in ApprovalRequest.model_fields}
+        | {"arguments": arguments},
+        id=approval_id(job_id, confirmation_id),
+        job_id=job_id,
+        truncated=truncated,
+    )
 
-    decision: Decision
-    arguments: dict[str, JsonValue] | None = None
-    """For `edit`: what the call runs with, in full."""
-    response: JsonValue = None
-    """For `respond`: what the agent is told in place of the tool's result."""
-    message: str = ""
-    """A word to the agent."""
-    by: str = ""
-    """Who answered, as the front end knows them."""
 
-    @model_validator(mode="after")
-    def _is_whole(self) -> ApprovalAnswer:
-        if (self.decision == "edit") != (self.arguments is not None):
-            raise ValueError("arguments go with edit, and edit with arguments")
-        if (self.decision == "respond") != (self.response is not None):
-            raise ValueError("a response goes with respond, and respond with a response")
-        return self
+def serialized(answer: ApprovalAnswer) -> str:
+    """Return the answer as JSON.
 
-    def stored(self) -> str:
-        """The answer as JSON.
-
-        Raises:
-            InvalidAnswer: it is too long, or not Unicode.
-        """
-        try:
-            text = self.model_dump_json(exclude_none=True)
-        except ValueError:
-            raise InvalidAnswer("The answer holds text that is not valid Unicode.") from None
-        if len(text) > MAX_ANSWER_CHARACTERS:
-            raise InvalidAnswer(
-                f"An answer may have {MAX_ANSWER_CHARACTERS:,} characters, not {len(text):,}."
-            )
-        return text
+    Raises:
+        InvalidAnswer: it is too long, or not Unicode.
+    """
+    try:
+        text = answer.model_dump_json(exclude_none=True)
+    except ValueError:
+        raise InvalidAnswer("The answer holds text that is not valid Unicode.") from None
+    if len(text) > MAX_ANSWER_CHARACTERS:
+        raise InvalidAnswer(
+            f"An answer may have {MAX_ANSWER_CHARACTERS:,} characters, not {len(text):,}."
+        )
+    return text
 
 
 def approval_id(job_id: str, confirmation_id: str) -> str:

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
 from ulid import ULID
 
+from orchestrator.approvals import InterruptOn
+
 GIB = 1024**3
 
 JobId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
@@ -23,14 +25,6 @@ class WireModel(BaseModel):
     """The base of all models that cross a boundary: frozen, and strict about unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-Decision = Literal["approve", "edit", "reject", "respond"]
-"""A person's decision about a call: run it, run it with other arguments, reject it, or replace its
-result."""
-
-InterruptOn = dict[str, bool | Annotated[tuple[Decision, ...], Field(min_length=1)]]
-"""Tool name -> whether its calls need a person's approval, or which decisions are offered."""
 
 
 def new_job_id() -> str:

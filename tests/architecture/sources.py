@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PACKAGES = ("orchestrator", "workers")
-SAMPLE = "orchestrator/demo/sample/"
+PACKAGES = ("fanout", "orchestrator", "workers")
 SHOWN = 10
 
 
@@ -35,8 +34,7 @@ def package_sources() -> Iterator[tuple[str, str]]:
     for package in PACKAGES:
         for path in sorted((REPOSITORY / package).rglob("*.py")):
             name = path.relative_to(REPOSITORY).as_posix()
-            if not name.startswith(SAMPLE):
-                yield name, path.read_text(encoding="utf-8")
+            yield name, path.read_text(encoding="utf-8")
 
 
 def file_lengths() -> list[Length]:

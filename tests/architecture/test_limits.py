@@ -1,7 +1,6 @@
 import pytest
 
 from orchestrator.cli.checks.limits import Limit, Source, written
-from tests.architecture.readme import BEGIN, END, README, with_limits
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +49,3 @@ def test_limits_are_read_from_modules_and_from_settings_with_what_they_inherit(s
 )
 def test_values_are_written_for_people(value, unit, words):
     assert written(Limit("MAX", value, unit, "a.py", "")) == words
-
-
-def test_the_table_in_the_readme_is_what_the_source_says():
-    text = README.read_text(encoding="utf-8")
-
-    assert (text.count(BEGIN), text.count(END)) == (1, 1)
-    assert with_limits(text) == text, "write it anew: python -m tests.architecture.readme"

@@ -7,7 +7,7 @@ import pytest
 
 from tests.architecture.sources import PACKAGES, REPOSITORY, package_sources, repository_files
 
-OUR_FOLDERS = {".ci", "config", "orchestrator", "sandbox_images", "tests", "workers"}
+OUR_FOLDERS = {".ci", "config", "fanout", "orchestrator", "sandbox_images", "tests", "workers"}
 
 OF_ONE_MACHINE = re.compile(
     r"(?<![\w.])/(?:home|Users|work|root)/[\w.-]+/[\w.-]+"  # somebody's folder

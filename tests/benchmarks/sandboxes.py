@@ -90,14 +90,14 @@ async def _commands(sandbox: Sandbox, plain: PlainContainer) -> Samples:
 
 
 async def _reads(sandbox: Sandbox, plain: PlainContainer) -> Samples:
-    await sandbox.write(f"{WORKSPACE}/file", FILE)
+    await sandbox.write_bytes(f"{WORKSPACE}/file", FILE)
     await asyncio.to_thread(plain.write, "/tmp", "file", FILE)
-    assert await sandbox.read(f"{WORKSPACE}/file") == await asyncio.to_thread(
+    assert await sandbox.read_bytes(f"{WORKSPACE}/file") == await asyncio.to_thread(
         plain.read, "/tmp/file"
     )
     return await interleaved(
         OPERATIONS,
-        lambda: milliseconds(sandbox.read(f"{WORKSPACE}/file")),
+        lambda: milliseconds(sandbox.read_bytes(f"{WORKSPACE}/file")),
         lambda: milliseconds_of(lambda: plain.read("/tmp/file")),
     )
 
@@ -105,7 +105,7 @@ async def _reads(sandbox: Sandbox, plain: PlainContainer) -> Samples:
 async def _writes(sandbox: Sandbox, plain: PlainContainer) -> Samples:
     return await interleaved(
         OPERATIONS,
-        lambda: milliseconds(sandbox.write(f"{WORKSPACE}/written", FILE)),
+        lambda: milliseconds(sandbox.write_bytes(f"{WORKSPACE}/written", FILE)),
         lambda: milliseconds_of(lambda: plain.write("/tmp", "written", FILE)),
     )
 

@@ -155,7 +155,7 @@ async def _change_lists(place: Bench, snapshot: BlobId) -> Samples:
 async def _edit(sandbox: Sandbox, number: int) -> None:
     made = edits(number)
     for path, content in made.written.items():
-        await sandbox.write(f"{WORKSPACE}/{path}", content)
+        await sandbox.write_bytes(f"{WORKSPACE}/{path}", content)
     for path in made.deleted:
         await sandbox.run(Command(argv=["rm", "-f", path]))
 

@@ -24,7 +24,6 @@ from orchestrator.jobs.failures import SandboxFailure
 from orchestrator.jobs.spec import Limits, new_job_id
 from tests.conftest import missing
 from tests.contract.file_tools import Tools
-from workers.sandbox.backend import SandboxBackend
 from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.local.provider import LocalProvider
 from workers.sandbox.protocol import WORKSPACE, Sandbox, SandboxProvider, SandboxSpec
@@ -131,14 +130,14 @@ class Containers:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def local_sandbox(shared_local_sandbox: Sandbox) -> AsyncIterator[Tools]:
-    yield Tools(SandboxBackend(shared_local_sandbox))
+    yield Tools(shared_local_sandbox)
     await _empty(shared_local_sandbox)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def docker(containers: Containers) -> AsyncIterator[Tools]:
     container = await containers.living()
-    yield Tools(SandboxBackend(container))
+    yield Tools(container)
     await _empty(container)
 
 

@@ -49,8 +49,8 @@ class Tools:
     async def error(self, name: str, **args: Any) -> str:
         result = await self(name, **args)
         assert result["status"] == "error", result
-        assert set(result) == {"status", "message"}
-        return str(result["message"])
+        assert set(result) == {"status", "error"}
+        return str(result["error"])
 
     def at(self, name: str) -> str:
         """A path below the root."""

@@ -28,25 +28,28 @@ async def test_wrong_arguments_are_named_to_the_model(
     assert "It takes:" in message
 
 
-async def test_the_failure_of_a_backend_is_not_told_as_the_agents_mistake(tools: Tools) -> None:
+async def test_the_failure_of_a_backend_is_not_told_as_the_agents_mistake(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Died(Exception):
         pass
 
     async def die(*_: Any, **__: Any) -> Any:
         raise Died
 
-    for method in ("stat", "list", "read_bytes", "write_bytes", "delete", "walk", "grep"):
-        setattr(tools.backend, method, die)
-    for name, args in (
-        ("ls", {"path": tools.root}),
-        ("read_file", {"file_path": tools.at("a")}),
-        ("write_file", {"file_path": tools.at("a"), "content": ""}),
-        ("delete_file", {"file_path": tools.at("a")}),
-        ("glob", {"pattern": "*"}),
-        ("grep", {"pattern": "x"}),
-    ):
-        with pytest.raises(Died):
-            await tools(name, **args)
+    with monkeypatch.context() as patch:
+        for method in ("stat", "list", "read_bytes", "write_bytes", "delete", "walk", "grep"):
+            patch.setattr(tools.backend, method, die)
+        for name, args in (
+            ("ls", {"path": tools.root}),
+            ("read_file", {"file_path": tools.at("a")}),
+            ("write_file", {"file_path": tools.at("a"), "content": ""}),
+            ("delete_file", {"file_path": tools.at("a")}),
+            ("glob", {"pattern": "*"}),
+            ("grep", {"pattern": "x"}),
+        ):
+            with pytest.raises(Died):
+                await tools(name, **args)
 
 
 async def test_the_model_is_shown_s2s_tools_with_their_arguments(state: Tools) -> None:

@@ -27,7 +27,7 @@ async def test_ls_of_the_top_shows_the_way_to_the_files(tools: Tools) -> None:
     top = await tools("ls", path="/")
     if top["status"] == "error":
         assert (
-            top["message"] == "Permission denied: /"
+            top["error"] == "Permission denied: /"
         )  # a sandbox of this machine is all that its job sees
     else:
         assert f"/{tools.root.split('/')[1]}" in [entry["path"] for entry in top["entries"]]

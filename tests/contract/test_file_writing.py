@@ -28,13 +28,13 @@ async def test_edit_speaks_s2s_words(tools: Tools) -> None:
             "edit_file", file_path=tools.at("a"), old_string=old, new_string=new, **more
         )
 
-    assert (await edit("none", "x"))["message"] == "old_string not found in file content"
-    assert (await edit("two", "two"))["message"] == "old_string and new_string are identical"
-    assert (await edit("two", "x"))["message"] == (
+    assert (await edit("none", "x"))["error"] == "old_string not found in file content"
+    assert (await edit("two", "two"))["error"] == "old_string and new_string are identical"
+    assert (await edit("two", "x"))["error"] == (
         "old_string appears 3 times. Provide more context to make it unique, or set replace_all=True."
     )
-    assert "empty" in (await edit("", "x"))["message"]
-    assert "empty" in (await edit("", "x", replace_all=True))["message"]
+    assert "empty" in (await edit("", "x"))["error"]
+    assert "empty" in (await edit("", "x", replace_all=True))["error"]
     assert await edit("one", "1") == {"status": "success", "path": tools.at("a"), "occurrences": 1}
     assert (await edit("two", "2", replace_all=True))["occurrences"] == 3
     assert await tools.get(tools.at("a")) == b"1 2 2\n2\n"

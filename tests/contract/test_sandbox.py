@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from orchestrator.deep_agent.backends.protocol import Execution
 from orchestrator.jobs.changes import ChangeBundle, Changes
 from orchestrator.jobs.failures import SandboxFailure
 from orchestrator.jobs.spec import Limits, new_job_id
@@ -29,7 +30,6 @@ from workers.sandbox.local.provider import LocalProvider, LocalSandbox
 from workers.sandbox.protocol import (
     WORKSPACE,
     Command,
-    CommandResult,
     Sandbox,
     SandboxProvider,
     SandboxSpec,
@@ -146,7 +146,7 @@ def _rooted(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 async def sh(
     sandbox: Sandbox, script: str, timeout_seconds: float = 30, **options: object
-) -> CommandResult:
+) -> Execution:
     return await sandbox.run(Command(argv=script, timeout_seconds=timeout_seconds, **options))  # type: ignore[arg-type]
 
 
@@ -221,19 +221,19 @@ async def test_a_command_starts_in_the_workspace(shared: Sandbox) -> None:
 async def test_a_path_means_the_same_to_the_shell_and_to_the_file_operations(
     shared: Sandbox,
 ) -> None:
-    await shared.write(f"{WORKSPACE}/same", b"same")
-    await shared.write("/tmp/same", b"tmp")
+    await shared.write_bytes(f"{WORKSPACE}/same", b"same")
+    await shared.write_bytes("/tmp/same", b"tmp")
 
     result = await sh(shared, f"cat {WORKSPACE}/same /tmp/same; echo more > {WORKSPACE}/from-shell")
 
     if _paths_are_shared(shared):
         assert result.output == b"sametmp"
-        assert await shared.read(f"{WORKSPACE}/from-shell") == b"more\n"
+        assert await shared.read_bytes(f"{WORKSPACE}/from-shell") == b"more\n"
 
 
 def _paths_are_shared(sandbox: Sandbox) -> bool:
     """Not for the local provider where commands can be given no mount namespace, say without root."""
-    return not isinstance(sandbox, LocalSandbox) or sandbox._place.bound
+    return not isinstance(sandbox, LocalSandbox) or sandbox._folder.bound
 
 
 async def test_the_environment_is_clean_and_can_be_added_to(
@@ -469,52 +469,52 @@ async def test_commands_are_cancelled_one_by_one(sandbox: Sandbox) -> None:
 async def test_what_is_written_is_read(shared: Sandbox, size: int) -> None:
     path, data = f"{WORKSPACE}/sizes/{size}", os.urandom(size)
 
-    await shared.write(path, data)
+    await shared.write_bytes(path, data)
 
-    assert await shared.read(path) == data
-    assert (await shared.stat(path)).size_bytes == size
+    assert await shared.read_bytes(path) == data
+    assert (await shared.lstat(path)).size_bytes == size
 
 
 async def test_a_part_of_a_file_is_read(shared: Sandbox) -> None:
     path = f"{WORKSPACE}/part"
-    await shared.write(path, bytes(range(256)) * 8192)
+    await shared.write_bytes(path, bytes(range(256)) * 8192)
 
-    assert await shared.read(path, 3, 4) == bytes([3, 4, 5, 6])
-    assert await shared.read(path, 2 * MIB - 2) == bytes([254, 255])
-    assert await shared.read(path, 2 * MIB + 5) == b""
-    assert len(await shared.read(path, 1, MIB + 5)) == MIB + 5
+    assert await shared.read_bytes(path, 4, offset=3) == bytes([3, 4, 5, 6])
+    assert await shared.read_bytes(path, offset=2 * MIB - 2) == bytes([254, 255])
+    assert await shared.read_bytes(path, offset=2 * MIB + 5) == b""
+    assert len(await shared.read_bytes(path, MIB + 5, offset=1)) == MIB + 5
 
 
 async def test_an_overwritten_file_keeps_its_mode(shared: Sandbox) -> None:
     path = f"{WORKSPACE}/tool.sh"
-    await shared.write(path, b"#!/bin/sh\necho 1\n", mode=0o755)
+    await shared.write_bytes(path, b"#!/bin/sh\necho 1\n", mode=0o755)
 
-    await shared.write(path, b"#!/bin/sh\necho 2\n")
+    await shared.write_bytes(path, b"#!/bin/sh\necho 2\n")
 
-    assert (await shared.stat(path)).mode == 0o755
+    assert (await shared.lstat(path)).mode == 0o755
     assert (await sh(shared, "./tool.sh")).output == b"2\n"
 
 
 async def test_a_write_goes_through_a_link_and_leaves_it(shared: Sandbox) -> None:
     await sh(shared, "echo old > linked; ln -sf linked link")
 
-    await shared.write(f"{WORKSPACE}/link", b"new")
+    await shared.write_bytes(f"{WORKSPACE}/link", b"new")
 
-    assert await shared.read(f"{WORKSPACE}/linked") == b"new"
-    assert (await shared.stat(f"{WORKSPACE}/link")).kind == "symlink"
+    assert await shared.read_bytes(f"{WORKSPACE}/linked") == b"new"
+    assert (await shared.lstat(f"{WORKSPACE}/link")).kind == "symlink"
 
 
 async def test_readers_never_see_half_a_file(shared: Sandbox) -> None:
     path = f"{WORKSPACE}/whole"
-    await shared.write(path, b"a" * 200_000)
+    await shared.write_bytes(path, b"a" * 200_000)
 
     async def rewrite() -> None:
         for letter in b"abcdefghij":
-            await shared.write(path, bytes([letter]) * 200_000)
+            await shared.write_bytes(path, bytes([letter]) * 200_000)
 
     writing = asyncio.create_task(rewrite())
     while not writing.done():
-        content = await shared.read(path)
+        content = await shared.read_bytes(path)
         assert len(content) == 200_000
         assert len(set(content)) == 1
     await writing
@@ -524,28 +524,31 @@ async def test_of_many_that_create_a_file_one_succeeds(shared: Sandbox) -> None:
     path = f"{WORKSPACE}/created"
 
     results = await asyncio.gather(
-        *(shared.write(path, b"%d" % number * 1000, create_only=True) for number in range(10)),
+        *(
+            shared.write_bytes(path, b"%d" % number * 1000, create_only=True)
+            for number in range(10)
+        ),
         return_exceptions=True,
     )
 
     assert results.count(None) == 1
     assert sum(isinstance(result, FileExistsError) for result in results) == 9
-    assert await shared.read(path) == b"%d" % results.index(None) * 1000
+    assert await shared.read_bytes(path) == b"%d" % results.index(None) * 1000
 
 
 async def test_nothing_is_created_over_a_dangling_link(shared: Sandbox) -> None:
     await sh(shared, "ln -sf nowhere dangling")
 
     with pytest.raises(FileExistsError):
-        await shared.write(f"{WORKSPACE}/dangling", b"x", create_only=True)
+        await shared.write_bytes(f"{WORKSPACE}/dangling", b"x", create_only=True)
 
 
 async def test_a_failed_write_leaves_no_trace(sandbox: Sandbox) -> None:
-    await sandbox.write(f"{WORKSPACE}/there", b"x")
+    await sandbox.write_bytes(f"{WORKSPACE}/there", b"x")
 
     for size in (10, 2 * MIB):
         with pytest.raises(FileExistsError):
-            await sandbox.write(f"{WORKSPACE}/there", b"y" * size, create_only=True)
+            await sandbox.write_bytes(f"{WORKSPACE}/there", b"y" * size, create_only=True)
 
     assert [entry.path for entry in await sandbox.list(WORKSPACE)] == [f"{WORKSPACE}/there"]
 
@@ -580,13 +583,13 @@ async def test_what_is_wrong_with_a_path_is_an_oserror_that_names_it(
     )
     whole = f"{WORKSPACE}/{path}"
     calls = {
-        "read": lambda: shared.read(whole),
-        "write": lambda: shared.write(whole, b"x"),
+        "read": lambda: shared.read_bytes(whole),
+        "write": lambda: shared.write_bytes(whole, b"x"),
         "delete": lambda: shared.delete(whole),
-        "stat": lambda: shared.stat(whole),
+        "stat": lambda: shared.lstat(whole),
         "list": lambda: shared.list(whole),
         "walk": lambda: shared.walk(whole, max_entries=10, timeout_seconds=5),
-        "grep": lambda: shared.grep("x", whole, max_hits=10, timeout_seconds=5),
+        "grep": lambda: shared.grep("x", whole, only=None, max_hits=10, timeout_seconds=5),
     }
 
     with pytest.raises(error) as raised:
@@ -604,7 +607,7 @@ async def test_files_links_and_folders_are_deleted(shared: Sandbox) -> None:
     await shared.delete(f"{WORKSPACE}/l")
     await shared.delete(f"{WORKSPACE}/d")
 
-    assert await shared.read(f"{WORKSPACE}/kept") == b"y\n"
+    assert await shared.read_bytes(f"{WORKSPACE}/kept") == b"y\n"
     assert (await sh(shared, "ls -d d l 2>/dev/null; ls /etc/passwd")).output == b"/etc/passwd\n"
 
 
@@ -619,7 +622,7 @@ async def test_an_entry_says_what_is_there(shared: Sandbox) -> None:
     assert [(entry.path.rpartition("/")[2], entry.kind) for entry in entries] == [
         ("a", "directory"), ("b", "file"), ("c", "symlink"), ("d", "other")]  # fmt: skip
     assert (entries[1].size_bytes, entries[1].mode, entries[1].modified_at) == (4, 0o640, 1000)
-    assert entries[1] == await shared.stat(f"{WORKSPACE}/kinds/b")
+    assert entries[1] == await shared.lstat(f"{WORKSPACE}/kinds/b")
 
 
 async def test_a_linked_folder_is_listed_under_its_own_name(shared: Sandbox) -> None:
@@ -628,7 +631,9 @@ async def test_a_linked_folder_is_listed_under_its_own_name(shared: Sandbox) -> 
     assert [entry.path for entry in await shared.list(f"{WORKSPACE}/alias")] == [
         f"{WORKSPACE}/alias/x"
     ]
-    found = await shared.grep("needle", f"{WORKSPACE}/alias", max_hits=5, timeout_seconds=5)
+    found = await shared.grep(
+        "needle", f"{WORKSPACE}/alias", only=None, max_hits=5, timeout_seconds=5
+    )
     assert [hit.path for hit in found.hits] == [f"{WORKSPACE}/alias/x"]
 
 
@@ -644,7 +649,7 @@ async def test_a_walk_gives_all_files_sorted_and_no_git(sandbox: Sandbox) -> Non
     names = [entry.path.removeprefix(f"{WORKSPACE}/") for entry in walked.entries]
     assert names == sorted(["a/b/c", "a.txt", "a/etc", "odd\udcff"])
     assert walked.complete
-    assert await sandbox.read(f"{WORKSPACE}/odd\udcff") == b"1"
+    assert await sandbox.read_bytes(f"{WORKSPACE}/odd\udcff") == b"1"
 
 
 async def test_a_walk_ends_with_its_budget(sandbox: Sandbox) -> None:
@@ -660,16 +665,18 @@ async def test_a_walk_ends_with_its_budget(sandbox: Sandbox) -> None:
 
 
 async def test_grep_finds_text_as_it_is_written(sandbox: Sandbox) -> None:
-    await sandbox.write(f"{WORKSPACE}/a.txt", b"one\nt.o (x)\r\nthree t.o\n")
-    await sandbox.write(
+    await sandbox.write_bytes(f"{WORKSPACE}/a.txt", b"one\nt.o (x)\r\nthree t.o\n")
+    await sandbox.write_bytes(
         f"{WORKSPACE}/b/c.txt", "ü t.o \xff".encode("latin-1") + b"\nno newline t.o"
     )
-    await sandbox.write(f"{WORKSPACE}/binary", b"t.o\0t.o\n")
-    await sandbox.write(f"{WORKSPACE}/.git/config", b"t.o\n")
-    await sandbox.write(f"{WORKSPACE}/long", b"x" * 5000 + b"t.o" + b"y" * 3_000_000 + b"\nt.o\n")
+    await sandbox.write_bytes(f"{WORKSPACE}/binary", b"t.o\0t.o\n")
+    await sandbox.write_bytes(f"{WORKSPACE}/.git/config", b"t.o\n")
+    await sandbox.write_bytes(
+        f"{WORKSPACE}/long", b"x" * 5000 + b"t.o" + b"y" * 3_000_000 + b"\nt.o\n"
+    )
     await sh(sandbox, "ln -s a.txt link")
 
-    found = await sandbox.grep("t.o", WORKSPACE, max_hits=100, timeout_seconds=10)
+    found = await sandbox.grep("t.o", WORKSPACE, only=None, max_hits=100, timeout_seconds=10)
 
     assert found.complete
     assert [(hit.path.removeprefix(f"{WORKSPACE}/"), hit.line_number) for hit in found.hits] == [
@@ -680,9 +687,9 @@ async def test_grep_finds_text_as_it_is_written(sandbox: Sandbox) -> None:
 
 async def test_grep_looks_into_one_file_or_into_those_that_are_named(sandbox: Sandbox) -> None:
     for name in "abc":
-        await sandbox.write(f"{WORKSPACE}/{name}", b"needle\n")
+        await sandbox.write_bytes(f"{WORKSPACE}/{name}", b"needle\n")
 
-    one = await sandbox.grep("needle", f"{WORKSPACE}/a", max_hits=9, timeout_seconds=5)
+    one = await sandbox.grep("needle", f"{WORKSPACE}/a", only=None, max_hits=9, timeout_seconds=5)
     only = [f"{WORKSPACE}/c", f"{WORKSPACE}/gone", f"{WORKSPACE}/b"]
     named = await sandbox.grep("needle", WORKSPACE, only=only, max_hits=9, timeout_seconds=5)
 
@@ -693,9 +700,9 @@ async def test_grep_looks_into_one_file_or_into_those_that_are_named(sandbox: Sa
 async def test_grep_ends_with_its_budget(sandbox: Sandbox) -> None:
     await sh(sandbox, "for n in $(seq 10); do echo needle > $n; done")
 
-    exact = await sandbox.grep("needle", WORKSPACE, max_hits=10, timeout_seconds=5)
-    short = await sandbox.grep("needle", WORKSPACE, max_hits=9, timeout_seconds=5)
-    late = await sandbox.grep("needle", WORKSPACE, max_hits=10, timeout_seconds=0)
+    exact = await sandbox.grep("needle", WORKSPACE, only=None, max_hits=10, timeout_seconds=5)
+    short = await sandbox.grep("needle", WORKSPACE, only=None, max_hits=9, timeout_seconds=5)
+    late = await sandbox.grep("needle", WORKSPACE, only=None, max_hits=10, timeout_seconds=0)
 
     assert (len(exact.hits), exact.complete) == (10, True)
     assert (len(short.hits), short.complete) == (9, False)
@@ -711,9 +718,9 @@ async def test_a_job_does_not_reach_the_files_of_this_machine(
     for path in (f"{tmp_path}/mine", f"{WORKSPACE}/escape/mine", f"{WORKSPACE}/../{tmp_path}/mine"):
         # what has this name in the sandbox is the sandbox's own
         with contextlib.suppress(OSError):
-            assert await shared.read(path) == b"overwritten"
+            assert await shared.read_bytes(path) == b"overwritten"
         with contextlib.suppress(OSError):
-            await shared.write(path, b"overwritten")
+            await shared.write_bytes(path, b"overwritten")
 
     assert (tmp_path / "mine").read_text() == "not for jobs"
 
@@ -772,7 +779,7 @@ async def test_commits_of_the_job_hide_nothing_and_run_nothing(bench: Bench, sam
 async def test_an_empty_workspace_gets_files(sandbox: Sandbox) -> None:
     assert (await changes_of(sandbox)).files == ()
 
-    await sandbox.write(f"{WORKSPACE}/a/b", b"x")
+    await sandbox.write_bytes(f"{WORKSPACE}/a/b", b"x")
 
     assert described(await changes_of(sandbox)) == {"a/b": "added"}
 
@@ -793,7 +800,7 @@ async def test_a_snapshot_is_unpacked_as_it_was(bench: Bench, sample: str) -> No
         assert (
             await sh(sandbox, "./run.sh; readlink outside; cat 'data/spa ce.txt'; ls -d bare")
         ).output == (b"hi\n/etc/passwd\nspace\nbare\n")
-        assert len(await sandbox.read(f"{WORKSPACE}/data/binary.bin")) == 4096
+        assert len(await sandbox.read_bytes(f"{WORKSPACE}/data/binary.bin")) == 4096
 
 
 async def test_jobs_on_one_snapshot_do_not_see_each_other(bench: Bench, sample: str) -> None:
@@ -832,7 +839,7 @@ async def test_a_closed_sandbox_has_no_processes_and_does_nothing(bench: Bench) 
         await sh(sandbox, f"(setsid {sleep} &)")
 
     assert sleep not in await asyncio.to_thread(_command_lines)
-    for call in (sandbox.read("/workspace/x"), sandbox.run(Command(argv="true"))):
+    for call in (sandbox.read_bytes("/workspace/x"), sandbox.run(Command(argv="true"))):
         with pytest.raises(SandboxFailure):
             await call
 
@@ -850,16 +857,16 @@ async def test_reaping_spares_live_jobs(bench: Bench) -> None:
     live, dead = new_job_id(), new_job_id()
     for job in (live, dead):
         async with bench.open(job=job) as sandbox:
-            await sandbox.write(f"{WORKSPACE}/kept", b"x")
+            await sandbox.write_bytes(f"{WORKSPACE}/kept", b"x")
 
     async def is_live(job: str) -> bool:
         return job != dead
 
     assert await bench.provider.reap(is_live) > 0
     async with bench.open(job=live, attempt=2) as sandbox:
-        assert await sandbox.read(f"{WORKSPACE}/kept") == b"x"
+        assert await sandbox.read_bytes(f"{WORKSPACE}/kept") == b"x"
     async with bench.open(job=dead, attempt=2) as sandbox:
-        assert await sandbox.list(WORKSPACE) == ()
+        assert not await sandbox.list(WORKSPACE)
 
 
 @pytest.mark.parametrize(
@@ -895,7 +902,7 @@ async def test_a_job_over_its_disk_limit_is_told_which(bench: Bench) -> None:
         with pytest.raises(DiskLimitExceeded, match=r"20,?971,?520"):
             await sh(sandbox, script)
         with pytest.raises(DiskLimitExceeded):
-            await sandbox.read(f"{WORKSPACE}/f1")
+            await sandbox.read_bytes(f"{WORKSPACE}/f1")
 
         assert (await changes_of(sandbox)).files
 
@@ -910,7 +917,7 @@ async def test_one_file_may_not_be_bigger_than_the_disk_limit(bench: Bench) -> N
 async def test_many_sandboxes_are_open_at_once(bench: Bench, sample: str) -> None:
     async def work(number: int) -> bytes:
         async with bench.open(sample) as sandbox:
-            await sandbox.write(f"{WORKSPACE}/mine", b"%d" % number)
+            await sandbox.write_bytes(f"{WORKSPACE}/mine", b"%d" % number)
             return (await sh(sandbox, "cat mine")).output
 
     assert await asyncio.gather(*map(work, range(12))) == [b"%d" % number for number in range(12)]

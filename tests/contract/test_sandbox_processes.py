@@ -14,7 +14,8 @@ from tests.contract import test_sandbox as contract
 from tests.contract.test_sandbox import MIB, Bench, count, gone, sh, unique_sleep
 from workers.sandbox.docker.provider import DockerSandbox
 from workers.sandbox.local.provider import LocalSandbox
-from workers.sandbox.protocol import WORKSPACE, Command, Process, ProcessEnded, Sandbox
+from workers.sandbox.process import Process, ProcessEnded
+from workers.sandbox.protocol import WORKSPACE, Command, Sandbox
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -69,7 +70,7 @@ async def test_a_process_has_the_place_and_the_environment_of_every_command(
 
 
 async def test_a_process_works_on_the_files_of_the_workspace(shared: Sandbox) -> None:
-    await shared.write(f"{WORKSPACE}/server.sh", b"echo from a file; cat")
+    await shared.write_bytes(f"{WORKSPACE}/server.sh", b"echo from a file; cat")
 
     async with shared.open_process(Command(argv=["sh", "server.sh"])) as process:
         assert await line(process) == b"from a file\n"

@@ -121,7 +121,7 @@ async def test_a_wrong_call_is_told_in_words(
 ) -> None:
     result = await shell.execute(**args)
     assert result["status"] == "error"
-    assert named in result["message"]
+    assert named in result["error"]
 
 
 async def test_an_edit_is_refused_when_the_shell_changed_the_file(shell: Tools) -> None:
@@ -160,4 +160,4 @@ async def test_output_is_handed_on_while_the_command_runs(shell: Tools) -> None:
 
     waiting = "echo first; while [ ! -e go ]; do sleep 0.05; done; echo last"
     ended = await shell.backend.execute(waiting, 20, 1000, hear)
-    assert (ended.output, b"".join(heard)) == ("first\nlast\n", b"first\nlast\n")
+    assert (ended.output, b"".join(heard)) == (b"first\nlast\n", b"first\nlast\n")

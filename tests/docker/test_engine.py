@@ -105,8 +105,8 @@ async def tcp_engine(engine: Engine) -> AsyncIterator[str]:
 async def use(provider: DockerProvider, snapshots: SnapshotFolder) -> None:
     snapshot = snapshots.add({"file": b"content" * 100_000})
     async with provider.open(make_sandbox_spec(snapshot=snapshot)) as sandbox:
-        assert await sandbox.read("/workspace/file") == b"content" * 100_000
-        await sandbox.write("/workspace/big", bytes(3_000_000))
+        assert await sandbox.read_bytes("/workspace/file") == b"content" * 100_000
+        await sandbox.write_bytes("/workspace/big", bytes(3_000_000))
         result = await sandbox.run(Command(argv="wc -c < big"))
         assert result.output == b"3000000\n"
         assert await changes_of(sandbox) == [("big", "added")]

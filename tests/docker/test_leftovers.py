@@ -138,7 +138,7 @@ async def test_an_engine_that_hangs_does_not_keep_an_attempt_from_ending(
 
     clock = asyncio.get_running_loop().time
     async with provider.open(make_sandbox_spec()) as sandbox:
-        await sandbox.write("/workspace/file", b"content")
+        await sandbox.write_bytes("/workspace/file", b"content")
         monkeypatch.setattr(provider._engine, "remove_container", hanging)
         began = clock()
     assert clock() - began < 2

@@ -43,9 +43,9 @@ async def test_eight_sandboxes_open_at_once_and_each_has_its_own_files(
 
     async def run(number: int) -> bytes:
         async with provider.open(make_sandbox_spec(snapshot=snapshot)) as sandbox:
-            await sandbox.write("/workspace/shared.txt", f"by {number}".encode())
+            await sandbox.write_bytes("/workspace/shared.txt", f"by {number}".encode())
             await asyncio.sleep(0.2)
-            return await sandbox.read("/workspace/shared.txt")
+            return await sandbox.read_bytes("/workspace/shared.txt")
 
     results = await asyncio.gather(*(run(number) for number in range(8)))
 
@@ -93,7 +93,7 @@ async def test_the_next_attempt_goes_on_with_the_files_of_the_last(
     first, second = make_provider(), make_provider()
     spec = make_sandbox_spec(snapshot=snapshot)
     async with first.open(spec) as sandbox:
-        await sandbox.write("/workspace/new.txt", b"new")
+        await sandbox.write_bytes("/workspace/new.txt", b"new")
         await sandbox.delete("/workspace/gone.txt")
     again = make_sandbox_spec(job_id=spec.job_id, attempt=2, snapshot=snapshot)
     async with second.open(again) as sandbox:
@@ -171,7 +171,7 @@ async def test_the_reaper_takes_what_is_left_of_jobs_that_are_not_live(
     dead, live, open_here = make_sandbox_spec(), make_sandbox_spec(), make_sandbox_spec()
     for spec in (dead, live):
         async with provider.open(spec) as sandbox:
-            await sandbox.write("/workspace/file", b"content")
+            await sandbox.write_bytes("/workspace/file", b"content")
     names = provider._names
     config = container_config.holder_config(image="fanout/base", seccomp="unconfined", labels={})
     for spec in (dead, live):
@@ -191,7 +191,7 @@ async def test_the_reaper_takes_what_is_left_of_jobs_that_are_not_live(
         assert (await sandbox.run(Command(argv="true"))).exit_code == 0
         assert len(await containers_of(engine, live)) == 1
     async with provider.open(make_sandbox_spec(job_id=live.job_id, attempt=2)) as sandbox:
-        assert await sandbox.read("/workspace/file") == b"content"
+        assert await sandbox.read_bytes("/workspace/file") == b"content"
     async with provider.open(make_sandbox_spec(job_id=dead.job_id, attempt=2)) as sandbox:
         assert await sandbox.list("/workspace") == ()
 
@@ -199,7 +199,7 @@ async def test_the_reaper_takes_what_is_left_of_jobs_that_are_not_live(
 async def test_discard_deletes_a_jobs_files(provider: DockerProvider) -> None:
     spec = make_sandbox_spec()
     async with provider.open(spec) as sandbox:
-        await sandbox.write("/workspace/file", b"content")
+        await sandbox.write_bytes("/workspace/file", b"content")
     await provider.discard(spec.job_id)
     await provider.discard(spec.job_id)
     async with provider.open(make_sandbox_spec(job_id=spec.job_id, attempt=2)) as sandbox:
@@ -212,7 +212,7 @@ async def test_close_keeps_the_volume_while_a_job_has_files_on_it(
     first = make_provider()
     spec = make_sandbox_spec()
     async with first.open(spec) as sandbox:
-        await sandbox.write("/workspace/file", b"content")
+        await sandbox.write_bytes("/workspace/file", b"content")
     await first.close()
     assert first._names.store in await leftovers(engine, first._names.owner)
 
@@ -229,18 +229,18 @@ async def test_a_dead_container_is_a_sandbox_failure_and_not_a_commands_output(
         assert isinstance(sandbox, DockerSandbox)
         running = asyncio.create_task(sandbox.run(Command(argv="sleep 60")))
         await asyncio.sleep(0.2)
-        await engine.remove_container(sandbox.place.container)
+        await engine.remove_container(sandbox.container.name)
 
         with pytest.raises(SandboxDied):
             await running
         with pytest.raises(SandboxDied):
-            await sandbox.read("/workspace/x")
+            await sandbox.read_bytes("/workspace/x")
 
 
 async def test_a_dead_steward_is_replaced(provider: DockerProvider, engine: Engine) -> None:
     spec = make_sandbox_spec()
     async with provider.open(spec) as sandbox:
-        await sandbox.write("/workspace/file", b"content")
+        await sandbox.write_bytes("/workspace/file", b"content")
         [steward] = await engine.containers([provider._names.of_owner, "fanout.role=steward"])
         await engine.remove_container(steward["Id"])
         await asyncio.sleep(0.1)
@@ -288,9 +288,9 @@ async def test_where_no_overlay_can_be_mounted_the_workspace_is_a_copy(
     snapshot = snapshots.add({"a.txt": b"a", "b.txt": b"b"})
     spec = make_sandbox_spec(snapshot=snapshot)
     async with provider.open(spec) as sandbox:
-        await sandbox.write("/workspace/a.txt", b"changed")
+        await sandbox.write_bytes("/workspace/a.txt", b"changed")
     async with provider.open(
         make_sandbox_spec(job_id=spec.job_id, attempt=2, snapshot=snapshot)
     ) as sandbox:
-        assert await sandbox.read("/workspace/a.txt") == b"changed"
+        assert await sandbox.read_bytes("/workspace/a.txt") == b"changed"
         assert await changes_of(sandbox) == [("a.txt", "modified")]

@@ -75,7 +75,7 @@ async def test_a_job_that_writes_more_than_its_disk_limit_is_ended_and_its_chang
             await sandbox.run(Command(argv=write))
         seconds = time.monotonic() - started
         with pytest.raises(DiskLimitExceeded):
-            await sandbox.read("/workspace/1")
+            await sandbox.read_bytes("/workspace/1")
         paths = [path for path, _ in await changes_of(sandbox)]
 
         assert paths == ["1", "2", "3", "4", "5", "6"]

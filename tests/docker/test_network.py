@@ -136,7 +136,7 @@ with zipfile.ZipFile("/tmp/greeting-1.0-py3-none-any.whl", "w") as wheel:
         spec = spec_for(f"index.example:{port}", f"127.0.0.1:{port}")
         async with named_here.open(spec) as sandbox:
             await run_python(sandbox, build)
-            package = await sandbox.read("/tmp/greeting-1.0-py3-none-any.whl")
+            package = await sandbox.read_bytes("/tmp/greeting-1.0-py3-none-any.whl")
             index_options = f"-i http://index.example:{port}/simple --trusted-host index.example"
             install = f"pip install -q {index_options} --target /tmp/x greeting"
 
@@ -266,7 +266,7 @@ async def test_traffic_leaves_commands_their_speed(provider: DockerProvider) -> 
         seconds = []
         for _ in range(40):
             started = time.monotonic()
-            await sandbox.read("/etc/hostname")
+            await sandbox.read_bytes("/etc/hostname")
             seconds.append(time.monotonic() - started)
         return sorted(seconds)[20]
 

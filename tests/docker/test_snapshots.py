@@ -128,7 +128,7 @@ async def test_the_least_recently_used_snapshot_goes_first_and_never_one_in_use(
     async with provider.open(in_use) as sandbox:
         for snapshot in (ids[1], ids[2], ids[3]):
             await use(snapshot)
-        assert (await sandbox.read("/workspace/file"))[:1] == b"\0"
+        assert (await sandbox.read_bytes("/workspace/file"))[:1] == b"\0"
         await use(ids[3])
         await use(ids[0])
     assert snapshots.fetched == [ids[0], ids[1], ids[2], ids[3]]

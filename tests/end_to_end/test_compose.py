@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.cli.commands.installation import effective_settings
+from orchestrator.cli.commands.configuration import effective_settings
 from orchestrator.client import JobClient
 from orchestrator.configuration.settings import PREFIX, Settings, load_settings
 from orchestrator.jobs.spec import JobSpec

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
+from orchestrator.approvals import ApprovalAnswer
 from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.deep_agent.prompts import CALL_INTERRUPTED
-from orchestrator.jobs.approvals import ApprovalAnswer
 from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.failures import LeaseLost
 from orchestrator.jobs.state import JobState
@@ -161,7 +161,7 @@ async def bench(
     script = write_script(tmp_path, *SCRIPT)
     async with opened_bench(redis, tmp_path, script, LONG_LEASE_SECONDS) as made:
         definitions = await asyncio.to_thread(load_agent_definitions, agents_folder(tmp_path))
-        made.runner._definitions = definitions
+        made.configure(definitions)
         yield made
     await redis.aclose()
 

@@ -101,7 +101,7 @@ async def bench(
     script = await asyncio.to_thread(write_script, tmp_path, *SCRIPT)
     async with opened_bench(redis, tmp_path, script, LONG_LEASE_SECONDS) as made:
         agents = await asyncio.to_thread(delegating_agents, tmp_path)
-        made.runner._definitions = await asyncio.to_thread(load_agent_definitions, agents)
+        made.configure(await asyncio.to_thread(load_agent_definitions, agents))
         yield made
     await redis.aclose()
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
+from orchestrator.approvals import ApprovalAnswer
 from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.deep_agent.prompts import CALL_INTERRUPTED, WORKSPACE_RESTORED
-from orchestrator.jobs.approvals import ApprovalAnswer
 from orchestrator.jobs.spec import Limits
 from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.connection import connect
@@ -63,8 +63,8 @@ async def bench(
     await redis.flushall()
     script = await asyncio.to_thread(write_script, tmp_path, *SCRIPT)
     async with opened_bench(redis, tmp_path, script, LONG_LEASE_SECONDS) as made:
-        made.runner._definitions = await asyncio.to_thread(_agents, tmp_path)
-        made.runner._checkpoint_seconds = ALWAYS_SECONDS
+        made.configure(await asyncio.to_thread(_agents, tmp_path))
+        made.configure(checkpoint_seconds=ALWAYS_SECONDS)
         yield made
     await redis.aclose()
 
@@ -144,7 +144,7 @@ async def test_whenever_a_host_is_lost_only_the_work_since_the_checkpoint_is_don
 async def test_without_a_checkpoint_the_job_begins_anew_and_its_budget_counts_on(
     bench: Bench,
 ) -> None:
-    bench.runner._checkpoint_seconds = 0
+    bench.configure(checkpoint_seconds=0)
     mortal = Mortal(bench)
     job_id = await dies_at(bench, mortal, "four steps", 16, limits=Limits(max_model_calls=6))
     paid = len(await entries(bench, job_id, EventType.MODEL_REPLY))
@@ -191,7 +191,7 @@ async def test_the_agent_is_told_once_that_its_files_were_restored(
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr(
-        "workers.agent.subagent.create_deep_agent",
+        "orchestrator.delegation.agents.create_deep_agent",
         _listening(told),
     )
     mortal = Mortal(bench)
@@ -218,7 +218,7 @@ def _listening(told: list[str]) -> object:
 
 async def test_a_message_that_was_read_after_the_checkpoint_is_read_again(bench: Bench) -> None:
     mortal = Mortal(bench)
-    bench.runner._checkpoint_seconds = 0
+    bench.configure(checkpoint_seconds=0)
     job_id = await bench.submit(make_spec("four steps", max_attempts=9))
     await bench.ledger.send(job_id, "Mind the gap.")
     mortal.dies_at(8)
@@ -257,7 +257,7 @@ async def test_children_that_have_ended_do_not_run_again_on_another_host(bench: 
     job_id = await bench.submit(make_spec("delegates", agent="lead", max_attempts=9))
     await bench.run(bench.arrived.get_nowait())
     await bench.run(bench.arrived.get_nowait())  # the child
-    bench.runner._checkpoint_seconds = 0
+    bench.configure(checkpoint_seconds=0)
     mortal.dies_at(4)  # it has its results, and asks its model
     await bench.work_off()
     assert mortal.died
@@ -344,7 +344,7 @@ async def test_a_last_attempt_that_gets_no_sandbox_reports_what_the_checkpoint_h
 
 
 async def test_a_job_that_is_cancelled_while_it_waits_reports_its_changes(bench: Bench) -> None:
-    bench.runner._checkpoint_seconds = 0
+    bench.configure(checkpoint_seconds=0)
     job_id = await bench.submit(make_spec("delegates", agent="lead"))
     await bench.run(bench.arrived.get_nowait())
 

@@ -62,7 +62,7 @@ async def bench(
     script = await asyncio.to_thread(write_script, tmp_path, *SCRIPT)
     async with opened_bench(redis, tmp_path, script, LEASE_SECONDS) as made:
         folder = await asyncio.to_thread(agents, tmp_path)
-        made.runner._definitions = await asyncio.to_thread(load_agent_definitions, folder)
+        made.configure(await asyncio.to_thread(load_agent_definitions, folder))
         yield made
     await redis.aclose()
 

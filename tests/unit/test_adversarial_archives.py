@@ -19,7 +19,7 @@ from orchestrator.workspace.merge import merge
 from orchestrator.workspace.workspace import Workspace
 from tests.bundles import BundleBuilder, tree_of
 from workers.sandbox.errors import SnapshotUnusable
-from workers.sandbox.inside import steward
+from workers.sandbox.inside import archives, steward
 from workers.sandbox.local import files as local_files
 
 NAMES = st.lists(
@@ -62,11 +62,15 @@ def archive_of(members: list[Member], outside: Path, to: Path) -> None:
             archive.addfile(info, io.BytesIO(b"evil"))
 
 
+def unpack_as_steward(archive: Path, target: Path) -> None:
+    archives.unpack(archive, target, steward._give_to_agent)
+
+
 @pytest.mark.parametrize(
     ("unpack", "refusal"),
     [
         (local_files.unpack_snapshot, SnapshotUnusable),
-        (steward.unpack_archive, steward.UnusableArchive),
+        (unpack_as_steward, archives.UnusableArchive),
     ],
 )
 def test_no_snapshot_writes_outside_of_the_folder_it_is_unpacked_into(
@@ -88,7 +92,7 @@ def test_no_snapshot_writes_outside_of_the_folder_it_is_unpacked_into(
     def run(members: list[Member]) -> None:
         with place() as (root, outside):
             archive_of(members, outside, outside.parent / "archive")
-            if unpack is steward.unpack_archive:
+            if unpack is unpack_as_steward:
                 root.mkdir()
             with contextlib.suppress(refusal):
                 unpack(outside.parent / "archive", root)

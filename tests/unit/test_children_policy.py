@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,8 +33,8 @@ def agent(name: str, **fields: Any) -> AgentDefinition:
 def test_an_agent_with_few_tools_reaches_the_general_one_only_by_name(fields, named) -> None:
     lead = agent("lead", **fields)
     known = {one.name: one for one in (lead, agent("helper"), agent("general-purpose"))}
-    delegation: Any = SimpleNamespace(definitions=AgentDefinitions(known))
-    children = Children(delegation, make_spec(), lead, ModelUsage)
+    services: Any = SimpleNamespace(definitions=AgentDefinitions(known))
+    children = Children(services, make_spec(), lead, ends_at=math.inf, used=ModelUsage)
     assert bool(children.tools()) == (named is not None)
     for name in named or ():
         assert f"- {name}:" in children.words()

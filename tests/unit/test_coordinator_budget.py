@@ -16,6 +16,7 @@ from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
 from google.genai import types
 
+from orchestrator.approvals import ApprovalAnswer
 from orchestrator.client import JobClient
 from orchestrator.configuration.settings import LimitSettings, Settings
 from orchestrator.coordinator.coordinator import (
@@ -25,7 +26,7 @@ from orchestrator.coordinator.coordinator import (
     create_coordinator_app,
     run_goal,
 )
-from orchestrator.deep_agent.approval.gate import Answer, answers_message, pending_approvals
+from orchestrator.deep_agent.approval.requests import answers_message, pending_approvals
 from orchestrator.deep_agent.guards import budget as budget_module
 from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.ledger import Ledger
@@ -123,9 +124,7 @@ async def test_an_account_goes_on_after_an_approval_also_in_another_process(
     (pending,) = pending_approvals(await chat.say("a", message()))
 
     chat.app = app_of(asking, tmp_path, model)
-    ended = await chat.say(
-        "a", answers_message([(pending, Answer("approve", sha256=pending.sha256))])
-    )
+    ended = await chat.say("a", answers_message([(pending, ApprovalAnswer(decision="approve"))]))
 
     assert (tmp_path / "a.txt").read_text() == "one"
     assert "The limit max_model_calls=3 is reached" in texts(ended)
@@ -152,9 +151,9 @@ async def test_the_clock_stands_still_while_a_person_thinks(
     monkeypatch.setattr(budget_module, "time", SimpleNamespace(monotonic=lambda: now.value))
     write = calls(call("write_file", file_path="/workspace/a.txt", content="one"))
 
-    async def think(pending: Any) -> Answer:
+    async def think(pending: Any) -> ApprovalAnswer:
         now.value += 500
-        return Answer("approve", sha256=pending.sha256)
+        return ApprovalAnswer(decision="approve")
 
     outcome = await run_goal(
         asking,

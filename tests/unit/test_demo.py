@@ -5,13 +5,17 @@ from pathlib import Path
 import pytest
 import yaml
 
+from orchestrator.cli.commands.examples import CHECK_MODEL, DEMO, find_example
+from orchestrator.cli.terminal.exit_codes import UsageProblem
 from orchestrator.deep_agent.models.resolve import resolve_model
 from orchestrator.deep_agent.models.scripted_model import Conversation
-from orchestrator.demo import MODEL, SCRIPT, TEST_COMMAND, copy_sample
+
+BAKERY = find_example(DEMO)
+SCRIPT = BAKERY.folder / "script.yaml"
 
 
 def run_tests(folder: Path) -> subprocess.CompletedProcess[str]:
-    _, *arguments = TEST_COMMAND.split()
+    _, *arguments = (BAKERY.check or "").split()
     argv = [sys.executable, "-B", *arguments]
     return subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
 
@@ -28,7 +32,7 @@ def scripted_edits() -> list[dict[str, str]]:
 
 
 def test_the_sample_is_red_and_green_after_the_scripted_edits(tmp_path):
-    copy_sample(tmp_path)
+    BAKERY.copy_workspace(tmp_path)
     before = run_tests(tmp_path)
 
     for edit in scripted_edits():
@@ -68,12 +72,13 @@ def fits(talk: dict[str, str], task: dict[str, str]) -> bool:
     )
 
 
-def test_the_model_of_the_demo_is_made():
-    assert resolve_model(MODEL, agent_name="coordinator") is not None
+@pytest.mark.parametrize("model", [BAKERY.scripted_model, CHECK_MODEL])
+def test_the_models_of_the_demo_are_made(model):
+    assert resolve_model(model, agent_name="coordinator") is not None
 
 
 def test_the_sample_is_not_put_over_another_bakery(tmp_path):
-    copy_sample(tmp_path)
+    BAKERY.copy_workspace(tmp_path)
 
-    with pytest.raises(FileExistsError, match="name an empty folder"):
-        copy_sample(tmp_path)
+    with pytest.raises(UsageProblem, match="name an empty or a new folder"):
+        BAKERY.copy_workspace(tmp_path)

@@ -31,6 +31,5 @@ def test_all_limits_are_printed_as_json_with_the_values_in_force(
     assert limits["LIVE_OUTPUT_SECONDS"]["unit"] == "seconds"
 
 
-def test_a_person_gets_a_table_and_the_readme_gets_markdown() -> None:
+def test_a_person_gets_a_table() -> None:
     assert "task_tools.LONGEST_WAIT_SECONDS" in printed()
-    assert printed("--markdown").startswith("| limit | value | why |")

@@ -17,8 +17,9 @@ import pytest
 from workers.sandbox.errors import SandboxDied
 from workers.sandbox.inside import frames
 from workers.sandbox.protocol import Command
-from workers.sandbox.resident.client import OperationFailed, ResidentClient, ResidentSandbox
+from workers.sandbox.resident.client import OperationFailed, ResidentClient
 from workers.sandbox.resident.code import code_files
+from workers.sandbox.resident.sandbox import ResidentSandbox
 
 EXTRA_OPERATIONS = """
 import sys, time

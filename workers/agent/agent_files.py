@@ -12,7 +12,7 @@ import contextlib
 from orchestrator.configuration import definition_files
 from orchestrator.configuration.agent_definitions import AgentDefinition
 from orchestrator.jobs.failures import InvalidJob
-from workers.sandbox.protocol import Sandbox
+from workers.sandbox import Sandbox
 
 _MODE, _EXECUTABLE_MODE = 0o644, 0o755
 
@@ -31,7 +31,7 @@ async def copy_definition_files(definition: AgentDefinition, sandbox: Sandbox) -
     for file in definition.files:
         mode = _EXECUTABLE_MODE if file.executable else _MODE
         try:
-            await sandbox.write(f"{folder}/{file.path}", file.data, mode=mode)
+            await sandbox.write_bytes(f"{folder}/{file.path}", file.data, mode=mode)
         except OSError as error:
             raise InvalidJob(
                 f"The agent's own file {file.path} cannot be put into the sandbox: {error.strerror}."

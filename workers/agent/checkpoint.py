@@ -32,9 +32,7 @@ from orchestrator.jobs.store.ledger import Ledger
 from orchestrator.workspace.blobs import BlobStore
 from workers.agent.session_journal import AttemptJournal
 from workers.heartbeat import HeldLease, elapsed_clock
-from workers.sandbox.errors import SandboxStartFailed
-from workers.sandbox.merge_target import merge_into
-from workers.sandbox.protocol import Sandbox
+from workers.sandbox import Sandbox, SandboxStartFailed, merge_into
 
 log = structlog.get_logger(__name__)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import IO, Any
 
 from google.adk.events import Event
@@ -20,15 +19,20 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import ValidationError
 
+from orchestrator.approvals import merge_policies
 from orchestrator.configuration.agent_definitions import (
     GENERAL_PURPOSE,
     AgentDefinition,
     AgentDefinitions,
 )
-from orchestrator.deep_agent.approval.requests import merge_policies
-from orchestrator.deep_agent.delegation.later import LaterCall, calls_for_later, later
-from orchestrator.deep_agent.models.usage import ModelUsage
-from orchestrator.deep_agent.tool import MethodTool, tabular
+from orchestrator.deep_agent import (
+    DeferredCall,
+    MethodTool,
+    ModelUsage,
+    deferred_calls,
+    deferred_result,
+    tabular,
+)
 from orchestrator.delegation.answers import Answer, delivered, refused
 from orchestrator.delegation.calls import (
     DEFAULT_SUBAGENT,
@@ -45,16 +49,13 @@ from orchestrator.jobs.failures import (
     NotUnderstood,
     UnknownJob,
 )
-from orchestrator.jobs.spec import JobSpec, Limits, TreeBounds
-from orchestrator.jobs.store.ledger import Ledger
+from orchestrator.jobs.spec import JobSpec, Limits
 from orchestrator.jobs.store.stored import submission
 from orchestrator.workspace import changed_snapshot
-from orchestrator.workspace.blobs import BlobStore
 from workers.agent.past import Past
-from workers.agent.shared_budget import given_limits
+from workers.agent.services import JobServices
 from workers.heartbeat import elapsed_clock
-from workers.sandbox.merge_target import merge_into
-from workers.sandbox.protocol import Sandbox
+from workers.sandbox import Sandbox, merge_into
 
 SHORTEST_CHILD_SECONDS = 0.001
 """Of a child whose parent's time is just over: a limit has to be above nothing."""
@@ -62,41 +63,32 @@ Child = JobSpec | Exception
 """What a task becomes, or why it cannot become a job."""
 
 
-@dataclass(frozen=True)
-class Delegation:
-    """What a job on a worker delegates with."""
-
-    ledger: Ledger
-    blobs: BlobStore
-    definitions: AgentDefinitions
-    defaults: Limits
-    bounds: TreeBounds
-    ends_at: float = math.inf
-    """When the job's time is over, on `elapsed_clock`."""
-
-
 class Children:
     """The children of one job, during one attempt.
 
     Args:
-        delegation: the worker's.
+        services: what all jobs of this worker share.
         spec: the job.
-        definition: who its agent is.
-        used: what it has used up to now, with its children.
+        definition: the definition of its agent.
+        ends_at: when the job's time is over, on `elapsed_clock`.
+        used: returns what the job and its children have used.
     """
 
     def __init__(
         self,
-        delegation: Delegation,
+        services: JobServices,
         spec: JobSpec,
         definition: AgentDefinition,
+        *,
+        ends_at: float,
         used: Callable[[], ModelUsage],
     ) -> None:
-        self._with = delegation
+        self._services = services
         self._spec = spec
         self._definition = definition
+        self._ends_at = ends_at
         self._used = used
-        self._agents = _callable(definition, delegation.definitions)
+        self._agents = _callable(definition, services.definitions)
 
     def tools(self) -> list[BaseTool]:
         """`task` and `tasks`, for an agent that may call others."""
@@ -174,14 +166,14 @@ class Children:
         refusals = [refused(child) for child in children if isinstance(child, Exception)]
         if len(refusals) == len(tasks):
             return _answer_of(tool, refusals)
-        return later(tool_context, arguments)
+        return deferred_result(tool_context, arguments)
 
     def specs(self, events: Sequence[Event]) -> tuple[JobSpec, ...] | None:
         """The jobs for which a run that ended waits, without their snapshot.
 
         None when it waits for none.
         """
-        calls = calls_for_later(events)
+        calls = deferred_calls(events)
         children = [child for waiting in calls for child in self._children_of(waiting)]
         return tuple(child for child in children if isinstance(child, JobSpec)) if calls else None
 
@@ -194,12 +186,14 @@ class Children:
         snapshot = await self._snapshot(bundle)
         return tuple(child.model_copy(update={"snapshot": snapshot}) for child in children)
 
-    async def results(self, past: Past, sandbox: Sandbox) -> list[tuple[LaterCall, Answer]] | None:
+    async def results(
+        self, past: Past, sandbox: Sandbox
+    ) -> list[tuple[DeferredCall, Answer]] | None:
         """The answers to the calls that wait, their changes merged.
 
         None while a child has not ended.
         """
-        calls = [(waiting, self._children_of(waiting)) for waiting in calls_for_later(past.events)]
+        calls = [(waiting, self._children_of(waiting)) for waiting in deferred_calls(past.events)]
         jobs = [child for _, children in calls for child in children if isinstance(child, JobSpec)]
         if any(job.id not in past.children for job in jobs):
             return None
@@ -218,11 +212,11 @@ class Children:
             return refused(LimitReached(f"The task was not begun: {refusal}."))
         merged = None
         try:
-            result = await self._with.ledger.result(child.id)
+            result = await self._services.ledger.result(child.id)
             if result is None:
                 return refused(InvalidJob("The task has not ended."), child.id)
             if result.success and result.changes:
-                merged = await merge_into(sandbox, await self._with.blobs.fetch(result.changes))
+                merged = await merge_into(sandbox, await self._services.blobs.fetch(result.changes))
         except (UnknownJob, BlobMissing) as failure:
             return refused(failure, child.id)
         except NewerBundle as newer:
@@ -237,7 +231,7 @@ class Children:
         Raises:
             LimitReached: in words for the agent.
         """
-        bounds = self._with.bounds
+        bounds = self._services.bounds
         if self._spec.depth >= bounds.max_depth:
             raise LimitReached(
                 f"Agents delegate {bounds.max_depth} deep at the most (FANOUT_LIMITS__MAX_DEPTH), and you "
@@ -254,7 +248,7 @@ class Children:
                     f"Nothing is left of your limit {name} for a task: finish without one."
                 )
 
-    def _children_of(self, waiting: LaterCall) -> list[Child]:
+    def _children_of(self, waiting: DeferredCall) -> list[Child]:
         """What a call's tasks become, in order."""
         call, event = waiting.made.call, waiting.made.event
         place = f"{event.id}/{call.id}"  # a provider may use a call's id twice
@@ -290,7 +284,11 @@ class Children:
 
     def _limits_of(self, task: TaskCall) -> Limits:
         """Of time and of each budget what was given or its agent may have, or what is left if less."""
-        theirs = self._with.definitions[task.subagent_type].job_limits().over(self._with.defaults)
+        theirs = (
+            self._services.definitions[task.subagent_type]
+            .job_limits()
+            .over(self._services.defaults)
+        )
         budgets = {}
         for name, left in self._left().items():
             own = getattr(theirs, name)
@@ -302,7 +300,7 @@ class Children:
 
     def _in_time(self, wanted_seconds: float | None) -> float | None:
         """A child's time: what was wanted for it, or what is left of the job's own if that is less."""
-        left_seconds = max(self._with.ends_at - elapsed_clock(), SHORTEST_CHILD_SECONDS)
+        left_seconds = max(self._ends_at - elapsed_clock(), SHORTEST_CHILD_SECONDS)
         return (
             wanted_seconds
             if left_seconds == math.inf
@@ -318,13 +316,13 @@ class Children:
             "max_cost_usd": used.cost_usd or 0.0,
             "max_tool_calls": used.tool_calls,
         }
-        given = given_limits(self._spec, self._with.definitions)
+        given = self._services.given_limits(self._spec)
         limits = {name: getattr(given, name) for name in spent}
         return {name: limit - spent[name] for name, limit in limits.items() if limit is not None}
 
     async def _snapshot(self, bundle: IO[bytes]) -> str | None:
         """The job's own snapshot with what it has changed since, as a blob."""
-        blobs, own = self._with.blobs, self._spec.snapshot
+        blobs, own = self._services.blobs, self._spec.snapshot
         base = await blobs.fetch(own) if own else None
         is_unchanged = await asyncio.to_thread(_is_empty, bundle)
         if own and is_unchanged:

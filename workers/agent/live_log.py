@@ -10,6 +10,7 @@ import time
 
 from google.adk.events import Event
 
+from orchestrator.deep_agent import text_of
 from orchestrator.jobs.failures import LedgerUnavailable
 from orchestrator.jobs.store.journal import EventType
 from workers.agent.session_journal import LINE_CHARACTERS, AttemptJournal
@@ -41,7 +42,7 @@ class LiveLog:
         if not event.partial:
             self._said = ""
             return
-        text = _text(event)
+        text = text_of(event)
         is_said = event.author == self._agent
         if is_said:
             self._said = text = (self._said + text)[-MAX_LOG_CHARACTERS:]
@@ -56,8 +57,3 @@ class LiveLog:
                 {"stream": "text" if is_said else "output", "text": newest},
                 newest.splitlines()[-1].strip()[-LINE_CHARACTERS:],
             )
-
-
-def _text(event: Event) -> str:
-    parts = (event.content and event.content.parts) or ()
-    return "".join(part.text for part in parts if part.text and not part.thought)

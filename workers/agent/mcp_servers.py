@@ -1,35 +1,30 @@
-"""The MCP servers of a job's agent.
-
-Those at a URL from here, those with a command inside its sandbox.
-"""
+"""The MCP servers of a job's agent: reached by a URL from the worker, or run inside its sandbox."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from orchestrator.configuration.mcp_servers import McpServerDefinition
-from orchestrator.deep_agent.mcp.server import McpServer, remote_server
-from orchestrator.deep_agent.mcp.tools import McpTools
-from workers.sandbox.protocol import Command, Sandbox
+from orchestrator.deep_agent import McpServer, McpTools
+from orchestrator.delegation.agents import remote_mcp_server
+from workers.sandbox import Command, Sandbox
 
 ERROR_OUTPUT_BYTES = 16_384
 """What is kept of a server's error output, for the text of an error: a long traceback."""
 
 
-def mcp_tools(
-    servers: Sequence[McpServerDefinition], sandbox: Sandbox, environment: Mapping[str, str]
-) -> list[McpTools]:
-    """The tools of these servers; empty for no servers.
+def mcp_tools(servers: Sequence[McpServerDefinition], sandbox: Sandbox) -> list[McpTools]:
+    """Return the tools of these servers; an empty list for no servers.
 
     Raises:
-        ValueError: a header needs a variable that this environment does not have.
+        InvalidJob: a header needs a variable that this process's environment does not have.
     """
-    made = [
-        _in_sandbox(server, sandbox) if server.command else remote_server(server, environment)
+    opened = [
+        _in_sandbox(server, sandbox) if server.command else remote_mcp_server(server)
         for server in servers
     ]
-    return [McpTools(made)] if made else []
+    return [McpTools(opened)] if opened else []
 
 
 def _in_sandbox(server: McpServerDefinition, sandbox: Sandbox) -> McpServer:

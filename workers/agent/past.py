@@ -14,19 +14,21 @@ from itertools import groupby
 from google.adk.events import Event, EventActions
 from google.adk.tools.tool_confirmation import ToolConfirmation
 
-from orchestrator.deep_agent.approval.gate import (
+from orchestrator.approvals import ApprovalAnswer
+from orchestrator.deep_agent import (
     AWAITING,
-    Answer,
+    DanglingCall,
     PendingApproval,
-    pending_approvals,
-)
-from orchestrator.deep_agent.approval.requests import (
+    answered,
     confirmation_answers,
     confirmation_calls,
+    is_reply,
+    pending_approvals,
     request_of,
+    text_of,
+    unanswered_calls,
 )
-from orchestrator.deep_agent.guards.dangling_calls import DanglingCall, answered, unanswered_calls
-from orchestrator.jobs.approvals import Approval, ApprovalAnswer, approval_id, shown_arguments
+from orchestrator.jobs.approvals import Approval, approval_id, waiting_approval
 from orchestrator.jobs.failures import NotUnderstood
 from orchestrator.jobs.store.journal import EventType, JournalEvent
 
@@ -42,7 +44,7 @@ LASTING = frozenset(
 )
 """What holds whatever became of a host: the ledger, people and other jobs said it."""
 
-Decisions = list[tuple[PendingApproval, Answer]]
+Decisions = list[tuple[PendingApproval, ApprovalAnswer]]
 """What people decided on each call that waited."""
 
 
@@ -105,10 +107,9 @@ class Past:
             place for place, event in enumerate(self.events) if event.content or event.error_code
         ]
         last = self.events[said[-1]] if said else None
-        if last is None or last.error_code or last.content is None or last.content.role != "model":
+        if last is None or last.error_code or not is_reply(last):
             return None
-        is_text = any(part.text and not part.thought for part in last.content.parts or [])
-        return said[-1] if is_text and not last.get_function_calls() else None
+        return said[-1] if text_of(last) and not last.get_function_calls() else None
 
     def decisions(self, job_id: str) -> Decisions | None:
         """The answers to all that waits, empty when nothing does; None while one is missing."""
@@ -117,7 +118,7 @@ class Past:
             answer = self.answers.get(approval_id(job_id, pending.confirmation_id))
             if answer is None:
                 return None
-            found.append((pending, _for_the_call(pending, answer)))
+            found.append((pending, answer))
         return found
 
 
@@ -175,36 +176,9 @@ def mended(past: Past) -> list[Event]:
 
 def approvals_of(job_id: str, events: Sequence[Event]) -> tuple[Approval, ...]:
     """What a run that ended waits for."""
-    return tuple(_approval(job_id, pending) for pending in pending_approvals(events))
-
-
-def _approval(job_id: str, pending: PendingApproval) -> Approval:
-    arguments, truncated = shown_arguments(pending.arguments)
-    return Approval(
-        id=approval_id(job_id, pending.confirmation_id),
-        job_id=job_id,
-        agent=pending.agent,
-        call_id=pending.call_id,
-        tool=pending.tool,
-        arguments=arguments,
-        truncated=truncated,
-        decisions=pending.decisions,
-        sha256=pending.sha256,
-        hint=pending.hint,
-    )
-
-
-def _for_the_call(pending: PendingApproval, answer: ApprovalAnswer) -> Answer:
-    """A stored answer as the agent takes it.
-
-    The approval's id has bound it to this very request.
-    """
-    return Answer(
-        decision=answer.decision,
-        sha256=pending.sha256,
-        message=answer.message,
-        arguments=answer.arguments,
-        response=answer.response,
+    return tuple(
+        waiting_approval(job_id, request.confirmation_id, request)
+        for request in pending_approvals(events)
     )
 
 

@@ -17,14 +17,20 @@ from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.sessions import InMemorySessionService, Session
 from pydantic import JsonValue, ValidationError
 
-from orchestrator.deep_agent.approval.requests import confirmation_answers, confirmation_calls
-from orchestrator.deep_agent.context.compaction import later_than
-from orchestrator.deep_agent.guards.budget import usage_of
-from orchestrator.deep_agent.inbox import message_number
-from orchestrator.deep_agent.models.facts import price
+from orchestrator.deep_agent import (
+    confirmation_answers,
+    confirmation_calls,
+    is_reply,
+    later_than,
+    message_number,
+    price,
+    text_of,
+    usage_of,
+)
 from orchestrator.jobs.failures import NotUnderstood
 from orchestrator.jobs.store.journal import EventType, Journal, JournalEvent
 from orchestrator.jobs.store.outage import through_outage
+from orchestrator.shortening import one_line
 from orchestrator.workspace.blobs import BlobStore
 from workers.agent.past import Past, of_conversation
 from workers.heartbeat import HeldLease
@@ -225,16 +231,13 @@ def _kind(event: Event) -> EventType:
         return EventType.SESSION_EVENT
     if event.get_function_responses():
         return EventType.TOOL_RESULT
-    is_reply = event.content is not None and event.content.role == "model"
-    return EventType.MODEL_REPLY if is_reply else EventType.SESSION_EVENT
+    return EventType.MODEL_REPLY if is_reply(event) else EventType.SESSION_EVENT
 
 
 def _shown(event: Event) -> dict[str, JsonValue]:
     """What a person wants to see of an event."""
     data: dict[str, JsonValue] = {"author": event.author}
-    parts = event.content.parts or [] if event.content else []
-    text = "".join(part.text for part in parts if part.text and not part.thought)
-    if text:
+    if text := text_of(event):
         data["text"] = text[:SHOWN_CHARACTERS]
     if calls := event.get_function_calls():
         data["calls"] = [{"id": call.id, "tool": call.name} for call in calls]
@@ -267,22 +270,11 @@ def _short_value(value: Any) -> JsonValue:
 
 
 def _line(event: Event) -> str | None:
-    shown = _shown(event)
-    if (
-        isinstance(text := shown.get("text"), str)
-        and event.content
-        and event.content.role == "model"
-    ):
-        return _one_line(text)
-    return None
+    text = text_of(event)
+    return one_line(text, LINE_CHARACTERS) if text and is_reply(event) else None
 
 
 def _call_line(tool: str, arguments: dict[str, Any]) -> str:
     """A tool call in one line: the tool and its first argument."""
     first = next(iter(arguments.values()), "")
-    return _one_line(f"{tool} {first}" if isinstance(first, str) else tool)
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= LINE_CHARACTERS else line[: LINE_CHARACTERS - 1] + "…"
+    return one_line(f"{tool} {first}" if isinstance(first, str) else tool, LINE_CHARACTERS)

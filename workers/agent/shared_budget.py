@@ -9,89 +9,75 @@ more.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import partial
 
-from orchestrator.configuration.agent_definitions import AgentDefinitions
-from orchestrator.deep_agent.guards.budget import Account, BudgetLimits
-from orchestrator.deep_agent.models.usage import ModelUsage
-from orchestrator.jobs.failures import UnknownAgent, UnknownJob
-from orchestrator.jobs.spec import JobSpec, Limits, TreeBounds
-from orchestrator.jobs.store.ledger import Ledger
+from orchestrator.deep_agent import Account, BudgetLimits, ModelUsage
+from orchestrator.delegation.agents import budget_limits, tree_budget_limits
+from orchestrator.jobs.failures import UnknownJob
+from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.store.outage import through_outage
+from workers.agent.services import JobServices
 
 
-def given_limits(spec: JobSpec, definitions: AgentDefinitions) -> Limits:
-    """What was set for a job or for its agent, which binds its descendants too.
-
-    The installation's defaults do not: they are what one agent needs, and each agent has them of
-    its own.
-    """
-    try:
-        return spec.limits.over(definitions[spec.agent].job_limits())
-    except UnknownAgent:  # another release's
-        return spec.limits
+@dataclass(frozen=True)
+class _SharedLimits:
+    job_id: str
+    """The job whose descendants share them."""
+    limits: BudgetLimits
+    scope: str
+    """The prefix of the limits' names in a message."""
+    owner: str
+    """The words after a limit's name in a message."""
 
 
 class SharedBudget:
     """The accounts of one job."""
 
-    def __init__(
-        self, ledger: Ledger, definitions: AgentDefinitions, bounds: TreeBounds, spec: JobSpec
-    ) -> None:
-        self._ledger = ledger
-        self._definitions = definitions
+    def __init__(self, services: JobServices, spec: JobSpec) -> None:
+        self._services = services
         self._spec = spec
-        self._of_tree = BudgetLimits(
-            max_model_calls=bounds.max_tree_model_calls,
-            max_tokens=bounds.max_tree_tokens,
-            max_cost_usd=bounds.max_tree_cost_usd,
-        )
-        self._shared: list[tuple[str, BudgetLimits, str, str]] | None = None
+        self._shared: list[_SharedLimits] | None = None
         self.used = ModelUsage()
-        """By the job and all below it, when it was read last; nothing where no budget was set for
-        it."""
+        """The use of the job and its descendants when it was last read; nothing when no budget was
+        set for the job."""
 
     async def read(self) -> list[Account]:
-        """The accounts, as they are now.
+        """Return the accounts as they are now.
 
         Raises:
-            LedgerUnavailable: Redis stays away.
+            LedgerUnavailable: Redis does not answer for a long time.
         """
         if self._shared is None:
             self._shared = await through_outage(self._find)
-        ids = [job_id for job_id, *_ in self._shared]
-        found = await through_outage(partial(self._ledger.usage, ids)) if ids else []
+        ids = [shared.job_id for shared in self._shared]
+        found = await through_outage(partial(self._services.ledger.usage, ids)) if ids else []
         spent = [ModelUsage(**usage.model_dump()) for usage in found]
-        by_id = dict(zip(ids, spent, strict=True))
-        self.used = by_id.get(self._spec.id, self.used)
+        self.used = dict(zip(ids, spent, strict=True)).get(self._spec.id, self.used)
         return [
-            Account(limits, used, scope, whose)
-            for (_, limits, scope, whose), used in zip(self._shared, spent, strict=True)
+            Account(shared.limits, used, shared.scope, shared.owner)
+            for shared, used in zip(self._shared, spent, strict=True)
         ]
 
-    async def _find(self) -> list[tuple[str, BudgetLimits, str, str]]:
-        """Whose limits bind the job: id, limits, and how they are told."""
+    async def _find(self) -> list[_SharedLimits]:
+        """Return the budgets that bind the job: those of each job above it, and of its tree."""
         job: JobSpec | None = self._spec
         shared = []
         while job is not None:
-            whose = " for this job" if job is self._spec else f" of job {job.id}"
-            shared.append(
-                (
-                    job.id,
-                    _budget_limits(given_limits(job, self._definitions)),
-                    "",
-                    f"{whose} and its children",
-                )
-            )
+            owner = " for this job" if job is self._spec else f" of job {job.id}"
+            limits = budget_limits(self._services.given_limits(job))
+            limits = replace(limits, max_tool_calls=None)  # each job's own
+            shared.append(_SharedLimits(job.id, limits, "", f"{owner} and its children"))
             job = await self._parent(job)
-        shared.append((self._spec.root_id, self._of_tree, "tree_", ""))
-        return [one for one in shared if one[1] != BudgetLimits()]
+        of_tree = tree_budget_limits(self._services.bounds)
+        shared.append(_SharedLimits(self._spec.root_id, of_tree, "tree_", ""))
+        return [found for found in shared if found.limits != BudgetLimits()]
 
     async def _parent(self, job: JobSpec) -> JobSpec | None:
         if job.parent_id is None:
             return None
         try:
-            record = await self._ledger.get(job.parent_id)
+            record = await self._services.ledger.get(job.parent_id)
         except UnknownJob:
             return None
         return JobSpec.model_validate(record.model_dump(include=set(JobSpec.model_fields)))
@@ -101,11 +87,3 @@ def beyond(total: ModelUsage, own: ModelUsage) -> ModelUsage:
     """What others have of a total, of which a part is one's own."""
     theirs, ours = vars(total), vars(own)
     return ModelUsage(**{name: max((theirs[name] or 0) - (ours[name] or 0), 0) for name in theirs})
-
-
-def _budget_limits(limits: Limits) -> BudgetLimits:
-    return BudgetLimits(
-        max_model_calls=limits.max_model_calls,
-        max_tokens=limits.max_tokens,
-        max_cost_usd=limits.max_cost_usd,
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -17,27 +16,32 @@ from google.genai import types
 from pydantic import JsonValue
 
 from orchestrator.configuration.agent_definitions import AgentDefinition
-from orchestrator.configuration.definition_files import resolved_paths
-from orchestrator.deep_agent.approval.gate import answers_message
-from orchestrator.deep_agent.context.summarization import SummarizationConfig
-from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
-from orchestrator.deep_agent.delegation.later import results_event
-from orchestrator.deep_agent.failures import McpServerFailed, ModelFailed
-from orchestrator.deep_agent.guards.budget import Account, Budget, BudgetLimits, usage_of
-from orchestrator.deep_agent.guards.loop_guard import REPEATED_CALL
-from orchestrator.deep_agent.guards.structured_output import OutputMismatch, OutputSchema
-from orchestrator.deep_agent.models.facts import price
-from orchestrator.deep_agent.models.resolve import preload_client
-from orchestrator.deep_agent.models.usage import ModelUsage
-from orchestrator.deep_agent.names import agent_identifier
-from orchestrator.deep_agent.prompts import WORKSPACE_RESTORED
-from orchestrator.deep_agent.summary import summary_of
-from orchestrator.deep_agent.tools.live_output import text_mode
-from orchestrator.delegation.agent_failures import job_failure
+from orchestrator.deep_agent import (
+    REPEATED_CALL,
+    WORKSPACE_RESTORED,
+    Account,
+    Budget,
+    McpServerFailed,
+    ModelFailed,
+    ModelUsage,
+    OutputMismatch,
+    OutputSchema,
+    agent_identifier,
+    answers_message,
+    create_deep_app,
+    last_reply,
+    preload_client,
+    price,
+    results_event,
+    summary_of,
+    text_mode,
+    text_of,
+    usage_of,
+)
+from orchestrator.delegation.agents import budget_limits, create_agent, job_failure
 from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.failures import (
     AgentFailed,
-    InvalidJob,
     JobFailure,
     LeaseLost,
     LedgerUnavailable,
@@ -49,19 +53,20 @@ from orchestrator.jobs.spec import JobSpec, Limits
 from orchestrator.jobs.store.rate_limiter import RateLimiter
 from workers.agent.agent_files import copy_definition_files
 from workers.agent.checkpoint import CheckpointPlugin, Checkpoints
-from workers.agent.children import Children, Delegation
+from workers.agent.children import Children
 from workers.agent.live_log import LiveLog
 from workers.agent.mcp_servers import mcp_tools
 from workers.agent.model_gate import JournaledRequests
 from workers.agent.past import Decisions, Past, approvals_of, mended
+from workers.agent.services import JobServices
 from workers.agent.session_journal import (
     AttemptJournal,
     JournaledSessions,
     JournalPlugin,
 )
 from workers.agent.shared_budget import SharedBudget, beyond
-from workers.sandbox.backend import SandboxBackend
-from workers.sandbox.protocol import Sandbox
+from workers.heartbeat import HeldLease
+from workers.sandbox import Sandbox
 
 APP_NAME = "fanout_job"
 USER_ID = "job"
@@ -85,42 +90,93 @@ class AgentAnswer:
     """The jobs that it waits for, likewise; None when it delegated nothing."""
 
 
-class Subagent:
-    """One agent on one task in one sandbox.
+@dataclass(frozen=True, kw_only=True)
+class SubagentFactory:
+    """Makes the agents of a worker's attempts."""
 
-    `usage` may be read at any time, also after a failure.
-    """
+    services: JobServices
+    default_model: str
+    """The model of an agent for which neither its job nor its definition names one."""
+    rate_limiter: RateLimiter
+    stream_text: bool = False
+    """Whether replies are streamed into the journal."""
+    checkpoint_seconds: float = 0
+    """Between two checkpoints; 0 takes none at intervals."""
 
-    def __init__(
+    def create(
         self,
         spec: JobSpec,
         definition: AgentDefinition,
         limits: Limits,
         *,
-        default_model: str,
+        ends_at: float,
         sandbox: Sandbox,
         journal: AttemptJournal,
-        delegation: Delegation,
-        rate_limiter: RateLimiter,
-        checkpoints: Checkpoints,
-        stream_text: bool = False,
+        lease: HeldLease,
+    ) -> Subagent:
+        """Return the agent of one attempt; see `Subagent` for the arguments."""
+        return Subagent(
+            self,
+            spec,
+            definition,
+            limits,
+            ends_at=ends_at,
+            sandbox=sandbox,
+            journal=journal,
+            lease=lease,
+        )
+
+
+class Subagent:
+    """One agent on one task in one sandbox.
+
+    `usage` may be read at any time, also after a failure.
+
+    Args:
+        made_by: what all agents of this worker share.
+        spec: the job.
+        definition: the definition of the job's agent.
+        limits: the job's limits.
+        ends_at: when the job's time is over, on `elapsed_clock`.
+        sandbox: where the agent works.
+        journal: the attempt's journal.
+        lease: the attempt's lease.
+    """
+
+    def __init__(
+        self,
+        made_by: SubagentFactory,
+        spec: JobSpec,
+        definition: AgentDefinition,
+        limits: Limits,
+        *,
+        ends_at: float,
+        sandbox: Sandbox,
+        journal: AttemptJournal,
+        lease: HeldLease,
     ) -> None:
+        services = made_by.services
         self._spec = spec
         self._definition = definition
         self._limits = limits
-        self._model = spec.model or definition.model or default_model
+        self._model = spec.model or definition.model or made_by.default_model
         self._schema = spec.output_schema or definition.output_schema
         self._sandbox = sandbox
         self._journal = journal
-        self._admission = JournaledRequests(rate_limiter, journal)
-        self._checkpoints = checkpoints
-        self._streaming = text_mode(streamed=stream_text)
+        self._rate_limiter = JournaledRequests(made_by.rate_limiter, journal)
+        self._streaming = text_mode(streamed=made_by.stream_text)
         self._budget = Budget()
-        self._shared = SharedBudget(
-            delegation.ledger, delegation.definitions, delegation.bounds, spec
-        )
+        self._shared = SharedBudget(services, spec)
         self._of_children = ModelUsage()
-        self.children = Children(delegation, spec, definition, self._charged)
+        self.children = Children(services, spec, definition, ends_at=ends_at, used=self._charged)
+        self.checkpoints = Checkpoints(
+            sandbox,
+            services.blobs,
+            services.ledger,
+            lease,
+            used=lambda: self.usage,
+            interval_seconds=made_by.checkpoint_seconds,
+        )
 
     @property
     def usage(self) -> Usage:
@@ -134,16 +190,13 @@ class Subagent:
             JobFailure: the run ended without an answer.
         """
         past = await self._journal.past()
-        self._checkpoints.went_on_from(past.checkpoint)
+        self.checkpoints.went_on_from(past.checkpoint)
         self._budget = self._budget_after(past, past.events)
         if past.answer_at is not None:
             return self._answer_again(past, past.answer_at)
-        own_folder = await copy_definition_files(self._definition, self._sandbox)
+        files_folder = await copy_definition_files(self._definition, self._sandbox)
         await preload_client(self._model)
-        try:
-            app = self._app(own_folder, is_restored=past.is_restored)
-        except ValueError as error:  # a model's name or key, a tool's name, the schema
-            raise InvalidJob(str(error)) from error
+        app = self._app(files_folder, is_restored=past.is_restored)
         try:
             events = await self._run(app, past)
         except (ModelFailed, McpServerFailed) as error:
@@ -153,7 +206,9 @@ class Subagent:
     def _budget_after(self, past: Past, events: list[Event]) -> Budget:
         """The account after these events; what was paid for work that is lost counts as well."""
         used = usage_of(past.lost, price).plus(usage_of(events, price))
-        return Budget(self._budget_limits(), used=used, price=price, shared=self._read_accounts)
+        return Budget(
+            budget_limits(self._limits), used=used, price=price, shared=self._read_accounts
+        )
 
     def _answer_again(self, past: Past, answer_at: int) -> AgentAnswer:
         """The answer of an agent whose worker was lost after it was given.
@@ -209,35 +264,25 @@ class Subagent:
             return {"new_message": answers_message(decisions)}
         return {"invocation_id": past[-1].invocation_id} if past else {"new_message": self._task()}
 
-    def _app(self, own_folder: str, *, is_restored: bool) -> App:
-        agent = create_deep_agent(
+    def _app(self, files_folder: str, *, is_restored: bool) -> App:
+        agent = create_agent(
+            self._definition,
             self._model,
-            [
-                *self.children.tools(),
-                *mcp_tools(self._definition.mcp_servers, self._sandbox, os.environ),
-            ],
-            instruction=self._definition.instruction
-            + self.children.words()
-            + (WORKSPACE_RESTORED if is_restored else ""),
-            backend=SandboxBackend(self._sandbox),
-            built_in_tools=self._definition.tools,
+            [*self.children.tools(), *mcp_tools(self._definition.mcp_servers, self._sandbox)],
+            added_instruction=self.children.words() + (WORKSPACE_RESTORED if is_restored else ""),
+            files_folder=files_folder,
+            backend=self._sandbox,
             output_schema=self._schema,
-            name=self._definition.name,
-            description=self._definition.description,
             is_subagent=True,
-            skills=resolved_paths(self._definition.skills, own_folder),
-            memory=resolved_paths(self._definition.memory, own_folder),
-            summarization=SummarizationConfig(**self._definition.summarization.settings()),
-            interrupt_on=self._definition.interrupt_on,
             inherited_interrupt_on=self._spec.interrupt_on,
             inbox=self._journal.messages,
             fatal_errors=FATAL_ERRORS,
-            admission=self._admission,
+            rate_limiter=self._rate_limiter,
         )
         return create_deep_app(
             agent,
             name=APP_NAME,
-            plugins=[CheckpointPlugin(self._checkpoints), JournalPlugin(self._journal)],
+            plugins=[CheckpointPlugin(self.checkpoints), JournalPlugin(self._journal)],
             budget=self._budget,
         )
 
@@ -249,14 +294,6 @@ class Subagent:
     def _charged(self) -> ModelUsage:
         """What counts against the budgets that were set for the job: its children's use too."""
         return self._budget.usage.plus(self._of_children)
-
-    def _budget_limits(self) -> BudgetLimits:
-        return BudgetLimits(
-            max_model_calls=self._limits.max_model_calls,
-            max_tokens=self._limits.max_tokens,
-            max_cost_usd=self._limits.max_cost_usd,
-            max_tool_calls=self._limits.max_tool_calls,
-        )
 
     def _task(self) -> types.Content:
         """What the agent is told.
@@ -273,8 +310,8 @@ class Subagent:
         children = self.children.specs(events)
         if approvals or children is not None:
             return AgentAnswer(approvals=approvals, children=children)
-        last = _last_reply(events)
-        text = _text(last)
+        last = last_reply(events)
+        text = text_of(last)
         summary = summary_of(text, MAX_SUMMARY_CHARACTERS)
         if self._budget.reached:
             return AgentAnswer(summary=summary, limit=self._budget.reached)
@@ -299,18 +336,3 @@ def _why_no_answer(last: Event | None) -> str:
 def limit_failure(answer: AgentAnswer) -> JobFailure | None:
     """The failure that a used-up budget is; the run ended in order all the same."""
     return LimitReached(answer.limit) if answer.limit else None
-
-
-def _last_reply(events: list[Event]) -> Event | None:
-    """The model's last reply, or what stands in its place; later events are ADK's bookkeeping."""
-    replies = (event for event in reversed(events) if event.error_code or _text(event).strip())
-    return next(replies, None)
-
-
-def _text(event: Event | None) -> str:
-    """What the model says in an event, its thoughts left out."""
-    if event is None or event.content is None or event.content.role != "model":
-        return ""
-    return "".join(
-        part.text for part in event.content.parts or [] if part.text and not part.thought
-    )

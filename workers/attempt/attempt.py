@@ -1,70 +1,86 @@
-"""One attempt at a job while it runs, and the handle by which it is stopped from outside."""
+"""An attempt while it runs: what stops it, and when its time is over."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import contextlib
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 from orchestrator.configuration.agent_definitions import AgentDefinition
-from orchestrator.jobs.failures import JobCancelled, JobFailure
+from orchestrator.jobs.failures import JobCancelled, JobFailure, out_of_time
 from orchestrator.jobs.spec import Limits
 from orchestrator.jobs.store.ledger import Claim
 from workers.attempt.outcome import Outcome
 
-INSIST_SECONDS = 0.2
-"""Before Python 3.12 `wait_for` may lose a cancel, so it is repeated."""
+CANCEL_AGAIN_SECONDS = 0.2
+"""Between two cancellations: before Python 3.12 `wait_for` may lose one, so it is repeated."""
 
 
 class Attempt:
-    """One attempt while it runs, and the handle by which it is stopped from outside."""
+    """One attempt while it runs, and the handle by which it is stopped from outside.
+
+    Args:
+        claim: the job, and the right to run it.
+        definition: the definition of its agent.
+        limits: the job's limits with every field that a sandbox needs set.
+        claimed_at: when the claim was sent, on `elapsed_clock`.
+    """
 
     def __init__(
-        self,
-        claim: Claim,
-        definition: AgentDefinition,
-        limits: Limits,
-        outcome: Outcome,
-        ends_at: float,
+        self, claim: Claim, definition: AgentDefinition, limits: Limits, claimed_at: float
     ) -> None:
+        if limits.timeout_seconds is None:
+            raise ValueError("the defaults leave timeout_seconds unset")
         self.claim = claim
-        self.ends_at = ends_at
-        """When the job's time is over, on `elapsed_clock`."""
         self.definition = definition
         self.limits = limits
-        """Every field that a sandbox needs is set."""
-        self.outcome = outcome
+        self.timeout_seconds = limits.timeout_seconds
+        self.left_seconds = max(limits.timeout_seconds - claim.ran_seconds, 0)
+        """What earlier attempts left of the job's time."""
+        self.ends_at = claimed_at + limits.timeout_seconds - claim.ran_seconds
+        """When the job's time is over, on `elapsed_clock`."""
         self.stopped_by: JobFailure | None = None
-        self.heard = False
-        """The agent's run has ended for the stop; from then on only its changes are collected."""
-        self._work: asyncio.Task[None] | None = None
+        """Why the attempt was stopped; the first reason counts."""
+        self._acknowledged = False
+        self._work: asyncio.Task[Outcome] | None = None
         self._stopping: asyncio.Task[None] | None = None
 
-    async def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run the attempt's work; how it failed goes into its outcome."""
+    async def run(self, work: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """Run the attempt's work in a task of its own, which `stop` can end at any time."""
         self._work = asyncio.create_task(work)
         try:
-            await self._work
-        except asyncio.CancelledError:
-            if self.stopped_by is None:  # not our own doing: Celery terminated the task
-                self.stop(JobCancelled("The job was terminated."))
-                await asyncio.wait({self._work})
-            self.outcome.failure = self.stopped_by
+            return await self._work
+        except asyncio.CancelledError:  # the work had not begun
+            return Outcome(failure=self.acknowledge())
         finally:
             if self._stopping is not None:
                 self._stopping.cancel()
 
     def stop(self, reason: JobFailure) -> None:
-        """End the attempt; the first reason counts."""
+        """End the attempt, unless it is being stopped already."""
         if self.stopped_by is None and self._work is not None:
             self.stopped_by = reason
-            self._stopping = asyncio.create_task(self._insist(self._work))
+            self._stopping = asyncio.create_task(self._cancel_until_acknowledged(self._work))
 
-    async def _insist(self, work: asyncio.Task[None]) -> None:
-        """Cancel until it is heard.
+    def acknowledge(self) -> JobFailure:
+        """Return why the work was cancelled; what it still does then is not interrupted again."""
+        self._acknowledged = True
+        if self.stopped_by is None:  # Celery terminated the task
+            self.stopped_by = JobCancelled("The job was terminated.")
+        return self.stopped_by
 
-        Before Python 3.12 `wait_for` loses a cancel that meets its answer.
-        """
-        while not (work.done() or self.heard):
+    async def _cancel_until_acknowledged(self, work: asyncio.Task[Outcome]) -> None:
+        while not (work.done() or self._acknowledged):
             work.cancel()
-            await asyncio.sleep(INSIST_SECONDS)
+            await asyncio.sleep(CANCEL_AGAIN_SECONDS)
+
+    @contextlib.contextmanager
+    def deadline(self) -> Iterator[None]:
+        """Stop the attempt when the job's time is over, unless the body has ended by then."""
+        late = out_of_time(self.timeout_seconds)
+        alarm = asyncio.get_running_loop().call_later(self.left_seconds, self.stop, late)
+        try:
+            yield
+        finally:
+            alarm.cancel()

@@ -18,7 +18,7 @@ from orchestrator.jobs.store.ledger import Claim
 from orchestrator.workspace.blobs import BlobStore
 from workers.agent import checkpoint
 from workers.agent.session_journal import AttemptJournal
-from workers.sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
+from workers.sandbox import Sandbox, SandboxProvider, SandboxSpec
 
 
 @contextlib.asynccontextmanager
@@ -35,7 +35,7 @@ async def opened(
 
     Raises:
         LeaseLost: the attempt may no longer act.
-        SandboxFailure: see `workers.sandbox.errors`.
+        SandboxFailure: see `workers.sandbox`.
     """
     last = await journal.last_sandbox()
     # The claim alone does not tell: of an attempt that an outage of Redis took back nothing is

@@ -1,57 +1,71 @@
-"""What an attempt brought, and the result that it becomes."""
+"""The outcome of an attempt, the result that it becomes, and the commit of that result."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from pydantic import JsonValue
 
 from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.changes import FileChange
-from orchestrator.jobs.failures import AgentFailed, DeadlineExceeded, JobCancelled, JobFailure
+from orchestrator.jobs.failures import (
+    AgentFailed,
+    DeadlineExceeded,
+    JobCancelled,
+    JobFailure,
+    MessagesUnread,
+)
 from orchestrator.jobs.result import JobResult, Usage
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.ledger import Claim
+from orchestrator.jobs.store.journal import Journal
+from orchestrator.jobs.store.ledger import Claim, Ledger
 from workers.agent.checkpoint import Checkpoints
 
+UNREAD_CHARACTERS = 200
+"""Of an unread message in a result: enough for its sender to recognize it."""
 
-@dataclass
+
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What an attempt brought, filled in as it goes on; whatever ends it, this is reported."""
+    """What an attempt produced, however it ended."""
 
     summary: str = ""
-    output: object = None
+    output: JsonValue = None
     usage: Usage = field(default_factory=Usage)
     files: tuple[FileChange, ...] = ()
     changes: str | None = None
+    """The blob with the change bundle; None without changes."""
     sandbox: str | None = None
+    """The kind of the sandbox; None when none was opened."""
     approvals: tuple[Approval, ...] = ()
     children: tuple[JobSpec, ...] | None = None
-    """What the agent waits for, None for no children: the attempt is over, the job is not."""
-    timeout_seconds: float | None = None
-    """The job's limit: its time runs on while it waits for children."""
+    """The jobs for which the agent waits; None when it delegated nothing."""
     messages_read: int = 0
+    """How many messages to the job its conversation holds."""
     checkpoints: Checkpoints | None = None
-    """None where there was no sandbox."""
+    """None when no sandbox was opened."""
     failure: JobFailure | None = None
 
     @property
     def waits(self) -> bool:
-        """Whether the job is to be parked."""
+        """Whether the job has to be parked: the attempt is over, the job is not."""
         return bool(self.approvals) or self.children is not None
 
 
 def result_of(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:
-    """A result that can be stored.
+    """Return the result of an attempt that ended its job, in a form that can be stored.
 
-    An answer that is not Unicode is dropped, and that is the failure.
+    An answer that is not valid Unicode is dropped, and the job has failed.
     """
     try:
         result = _whole_result(claim, outcome, ran_seconds)
         result.model_dump_json()
     except ValueError:
-        kept = Outcome(usage=outcome.usage, sandbox=outcome.sandbox, failure=outcome.failure)
-        kept.failure = kept.failure or AgentFailed(
-            "The agent's answer is not valid Unicode; it was dropped."
+        dropped = AgentFailed("The agent's answer is not valid Unicode; it was dropped.")
+        kept = Outcome(
+            usage=outcome.usage, sandbox=outcome.sandbox, failure=outcome.failure or dropped
         )
         return _whole_result(claim, kept, ran_seconds)
     return result
@@ -83,3 +97,40 @@ def _whole_result(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResu
             "sandbox": outcome.sandbox,
         },
     )
+
+
+async def commit(
+    ledger: Ledger,
+    journal: Journal,
+    claim: Claim,
+    result: JobResult,
+    data: Mapping[str, JsonValue],
+    *,
+    messages_read: int,
+) -> bool:
+    """Commit a job's result, with the messages that arrived after the agent last read any.
+
+    Returns whether it was committed: False when the attempt no longer holds the job.
+
+    Args:
+        ledger: where the result is committed.
+        journal: where messages to the job are.
+        claim: the attempt.
+        result: the job's result, without unread messages.
+        data: added to the journal's event of the job's end.
+        messages_read: how many messages the agent has read.
+
+    Raises:
+        LedgerUnavailable: Redis does not answer.
+    """
+    job_id = claim.spec.id
+    while True:
+        unread = await journal.messages(job_id, messages_read)
+        beginnings = tuple(text[:UNREAD_CHARACTERS] for text in unread)
+        named = result.model_copy(update={"unread_messages": beginnings})
+        try:
+            return await ledger.finish(
+                job_id, claim.token, named, data, messages_read + len(unread)
+            )
+        except MessagesUnread:
+            continue

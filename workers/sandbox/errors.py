@@ -1,12 +1,12 @@
-"""When the sandbox fails, not the command in it.
+"""Failures of a sandbox, as opposed to failures of the command in it.
 
 SandboxFailure (orchestrator.jobs.failures)
 ├── EngineUnavailable     the Docker engine does not answer                retryable
-├── SandboxDied           the container or its resident is gone            retryable
-├── SandboxStartFailed    the engine refused or could not start it         retryable
+├── SandboxDied           the container or its resident has ended          retryable
+├── SandboxStartFailed    the engine refused or failed to start it         retryable
 ├── ImageMissing          the image is not on the engine
 ├── SnapshotUnusable      the archive is damaged or leaves its root
-└── DiskLimitExceeded     the job wrote more than it may
+└── DiskLimitExceeded     the job wrote more than its limit
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class EngineUnavailable(SandboxFailure):
 
 
 class SandboxDied(SandboxFailure):
-    """The container or the process in it that carries out requests is gone."""
+    """The container, or the resident process in it, has ended."""
 
     retryable = True
 
@@ -33,7 +33,7 @@ class SandboxStartFailed(SandboxFailure):
 
 
 class ImageMissing(SandboxFailure):
-    """The image is not on the engine; the message says how to build it."""
+    """The image is not on the engine; the message names the command that builds it."""
 
 
 class SnapshotUnusable(SandboxFailure):
@@ -41,4 +41,4 @@ class SnapshotUnusable(SandboxFailure):
 
 
 class DiskLimitExceeded(SandboxFailure):
-    """The job's workspace grew over its limit; the message names the limit."""
+    """The job's workspace exceeds its disk limit; the message names the limit."""

@@ -1,8 +1,8 @@
-"""The workspace of an open sandbox as a folder that a merge writes to.
+"""The workspace of an open sandbox as the target folder of a merge.
 
-A merge blocks, a sandbox's operations are coroutines: the merge runs in a thread of `MERGING`, and
-each of its steps waits for the loop. What leads out of the workspace is refused as for a parent's
-workspace.
+A merge blocks, the operations of a sandbox are coroutines: the merge runs in a thread of `MERGING`
+and each of its steps waits for the event loop. Paths that lead out of the workspace are rejected,
+as in a parent's workspace.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from orchestrator.deep_agent import Entry
 from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.workspace.merge import FolderMerge, MergeReport
 from orchestrator.workspace.rooted import (
@@ -28,23 +29,28 @@ from orchestrator.workspace.rooted import (
     check_link,
     check_path,
 )
-from workers.sandbox.protocol import WORKSPACE, Command, FileEntry, Sandbox
+from workers.sandbox.protocol import WORKSPACE, Command, Sandbox
 
 Result = TypeVar("Result")
 
 MAX_MERGES = 4
-"""At once in a worker. In threads of their own: they wait for operations that need the common
+"""At once in a worker. They have their own threads: they wait for operations that need the default
 ones."""
 
 MERGING = ThreadPoolExecutor(MAX_MERGES, thread_name_prefix="merge")
 
 
 async def merge_into(sandbox: Sandbox, bundle: Path) -> MergeReport:
-    """Put a change bundle into a sandbox's workspace; doing it again changes nothing.
+    """Merge a change bundle into a sandbox's workspace; repeating it changes nothing.
+
+    Args:
+        sandbox: an open sandbox.
+        bundle: the file of the bundle.
 
     Raises:
-        MalformedBundle: it is none.
-        SandboxFailure: the sandbox failed; do it again on the next one with these files.
+        MalformedBundle: the file is not a change bundle.
+        SandboxFailure: the sandbox failed; the merge can be repeated in the next one with these
+            files.
     """
     loop = asyncio.get_running_loop()
 
@@ -56,17 +62,22 @@ async def merge_into(sandbox: Sandbox, bundle: Path) -> MergeReport:
 
 
 class SandboxFolder:
-    """The files of a sandbox's workspace; for a thread that is not the loop's."""
+    """The files of a sandbox's workspace, for a thread other than the event loop's.
+
+    Paths are relative to the workspace. Every method raises `PathRefused` for a path that leaves
+    the workspace or goes through a link, `OSError` for what the file system rejects, and
+    `SandboxFailure`.
+    """
 
     def __init__(self, sandbox: Sandbox, loop: asyncio.AbstractEventLoop) -> None:
         self._sandbox = sandbox
         self._loop = loop
 
     def find(self, path: str) -> Found | None:
-        """What stands at the path; None when nothing does, or a file stands above it."""
+        """Return what is at the path; None when nothing is, or when a file is above it."""
         with suppress(FileNotFoundError, NotADirectoryError):
-            place = self._place(path)
-            entry = self._wait(self._sandbox.stat(place))
+            full = self._checked(path)
+            entry = self._wait(self._sandbox.lstat(full))
             mode = entry.mode & PERMISSION_BITS
             if entry.kind == "other":
                 return Found(kind=None, mode=mode)
@@ -78,33 +89,30 @@ class SandboxFolder:
         return None
 
     def names(self, path: str) -> frozenset[str]:
-        """The names in a directory; empty when there is none."""
+        """Return the names in a directory; empty when there is none."""
         with suppress(FileNotFoundError, NotADirectoryError):
-            entries = self._wait(self._sandbox.list(self._place(path)))
+            entries = self._wait(self._sandbox.list(self._checked(path)))
             return frozenset(entry.path.rpartition("/")[2] for entry in entries)
         return frozenset()
 
     def put_file(self, path: str, content: bytes, mode: int, instead_of: Found | None) -> None:
-        """Put a whole file in place atomically.
-
-        What is no file is replaced, never written through.
-        """
-        place = self._place(path)
+        """Write a whole file atomically. A link or a directory is replaced, not written through."""
+        full = self._checked(path)
         if instead_of is None or instead_of.kind == "file":
             is_new = instead_of is None
-            self._wait(self._sandbox.write(place, content, create_only=is_new, mode=mode))
+            self._wait(self._sandbox.write_bytes(full, content, create_only=is_new, mode=mode))
             return
         aside = _aside(path)
         self._wait(
-            self._sandbox.write(f"{WORKSPACE}/{aside}", content, create_only=True, mode=mode)
+            self._sandbox.write_bytes(f"{WORKSPACE}/{aside}", content, create_only=True, mode=mode)
         )
         self._run("mv", "-fT", "--", f"./{aside}", f"./{path}")
 
     def put_link(self, path: str, target: bytes, instead_of: Found | None) -> None:
-        """Put a symlink in place atomically."""
+        """Create a symlink atomically."""
         del instead_of
         check_link(path, os.fsdecode(target))
-        self._place(path)
+        self._checked(path)
         aside = _aside(path)
         if folder := path.rpartition("/")[0]:
             self._run("mkdir", "-p", "--", f"./{folder}")
@@ -112,48 +120,48 @@ class SandboxFolder:
         self._run("mv", "-fT", "--", f"./{aside}", f"./{path}")
 
     def put_directory(self, path: str, mode: int) -> None:
-        """Make a directory, and those above it; one that is there only gets the mode."""
-        self._place(path)
+        """Create a directory and its parents; an existing one only gets the mode."""
+        self._checked(path)
         self._run("mkdir", "-p", "--", f"./{path}")
         self._run("chmod", f"{mode & PERMISSION_BITS:o}", "--", f"./{path}")
 
     def set_mode(self, path: str, mode: int, instead_of: Found) -> None:
         """Change a file's permission bits."""
         del instead_of
-        self._place(path)
+        self._checked(path)
         self._run("chmod", f"{mode & PERMISSION_BITS:o}", "--", f"./{path}")
 
     def remove(self, path: str, instead_of: Found) -> None:
         """Remove a file or a link."""
         del instead_of
-        self._wait(self._sandbox.delete(self._place(path)))
+        self._wait(self._sandbox.delete(self._checked(path)))
 
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory."""
-        self._place(path)
+        self._checked(path)
         self._run("rmdir", "--", f"./{path}")
 
-    def _place(self, path: str) -> str:
-        """The path in the sandbox, when no link is on its way."""
+    def _checked(self, path: str) -> str:
+        """Return the path in the sandbox; PathRefused when a link is on the way."""
         *above, _ = check_path(path)
         folder = WORKSPACE
         for name in above:
             folder = f"{folder}/{name}"
             with suppress(FileNotFoundError):
-                if self._wait(self._sandbox.stat(folder)).kind == "symlink":
+                if self._wait(self._sandbox.lstat(folder)).kind == "symlink":
                     raise PathRefused("The path goes through a symlink.")
         return f"{WORKSPACE}/{path}"
 
-    def _content(self, path: str, entry: FileEntry) -> bytes | None:
-        """A link's target, or a file's bytes; None when it is too large for any bundle to name."""
+    def _content(self, path: str, entry: Entry) -> bytes | None:
+        """Return a link's target, or a file's bytes; None when it is too large for a bundle."""
         if entry.kind == "symlink":
             return self._run("readlink", "-n", "--", f"./{path}")
         if entry.size_bytes > MAX_HELD_BYTES:
             return None
-        return self._wait(self._sandbox.read(entry.path))
+        return self._wait(self._sandbox.read_bytes(entry.path))
 
     def _run(self, *argv: str) -> bytes:
-        """Have something done for which a sandbox has no operation."""
+        """Run a command for which a sandbox has no operation."""
         result = self._wait(self._sandbox.run(Command(argv=argv, merge_stderr=False)))
         if result.exit_code:
             raise OSError(errno.EIO, f"{argv[0]} failed in the sandbox")
@@ -164,7 +172,7 @@ class SandboxFolder:
 
 
 def _aside(path: str) -> str:
-    """A name beside the path, which no change list takes up."""
+    """Return a name beside the path that change lists ignore."""
     folder, _, _ = path.rpartition("/")
     name = f".fanout-{secrets.token_hex(8)}~"
     return f"{folder}/{name}" if folder else name

@@ -1,10 +1,9 @@
-"""The seam between a job and the place where its commands run.
+"""The interface between a job and the sandbox in which its commands run.
 
-Two kinds of trouble are kept apart by type. A command that fails, is killed or times out is a
-`CommandResult`; a file that is not there is an `OSError` subclass (`FileNotFoundError`,
-`FileExistsError`, `IsADirectoryError`, `PermissionError` …). A sandbox that fails is a
-`workers.sandbox.errors` failure, raised: an agent must never take a dead container for its
-command's output.
+Two kinds of errors are kept apart by type. A command that fails, is killed or times out is an
+`Execution`; a missing file is an `OSError` subclass (`FileNotFoundError`, `FileExistsError`,
+`IsADirectoryError`, `PermissionError` …). A sandbox that fails raises a failure of
+`workers.sandbox.errors`: an agent must never mistake a dead container for its command's output.
 
 A new provider is finished when it passes `tests/contract/test_sandbox.py`.
 """
@@ -17,35 +16,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
+from orchestrator.deep_agent import Backend, Entry, Execution, OutputSink, Shell
 from orchestrator.jobs.spec import Limits
+from workers.sandbox.process import Process
 
 WORKSPACE = "/workspace"
-"""Where the job's files are, for its shell and for its file tools alike."""
+"""The path of the job's files, for its shell and for its file tools."""
 
 DEFAULT_COMMAND_TIMEOUT_SECONDS = 120.0
-"""What a command gets when nobody says more: S2's limit of the execute tool."""
+"""The time limit of a command that names none: S2's limit of the execute tool."""
 
 DEFAULT_OUTPUT_BYTES = 100_000
 """How much of a command's output is kept, head and tail: S2's limit of the execute tool."""
 
-LAST_WORDS_CHARACTERS = 500
-"""How much of its error output a process's end is told with: a traceback's last lines."""
-
-OutputSink = Callable[[bytes], Awaitable[None]]
-"""Receives a command's output while it runs, in order, at most what the output cap lets through."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxSpec:
-    """What a sandbox is opened with."""
+    """The arguments for opening a sandbox."""
 
     job_id: str
     attempt: int
     image: str
     limits: Limits
-    """Every field set; `Limits.over` has filled the gaps."""
+    """Every field is set: see `Limits.over`."""
     snapshot: str | None = None
-    """The blob id of the workspace's archive; None starts empty."""
+    """The blob id of the workspace's archive; None starts with an empty workspace."""
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -61,232 +56,149 @@ class Command:
     max_output_bytes: int = DEFAULT_OUTPUT_BYTES
     """Of output and of error output each; what lies between head and tail is dropped."""
     merge_stderr: bool = True
-    """Error output goes into `output`, in the order in which it was written."""
+    """Error output is part of `output`, in the order in which it was written."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CommandResult:
-    """How a command ended. It ran, whatever its exit code says."""
+class Sandbox(Backend, Shell, Protocol):
+    """A running sandbox: a deep agent's backend with a shell, and what a job needs besides.
 
-    exit_code: int
-    """-N when signal N killed it; 127 when it could not be started."""
-    output: bytes
-    error_output: bytes = b""
-    total_bytes: int
-    """How much output it wrote; more than `len(output)` means the middle was dropped."""
-    timed_out: bool = False
-    """The time was over and every process of the command was killed."""
-    out_of_memory: bool = False
-    """The kernel killed a process of the sandbox for memory while the command ran."""
-    seconds: float = 0.0
-
-    @property
-    def truncated(self) -> bool:
-        """Whether the middle of the output was dropped."""
-        return self.total_bytes > len(self.output)
-
-
-class ProcessEnded(EOFError):
-    """A live process is over; the text says how, with the last words of its error output."""
-
-    def __init__(self, result: CommandResult) -> None:
-        said = (result.error_output or result.output).decode(errors="replace").strip()
-        words = f": {said[-LAST_WORDS_CHARACTERS:]}" if said else ""
-        super().__init__(f"it ended with exit code {result.exit_code}{words}")
-        self.result = result
-
-
-class Process(Protocol):
-    """A process that runs beside its caller. Both directions are bounded: who is ahead waits."""
-
-    async def send(self, data: bytes) -> None:
-        """Write to its standard input; waits while it does not read.
-
-        Raises:
-            ProcessEnded: it has ended.
-            SandboxFailure: the sandbox failed.
-        """
-        ...
-
-    async def receive(self) -> bytes:
-        """The next of its standard output, at least one byte.
-
-        Raises:
-            ProcessEnded: it has ended, and all of its output has been received.
-            SandboxFailure: the sandbox failed.
-        """
-        ...
-
-    @property
-    def error_output(self) -> bytes:
-        """The beginning of its error output as far as it has come.
-
-        Head and tail once it has ended.
-        """
-        ...
-
-
-EntryKind = Literal["file", "directory", "symlink", "other"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileEntry:
-    """A path as `lstat` sees it."""
-
-    path: str
-    """Absolute, in the sandbox."""
-    kind: EntryKind
-    size_bytes: int
-    modified_at: float
-    """Seconds since the epoch."""
-    mode: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class GrepHit:
-    """A line that contains the text looked for."""
-
-    path: str
-    line_number: int
-    """From 1."""
-    line: str
-    """At most 2,000 characters; undecodable bytes are replaced."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Walked:
-    """The files below a directory, sorted by path, or as many as the budget allowed."""
-
-    entries: tuple[FileEntry, ...]
-    complete: bool
-    """False when the number or the time ran out first."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Grepped:
-    """The hits, or as many as the budget allowed."""
-
-    hits: tuple[GrepHit, ...]
-    complete: bool
-
-
-class Sandbox(Protocol):
-    """A running sandbox. Paths are absolute in it; links are followed as its own processes would.
-
-    Every method may raise a `SandboxFailure`; after one that is not retryable in place the sandbox
-    is dead and every later call fails too.
+    Paths are absolute in the sandbox; links are followed as its own processes would follow them.
+    Every method may raise a `SandboxFailure`; afterwards the sandbox is dead and every later call
+    fails too.
     """
 
     kind: Literal["docker", "local"]
     home: str
-    """The job's HOME, outside of its workspace, by one path for commands and file operations."""
+    """The job's HOME, outside of its workspace; one path for commands and for file operations."""
     files_id: str
-    """Names the files of its workspace: the same as the last attempt's only if it began with
-    those."""
+    """Identifies the files of the workspace: equal to the last attempt's only if this attempt
+    started with those files."""
 
-    async def run(self, command: Command, on_output: OutputSink | None = None) -> CommandResult:
+    async def run(self, command: Command, on_output: OutputSink | None = None) -> Execution:
         """Run a command to its end.
 
-        When its time is over or the caller is cancelled, kill all of it.
+        When the time limit is reached or the caller is cancelled, all its processes are killed.
+
+        Args:
+            command: what to run.
+            on_output: receives the output while the command runs. An exception that it raises ends
+                the command and is raised here.
+
+        Raises:
+            SandboxFailure: the sandbox failed.
         """
         ...
+
+    async def execute(
+        self,
+        command: str,
+        timeout_seconds: float,
+        max_output_bytes: int,
+        on_output: OutputSink | None = None,
+    ) -> Execution:
+        """See `Shell.execute`."""
+        wanted = Command(
+            argv=command, timeout_seconds=timeout_seconds, max_output_bytes=max_output_bytes
+        )
+        return await self.run(wanted, on_output)
 
     def open_process(self, command: Command) -> AbstractAsyncContextManager[Process]:
-        """A command that runs while the context is open; when it ends, all of it is killed.
+        """Run a command while the context is open, then kill all its processes.
 
-        It has the limits, user and environment of every command, but no time limit. Its output goes
-        to the caller, so `max_output_bytes` is about its error output only; `stdin` is sent by the
-        caller.
+        It has the limits, user and environment of every command, but no time limit. Its output is
+        received by the caller, so `max_output_bytes` bounds only its error output; `stdin` is not
+        used, since the caller sends the input.
+
+        Raises:
+            SandboxFailure: the sandbox failed.
         """
         ...
 
-    async def read(self, path: str, offset: int = 0, max_bytes: int | None = None) -> bytes:
-        """A file's bytes from `offset`; OSError when it is not a readable file."""
+    async def read_bytes(
+        self, path: str, max_bytes: int | None = None, *, offset: int = 0
+    ) -> bytes:
+        """See `Backend.read_bytes`.
+
+        Args:
+            path: a file.
+            max_bytes: None reads to the end.
+            offset: the position of the first byte.
+        """
         ...
 
-    async def write(
+    async def write_bytes(
         self, path: str, data: bytes, *, create_only: bool = False, mode: int | None = None
     ) -> None:
-        """Put a whole file in place atomically.
+        """See `Backend.write_bytes`.
 
-        Directories are made, an existing file keeps its mode.
-
-        `create_only` raises FileExistsError, atomically, when anything is at the path.
+        Args:
+            path: a file.
+            data: its whole new content.
+            create_only: raise FileExistsError when anything is at the path.
+            mode: the permission bits; None keeps those of an existing file.
         """
         ...
 
-    async def delete(self, path: str) -> None:
-        """Remove a file, a link or a whole directory."""
-        ...
+    async def lstat(self, path: str) -> Entry:
+        """Return the entry at a path; a link is not followed.
 
-    async def stat(self, path: str) -> FileEntry:
-        """One path; FileNotFoundError when nothing is there."""
-        ...
-
-    async def list(self, path: str) -> tuple[FileEntry, ...]:
-        """A directory's entries, sorted by name; NotADirectoryError for a file."""
-        ...
-
-    async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walked:
-        """All files below a directory, links not followed, `.git` directories left out."""
-        ...
-
-    async def grep(
-        self,
-        text: str,
-        path: str,
-        *,
-        only: Sequence[str] | None = None,
-        max_hits: int,
-        timeout_seconds: float,
-    ) -> Grepped:
-        """Lines that contain `text` literally, in a file or below a directory, or in the files of `only`.
-
-        Binary files (a NUL in the first 8 KiB) and `.git` directories are left out; links are not
-        followed.
+        Raises:
+            FileNotFoundError: nothing is there.
+            SandboxFailure: the sandbox failed.
         """
         ...
 
     async def changes(self) -> IO[bytes]:
-        """The change bundle (see `orchestrator.jobs.changes`) of the workspace against its snapshot.
+        """Collect the change bundle of the workspace against its snapshot.
 
-        An open temporary file, read from its start; the caller closes it. Bounded by the job's disk
-        limit.
+        Returns:
+            An open temporary file, positioned at its start; the caller closes it. Its size is
+            bounded by the job's disk limit. `orchestrator.jobs.changes` reads it.
+
+        Raises:
+            SandboxFailure: the sandbox failed.
         """
         ...
 
 
 class SandboxProvider(Protocol):
-    """Opens sandboxes; one object a worker process."""
+    """Opens sandboxes; each worker process has one."""
 
     def open(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
-        """A sandbox for one attempt, its workspace filled.
+        """Open a sandbox for one attempt, its workspace filled from the snapshot.
 
-        Gone, processes and all, when the context ends.
+        When the context ends, the sandbox and all its processes are removed. Where the provider
+        can, it keeps the job's files for the next attempt, until `discard`.
 
-        Where the provider can, the job's files outlive it until `discard`, for the next attempt.
+        Raises:
+            SandboxFailure: the sandbox could not be started.
         """
         ...
 
     async def discard(self, job_id: str) -> None:
-        """Delete what is left of a job that has ended.
+        """Delete what is left of a job that has ended: containers, volumes, files.
 
-        Containers, volumes, upper layers, folders.
+        Raises:
+            SandboxFailure: the engine does not answer.
         """
         ...
 
     async def reap(self, is_live: Callable[[str], Awaitable[bool]]) -> int:
         """Remove what is left of jobs for which `is_live(job_id)` is false.
 
-        How many things went.
+        Returns:
+            The number of things removed.
+
+        Raises:
+            SandboxFailure: the engine does not answer.
         """
         ...
 
     async def close(self) -> None:
-        """Give back what the provider itself holds."""
+        """Release the provider's own resources."""
         ...
 
 
 SnapshotSource = Callable[[str], Awaitable[Path]]
-"""Fetches a snapshot archive by its blob id to a local file; it may be a cache and is not to be
-changed."""
+"""Fetches a snapshot's archive by its blob id into a local file, which may be a cache and must not
+be changed."""

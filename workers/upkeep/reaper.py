@@ -14,7 +14,7 @@ from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.admission import Admission
 from orchestrator.jobs.store.ledger import Ledger
-from workers.sandbox.protocol import SandboxProvider
+from workers.sandbox import SandboxProvider
 
 log = structlog.get_logger(__name__)
 

@@ -13,15 +13,16 @@ import structlog
 from google.adk.runners import InMemoryRunner
 from google.genai import types
 
-from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
-from orchestrator.deep_agent.guards.budget import Budget
-from orchestrator.deep_agent.models.resolve import preload_client
-from orchestrator.deep_agent.models.scripted_model import (
+from orchestrator.deep_agent import (
+    Budget,
     Conversation,
     Script,
     ScriptedCall,
     ScriptedModel,
     ScriptedReply,
+    create_deep_agent,
+    create_deep_app,
+    preload_client,
 )
 
 log = structlog.get_logger(__name__)

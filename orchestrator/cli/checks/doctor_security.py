@@ -1,4 +1,4 @@
-"""What `fanout doctor --security` looks at: the doors that stand open."""
+"""The checks of `fanout doctor --security`: what an attacker could use."""
 
 from __future__ import annotations
 
@@ -19,12 +19,17 @@ from orchestrator.jobs.failures import JobFailure
 
 
 async def security_checks() -> list[Check]:
-    """Every check; none of them changes or attacks anything."""
+    """Run every check; none of them changes or attacks anything.
+
+    Raises:
+        InvalidSetting: a setting has a value that is not allowed.
+        InvalidAgentDefinition: a file in the agents' folder is wrong.
+    """
     settings = load_settings()
     try:
         settings = await asyncio.to_thread(attached, settings)
     except JobFailure:
-        redis = [Check(status="ok", name="redis", found="none is configured or running")]
+        redis = [Check("ok", "redis", "none is configured or running")]
     else:
         redis = list(_redis(str(settings.redis_url)))
     return [
@@ -40,30 +45,19 @@ async def security_checks() -> list[Check]:
 def _redis(url: str) -> Iterable[Check]:
     parts = urlsplit(url)
     if parts.scheme == "unix":
-        yield Check(status="ok", name="redis", found="a socket of this machine")
+        yield Check("ok", "redis", "a socket of this machine")
         return
     here = _is_loopback(parts.hostname or "")
     if parts.password:
-        yield Check(status="ok", name="redis password", found="set")
+        yield Check("ok", "redis password", "set")
     else:
-        advice = "Whoever reaches Redis can run jobs: set requirepass or an ACL user."
-        yield Check(
-            status="warn" if here else "fail", name="redis password", found="none", advice=advice
-        )
+        advice = "Anyone who can connect can run jobs: set requirepass or an ACL user."
+        yield Check("warn" if here else "fail", "redis password", "none", advice)
     if parts.scheme == "rediss" or here:
-        yield Check(
-            status="ok",
-            name="redis transport",
-            found="TLS" if parts.scheme == "rediss" else "loopback",
-        )
+        yield Check("ok", "redis transport", "TLS" if parts.scheme == "rediss" else "loopback")
     else:
-        advice = "Use rediss://, or a private network that only fanout is on."
-        yield Check(
-            status="warn",
-            name="redis transport",
-            found="unencrypted, over a network",
-            advice=advice,
-        )
+        advice = "Use rediss://, or a private network that only fanout uses."
+        yield Check("warn", "redis transport", "unencrypted, over a network", advice)
 
 
 async def _sandboxes(settings: Settings) -> list[Check]:
@@ -73,21 +67,17 @@ async def _sandboxes(settings: Settings) -> list[Check]:
             async with JobClient.from_settings(settings) as client:
                 kinds |= {one.sandbox for one in await client.workers()}
         except JobFailure as error:
-            return [Check(status="warn", name="sandbox", found=f"workers cannot be asked: {error}")]
+            return [Check("warn", "sandbox", f"the workers are not known: {error}")]
     if "local" in kinds:
         advice = "Start Docker and set FANOUT_SANDBOX__PROVIDER=docker."
-        return [
-            Check(
-                status="fail", name="sandbox", found="local: nothing isolates jobs", advice=advice
-            )
-        ]
+        return [Check("fail", "sandbox", "local: nothing isolates jobs", advice)]
     runtime = settings.sandbox.runtime or "the engine's default"
     advice = (
         ""
         if settings.sandbox.runtime
-        else "FANOUT_SANDBOX__RUNTIME=runsc keeps jobs off the kernel."
+        else "FANOUT_SANDBOX__RUNTIME=runsc isolates jobs from the host's kernel."
     )
-    return [Check(status="ok", name="sandbox", found=f"docker, runtime: {runtime}", advice=advice)]
+    return [Check("ok", "sandbox", f"docker, runtime: {runtime}", advice)]
 
 
 def _network(settings: Settings) -> Iterable[Check]:
@@ -97,16 +87,16 @@ def _network(settings: Settings) -> Iterable[Check]:
         if isinstance(hosts := one.job_limits().network, tuple)
     }
     if isinstance(settings.limits.network, tuple):
-        open_to["every agent without its own"] = settings.limits.network
+        open_to["agents without a setting of their own"] = settings.limits.network
     if not open_to:
-        yield Check(status="ok", name="network", found="no agent's commands have any")
+        yield Check("ok", "network", "no agent's commands have network access")
     for name, hosts in open_to.items():
         found = f"{name}: {', '.join(hosts)}"
         if any("*" in host for host in hosts):
-            advice = "Name the hosts: what a job reads can leave through any of them."
-            yield Check(status="warn", name="network", found=found, advice=advice)
+            advice = "List the hosts exactly: a job can send what it reads to any of them."
+            yield Check("warn", "network", found, advice)
         else:
-            yield Check(status="ok", name="network", found=found)
+            yield Check("ok", "network", found)
 
 
 def _engine(docker_host: str) -> Check:
@@ -114,14 +104,9 @@ def _engine(docker_host: str) -> Check:
     encrypted = os.environ.get("DOCKER_TLS_VERIFY")
     if parts.scheme == "tcp" and not encrypted:
         here = _is_loopback(parts.hostname or "")
-        advice = "Whoever reaches that port is root there: use ssh:// or TLS."
-        return Check(
-            status="warn" if here else "fail",
-            name="docker engine",
-            found="tcp without TLS",
-            advice=advice,
-        )
-    return Check(status="ok", name="docker engine", found=parts.scheme or "the default socket")
+        advice = "Anyone who can connect is root on that host: use ssh:// or TLS."
+        return Check("warn" if here else "fail", "docker engine", "tcp without TLS", advice)
+    return Check("ok", "docker engine", parts.scheme or "the default socket")
 
 
 def _private_files(settings: Settings) -> Iterable[Check]:
@@ -136,18 +121,18 @@ def _private_files(settings: Settings) -> Iterable[Check]:
             continue
         if mode & mask:
             advice = f"chmod {mode & ~mask:o} {path}"
-            yield Check(
-                status="fail", name=name, found=f"others may use it ({mode:o})", advice=advice
-            )
+            yield Check("fail", name, f"other users have access ({mode:o})", advice)
         else:
-            yield Check(status="ok", name=name, found=f"mode {mode:o}")
+            yield Check("ok", name, f"mode {mode:o}")
 
 
 def _user() -> Check:
     if os.geteuid() == 0:
-        advice = "Run workers as a user of their own; with the local sandbox jobs would be root."
-        return Check(status="warn", name="user", found="root", advice=advice)
-    return Check(status="ok", name="user", found="not root")
+        advice = (
+            "Run workers as an unprivileged user; with the local sandbox jobs would run as root."
+        )
+        return Check("warn", "user", "root", advice)
+    return Check("ok", "user", "not root")
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,10 +1,8 @@
-"""Every limit with its value, unit and reason, read from the source.
+"""Every limit with its value, unit and reason, read from the source code.
 
-None can be missing or out of date.
-
-A limit is a number that a module names in capitals with a word or a unit of a limit, or a field of
-the settings that bound jobs and workers. Its reason is the text below it. Nothing is imported for
-it.
+A limit is a numeric constant whose name has a prefix or a unit of a limit (`MAX_…`, `…_SECONDS`),
+or a numeric field of the settings. Its reason is the docstring below it. The modules are parsed,
+not imported, so no limit can be missing from the list or out of date.
 """
 
 from __future__ import annotations
@@ -20,9 +18,6 @@ from typing import NamedTuple
 PACKAGES = ("orchestrator", "workers")
 
 SETTINGS = "orchestrator/configuration/settings.py"
-
-MET_IN = ("orchestrator/deep_agent/", "orchestrator/coordinator/task_tools.py")
-"""Where the limits are that an agent meets at its tools and in its run."""
 
 UNITS = ("seconds", "bytes", "characters", "tokens", "lines")
 
@@ -43,40 +38,34 @@ class Limit(NamedTuple):
 
     name: str
     value: float | None
-    """None: nothing is limited, unless another setting says so."""
+    """None: unlimited, unless another setting limits it."""
     unit: str
     where: str
-    """The module that names it, as a path."""
+    """The path of the module that defines it."""
     reason: str
-    """The first sentence below it; empty where that is missing."""
+    """The first sentence of its docstring; empty where that is missing."""
 
     @property
     def title(self) -> str:
-        """The name as it is told: two modules may have limits of one name."""
+        """The name with its folder and module, because several modules may use one name."""
         if self.where == SETTINGS:
             return self.name
         return ".".join([*Path(self.where).with_suffix("").parts[-2:], self.name])
 
-    @property
-    def is_met_by_an_agent(self) -> bool:
-        """Whether an agent can run into it."""
-        is_inside = self.where.startswith(MET_IN) and "/backends/" not in self.where
-        return is_inside and self.name.startswith(("MAX_", "LONGEST_"))
-
 
 class Source:
-    """The installed packages' modules, parsed."""
+    """The parsed modules of the installed packages."""
 
     def __init__(self) -> None:
         self.bodies = {where: ast.parse(text).body for where, text in _modules()}
-        """The statements of each module, by its path."""
+        """The statements of each module, by path."""
         pairs = [_assigned(statement) for body in self.bodies.values() for statement in body]
         self._constants = {
             name: value for name, value in pairs if name.isupper() and value is not None
         }
 
     def constants(self) -> list[Limit]:
-        """The named numbers of all modules, by module."""
+        """Return the limits among the constants of all modules, ordered by module."""
         return [
             Limit(name, self._number(value), _unit(name), where, reason)
             for where, body in self.bodies.items()
@@ -85,7 +74,7 @@ class Source:
         ]
 
     def settings(self) -> list[Limit]:
-        """The numbers among the settings of jobs and workers, with their defaults."""
+        """Return the numeric settings of jobs, workers and the installation, with defaults."""
         inherited = {
             field.name: field
             for model in ("Limits", "TreeBounds")
@@ -117,7 +106,7 @@ class Source:
         ]
 
     def _number(self, expression: ast.expr | None) -> float | None:
-        """What a constant expression comes to; None when it is no number."""
+        """Evaluate a constant expression; None when it is not a number."""
         match expression:
             case ast.Constant(value=int() | float() as value):
                 return value
@@ -131,19 +120,8 @@ class Source:
         return None
 
 
-def limit_table() -> str:
-    """The README's: the settings with their defaults, and what an agent meets."""
-    source = Source()
-    limits = [
-        *source.settings(),
-        *(limit for limit in source.constants() if limit.is_met_by_an_agent),
-    ]
-    rows = [f"| `{limit.title}` | {written(limit)} | {limit.reason} |" for limit in limits]
-    return "\n".join(["| limit | value | why |", "|---|---|---|", *rows])
-
-
 def written(limit: Limit) -> str:
-    """The value for a person, with its unit."""
+    """Return a limit's value for people, with its unit: `2 GiB`, `0.075 s`, `-` for none."""
     if limit.value is None:
         return "-"
     for power, name in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
@@ -155,18 +133,19 @@ def written(limit: Limit) -> str:
 def _modules() -> Iterator[tuple[str, str]]:
     for package in PACKAGES:
         spec = find_spec(package)
-        for place in (spec and spec.submodule_search_locations) or ():
-            folder = Path(place)
+        for location in (spec and spec.submodule_search_locations) or ():
+            folder = Path(location)
             for path in sorted(folder.rglob("*.py")):
                 where = path.relative_to(folder.parent).as_posix()
-                if "/sample/" not in where:
-                    yield where, path.read_text(encoding="utf-8")
+                if where.startswith("orchestrator/data/"):
+                    continue  # the sample programs that a wheel carries
+                yield where, path.read_text(encoding="utf-8")
 
 
 def _documented(
     body: Sequence[ast.stmt], *, only_numbers: bool = False
 ) -> Iterator[tuple[str, ast.expr | None, str]]:
-    """Name, value and reason of each assignment."""
+    """Yield name, value and reason of each assignment."""
     for statement, following in zip(body, [*body[1:], ast.Pass()], strict=True):
         name, value = _assigned(statement)
         annotation = (
@@ -191,17 +170,14 @@ def _is_text(value: ast.expr | None) -> bool:
 
 
 def _default(value: ast.expr | None) -> ast.expr | None:
-    """A field's default, given alone or to `Field`."""
+    """Return the default of a field, written alone or as an argument of `Field`."""
     if not isinstance(value, ast.Call):
         return value
     return next((keyword.value for keyword in value.keywords if keyword.arg == "default"), None)
 
 
 def _overriding(own: Limit | None, inherited: Limit | None) -> Limit:
-    """A field of a class that derives from another.
-
-    Its own default, and the reason that there is.
-    """
+    """Return a derived class's field: its own default, and the inherited reason if it has none."""
     field = own or inherited
     if field is None:
         raise ValueError("a field is in neither class")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import json
 import time
@@ -11,12 +12,13 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.terminal import output, words
-from orchestrator.cli.terminal.endings import UsageProblem
+from orchestrator.approvals import Decision
+from orchestrator.cli.terminal import formatting, output
+from orchestrator.cli.terminal.exit_codes import UsageProblem
+from orchestrator.cli.terminal.ids import resolve_approval
 from orchestrator.cli.terminal.options import AsJson
-from orchestrator.cli.terminal.session import open_client, run
+from orchestrator.cli.terminal.session import open_client
 from orchestrator.jobs.approvals import Approval
-from orchestrator.jobs.spec import Decision
 
 ARGUMENT_CHARACTERS = 200
 """Of a call's arguments in a table: one line. `--json` has them whole."""
@@ -35,7 +37,7 @@ MessageOption = Annotated[
 
 def approvals(as_json: AsJson = False) -> None:
     """List the calls that wait for a person."""
-    run(_approvals(as_json=as_json))
+    asyncio.run(_approvals(as_json=as_json))
 
 
 async def _approvals(*, as_json: bool) -> None:
@@ -52,8 +54,8 @@ async def _approvals(*, as_json: bool) -> None:
 
 def _print_table(waiting: Sequence[Approval]) -> None:
     whole = not output.stdout_is_terminal()
-    short = words.short_ids([approval.id for approval in waiting])
-    jobs = words.short_ids([approval.job_id for approval in waiting])
+    short = formatting.short_ids([approval.id for approval in waiting])
+    jobs = formatting.short_ids([approval.job_id for approval in waiting])
     now = time.time()
     rows = [
         (
@@ -61,7 +63,7 @@ def _print_table(waiting: Sequence[Approval]) -> None:
             approval.job_id if whole else jobs[approval.job_id],
             output.one_line(approval.agent, 40),
             output.one_line(approval.tool, 60),
-            words.span(max(0.0, now - (approval.requested_at or now))),
+            formatting.span(max(0.0, now - (approval.requested_at or now))),
             output.one_line(
                 json.dumps(approval.arguments, ensure_ascii=False), ARGUMENT_CHARACTERS
             ),
@@ -97,19 +99,19 @@ def approve(
     else:
         decision = "approve" if respond is None else "respond"
     given = {"arguments": None if arguments is None else _arguments(arguments), "response": respond}
-    run(_answer(approval, decision, as_json=as_json, message=message, **given))
+    asyncio.run(_answer(approval, decision, as_json=as_json, message=message, **given))
 
 
 def reject(
     approval: ApprovalArgument, message: MessageOption = "", as_json: AsJson = False
 ) -> None:
     """Refuse a call that waits; its agent is told and goes on without it."""
-    run(_answer(approval, "reject", as_json=as_json, message=message))
+    asyncio.run(_answer(approval, "reject", as_json=as_json, message=message))
 
 
 async def _answer(prefix: str, decision: Decision, *, as_json: bool, **given: Any) -> None:
     async with open_client() as client:
-        approval_id = await client.resolve_approval(prefix)
+        approval_id = await resolve_approval(client, prefix)
         job_id = await client.answer(approval_id, decision, by=_person(), **given)
     if as_json:
         output.document({"approval_id": approval_id, "job_id": job_id, "decision": decision})

@@ -1,7 +1,8 @@
-"""`doctor`: is everything there that jobs need, and what to do where it is not."""
+"""`doctor`: check an installation and print how to fix what is missing."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -10,22 +11,24 @@ import typer
 from orchestrator.cli.checks.doctor_checks import Check, all_checks
 from orchestrator.cli.checks.doctor_security import security_checks
 from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.endings import ExitCode
+from orchestrator.cli.terminal.exit_codes import ExitCode
 from orchestrator.cli.terminal.options import AsJson
-from orchestrator.cli.terminal.session import run
 
 
 def doctor(
     security: Annotated[
-        bool, typer.Option("--security", help="Look at what an attacker would.")
+        bool, typer.Option("--security", help="Check for security problems instead.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check this installation; 1 if something that jobs need is missing."""
-    checks = run(security_checks() if security else all_checks())
+    """Check settings, models, Docker, Redis and workers, and print how to fix problems.
+
+    Exit code 1 if something that jobs need is missing.
+    """
+    checks = asyncio.run(security_checks() if security else all_checks())
     failed = any(check.status == "fail" for check in checks)
     if as_json:
-        output.document({"ok": not failed, "checks": [check.model_dump() for check in checks]})
+        output.document({"ok": not failed, "checks": [check._asdict() for check in checks]})
     else:
         _print(checks)
     raise typer.Exit(ExitCode.WORK_FAILED if failed else ExitCode.DONE)

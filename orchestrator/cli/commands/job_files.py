@@ -1,4 +1,4 @@
-"""Jobs as a person writes them: one from options, many from a file with one JSON object a line."""
+"""Parses and validates the jobs that a person submits: from options or from a JSON Lines file."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from orchestrator.cli.terminal.endings import UsageProblem
+from orchestrator.cli.terminal.exit_codes import UsageProblem
 from orchestrator.jobs.spec import JobSpec
 
 SET_BY_FANOUT = frozenset({"root_id", "parent_id", "depth", "traceparent"})
-"""Where a job stands in its tree is not for its writer to say."""
+"""A job's position in its tree, which its author cannot choose."""
 
 KEYS = ("workspace", *(name for name in JobSpec.model_fields if name not in SET_BY_FANOUT))
 
 MAX_BAD_LINES_SHOWN = 50
-"""A file of another format has nothing but bad lines."""
+"""In a file of another format every line is bad."""
 
 
 class PlannedJob(BaseModel):
-    """A job and the folder that it starts from."""
+    """A validated job and the folder that it starts from."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -34,10 +34,16 @@ class PlannedJob(BaseModel):
 def read_job_file(
     name: str, agents: Container[str], defaults: Mapping[str, Any]
 ) -> list[PlannedJob]:
-    """The jobs of a file, or of stdin for `-`; `defaults` fill what a line leaves out.
+    """Read the jobs of a JSON Lines file.
+
+    Args:
+        name: the file's path, or `-` for stdin.
+        agents: the names of the known agents.
+        defaults: values for keys that a line omits.
 
     Raises:
-        UsageProblem: the file cannot be read or has no jobs, or lines are wrong: all are named.
+        UsageProblem: the file cannot be read, has no jobs, or has invalid lines; the message lists
+            them.
     """
     jobs: list[PlannedJob] = []
     problems: list[str] = []
@@ -53,7 +59,7 @@ def read_job_file(
             continue
         first = first_with_id.setdefault(job.spec.id, number)
         if first != number:
-            problems.append(f"{where}:{number}: id {job.spec.id!r} stands in line {first} already")
+            problems.append(f"{where}:{number}: id {job.spec.id!r} is already used in line {first}")
         jobs.append(job)
     if problems:
         raise UsageProblem(_summary(problems))
@@ -65,28 +71,33 @@ def read_job_file(
 def plan(
     given: Mapping[str, Any], agents: Container[str], defaults: Mapping[str, Any]
 ) -> PlannedJob:
-    """One job from the keys that its writer gave, checked.
+    """Validate one job.
+
+    Args:
+        given: the keys and values that its author wrote.
+        agents: the names of the known agents.
+        defaults: values for keys that `given` omits.
 
     Raises:
         UsageProblem: a key or a value is wrong, the agent is unknown or the workspace is missing.
     """
     if unknown := [key for key in given if key not in KEYS]:
-        raise UsageProblem(f"unknown key {unknown[0]!r}; known are {', '.join(KEYS)}")
+        raise UsageProblem(f"unknown key {unknown[0]!r}; allowed are {', '.join(KEYS)}")
     values = _merged(defaults, given)
     workspace = _workspace(values.pop("workspace", None))
     try:
         spec = JobSpec.model_validate(values)
     except ValidationError as error:
-        raise UsageProblem("; ".join(_in_words(detail) for detail in error.errors())) from None
+        raise UsageProblem("; ".join(_format_error(detail) for detail in error.errors())) from None
     if spec.agent not in agents:
         raise UsageProblem(f"there is no agent {spec.agent!r}: `fanout agents` lists them")
     if workspace is not None and spec.snapshot is not None:
-        raise UsageProblem("give workspace or snapshot, not both")
+        raise UsageProblem("specify either workspace or snapshot, not both")
     return PlannedJob(spec=spec, workspace=workspace)
 
 
 def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The given values over the defaults; labels and limits entry by entry."""
+    """Merge the given values into the defaults; labels and limits entry by entry."""
     values = {**defaults, **given}
     for name in ("labels", "limits"):
         if isinstance(given.get(name), dict) and isinstance(defaults.get(name), dict):
@@ -98,7 +109,7 @@ def _workspace(value: Any) -> Path | None:
     if value is None:
         return None
     if not isinstance(value, str | Path):
-        raise UsageProblem("workspace: it is a path")
+        raise UsageProblem("workspace: must be a path")
     path = Path(value).expanduser()
     if not path.is_dir():
         raise UsageProblem(f"workspace {str(value)!r} is not a folder")
@@ -122,11 +133,13 @@ def _object(line: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UsageProblem(f"not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise UsageProblem('not a JSON object: a line is like {"agent": "…", "description": "…"}')
+        raise UsageProblem(
+            'not a JSON object; a line has the form {"agent": "…", "description": "…"}'
+        )
     return value
 
 
-def _in_words(detail: Any) -> str:
+def _format_error(detail: Any) -> str:
     location = ".".join(str(part) for part in detail["loc"])
     message = detail["msg"].removeprefix("Value error, ")
     return f"{location}: {message}" if location else str(message)

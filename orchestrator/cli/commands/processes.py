@@ -1,7 +1,4 @@
-"""The processes of an installation.
-
-`worker`, `flower`, `images`, and `up` and `down` for one machine.
-"""
+"""`worker`, `flower`, `images`, `up` and `down`: start and stop an installation's processes."""
 
 from __future__ import annotations
 
@@ -16,7 +13,6 @@ import typer
 
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.options import AsJson
-from orchestrator.cli.terminal.session import run
 from orchestrator.client import JobClient
 from orchestrator.configuration.settings import Settings, load_settings
 from orchestrator.embedded.services import (
@@ -33,14 +29,22 @@ FLOWER_USER = "fanout"
 
 def worker(
     concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Jobs at once in this process.")
+        int | None,
+        typer.Option(
+            min=1, help="Jobs at once in this process; default: FANOUT_WORKER__CONCURRENCY."
+        ),
     ] = None,
     queues: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Names of the queues to serve.")
+        str | None,
+        typer.Option(
+            metavar="A,B", help="The Celery queues to serve; default: FANOUT_WORKER__QUEUE."
+        ),
     ] = None,
-    drain: Annotated[bool, typer.Option(help="On SIGTERM finish the running jobs first.")] = False,
+    drain: Annotated[
+        bool, typer.Option(help="On SIGTERM finish the running jobs instead of requeueing them.")
+    ] = False,
 ) -> None:
-    """Run a worker in the foreground."""
+    """Run a worker in the foreground until SIGTERM or Ctrl-C."""
     argv = ["-m", "workers"]
     if concurrency is not None:
         argv += ["--concurrency", str(concurrency)]
@@ -53,21 +57,22 @@ def worker(
 
 
 def flower() -> None:
-    """Run Flower, the queue's dashboard, in the foreground.
+    """Run Flower, the dashboard of the Celery queue, in the foreground.
 
-    It is reached from this machine only, behind a password, and is for looking only.
+    It listens on the loopback interface only, requires a password (FANOUT_FLOWER__BASIC_AUTH, else
+    a generated one is printed) and is read-only.
     """
     settings = attached(load_settings())
     address = "127.0.0.1"
     given = settings.flower.basic_auth
     if given is None:
         login = f"{FLOWER_USER}:{secrets.token_urlsafe(12)}"
-        output.notice(f"Flower's user and password, made for this run: {login}")
+        output.notice(f"Flower's user and password, generated for this run: {login}")
     else:
         login = given.get_secret_value()
     output.notice(f"Flower: http://{address}:{settings.flower.port}")
     env = child_environment(settings) | {
-        "FLOWER_BASIC_AUTH": login,  # in argv every user of the machine could read it
+        "FLOWER_BASIC_AUTH": login,  # not in argv, which every user of the machine can read
         "FLOWER_ADDRESS": address,
         "FLOWER_PORT": str(settings.flower.port),
         "FLOWER_READ_ONLY": "true",
@@ -76,21 +81,29 @@ def flower() -> None:
     _become(["-m", "celery", "-A", "workers.celery_app", "flower"], env)
 
 
-images = typer.Typer(help="The sandboxes' images.", no_args_is_help=True)
+images = typer.Typer(help="Build and list the images of sandboxes.", no_args_is_help=True)
 
 
 @images.command("build")
 def images_build(
-    names: Annotated[list[str] | None, typer.Argument(help="Which ones; default all.")] = None,
-    base: Annotated[str | None, typer.Option(metavar="IMAGE", help="Build on this image.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="The images to build; default: all.")
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            metavar="IMAGE", help="The image to build on; default: that of the Dockerfile."
+        ),
+    ] = None,
     bootstrap: Annotated[
         bool,
         typer.Option(
-            "--bootstrap", help="Make the base from Debian packages: no registry is needed."
+            "--bootstrap",
+            help="Build the base from Debian packages, without an image registry; needs root.",
         ),
     ] = False,
 ) -> None:
-    """Build sandbox images."""
+    """Build sandbox images on the Docker engine."""
     argv = ["build", *(names or ())]
     if base is not None:
         argv += ["--base", base]
@@ -101,25 +114,24 @@ def images_build(
 
 @images.command("ls")
 def images_ls(as_json: AsJson = False) -> None:
-    """List the sandbox images and whether the engine has them."""
+    """List the sandbox images and whether the Docker engine has them."""
     _images(["ls", *(["--json"] if as_json else [])])
 
 
 def up(as_json: AsJson = False) -> None:
-    """Start a Redis and a worker here that stay until `down`."""
+    """Start a private Redis and a worker in the background; `fanout down` stops them."""
     settings = load_settings()
     folder = StateFolder(settings.state_dir)
     record = folder.read_record()
-    workers = run(_up(settings))
+    workers = asyncio.run(_up(settings))
     if as_json:
         output.document(
             {"state_dir": str(settings.state_dir), "workers": [vars(one) for one in workers]}
         )
         return
-    already = record is not None and record == folder.read_record()
-    output.payload(
-        f"{'Runs already' if already else 'Started'} in {settings.state_dir}; stop it: fanout down"
-    )
+    is_same = record is not None and record == folder.read_record()
+    state = "Already running" if is_same else "Started"
+    output.payload(f"{state} in {settings.state_dir}; to stop: fanout down")
     announce_sandbox(workers)
 
 
@@ -132,36 +144,31 @@ async def _up(settings: Settings) -> list[WorkerInfo]:
 
 
 def down(as_json: AsJson = False) -> None:
-    """Stop what `up` or `demo --keep` left running.
+    """Stop the Redis and the worker that `fanout up` or `fanout demo --keep` started.
 
-    Jobs that have not ended go on at the next start.
+    Jobs that have not ended resume at the next start.
     """
     settings = load_settings()
     stopped = asyncio.run(stop_embedded(settings))
     if as_json:
         output.document({"state_dir": str(settings.state_dir), "stopped": stopped})
     elif stopped:
-        output.payload(f"Stopped what ran in {settings.state_dir}.")
+        output.payload(f"Stopped Redis and worker in {settings.state_dir}.")
     else:
-        output.notice(f"Nothing runs in {settings.state_dir}.")
+        output.notice(f"Nothing is running in {settings.state_dir}.")
 
 
 def announce_sandbox(workers: list[WorkerInfo]) -> None:
-    """Say where commands will run; loudly where nothing isolates them."""
+    """Print where commands will run, with a warning if nothing isolates them."""
     kinds = sorted({one.sandbox for one in workers})
     if "local" in kinds:
-        reasons = sorted(
-            {one.why_local for one in workers if one.sandbox == "local" and one.why_local}
+        reasons = {one.why_local for one in workers if one.sandbox == "local" and one.why_local}
+        sentences = (
+            "WARNING: jobs run as plain processes of this machine.",
+            *map(output.one_line, sorted(reasons)),
+            "That isolates nothing: they can read and change what you can.",
         )
-        output.notice(
-            " ".join(
-                (
-                    "WARNING: jobs run as plain processes of this machine.",
-                    *map(output.one_line, reasons),
-                    "That isolates nothing: they can read and change what you can.",
-                )
-            )
-        )
+        output.notice(" ".join(sentences))
     else:
         output.notice(f"Sandbox: {', '.join(kinds) or 'none'}")
 
@@ -174,7 +181,7 @@ def _images(argv: list[str]) -> NoReturn:
 
 
 def _become(arguments: list[str], env: dict[str, str]) -> NoReturn:
-    """Replace this process by a Python program: signals and exit codes are its own."""
+    """Replace this process by a Python program, which then receives signals directly."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, *arguments], env)  # noqa: S606 - our own program, no shell

@@ -1,4 +1,4 @@
-"""`wait` and `watch`; and how every command waits for jobs."""
+"""`wait` and `watch`, and what other commands need to wait for jobs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from orchestrator.cli.terminal import output, words
-from orchestrator.cli.terminal.endings import ExitCode, exit_code_of_results
+from orchestrator.cancellation import cancel_and_wait
+from orchestrator.cli.terminal import formatting, output
+from orchestrator.cli.terminal.exit_codes import ExitCode, exit_code_of_results
+from orchestrator.cli.terminal.ids import resolve_jobs, resolve_tree
 from orchestrator.cli.terminal.live import POLL_SECONDS, Fetch, change_line, shown
 from orchestrator.cli.terminal.options import AsJson, JobArguments, TimeoutOption
-from orchestrator.cli.terminal.session import end, open_client, resolve_all, resolve_tree, run
+from orchestrator.cli.terminal.session import open_client
 from orchestrator.client import JobClient
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobRecord, JobState
@@ -23,34 +25,41 @@ LIVE_STATES = frozenset(state for state in JobState if not state.is_terminal)
 
 
 def wait(jobs: JobArguments, timeout: TimeoutOption = None, as_json: AsJson = False) -> None:
-    """Wait until all of the jobs have ended.
+    """Wait until all of the jobs have ended and print how each ended.
 
-    Exit code 1 if one failed or was cancelled, 5 if the time was over or a job used up its own.
+    Exit code 1 if one failed or was cancelled, 5 if the waiting time or a job's own time ran out.
     """
-    raise typer.Exit(run(_wait(jobs, timeout, as_json=as_json)))
+    raise typer.Exit(asyncio.run(_wait(jobs, timeout, as_json=as_json)))
 
 
 async def _wait(
     prefixes: Sequence[str], timeout_seconds: float | None, *, as_json: bool
 ) -> ExitCode:
     async with open_client() as client:
-        ids = await resolve_all(client, prefixes)
+        ids = await resolve_jobs(client, prefixes)
         results = await wait_for_all(client, ids, timeout_seconds=timeout_seconds)
     if as_json:
         output.document({"results": [result.model_dump(mode="json") for result in results]})
         return exit_code_of_results(results)
-    return tell_ends(results)
+    return print_ends(results)
 
 
 async def wait_for_all(
     client: JobClient, ids: Sequence[str], *, timeout_seconds: float | None
 ) -> list[JobResult]:
-    """The results in the order of the ids, with a live view where a person looks at stderr.
+    """Wait for jobs and return their results in the order of the ids.
 
-    An interruption tells how to come back: the jobs go on.
+    A live view is drawn if stderr is a terminal. An interruption leaves the jobs running and prints
+    the command to wait again.
+
+    Args:
+        client: the connected client.
+        ids: full job ids.
+        timeout_seconds: how long to wait; None for no limit.
 
     Raises:
-        TimeoutError: they have not all ended in time; the text says how many have.
+        TimeoutError: not all jobs ended in time; the message has their number.
+        UnknownJob: there is no such job.
     """
     waits = [asyncio.create_task(client.wait(job_id)) for job_id in ids]
     try:
@@ -59,13 +68,13 @@ async def wait_for_all(
     except TimeoutError:
         done = sum(task.done() and not task.cancelled() for task in waits)
         raise TimeoutError(
-            f"{done} of {len(ids)} jobs ended within {timeout_seconds:g} seconds; the others go on."
+            f"{done} of {len(ids)} jobs ended within {timeout_seconds:g} seconds; the others continue."
         ) from None
     except asyncio.CancelledError:
-        output.notice(f"Detached; the jobs go on. Wait again: fanout wait {_some(ids)}")
+        output.notice(f"Detached; the jobs continue. To wait again: fanout wait {_some(ids)}")
         raise
     finally:
-        await end(waits)
+        await cancel_and_wait(*waits)
 
 
 def _view_of(client: JobClient, ids: Sequence[str]) -> AbstractAsyncContextManager[object]:
@@ -77,61 +86,61 @@ def _view_of(client: JobClient, ids: Sequence[str]) -> AbstractAsyncContextManag
     )
 
 
-def tell_ends(results: Sequence[JobResult], *, quiet: bool = False) -> ExitCode:
-    """Print how the jobs ended; the exit code that says it."""
+def print_ends(results: Sequence[JobResult], *, quiet: bool = False) -> ExitCode:
+    """Print how each job ended, unless `quiet`, and return the exit code for the results."""
     for result in results:
         if not quiet:
-            output.payload(words.ended_line(result))
+            output.payload(formatting.ended_line(result))
     return exit_code_of_results(results)
 
 
 def watch(
     job: Annotated[
         str | None,
-        typer.Argument(metavar="[ID]", help="A job; its whole tree is shown. Without: all."),
+        typer.Argument(metavar="[ID]", help="A job; its whole tree is shown. Default: all jobs."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show jobs live until they have ended, or until Ctrl-C.
+    """Show a live view of a job's tree until all its jobs have ended.
 
-    Without an ID all jobs are shown, and it never ends by itself. Without a terminal, and
-    with --json, it prints a line whenever a job's state changes.
+    Without an ID all jobs are shown, until Ctrl-C; the jobs continue. Without a terminal, and with
+    --json, a line is printed whenever a job's state changes.
     """
-    run(_watch(job, as_json=as_json))
+    asyncio.run(_watch(job, as_json=as_json))
 
 
 async def _watch(prefix: str | None, *, as_json: bool) -> None:
     async with open_client() as client:
         job_id = None if prefix is None else await resolve_tree(client, prefix)
         fetch = _everything(client) if job_id is None else _tree_of(client, job_id)
-        picture = output.stdout_is_terminal() and not as_json
-        say = _say_json if as_json else _say
+        is_live = output.stdout_is_terminal() and not as_json
+        report = _print_json if as_json else _print_change
         try:
             async with shown(
                 client,
                 fetch,
-                console=Console() if picture else None,
-                on_change=None if picture else say,
+                console=Console() if is_live else None,
+                on_change=None if is_live else report,
             ) as watcher:
                 while job_id is None or not _all_ended(watcher.board.records):
                     await asyncio.sleep(POLL_SECONDS)
                     if watcher.failure is not None:
                         raise watcher.failure
         except asyncio.CancelledError:
-            output.notice("Detached; the jobs go on.")
+            output.notice("Detached; the jobs continue.")
             raise
 
 
 def live_console() -> Console | None:
-    """Where a live view may be drawn beside a payload: stderr, if a person looks at it."""
+    """Return a console on stderr for a live view beside a payload; None without a terminal."""
     return Console(stderr=True) if output.stderr_is_terminal() else None
 
 
-def _say(record: JobRecord) -> None:
+def _print_change(record: JobRecord) -> None:
     output.payload_now(change_line(record))
 
 
-def _say_json(record: JobRecord) -> None:
+def _print_json(record: JobRecord) -> None:
     output.json_line(record.model_dump(mode="json"))
 
 
@@ -160,7 +169,7 @@ def _records_of(client: JobClient, ids: Sequence[str]) -> Fetch:
 
 
 def _everything(client: JobClient) -> Fetch:
-    """The jobs that have not ended, and those that ended since the watch began."""
+    """Fetch the jobs that have not ended and those that ended since the watch began."""
     seen: dict[str, JobRecord] = {}
 
     async def fetch() -> list[JobRecord]:

@@ -1,4 +1,4 @@
-"""The live view: one line per job, redrawn a few times a second, or plain lines where no terminal is."""
+"""The live view: on a terminal one line per job, redrawn; elsewhere one line per change of state."""
 
 from __future__ import annotations
 
@@ -12,66 +12,66 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.cli.terminal import output, words
-from orchestrator.cli.terminal.session import end
+from orchestrator.cancellation import cancel_and_wait
+from orchestrator.cli.terminal import formatting, output
 from orchestrator.client import JobClient
 from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.state import JobRecord
 
 POLL_SECONDS = 0.5
-"""Between two looks at the jobs: quick enough to watch, two requests a second for Redis."""
+"""Between two polls of the jobs: fast enough to watch, and two requests per second for Redis."""
 FRAMES_PER_SECOND = 4
 SAYING_CHARACTERS = 80
-"""The end of what is being said: one line of a terminal."""
+"""Of the text that the coordinator is writing, the end: one line of a terminal."""
 MOST_ASKING = 3
-"""Approvals named below the jobs, each with the command that answers it; `fanout approvals` has
+"""Approvals listed below the jobs, each with the command that answers it; `fanout approvals` lists
 all."""
 FOLLOWED_JOBS = 200
-"""Journals read for their token counts; jobs beyond them are shown without."""
+"""Jobs whose journals are read for token counts; further jobs are shown without."""
 
 _ELASTIC = (None, None, None, 3, None, 4, None, None)
-"""Of symbol, id, agent, title, attempt, what it does, time and tokens: who gives way on a narrow
-terminal."""
+"""For symbol, id, agent, title, attempt, activity, time and tokens: the columns with a ratio shrink
+on a narrow terminal."""
 
 Fetch = Callable[[], Awaitable[Sequence[JobRecord]]]
-"""The jobs to show, parents first."""
+"""Returns the jobs to show, parents first."""
 OnChange = Callable[[JobRecord], None]
 
 
 @dataclass
 class Board:
-    """What is known of the jobs that are shown."""
+    """The state of the jobs that are shown."""
 
     records: Sequence[JobRecord] = ()
     tokens: dict[str, int] = field(default_factory=dict)
     saying: str = ""
-    """The end of what the coordinator is about to say."""
+    """The end of the text that the coordinator is writing."""
 
     def say(self, piece: str) -> None:
-        """More of it has come."""
+        """Append a piece of the coordinator's text."""
         self.saying = (self.saying + piece)[-SAYING_CHARACTERS:]
 
     def render(self, height: int) -> RenderableType:
-        """As many lines as fit; what still runs goes first when not all do."""
-        asking = [text for text in map(words.asks, self.records) if text][:MOST_ASKING]
-        shown_records = self._that_fit(max(1, height - 4 - len(asking)))
-        short = words.short_ids(record.id for record in self.records)
+        """Return a table of at most `height` lines; ended jobs are omitted first."""
+        asking = [text for text in map(formatting.asks, self.records) if text][:MOST_ASKING]
+        shown_records = self._fitting(max(1, height - 4 - len(asking)))
+        short = formatting.short_ids(record.id for record in self.records)
         cells = [self._cells(record, short[record.id]) for record in shown_records]
         rows = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
-        for place, ratio in enumerate(_ELASTIC):
-            widest = max((line[place].cell_len for line in cells), default=0)
+        for column, ratio in enumerate(_ELASTIC):
+            widest = max((line[column].cell_len for line in cells), default=0)
             rows.add_column(
                 no_wrap=True, overflow="ellipsis", ratio=ratio, min_width=None if ratio else widest
             )
         for line in cells:
             rows.add_row(*line)
         hidden = len(self.records) - len(shown_records)
-        head = words.count_states(self.records) + (f" ({hidden} not shown)" if hidden else "")
+        head = formatting.count_states(self.records) + (f" ({hidden} not shown)" if hidden else "")
         saying = Text(output.one_line(self.saying), style="dim", no_wrap=True, overflow="ellipsis")
         asks = [Text(output.one_line(text), style=output.STYLES["waiting"]) for text in asking]
         return Group(Text(head, style="bold"), rows, *asks, *([saying] if self.saying else []))
 
-    def _that_fit(self, most: int) -> list[JobRecord]:
+    def _fitting(self, most: int) -> list[JobRecord]:
         if len(self.records) <= most:
             return list(self.records)
         active_first = sorted(self.records, key=_urgency)
@@ -83,13 +83,13 @@ class Board:
         tokens = self.tokens.get(record.id, 0)
         indent = "  " * record.depth
         return [
-            Text(f"{indent}{words.SYMBOLS[record.state]}", style=style),
+            Text(f"{indent}{formatting.SYMBOLS[record.state]}", style=style),
             Text(short_id, style="dim"),
             Text(record.agent),
-            Text(words.title(record)),
+            Text(formatting.title(record)),
             Text(f"#{record.attempt}" if record.attempt > 1 else "", style="yellow"),
-            Text(output.one_line(words.doing(record) or record.state, 120), style=style),
-            Text(words.elapsed(record)),
+            Text(output.one_line(formatting.doing(record) or record.state, 120), style=style),
+            Text(formatting.elapsed(record)),
             Text(f"{tokens:,}" if tokens else "", style="dim"),
         ]
 
@@ -101,14 +101,14 @@ def _urgency(record: JobRecord) -> int:
 
 
 class Watcher:
-    """Looks at jobs again and again, keeps the board and tells what changed."""
+    """Polls jobs, updates the board and reports changes of state."""
 
     def __init__(self, client: JobClient, fetch: Fetch, on_change: OnChange | None = None) -> None:
         self.board = Board()
         self.failure: JobFailure | None = None
-        """Why the last look failed."""
+        """The failure of the last poll; None if it succeeded."""
         self.live: Live | None = None
-        """The picture, where one is drawn."""
+        """The table on the terminal, where one is drawn."""
         self._client = client
         self._fetch = fetch
         self._on_change = on_change
@@ -117,7 +117,7 @@ class Watcher:
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:
-        """Take the picture off the screen while a person is asked something."""
+        """Remove the table from the screen while a person is asked a question."""
         if self.live is None:
             yield
             return
@@ -127,8 +127,12 @@ class Watcher:
         finally:
             self.live.start(refresh=True)
 
-    async def look(self) -> None:
-        """Fetch the jobs once."""
+    async def poll(self) -> None:
+        """Fetch the jobs once and report those whose state changed.
+
+        Raises:
+            JobFailure: the jobs cannot be read.
+        """
         self.board.records = await self._fetch()
         for record in self.board.records:
             now = (record.state, record.attempt, record.approvals)
@@ -139,23 +143,23 @@ class Watcher:
                 self._followers[record.id] = asyncio.create_task(self._count_tokens(record.id))
 
     async def watch(self) -> None:
-        """Look until cancelled; after a failure look again."""
+        """Poll until cancelled; failures are kept in `failure` and polling continues."""
         while True:
             try:
-                await self.look()
+                await self.poll()
                 self.failure = None
             except JobFailure as failure:
                 self.failure = failure
             await asyncio.sleep(POLL_SECONDS)
 
     async def close(self) -> None:
-        """Stop following."""
-        await end(self._followers.values())
+        """Stop reading journals."""
+        await cancel_and_wait(*self._followers.values())
 
     async def _count_tokens(self, job_id: str) -> None:
-        with suppress(JobFailure):  # the next look tells it in words
+        with suppress(JobFailure):  # the next poll reports it
             async for event in self._client.events(job_id):
-                count = words.tokens_of(event)
+                count = formatting.tokens_of(event)
                 self.board.tokens[job_id] = self.board.tokens.get(job_id, 0) + count
 
 
@@ -167,17 +171,21 @@ async def shown(
     console: Console | None = None,
     on_change: OnChange | None = None,
 ) -> AsyncIterator[Watcher]:
-    """Show jobs while the context lasts.
+    """Show jobs while the context is open.
 
-    On the console as a picture, without one through `on_change`.
+    Args:
+        client: reads the journals.
+        fetch: returns the jobs to show.
+        console: where to draw the table; None draws nothing.
+        on_change: called with each job whose state, attempt or approvals changed.
     """
     watcher = Watcher(client, fetch, on_change)
-    looking = asyncio.create_task(watcher.watch())
+    watching = asyncio.create_task(watcher.watch())
     try:
         if console is None:
             yield watcher
             with suppress(JobFailure):
-                await watcher.look()  # tells how it ended
+                await watcher.poll()  # reports the final states
         else:
             with Live(
                 console=console,
@@ -188,14 +196,15 @@ async def shown(
             ) as watcher.live:
                 yield watcher
                 with suppress(JobFailure):
-                    await watcher.look()  # the last frame shows how it ended
+                    await watcher.poll()  # for the last frame
     finally:
-        await end([looking])
+        await cancel_and_wait(watching)
         await watcher.close()
 
 
 def change_line(record: JobRecord) -> str:
-    """A job's new state as a plain line."""
+    """Format a job's new state as one plain line."""
     attempt = f"#{record.attempt}" if record.attempt > 1 else ""
-    told = (record.id, record.state, attempt, record.agent, words.title(record), words.asks(record))
-    return "  ".join(filter(None, told))
+    title, asks = formatting.title(record), formatting.asks(record)
+    parts = (record.id, record.state, attempt, record.agent, title, asks)
+    return "  ".join(filter(None, parts))

@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -7,32 +7,46 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.terminal.endings import UsageProblem
+from orchestrator.cli.terminal.exit_codes import UsageProblem
 
 AsJson = Annotated[
-    bool, typer.Option("--json", help="Print JSON: one document, or a line per event.")
+    bool,
+    typer.Option("--json", help="Print JSON: one document, or one line per event in a stream."),
 ]
 JobArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="A job's id, or its beginning while unique.")
+    str, typer.Argument(metavar="ID", help="A job id, or a prefix of it that is unique.")
 ]
 JobArguments = Annotated[
-    list[str], typer.Argument(metavar="ID", help="Job ids, or their beginnings.")
+    list[str], typer.Argument(metavar="ID", help="Job ids, or prefixes of them that are unique.")
 ]
 LabelOption = Annotated[
     list[str] | None,
-    typer.Option("--label", metavar="KEY=VALUE", help="May be given more than once."),
+    typer.Option("--label", metavar="KEY=VALUE", help="A label of the job; repeat for several."),
+]
+LabelFilter = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label",
+        metavar="KEY=VALUE",
+        help="List only jobs with this label; repeat to require several.",
+    ),
 ]
 TimeoutOption = Annotated[
     float | None,
-    typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up waiting after this time."),
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=0,
+        help="Stop waiting after this time; the jobs continue. Default: no limit.",
+    ),
 ]
 
 
 def parse_labels(texts: Sequence[str] | None) -> dict[str, str]:
-    """`key=value` texts as a mapping.
+    """Parse `KEY=VALUE` texts into a mapping.
 
     Raises:
-        UsageProblem: one has no `=` or no key.
+        UsageProblem: a text has no `=` or no key.
     """
     labels: dict[str, str] = {}
     for text in texts or ():

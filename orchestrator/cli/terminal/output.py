@@ -1,7 +1,4 @@
-"""What a command prints.
-
-Its payload on stdout, the rest on stderr, and no tricks without a terminal.
-"""
+"""Printing: the payload on stdout, everything else on stderr, colours on terminals only."""
 
 from __future__ import annotations
 
@@ -16,8 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator import shortening
+
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Control characters and direction marks: a job's words must not drive a person's terminal."""
+"""Control characters and direction marks: a job's output must not control a person's terminal."""
 
 STYLES = {
     "queued": "dim",
@@ -35,69 +34,68 @@ STYLES = {
 GAP = 2
 """Spaces between the columns of a table."""
 LEAST_WIDTH = 12
-"""Of a column that gives way: less of it would say nothing."""
+"""Of an elastic column: less of it would be unreadable."""
 
 
 def printable(text: object) -> str:
-    """Foreign text without what a terminal would obey; line ends and tabs stay."""
+    """Replace the control characters of foreign text, except line ends and tabs."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", str(text))
 
 
 def one_line(text: object, width: int | None = None) -> str:
-    """Foreign text on one line, cut to `width` characters."""
-    line = " ".join(printable(text).split())
-    return line if width is None or len(line) <= width else line[: max(0, width - 1)] + "…"
+    """Return foreign text as one printable line of at most `width` characters."""
+    return shortening.one_line(printable(text), width)
 
 
 def payload(text: str) -> None:
-    """A piece of the result."""
+    """Print a part of the result."""
     print(text)
 
 
 def payload_now(text: str) -> None:
-    """A line of a stream, out at once."""
+    """Print one line of a stream and flush it."""
     print(printable(text), flush=True)
 
 
 def flush() -> None:
-    """What was printed is out before a long wait begins."""
+    """Flush stdout, so that everything printed is visible before a long wait."""
     sys.stdout.flush()
 
 
 def raw_payload(data: bytes) -> None:
-    """Bytes of the result, unchanged."""
+    """Write bytes of the result unchanged."""
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 
 
 def document(value: Any) -> None:
-    """The result as one JSON document."""
+    """Print the result as one JSON document."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def json_line(value: Any) -> None:
-    """One element of a stream, as a line of JSON that is out at once."""
+    """Print one element of a stream as a line of JSON and flush it."""
     print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
 def notice(text: str) -> None:
-    """Something a person should know that is not the result."""
+    """Print on stderr what a person should know and is not the result."""
     print(printable(text), file=sys.stderr, flush=True)
 
 
 def stdout_is_terminal() -> bool:
-    """Whether a person looks at stdout; `TERM=dumb` counts as none."""
+    """Whether stdout is a terminal that supports cursor movement (not `TERM=dumb`)."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def stderr_is_terminal() -> bool:
-    """Whether a person looks at stderr."""
+    """Whether stderr is a terminal that supports cursor movement (not `TERM=dumb`)."""
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def stdin_is_terminal() -> bool:
-    """Whether somebody can answer a question."""
+    """Whether a person can answer a question."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
@@ -109,16 +107,21 @@ def table(
     elastic: Collection[int] = (-1,),
     wrapped: bool = False,
 ) -> None:
-    """Aligned columns: whole and plain, or on a terminal with the `elastic` ones cut or wrapped to fit.
+    """Print aligned columns, on a terminal cut or wrapped to its width.
 
-    Cells are lines already: foreign text has been through `one_line`.
+    Args:
+        header: the columns' titles.
+        rows: the cells; the caller has passed foreign text through `one_line`.
+        state_column: the column whose cells are coloured by state.
+        elastic: the columns that are shortened when a terminal is too narrow.
+        wrapped: whether elastic columns are wrapped instead of cut.
     """
     lines = [list(header), *(list(row) for row in rows)]
     widths = _widths(lines)
     if stdout_is_terminal():
         fitted = _fitted(widths, elastic, Console().width - GAP * (len(widths) - 1))
         grid = _grid(lines, fitted, state_column, wrapped=wrapped)
-        # What does not fit even so is wrapped by the terminal: rich would leave out columns.
+        # A table that is still too wide is wrapped by the terminal: rich would omit columns.
         Console(width=sum(fitted) + GAP * len(fitted)).print(grid)
         return
     for line in lines:
@@ -130,11 +133,11 @@ def table(
 
 
 def _fitted(widths: Sequence[int], elastic: Collection[int], room: int) -> list[int]:
-    """Widths that fit into the room if they can: the elastic columns give way, the widest first."""
+    """Shorten the elastic columns, the widest first, until all columns fit into the room."""
     fitted = list(widths)
-    places = [place % len(fitted) for place in elastic]
+    columns = [column % len(fitted) for column in elastic]
     while sum(fitted) > room:
-        widest = max(places, key=fitted.__getitem__)
+        widest = max(columns, key=fitted.__getitem__)
         if fitted[widest] <= LEAST_WIDTH:
             break
         fitted[widest] -= 1
@@ -161,7 +164,10 @@ def _widths(lines: list[list[str]]) -> list[int]:
 
 
 def pairs(rows: Iterable[tuple[str, object]]) -> None:
-    """Names and values, one a line; values may have several lines and are indented."""
+    """Print names and values, one per line; further lines of a value are indented.
+
+    Empty values are omitted.
+    """
     known = [
         (name, printable(value)) for name, value in rows if value not in (None, "", {}, (), [])
     ]

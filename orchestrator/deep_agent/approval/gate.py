@@ -25,34 +25,17 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 
+from orchestrator.approvals import ApprovalAnswer, InterruptOn, fingerprint, merge_policies
 from orchestrator.deep_agent.approval.requests import (
-    Answer,
-    Decision,
-    InterruptOn,
     PendingApproval,
     answer_in,
-    answers_message,
     confirmation_answers,
     confirmation_calls,
-    fingerprint,
-    merge_policies,
     pending_approvals,
     request_of,
 )
 from orchestrator.deep_agent.failures import UnknownGuardedTool
 from orchestrator.deep_agent.part import Part
-
-__all__ = (
-    "Answer",
-    "ApprovalFlow",
-    "ApprovalGate",
-    "Decision",
-    "InterruptOn",
-    "PendingApproval",
-    "answers_message",
-    "merge_policies",
-    "pending_approvals",
-)
 
 AWAITING = {
     "status": "waiting_for_approval",
@@ -234,21 +217,12 @@ def _ask(context: ToolContext, pending: PendingApproval, hint: str = "") -> dict
     return dict(AWAITING)
 
 
-def _answer_to(pending: PendingApproval, context: ToolContext) -> Answer | str:
-    """The newest answer to a request for exactly this call, or why there is none that counts."""
+def _answer_to(pending: PendingApproval, context: ToolContext) -> ApprovalAnswer | str:
+    """Return the newest answer to a request for exactly this call, or why none counts."""
     response = _response_to(pending, context.session.events)
-    answer = (
-        "it was given for another call"
-        if response is None
-        else answer_in(response, pending.arguments)
-    )
-    if isinstance(answer, str):
-        return answer
-    if answer.sha256 not in (None, pending.sha256):
-        return "it was given for other arguments"
-    if answer.decision not in pending.decisions:
-        return f"{answer.decision} is not allowed for {pending.tool}"
-    return answer
+    if response is None:
+        return "it was given for another call"
+    return answer_in(response, pending)
 
 
 def _response_to(pending: PendingApproval, events: Sequence[Event]) -> Mapping[str, Any] | None:
@@ -273,7 +247,7 @@ def _response_to(pending: PendingApproval, events: Sequence[Event]) -> Mapping[s
     return found
 
 
-def _in_place_of_result(answer: Answer) -> dict[str, Any] | None:
+def _in_place_of_result(answer: ApprovalAnswer) -> dict[str, Any] | None:
     """What the model is told where the tool does not run."""
     said = f" They say: {answer.message}" if answer.message else ""
     if answer.decision == "reject":

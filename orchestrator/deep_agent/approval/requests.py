@@ -1,4 +1,4 @@
-"""What a person is asked to approve and what they may answer, as it stands in a session's events.
+"""Requests for approval and their answers, as a session's events hold them.
 
 A request names the call by a fingerprint of the tool and its exact arguments; an answer counts for
 the call with that fingerprint only.
@@ -6,123 +6,28 @@ the call with that fingerprint only.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from google.adk.events import Event
 from google.adk.flows.llm_flows.functions import REQUEST_CONFIRMATION_FUNCTION_CALL_NAME
 from google.genai import types
+from pydantic import ValidationError
 
-Decision = Literal["approve", "edit", "reject", "respond"]
-"""What a person may do: let the call run, run it with other arguments, refuse it, or answer in its
-stead."""
-InterruptOn = Mapping[str, bool | Sequence[Decision]]
-"""Tool name, matched exactly -> whether to ask, or which decisions to offer."""
-
-DECISIONS: tuple[Decision, ...] = get_args(Decision)
-USUAL_DECISIONS: tuple[Decision, ...] = ("approve", "edit", "reject")
-"""Those of `True`. `respond` puts a person's words where the tool's result would be, so it is asked
-for."""
+from orchestrator.approvals import DECISIONS, ApprovalAnswer, ApprovalRequest, fingerprint
 
 
-@dataclass(frozen=True)
-class PendingApproval:
-    """A call that waits for a person."""
+class PendingApproval(ApprovalRequest):
+    """A request in a session that nobody has answered yet."""
 
     confirmation_id: str
-    """The id of ADK's confirmation call: it is answered."""
-    call_id: str
-    tool: str
-    arguments: dict[str, Any]
-    decisions: tuple[Decision, ...]
-    sha256: str
-    """The fingerprint of the tool and its arguments."""
-    agent: str
-    hint: str = ""
-    """Why it is asked again, where it is."""
+    """The id of ADK's confirmation call, which is answered."""
 
     def payload(self) -> dict[str, Any]:
-        """The request as it crosses a boundary.
-
-        Also as that of a parent's call whose child waits.
-        """
-        return {
-            "tool": self.tool,
-            "arguments": self.arguments,
-            "decisions": list(self.decisions),
-            "sha256": self.sha256,
-            "agent": self.agent,
-        }
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A person's answer to one request."""
-
-    decision: Decision
-    sha256: str | None = None
-    """The fingerprint of the call that the person saw; None trusts the request's id alone."""
-    message: str = ""
-    """A word to the agent."""
-    arguments: Mapping[str, Any] | None = None
-    """For `edit`: what the call runs with, in full."""
-    response: Any = None
-    """For `respond`: what the agent is told in place of the tool's result."""
-
-    def as_response(self) -> dict[str, Any]:
-        """What ADK's confirmation call is answered with."""
-        given = {
-            "decision": self.decision,
-            "sha256": self.sha256,
-            "message": self.message,
-            "arguments": None if self.arguments is None else dict(self.arguments),
-            "response": self.response,
-        }
-        payload = {name: value for name, value in given.items() if value not in (None, "")}
-        return {"confirmed": self.decision in ("approve", "edit"), "payload": payload}
-
-
-def fingerprint(tool: str, arguments: Mapping[str, Any]) -> str:
-    """The SHA-256 of a call: the tool and its arguments as canonical JSON."""
-    return hashlib.sha256(json.dumps([tool, arguments], sort_keys=True).encode()).hexdigest()
-
-
-def checked_policy(interrupt_on: InterruptOn) -> dict[str, tuple[Decision, ...]]:
-    """The decisions by tool; a tool with False is left out.
-
-    Raises:
-        ValueError: a value is neither a bool nor a list of decisions, or the list is empty.
-    """
-    policy: dict[str, tuple[Decision, ...]] = {}
-    for tool, value in interrupt_on.items():
-        if isinstance(value, bool):
-            policy |= {tool: USUAL_DECISIONS} if value else {}
-            continue
-        named = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else []
-        if not named or any(decision not in DECISIONS for decision in named):
-            raise ValueError(
-                f"interrupt_on for {tool!r} must be true, false or a list out of {', '.join(DECISIONS)}."
-            )
-        policy[tool] = tuple(decision for decision in DECISIONS if decision in named)
-    return policy
-
-
-def merge_policies(parent: InterruptOn, child: InterruptOn) -> dict[str, tuple[Decision, ...]]:
-    """The stricter of two policies, tool by tool.
-
-    What either guards is guarded, with what both allow.
-
-    Two lists that have nothing in common leave `reject`: nobody may widen what the other allows.
-    """
-    first, second = checked_policy(parent), checked_policy(child)
-    merged = first | second
-    for tool in first.keys() & second.keys():
-        both = tuple(decision for decision in first[tool] if decision in second[tool])
-        merged[tool] = both or ("reject",)
-    return merged
+        """Return the request as it crosses a boundary, also for a parent's call whose child waits."""
+        return self.model_dump(
+            mode="json", include={"tool", "arguments", "decisions", "sha256", "agent"}
+        )
 
 
 def confirmation_calls(event: Event) -> list[types.FunctionCall]:
@@ -157,11 +62,10 @@ def pending_approvals(events: Iterable[Event]) -> list[PendingApproval]:
     return list(waiting.values())
 
 
-def answers_message(answers: Iterable[tuple[PendingApproval, Answer]]) -> types.Content:
-    """The message with which a run goes on.
-
-    Give all answers at once: the run pauses until it has them.
-    """
+def answers_message(
+    answers: Iterable[tuple[PendingApproval, ApprovalAnswer]],
+) -> types.Content:
+    """Return the message that resumes a run: the run pauses until it has all answers at once."""
     return types.Content(
         role="user",
         parts=[
@@ -169,7 +73,7 @@ def answers_message(answers: Iterable[tuple[PendingApproval, Answer]]) -> types.
                 function_response=types.FunctionResponse(
                     id=pending.confirmation_id,
                     name=REQUEST_CONFIRMATION_FUNCTION_CALL_NAME,
-                    response=answer.as_response(),
+                    response=_as_response(pending, answer),
                 )
             )
             for pending, answer in answers
@@ -177,60 +81,66 @@ def answers_message(answers: Iterable[tuple[PendingApproval, Answer]]) -> types.
     )
 
 
-def request_of(call: types.FunctionCall, author: str) -> PendingApproval:
-    """A request as it was asked.
+def _as_response(pending: PendingApproval, answer: ApprovalAnswer) -> dict[str, Any]:
+    """Return the response to ADK's confirmation call, bound to the call that the person saw."""
+    given = answer.model_dump(mode="json", exclude={"by"}) | {"sha256": pending.sha256}
+    payload = {name: value for name, value in given.items() if value not in (None, "")}
+    return {"confirmed": answer.decision in ("approve", "edit"), "payload": payload}
 
-    That of a tool which asks by itself allows to approve or reject.
+
+def request_of(call: types.FunctionCall, author: str) -> PendingApproval:
+    """Return the request that a confirmation call of ADK makes.
+
+    A tool that asks by itself, without a policy, allows to approve or to reject.
     """
     made = (call.args or {}).get("originalFunctionCall") or {}
     confirmation = (call.args or {}).get("toolConfirmation") or {}
-    tool, arguments = str(made.get("name")), made.get("args") or {}
-    payload = confirmation.get("payload")
-    if (
-        not isinstance(payload, dict)
-        or not {"tool", "arguments", "decisions", "sha256"} <= payload.keys()
-    ):
-        payload = {
-            "tool": tool,
-            "arguments": arguments,
-            "decisions": ("approve", "reject"),
-            "sha256": fingerprint(tool, arguments),
-        }
-    return PendingApproval(
-        confirmation_id=str(call.id),
-        call_id=str(made.get("id")),
-        tool=str(payload["tool"]),
-        arguments=dict(payload["arguments"]),
-        decisions=tuple(payload["decisions"]),
-        sha256=str(payload["sha256"]),
-        agent=str(payload.get("agent") or author),
-        hint=str(confirmation.get("hint") or ""),
-    )
+    payload: Any = confirmation.get("payload")
+    known = {
+        "confirmation_id": str(call.id),
+        "call_id": str(made.get("id")),
+        "hint": str(confirmation.get("hint") or ""),
+        "agent": author,
+    }
+    try:
+        return PendingApproval.model_validate({**known, **payload})
+    except (TypeError, ValidationError):  # no payload of ours
+        tool, arguments = str(made.get("name")), made.get("args") or {}
+        return PendingApproval(
+            **known,
+            tool=tool,
+            arguments=arguments,
+            decisions=("approve", "reject"),
+            sha256=fingerprint(tool, arguments),
+        )
 
 
-def answer_in(response: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> Answer | str:
-    """The answer in a confirmation's response, or what is wrong with it.
+def answer_in(response: Mapping[str, Any] | None, pending: PendingApproval) -> ApprovalAnswer | str:
+    """Return the answer in a confirmation's response, or what is wrong with it.
 
-    A front end that knows ADK only sends `confirmed`, with the payload that it was given or none: a
-    yes to other arguments than the call's own is an edit.
+    A front end that knows only ADK sends `confirmed`, with the payload that it was given or none:
+    a yes to other arguments than the call's own is an edit.
     """
     given = response or {}
     confirmed, payload = given.get("confirmed") is True, given.get("payload") or {}
     if not isinstance(payload, Mapping):
         return "its payload is not an object"
-    edited, named = payload.get("arguments"), payload.get("decision")
-    if named is None:
-        changed = edited is not None and edited != arguments
-        named = ("edit" if changed else "approve") if confirmed else "reject"
-    if fault := _fault(named, payload, confirmed=confirmed):
+    edited: Any = payload.get("arguments")
+    decision: Any = payload.get("decision")
+    if decision is None:
+        changed = edited is not None and edited != pending.arguments
+        decision = ("edit" if changed else "approve") if confirmed else "reject"
+    if fault := _fault(decision, payload, confirmed=confirmed):
         return fault
-    decision = cast("Decision", named)
-    return Answer(
+    if payload.get("sha256") not in (None, pending.sha256):
+        return "it was given for other arguments"
+    if decision not in pending.decisions:
+        return f"{decision} is not allowed for {pending.tool}"
+    return ApprovalAnswer(
         decision=decision,
-        sha256=payload.get("sha256"),
         message=str(payload.get("message") or ""),
-        arguments=edited if decision == "edit" else None,
-        response=payload.get("response"),
+        arguments=dict(edited) if decision == "edit" else None,
+        response=payload.get("response") if decision == "respond" else None,
     )
 
 

@@ -1,9 +1,7 @@
-"""Where the harness keeps what would fill a model's context.
+"""Folders for texts that are too long for a model's context, stored in the session's state.
 
-In the session, beside the agent's files.
-
-State deltas are journaled, so artifacts survive a crash, and they never appear in a workspace's
-changes.
+Changes of the state are journaled, so these files survive a crash, and they never appear among a
+workspace's changes.
 """
 
 from __future__ import annotations
@@ -20,9 +18,11 @@ CONVERSATION_HISTORY = "/conversation_history"
 
 
 def with_artifacts(backend: Backend, state: SessionState) -> CompositeBackend:
-    """The agent's files with both artifact folders, for its file tools.
+    """Return the agent's files with both folders, for its file tools; the shell does not see them.
 
-    The shell does not see those.
+    Args:
+        backend: The agent's files.
+        state: The session's state, which stores the folders.
     """
     folders = (LARGE_TOOL_RESULTS, CONVERSATION_HISTORY)
     return composite(

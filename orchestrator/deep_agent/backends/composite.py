@@ -1,8 +1,7 @@
-"""Several backends as one: a mount table by path prefix.
+"""Several backends as one, mounted at path prefixes; the longest matching prefix decides.
 
-The longest prefix decides. What a backend has below its own `search_root` appears below the prefix;
-it never sees the prefix itself. Commands run on the default backend alone, whose shell does not see
-the other files.
+The files below a backend's `search_root` appear below its prefix, which the backend itself never
+sees. Commands run on the default backend only, whose shell does not see the other files.
 """
 
 # ruff: noqa: D102 - the protocol says what each method means
@@ -26,16 +25,12 @@ from orchestrator.deep_agent.backends.protocol import (
 )
 
 _NOT_A_DIRECTORY = (FileNotFoundError, NotADirectoryError, PermissionError)
-"""How a backend says that it has nothing to show at a path, where a route may be all that there
-is."""
+"""A backend's errors for a path without a directory, at which there may still be a mount."""
 
 
 @dataclass(frozen=True)
 class _Mount:
-    """A backend and the prefix where it appears.
-
-    The default backend's is empty: its paths stay as is.
-    """
+    """A backend and its prefix; the default backend's is empty and leaves paths unchanged."""
 
     prefix: str
     backend: Backend
@@ -55,10 +50,17 @@ class _Mount:
 
 
 class CompositeBackend:
-    """`default` and, below each prefix of `routes`, another backend. Make it with `composite`."""
+    """A default backend with other backends below path prefixes. Create it with `composite`.
+
+    Args:
+        default: The backend of all other paths.
+        routes: The other backends by prefix.
+
+    Raises:
+        ValueError: A prefix is not a normalised absolute path below `/`.
+    """
 
     def __init__(self, default: Backend, routes: Mapping[str, Backend]) -> None:
-        """A mount table; ValueError when a prefix is not a normalised absolute path below `/`."""
         for prefix in routes:
             if prefix == "/" or posixpath.normpath("/" + prefix.lstrip("/")) != prefix:
                 raise ValueError(
@@ -70,7 +72,7 @@ class CompositeBackend:
 
     @property
     def search_root(self) -> str:
-        """The default backend's: the agent's own files."""
+        """The default backend's search root."""
         return self._default.search_root
 
     async def stat(self, path: str) -> Entry:
@@ -175,14 +177,11 @@ class CompositeBackend:
         return [mount for mount in self._mounts if mount.prefix.startswith(path.rstrip("/") + "/")]
 
     def _is_fixed(self, path: str) -> bool:
-        """Whether the path is a route or leads to one.
-
-        A directory that no tool may replace or remove.
-        """
+        """Return whether the path is or contains a mount, and so cannot be replaced."""
         return any(mount.prefix == path for mount in self._mounts) or bool(self._routes_below(path))
 
     def _spanned(self, path: str) -> Iterator[tuple[_Mount, str]]:
-        """The backends with something below a path, each with the path where its part starts."""
+        """Yield the mounts at and below a path, each with the path at which it starts."""
         yield self._owner(path), path
         for mount in sorted(self._routes_below(path), key=lambda route: route.prefix):
             yield mount, mount.prefix
@@ -190,7 +189,7 @@ class CompositeBackend:
     def _searched(
         self, path: str, only: Sequence[str] | None
     ) -> Iterator[tuple[_Mount, str, Sequence[str] | None]]:
-        """The same, each with those of the named files that are its own."""
+        """Yield the same, each with those of the named files that belong to the mount."""
         for mount, start in self._spanned(path):
             if only is None:
                 yield mount, start, None
@@ -199,10 +198,13 @@ class CompositeBackend:
 
 
 class CompositeShell(CompositeBackend):
-    """A composite whose default backend can execute."""
+    """A composite whose default backend has a shell.
+
+    Raises:
+        ValueError: A prefix is invalid, or the default backend has no shell.
+    """
 
     def __init__(self, default: Backend, routes: Mapping[str, Backend]) -> None:
-        """See `CompositeBackend`; ValueError too when the default backend has no shell."""
         super().__init__(default, routes)
         if not isinstance(default, Shell):
             raise ValueError("The default backend has no shell.")  # noqa: TRY004 - a composition, not a type
@@ -219,9 +221,14 @@ class CompositeShell(CompositeBackend):
 
 
 def composite(default: Backend, routes: Mapping[str, Backend]) -> CompositeBackend:
-    """The backends as one, with a shell where the default backend has one.
+    """Return several backends as one, with a shell if the default backend has one.
 
-    ValueError for a bad prefix.
+    Args:
+        default: The backend of all paths outside of `routes`.
+        routes: The other backends by path prefix.
+
+    Raises:
+        ValueError: A prefix is not a normalised absolute path below `/`.
     """
     return (CompositeShell if isinstance(default, Shell) else CompositeBackend)(default, routes)
 

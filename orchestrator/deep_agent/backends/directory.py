@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import posixpath
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Concatenate, ParamSpec, TypeVar
 from uuid import uuid4
 
 from orchestrator.deep_agent.backends.jail import Jail, Place
@@ -27,8 +29,14 @@ from orchestrator.deep_agent.backends.matching import hits_in
 from orchestrator.deep_agent.backends.paths import MAX_DEPTH
 from orchestrator.deep_agent.backends.protocol import Entry, EntryKind, Hit, Hits, Walk
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 MAX_SEARCHED_BYTES = 10 * 1024**2
 """Larger files are not searched: they are data, and reading them takes the time of all others."""
+
+_BLOCK_BYTES = 1024**2
+"""Searched at once, a longer line in parts."""
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever."""
@@ -40,15 +48,31 @@ _NEW_FILE_MODE = 0o666
 class DirectoryBackend:
     """The files below `root`, seen by the agent below `mount`."""
 
-    def __init__(self, root: Path, *, mount: str = "/workspace") -> None:
-        """A backend on an existing directory.
+    max_searched_bytes: int | None = MAX_SEARCHED_BYTES
+    """Larger files are not searched; None searches all."""
 
-        ValueError when `mount` is not a normalised absolute path.
+    def __init__(
+        self, root: Path, *, mount: str = "/workspace", also: Mapping[str, Path] | None = None
+    ) -> None:
+        """Make a backend on an existing directory.
+
+        Args:
+            root: the directory.
+            mount: the path under which the agent sees it.
+            also: more directories by the paths under which the agent sees them; with some, absolute
+                links may name what is below these paths or below `mount`.
+
+        Raises:
+            ValueError: `mount` is not a normalised absolute path.
         """
         if not mount.startswith("/") or posixpath.normpath(mount) != mount:
             raise ValueError(f"mount must be a normalised absolute path, not {mount}")
-        self._jail = Jail(root)
         self._mount = mount
+        roots = {mount: root, **(also or {})}
+        linked = {**roots, **{str(each): each for each in roots.values()}} if also else {}
+        self._jails = {
+            prefix: Jail(roots[prefix], linked) for prefix in sorted(roots, key=len, reverse=True)
+        }
 
     @property
     def search_root(self) -> str:
@@ -56,23 +80,33 @@ class DirectoryBackend:
         return self._mount
 
     async def stat(self, path: str) -> Entry:
-        return await asyncio.to_thread(self._stat, path)
+        return await self._in_thread(path, self._stat)
+
+    async def lstat(self, path: str) -> Entry:
+        """As `stat`, a link not followed."""
+        return await self._in_thread(path, partial(self._stat, follow=False))
 
     async def list(self, path: str) -> Sequence[Entry]:
-        return await asyncio.to_thread(self._entries, path)
+        return await self._in_thread(path, self._entries)
 
-    async def read_bytes(self, path: str, max_bytes: int) -> bytes:
-        return await asyncio.to_thread(self._read, path, max_bytes)
+    async def read_bytes(
+        self, path: str, max_bytes: int | None = None, *, offset: int = 0
+    ) -> bytes:
+        """See `Backend.read_bytes`; None reads to the end."""
+        return await self._in_thread(path, self._read, max_bytes, offset)
 
-    async def write_bytes(self, path: str, data: bytes, *, create_only: bool = False) -> None:
-        await asyncio.to_thread(self._write, path, data, create_only=create_only)
+    async def write_bytes(
+        self, path: str, data: bytes, *, create_only: bool = False, mode: int | None = None
+    ) -> None:
+        """See `Backend.write_bytes`; `mode` sets the permission bits."""
+        await self._in_thread(path, self._write, data, create_only, mode)
 
     async def delete(self, path: str) -> None:
-        await asyncio.to_thread(self._delete, path)
+        await self._in_thread(path, self._delete)
 
     async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walk:
         deadline = time.monotonic() + timeout_seconds
-        return await asyncio.to_thread(self._walk, path, max_entries, deadline)
+        return await self._in_thread(path, self._walk, max_entries, deadline)
 
     async def grep(
         self,
@@ -84,34 +118,60 @@ class DirectoryBackend:
         timeout_seconds: float,
     ) -> Hits:
         deadline = time.monotonic() + timeout_seconds
-        return await asyncio.to_thread(self._grep, text, path, only, max_hits, deadline)
+        return await self._in_thread(path, self._grep, text, only, max_hits, deadline)
 
-    def _names(self, path: str) -> Sequence[str]:
-        """The path below the root, in names; FileNotFoundError above or beside the mount point."""
-        if self._mount == "/":
-            return [name for name in path.split("/") if name]
-        if path != self._mount and not path.startswith(self._mount + "/"):
-            raise FileNotFoundError(path)
-        return [name for name in path[len(self._mount) :].split("/") if name]
+    async def _in_thread(
+        self, path: str, work: Callable[Concatenate[str, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Do work on a path; an OSError names that path, not a part of it."""
+        try:
+            return await asyncio.to_thread(work, path, *args, **kwargs)
+        except OSError as error:
+            if error.filename is not None:
+                error.filename = path
+            raise
+        except ValueError as error:  # a NUL, or a character that no file's name has
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path) from error
+
+    def _locate(self, path: str) -> tuple[Jail, Sequence[str]]:
+        """The directory that a path is in, and the names below it.
+
+        Raises:
+            FileNotFoundError: the path is above or beside the mount points.
+        """
+        for mount, jail in self._jails.items():
+            if path == mount or path.startswith(mount.rstrip("/") + "/"):
+                return jail, [name for name in path[len(mount) :].split("/") if name]
+        raise FileNotFoundError(path)
+
+    def _place(
+        self, path: str, *, follow_last: bool, make_parents: bool = False
+    ) -> AbstractContextManager[Place]:
+        jail, names = self._locate(path)
+        return jail.place(names, follow_last=follow_last, make_parents=make_parents)
+
+    def _directory(self, path: str) -> AbstractContextManager[int]:
+        jail, names = self._locate(path)
+        return jail.directory(names)
 
     def _above_mount(self, path: str) -> Entry | None:
         """The only thing in a directory above the mount point: the way to it."""
-        if path == self._mount or not (path == "/" or self._mount.startswith(path + "/")):
+        if path in self._jails or not (path == "/" or self._mount.startswith(path + "/")):
             return None
         rest = self._mount[len(path) :].strip("/")
         return Entry(path=posixpath.join(path, rest.split("/")[0]), kind="directory")
 
-    def _stat(self, path: str) -> Entry:
+    def _stat(self, path: str, *, follow: bool = True) -> Entry:
         if self._above_mount(path):
             return Entry(path=path, kind="directory")
-        with self._jail.place(self._names(path), follow_last=True) as place:
+        with self._place(path, follow_last=follow) as place:
             return _entry(path, place.lstat())
 
     def _entries(self, path: str) -> Sequence[Entry]:
         above = self._above_mount(path)
         if above:
             return [above]
-        with self._jail.directory(self._names(path)) as directory, os.scandir(directory) as found:
+        with self._directory(path) as directory, os.scandir(directory) as found:
             entries = []
             for item in found:
                 with suppress(FileNotFoundError):  # gone since it was listed
@@ -119,27 +179,29 @@ class DirectoryBackend:
                     entries.append(_entry(posixpath.join(path, item.name), status))
         return sorted(entries, key=lambda entry: entry.path)
 
-    def _read(self, path: str, max_bytes: int) -> bytes:
+    def _read(self, path: str, max_bytes: int | None, offset: int) -> bytes:
         if self._above_mount(path):
             raise IsADirectoryError(path)
-        with self._jail.place(self._names(path), follow_last=True) as place:
-            return _read(place, max_bytes)
+        with self._place(path, follow_last=True) as place, _opened(place) as file:
+            file.seek(offset)
+            return file.read(-1 if max_bytes is None else max_bytes)
 
-    def _write(self, path: str, data: bytes, *, create_only: bool) -> None:
+    def _write(self, path: str, data: bytes, create_only: bool, mode: int | None) -> None:
         if self._above_mount(path):
             raise IsADirectoryError(path)
         try:
-            names = self._names(path)
+            jail, names = self._locate(path)
         except FileNotFoundError:
             raise PermissionError(path) from None
-        with self._jail.place(names, follow_last=not create_only, make_parents=True) as place:
-            mode = _existing_mode(place, create_only=create_only)
+        with jail.place(names, follow_last=not create_only, make_parents=True) as place:
+            existing = _existing_mode(place, create_only=create_only)
+            mode = existing if mode is None else mode
             _put(place, data, mode=mode, create_only=create_only)
 
     def _delete(self, path: str) -> None:
-        if self._above_mount(path) or path == self._mount:
+        if self._above_mount(path) or path in self._jails:
             raise PermissionError(path)
-        with self._jail.place(self._names(path), follow_last=False) as place:
+        with self._place(path, follow_last=False) as place:
             if stat.S_ISDIR(place.lstat().st_mode):
                 _remove_tree(place)
             else:
@@ -156,44 +218,39 @@ class DirectoryBackend:
         return Walk(entries=_sorted(entries))
 
     def _grep(
-        self, text: str, path: str, only: Sequence[str] | None, max_hits: int, deadline: float
+        self, path: str, text: str, only: Sequence[str] | None, max_hits: int, deadline: float
     ) -> Hits:
         found: list[Hit] = []
-        complete = True
-        for name, data in self._searched(path, only):
-            for hit in hits_in(data, text, name):
-                if len(found) < max_hits:
+        for name, place in self._searched(path, only):
+            with suppress(OSError), _opened(place) as file:
+                for hit in hits_in(_blocks(file, self.max_searched_bytes), text, name):
+                    if len(found) >= max_hits or time.monotonic() > deadline:
+                        return Hits(hits=tuple(found), complete=False)
                     found.append(hit)
-                else:
-                    complete = False
-            if time.monotonic() > deadline or not complete:
-                complete = False
-                break
-        return Hits(hits=tuple(found), complete=complete)
+            if time.monotonic() > deadline:
+                return Hits(hits=tuple(found), complete=False)
+        return Hits(hits=tuple(found))
 
-    def _searched(self, path: str, only: Sequence[str] | None) -> Iterator[tuple[str, bytes]]:
-        """The files to search with what is in them; one that cannot be read is passed over."""
+    def _searched(self, path: str, only: Sequence[str] | None) -> Iterator[tuple[str, Place]]:
+        """Yield the files to search, each with its open parent."""
         if only is None and self._above_mount(path) is None and self._stat(path).kind == "file":
             only = [path]
         if only is not None:
             for name in only:
-                with (
-                    suppress(OSError),
-                    self._jail.place(self._names(name), follow_last=False) as place,
-                ):
-                    yield name, _read(place, MAX_SEARCHED_BYTES)
+                with suppress(OSError), self._place(name, follow_last=False) as place:
+                    yield name, place
             return
+        most = math.inf if self.max_searched_bytes is None else self.max_searched_bytes
         for entry, place in self._files(self._mount if self._above_mount(path) else path):
-            if entry.kind == "file" and entry.size_bytes <= MAX_SEARCHED_BYTES:
-                with suppress(OSError):
-                    yield entry.path, _read(place, MAX_SEARCHED_BYTES)
+            if entry.kind == "file" and entry.size_bytes <= most:
+                yield entry.path, place
 
     def _files(self, path: str) -> Iterator[tuple[Entry, Place]]:
         """Everything below a directory but directories, each with its open parent.
 
         Links are not followed.
         """
-        with self._jail.directory(self._names(path)) as top:
+        with self._directory(path) as top:
             for relative, directories, names, descriptor in os.fwalk(
                 ".", dir_fd=top, follow_symlinks=False
             ):
@@ -214,7 +271,9 @@ def _is_link(name: str, directory: int) -> bool:
     return True
 
 
-def _read(place: Place, max_bytes: int) -> bytes:
+@contextmanager
+def _opened(place: Place) -> Iterator[BinaryIO]:
+    """Open a regular file for reading."""
     descriptor = os.open(place.name, _READ, dir_fd=place.directory)
     with os.fdopen(descriptor, "rb") as file:
         mode = os.fstat(descriptor).st_mode
@@ -222,7 +281,21 @@ def _read(place: Place, max_bytes: int) -> bytes:
             raise IsADirectoryError(place.name)
         if not stat.S_ISREG(mode):
             raise PermissionError(place.name)
-        return file.read(max_bytes)
+        yield file
+
+
+def _blocks(file: BinaryIO, max_bytes: int | None) -> Iterator[bytes]:
+    """Read a file, or its first bytes, in parts that end with a line where it has one."""
+    left, rest = math.inf if max_bytes is None else max_bytes, b""
+    while left > 0 and (data := file.read(int(min(left, _BLOCK_BYTES)))):
+        left -= len(data)
+        block = rest + data
+        cut = block.rfind(b"\n") + 1 or (len(block) if len(block) >= _BLOCK_BYTES else 0)
+        rest = block[cut:]
+        if cut:
+            yield block[:cut]
+    if rest:
+        yield rest
 
 
 def _remove_tree(place: Place) -> None:
@@ -252,7 +325,7 @@ def _put(place: Place, data: bytes, *, mode: int | None, create_only: bool) -> N
 
     A reader sees the old file or the new one, never half.
     """
-    draft = f".{uuid4().hex}.part"
+    draft = f".fanout-{uuid4().hex}~"  # a name that no change list takes up
     descriptor = os.open(draft, _CREATE, _NEW_FILE_MODE, dir_fd=place.directory)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -273,7 +346,11 @@ def _put(place: Place, data: bytes, *, mode: int | None, create_only: bool) -> N
 
 def _entry(path: str, found: os.stat_result) -> Entry:
     return Entry(
-        path=path, kind=_kind(found.st_mode), size_bytes=found.st_size, modified_at=found.st_mtime
+        path=path,
+        kind=_kind(found.st_mode),
+        size_bytes=found.st_size,
+        modified_at=found.st_mtime,
+        mode=stat.S_IMODE(found.st_mode),
     )
 
 

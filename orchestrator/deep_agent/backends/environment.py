@@ -13,18 +13,22 @@ from orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES, Backend, S
 from orchestrator.deep_agent.failures import ToolMistake
 
 MAX_COMMAND_SECONDS = 3600.0
-"""For a command without a time limit, which ADK allows: nothing here runs without an end."""
+"""The limit for a command without one, which ADK allows."""
 
 MAX_OUTPUT_BYTES = 1024**2
-"""ADK cuts an output itself, later; what it may hold until then."""
+"""The size of an output; ADK cuts it further."""
 
 
 class ExecutingBackend(Backend, Shell, Protocol):
-    """Files and a shell on the same files."""
+    """A backend with a shell on the same files."""
 
 
 class BackendEnvironment(BaseEnvironment):
-    """One backend as an environment; whoever made the backend opens and closes it."""
+    """A backend as an ADK environment; it does not open or close the backend.
+
+    Args:
+        backend: Files and a shell.
+    """
 
     def __init__(self, backend: ExecutingBackend) -> None:
         self._backend = backend
@@ -37,18 +41,19 @@ class BackendEnvironment(BaseEnvironment):
     async def execute(self, command: str, *, timeout: float | None = None) -> ExecutionResult:  # noqa: ASYNC109 - ADK's name
         """See `BaseEnvironment.execute`.
 
-        Error output stands in `stdout`, in the order it was written.
+        `stdout` includes error output, in the order it was written.
         """
         seconds = MAX_COMMAND_SECONDS if timeout is None else timeout
         ended = await self._backend.execute(command, seconds, MAX_OUTPUT_BYTES)
         return ExecutionResult(
-            exit_code=ended.exit_code, stdout=ended.output, timed_out=ended.timed_out
+            exit_code=ended.exit_code, stdout=ended.text, timed_out=ended.timed_out
         )
 
     async def read_file(self, path: Path) -> bytes:
         """See `BaseEnvironment.read_file`.
 
-        OSError for a larger file, which ADK would write back cut.
+        Raises:
+            OSError: The file is larger than MAX_FILE_BYTES; ADK would write it back truncated.
         """
         data = await self._backend.read_bytes(self._absolute(path), MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
@@ -61,9 +66,10 @@ class BackendEnvironment(BaseEnvironment):
         await self._backend.write_bytes(self._absolute(path), data)
 
     def _absolute(self, path: Path) -> str:
-        """The path as the backend takes it.
+        """Return the backend's path.
 
-        PermissionError for one that file tools may not name.
+        Raises:
+            PermissionError: The file tools do not accept the path.
         """
         try:
             return paths.checked(str(PurePosixPath(self._backend.search_root, path)))

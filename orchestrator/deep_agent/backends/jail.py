@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +38,16 @@ class Place:
 class Jail:
     """A directory that no path leads out of; one that tries raises PermissionError."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, linked: Mapping[str, Path] | None = None) -> None:
+        """Make a jail of an existing directory.
+
+        Args:
+            root: the directory.
+            linked: directories into which absolute links may lead besides `root`, by the path that
+                such a link starts with.
+        """
         self._root = root
+        self._linked = linked or {}
 
     @contextmanager
     def place(
@@ -50,9 +58,8 @@ class Jail:
         `follow_last` goes on through links there.
         """
         with ExitStack() as opened:
-            yield _Resolution(self._root, opened, make_parents=make_parents).resolve(
-                names, follow_last=follow_last
-            )
+            resolution = _Resolution(self._root, self._linked, opened, make_parents=make_parents)
+            yield resolution.resolve(names, follow_last=follow_last)
 
     @contextmanager
     def directory(self, names: Sequence[str]) -> Iterator[int]:
@@ -68,8 +75,10 @@ class Jail:
 class _Resolution:
     """One path being resolved: the open directories from the root down to where it has come."""
 
-    def __init__(self, root: Path, opened: ExitStack, *, make_parents: bool) -> None:
-        self._root = root.resolve(strict=True)
+    def __init__(
+        self, root: Path, linked: Mapping[str, Path], opened: ExitStack, *, make_parents: bool
+    ) -> None:
+        self._root, self._linked = root.resolve(strict=True), linked
         self._opened = opened
         self._make_parents = make_parents
         self._links = 0
@@ -111,18 +120,21 @@ class _Resolution:
             return False
 
     def _target(self, link: Place) -> list[str]:
-        """The names that a link stands for; an absolute one counts when it leads into the root."""
+        """The names that a link stands for; an absolute one must lead into a known directory."""
         self._links += 1
         if self._links > MAX_LINKS:
             raise PermissionError(errno.ELOOP, "too many links")
         target = os.readlink(link.name, dir_fd=link.directory)
-        if target.startswith("/"):
-            root = str(self._root)
-            if target != root and not target.startswith(root.rstrip("/") + "/"):
-                raise PermissionError(errno.EACCES, "leads out of the directory")
-            del self._stack[1:]
-            target = target[len(root) :]
-        return [name for name in target.split("/") if name]
+        return self._restart(target) if target.startswith("/") else _names(target)
+
+    def _restart(self, target: str) -> list[str]:
+        """Go to the directory that an absolute target leads into; the names below it."""
+        for prefix, directory in ((str(self._root), self._root), *self._linked.items()):
+            if target == prefix or target.startswith(prefix.rstrip("/") + "/"):
+                self._stack.clear()
+                self._stack.append(self._keep(os.open(directory, _DIRECTORY)))
+                return _names(target[len(prefix) :])
+        raise PermissionError(errno.EACCES, "leads out of the directory")
 
     def _keep(self, descriptor: int) -> int:
         if len(self._stack) > MAX_DEPTH:
@@ -130,3 +142,7 @@ class _Resolution:
             raise OSError(errno.ENAMETOOLONG, "too many directories")
         self._opened.callback(os.close, descriptor)
         return descriptor
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in path.split("/") if name]

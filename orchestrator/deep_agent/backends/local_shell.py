@@ -1,7 +1,7 @@
 """A directory of this machine with this machine's shell.
 
-The file tools stay in the directory; the shell is no sandbox: a command can do what this process's
-user can.
+The file tools are confined to the directory. The shell is not a sandbox: a command can do whatever
+this process's user can do.
 """
 
 from __future__ import annotations
@@ -28,17 +28,21 @@ INHERITED_VARIABLES = (
     "TZ",
     "TMPDIR",
 )
-"""What a command sees of this process's environment; every other variable may be a key."""
+"""The environment variables that commands inherit; any other may be a key."""
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """For a process that was started without PATH."""
 
 
 class LocalShellBackend(DirectoryBackend):
-    """The files below `root`, under their real paths, and a shell that starts there."""
+    """The files below `root`, under their real paths, and a shell that starts there.
+
+    Args:
+        root: An existing directory.
+        env: More variables for the commands.
+    """
 
     def __init__(self, root: Path, *, env: Mapping[str, str] | None = None) -> None:
-        """A backend on an existing directory; `env`: more variables for the commands."""
         super().__init__(root, mount=posixpath.normpath(root.absolute()))
         self._env = dict(env or {})
 
@@ -58,10 +62,4 @@ class LocalShellBackend(DirectoryBackend):
             timeout_seconds=timeout_seconds,
             max_output_bytes=max_output_bytes,
         )
-        ended = await processes.run(launch, on_output)
-        return Execution(
-            output=ended.output.decode(errors="replace"),
-            exit_code=ended.exit_code,
-            truncated=ended.total_bytes > len(ended.output),
-            timed_out=ended.timed_out,
-        )
+        return await processes.run(launch, on_output)

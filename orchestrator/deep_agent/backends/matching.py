@@ -1,4 +1,4 @@
-"""Which paths a glob pattern means, and which lines a text is in: one rule for every backend."""
+"""Matching of paths by glob patterns and of lines by text, the same for every backend."""
 
 from __future__ import annotations
 
@@ -13,34 +13,37 @@ from orchestrator.deep_agent.backends.protocol import Entry, Hit
 from orchestrator.deep_agent.failures import ToolMistake
 
 MAX_PATTERN_CHARACTERS = 500
-"""Long enough for any pattern a person writes; a pattern is compiled to a regular expression."""
+"""Longer than any pattern that a person writes; patterns are compiled to regular expressions."""
 
 MAX_ALTERNATIVES = 200
-"""How many patterns braces may stand for: `{1..1000000}` would compile a million."""
+"""The number of patterns that braces may expand to: `{1..1000000}` would compile a million."""
 
 MAX_GLOBSTARS = 6
-"""Each `**` multiplies the ways in which a path can fail to match."""
+"""Each `**` multiplies the number of ways to match."""
 
 MAX_LINE_CHARACTERS = 2_000
-"""How much of a found line is kept: minified files have lines of megabytes."""
+"""The length of a returned line: minified files have lines of megabytes."""
 
 BINARY_PROBE_BYTES = 8 * 1024
-"""A NUL in here means binary: git's rule, and cheap."""
+"""A file with a NUL in its first bytes is binary: Git's rule, and a cheap check."""
 
 _LEAST_SECONDS = 0.001
-"""`regex` takes no time limit of nothing."""
+"""`regex` does not accept a time limit of zero."""
 
 _FLAGS = wcglob.GLOBSTAR | wcglob.BRACE
 
 
 def matcher(pattern: str) -> Callable[[str, float], bool]:
-    """A test of paths relative to the searched directory.
+    """Return a test of paths that are relative to the searched directory.
 
-    ToolMistake when the pattern cannot be used.
+    The test takes a path and a deadline on `time.monotonic`, after which it raises TimeoutError.
 
-    It takes the path and a deadline of `time.monotonic`, past which it raises TimeoutError. `*`
-    stays within one directory, `**` crosses them, names that start with a dot need a dot in the
-    pattern.
+    Args:
+        pattern: `*` matches within one directory, `**` across directories; names that start with a
+            dot need a dot in the pattern.
+
+    Raises:
+        ToolMistake: The pattern is invalid.
     """
     if not pattern or len(pattern) > MAX_PATTERN_CHARACTERS or "\0" in pattern:
         raise ToolMistake(f"A glob pattern has 1 to {MAX_PATTERN_CHARACTERS} characters.")
@@ -49,7 +52,7 @@ def matcher(pattern: str) -> Callable[[str, float], bool]:
     if pattern.count("**") > MAX_GLOBSTARS:
         raise ToolMistake(f"A glob pattern may hold at most {MAX_GLOBSTARS} '**'.")
     try:
-        # `re` holds up all threads until it has an answer, which some patterns delay for hours.
+        # `re` blocks all threads until it has a result, which with some patterns takes hours.
         translated = wcglob.translate(pattern, flags=_FLAGS, limit=MAX_ALTERNATIVES)[0]
         accepted = [regex.compile(each) for each in translated]
     except Exception as error:  # noqa: BLE001 - the class of "too many alternatives" is private
@@ -65,10 +68,17 @@ def matcher(pattern: str) -> Callable[[str, float], bool]:
 def select(
     entries: Iterable[Entry], pattern: str, base: str, *, deadline: float
 ) -> tuple[list[Entry], bool]:
-    """The entries that match, and whether all were looked at before the deadline (of `time.monotonic`).
+    """Return the matching entries, and whether all were checked before the deadline.
 
-    A pattern that starts with `/` is matched against the whole path, any other against the path
-    below `base`.
+    Args:
+        entries: The entries to check.
+        pattern: Matched against the whole path if it starts with `/`, else against the path below
+            `base`.
+        base: The searched directory.
+        deadline: On `time.monotonic`.
+
+    Raises:
+        ToolMistake: The pattern is invalid.
     """
     if pattern.startswith("/"):
         base, pattern = "/", pattern.lstrip("/")
@@ -86,28 +96,41 @@ def select(
 
 
 def filter_pattern(glob: str) -> str:
-    """A grep filter as a glob pattern: without a slash it means the file name, at any depth."""
+    """Return the glob pattern of a grep filter, which without a slash matches names at any depth."""
     return glob if "/" in glob else f"**/{glob}"
 
 
 def is_binary(data: bytes) -> bool:
-    """Whether a file that starts like this is not text."""
+    """Return whether a file with these first bytes is binary."""
     return b"\0" in data[:BINARY_PROBE_BYTES]
 
 
-def hits_in(data: bytes, text: str, path: str) -> Iterator[Hit]:
-    """The lines of a file that contain the text, from the first; none of a binary file."""
+def hits_in(blocks: Iterable[bytes], text: str, path: str) -> Iterator[Hit]:
+    """Find the lines of a file that contain a text, from the first; none of a binary file.
+
+    Args:
+        blocks: the content, whole or in parts that end with a line.
+        text: what to look for.
+        path: the file's name in the hits.
+    """
     needle = text.encode()
-    if not needle or b"\n" in needle or is_binary(data):
+    if not needle or b"\n" in needle:
         return
-    line_number, counted_to = 1, 0
-    at = data.find(needle)
-    while at != -1:
-        line_number += data.count(b"\n", counted_to, at)
-        start = data.rfind(b"\n", 0, at) + 1
-        end = data.find(b"\n", at)
-        end = len(data) if end == -1 else end
-        line = data[start : min(end, start + 4 * MAX_LINE_CHARACTERS)].decode(errors="replace")
-        yield Hit(path=path, line_number=line_number, line=line.rstrip("\r")[:MAX_LINE_CHARACTERS])
-        counted_to = at
-        at = data.find(needle, end)
+    line_number, is_first = 1, True
+    for block in blocks:
+        if is_first and is_binary(block):
+            return
+        is_first, counted_to = False, 0
+        at = block.find(needle)
+        while at != -1:
+            line_number += block.count(b"\n", counted_to, at)
+            start = block.rfind(b"\n", 0, at) + 1
+            end = block.find(b"\n", at)
+            end = len(block) if end == -1 else end
+            line = block[start : min(end, start + 4 * MAX_LINE_CHARACTERS)].decode(errors="replace")
+            yield Hit(
+                path=path, line_number=line_number, line=line.rstrip("\r")[:MAX_LINE_CHARACTERS]
+            )
+            counted_to = at
+            at = block.find(needle, end)
+        line_number += block.count(b"\n", counted_to)

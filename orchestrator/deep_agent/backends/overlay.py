@@ -1,8 +1,8 @@
-"""Another backend's files with changes on top, which stay in memory until somebody commits them.
+"""Another backend's files with changes on top, which stay in memory until they are applied.
 
-So a sub-agent works on its parent's files and a failed one leaves nothing behind. What was there
-when a file was first changed is kept: `orchestrator.deep_agent.delegation.commit` brings both sides
-together, three ways.
+A sub-agent works on its parent's files this way, and a failed one leaves no changes. The content at
+the first change of a file is kept for the three-way merge in
+`orchestrator.deep_agent.delegation.apply_changes`.
 """
 
 # ruff: noqa: D102 - the protocol says what each method means
@@ -24,21 +24,21 @@ from orchestrator.deep_agent.backends.protocol import Backend, Entry, Hit, Hits,
 from orchestrator.deep_agent.failures import ToolMistake
 
 MAX_STAGED_BYTES = 64 * 1024**2
-"""What one overlay may hold, both versions of each changed file: many run at once in one process's
+"""The size of one overlay, with both versions of each changed file: one process has many in
 memory."""
 
 MAX_DELETED_FILES = 10_000
-"""Files in a directory that is deleted: each is compared again at the commit."""
+"""Files in a directory that is deleted: each is compared again when the changes are applied."""
 
 DELETE_SECONDS = 15.0
-"""How long looking for the files of a directory to delete may take."""
+"""How long the search for a deleted directory's files may take."""
 
 _WHOLE = 2**31
 
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A changed file; None stands for no file."""
+    """A changed file; its content is None where it does not exist."""
 
     path: str
     before: bytes | None
@@ -55,30 +55,34 @@ class StagedFile:
 
     @property
     def size_bytes(self) -> int:
-        """What both versions take."""
+        """The size of both versions."""
         return len(self.before or b"") + len(self.after or b"")
 
 
 class OverlayBackend:
-    """`base` as it is now, and this overlay's own changes."""
+    """The current files of `base` with this overlay's changes.
+
+    Args:
+        base: The files below; never changed.
+    """
 
     def __init__(self, base: Backend) -> None:
         self._base = base
         self._staged: dict[str, StagedFile] = {}
         self._removed: set[str] = set()
-        """Directories that were deleted; what is below them in `base` is not seen."""
+        """Deleted directories, which hide the files below them in `base`."""
         self._seen: dict[str, str] = {}
-        """The version of each whole file that was read in `base`."""
+        """The version of each file that was completely read from `base`."""
         self._changing = asyncio.Lock()
 
     @property
     def search_root(self) -> str:
-        """The base's."""
+        """The search root of `base`."""
         return self._base.search_root
 
     @property
     def changes(self) -> list[StagedFile]:
-        """The changed files, by path."""
+        """The changed files, sorted by path."""
         return [self._staged[path] for path in sorted(self._staged)]
 
     @property
@@ -87,7 +91,7 @@ class OverlayBackend:
         return sorted(self._removed, key=len, reverse=True)
 
     def dump(self) -> dict[str, Any]:
-        """The changes as JSON, for `load` in another process."""
+        """Return the changes as JSON, for `load` in another process."""
         files = {
             path: [_packed(file.before), _packed(file.after), file.changed_at]
             for path, file in self._staged.items()
@@ -95,7 +99,7 @@ class OverlayBackend:
         return {"files": files, "removed": sorted(self._removed)}
 
     def load(self, dumped: Mapping[str, Any]) -> None:
-        """Take up the changes that `dump` gave."""
+        """Add the changes that `dump` returned."""
         for path, (before, after, changed_at) in dumped["files"].items():
             self._staged[path] = StagedFile(path, _unpacked(before), _unpacked(after), changed_at)
         self._removed.update(dumped["removed"])
@@ -206,16 +210,16 @@ class OverlayBackend:
             files.append(itself)
         for file in files:
             if file.path in only if only is not None else not _is_git(file.path, path):
-                yield from hits_in(file.after or b"", text, file.path)
+                yield from hits_in([file.after or b""], text, file.path)
 
     def _shows_base(self, path: str) -> bool:
-        """Whether what `base` has at the path is what an agent sees there."""
+        """Return whether the file of `base` at a path is visible."""
         if path in self._staged or self._is_below_own_file(path):
             return False
         return not any(path == gone or path.startswith(gone + "/") for gone in self._removed)
 
     def _is_below_own_file(self, path: str) -> bool:
-        """Whether one of the path's parents is a file of this overlay."""
+        """Return whether a parent of the path is a file of this overlay."""
         while (path := posixpath.dirname(path)) != "/":
             staged = self._staged.get(path)
             if staged is not None and staged.after is not None:
@@ -229,10 +233,10 @@ class OverlayBackend:
                 yield file
 
     async def _before(self, path: str) -> bytes | None:
-        """What is in `base` now, to compare with at the commit.
+        """Return a file's current content in `base`, to compare with when changes are applied.
 
-        An edit is made of what was read: when that is not what is there any more, the edit is
-        refused.
+        Raises:
+            ToolMistake: The file has changed since the agent read it.
         """
         try:
             data = await self._base.read_bytes(path, _WHOLE)
@@ -275,7 +279,7 @@ class OverlayBackend:
                 f"{path} holds more than {MAX_DELETED_FILES} files. Delete parts of it."
             )
         for entry in walk.entries:
-            with suppress(OSError):  # a link that leads nowhere stays, and so does its directory
+            with suppress(OSError):  # a broken link remains, and so does its directory
                 await self._delete_file(entry.path)
         self._removed.add(path)
 
@@ -283,8 +287,8 @@ class OverlayBackend:
         total = sum(other.size_bytes for name, other in self._staged.items() if name != file.path)
         if total + file.size_bytes > MAX_STAGED_BYTES:
             raise ToolMistake(
-                f"Your changes would pass {MAX_STAGED_BYTES} bytes, all that a sub-agent may hold. End here "
-                "and say what is left to do."
+                f"Your changes would exceed {MAX_STAGED_BYTES} bytes, the most that a sub-agent may "
+                "hold. End here and say what is left to do."
             )
         self._staged[file.path] = file
 

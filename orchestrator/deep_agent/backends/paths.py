@@ -1,4 +1,4 @@
-"""Which paths the file tools accept: one rule for every backend."""
+"""The rules for paths that the file tools accept, the same for every backend."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ MAX_NAME_BYTES = 255
 """NAME_MAX of every common file system."""
 
 MAX_DEPTH = 200
-"""Directories in each other: each takes a descriptor or a stack frame while it is walked, and no
-source is so deep."""
+"""Nested directories: each takes a descriptor or a stack frame during a walk, and no source tree is
+so deep."""
 
 _DRIVE = re.compile(r"^[A-Za-z]:")
 
 
 def checked(path: str) -> str:
-    """The normalised absolute path.
+    """Return the normalised absolute path.
 
-    ToolMistake, in S2's words, for one that a tool does not take.
+    Raises:
+        ToolMistake: The tools do not accept the path; the message says why.
     """
     if not path.strip():
         raise ToolMistake("The path is empty. Give an absolute path that starts with '/'.")

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-from orchestrator.deep_agent.backends.protocol import OutputSink
+from orchestrator.deep_agent.backends.bounded_output import BoundedOutput
+from orchestrator.deep_agent.backends.protocol import Execution, OutputSink
 
 COMMAND_MARKER = "FANOUT_COMMAND"
 """The variable by which a command's processes are found, whatever session they moved to."""
@@ -60,47 +61,11 @@ class Launch:
     marker: str = field(default_factory=lambda: uuid4().hex)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """How a command ended."""
-
-    exit_code: int
-    """-N when signal N killed it; 127 when it could not be started."""
-    output: bytes
-    error_output: bytes = b""
-    total_bytes: int
-    """How much output it wrote."""
-    timed_out: bool = False
-    seconds: float = 0.0
-
-
-class KeptOutput:
-    """Head and tail of a stream, and how long the whole was."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self.total_bytes = 0
-        self._head, self._tail = bytearray(), bytearray()
-        self._head_bytes, self._tail_bytes = max_bytes // 2, max_bytes - max_bytes // 2
-
-    def add(self, data: bytes) -> None:
-        """Keep what belongs to the head, and what may turn out to be the tail."""
-        self.total_bytes += len(data)
-        room = self._head_bytes - len(self._head)
-        self._head += data[:room]
-        self._tail += data[room:]
-        if len(self._tail) > 2 * self._tail_bytes + READ_BYTES:
-            del self._tail[: len(self._tail) - self._tail_bytes]
-
-    def content(self) -> bytes:
-        """Everything, or the first half of the limit and the last."""
-        return bytes(self._head + self._tail[max(0, len(self._tail) - self._tail_bytes) :])
-
-
 class Pipe:
     """One output of a running command."""
 
     def __init__(self, max_bytes: int) -> None:
-        self.kept = KeptOutput(max_bytes)
+        self.kept = BoundedOutput.halves(max_bytes)
         self.descriptor, self.write_end = os.pipe()
         os.set_blocking(self.descriptor, False)
         self.open = True
@@ -233,7 +198,7 @@ def start(launch: Launch) -> RunningCommand:
     return RunningCommand(process, pipes, launch.marker)
 
 
-async def run(launch: Launch, on_output: OutputSink | None = None) -> Ended:
+async def run(launch: Launch, on_output: OutputSink | None = None) -> Execution:
     """Run a command to its end; a cancelled caller leaves none of its processes behind.
 
     What a command that ends by itself left running in the background goes on, unheard.
@@ -244,7 +209,7 @@ async def run(launch: Launch, on_output: OutputSink | None = None) -> Ended:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a command"
         message = f"cannot start the command: {reason}\n".encode()
-        return Ended(exit_code=127, output=message, total_bytes=len(message))
+        return Execution(exit_code=127, output=message, total_bytes=len(message))
     stream = _Stream(launch.max_output_bytes, on_output)
     current.listen(stream.put)
     pumping = asyncio.create_task(stream.pump())
@@ -263,7 +228,7 @@ async def run(launch: Launch, on_output: OutputSink | None = None) -> Ended:
         current.release()
     code = current.process.returncode
     first, last = current.pipes[0].kept, current.pipes[-1].kept
-    return Ended(
+    return Execution(
         exit_code=-signal.SIGKILL if code is None else code,
         output=first.content(),
         error_output=b"" if last is first else last.content(),

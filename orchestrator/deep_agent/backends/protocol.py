@@ -35,6 +35,8 @@ class Entry:
     size_bytes: int = 0
     modified_at: float = 0.0
     """Seconds since the epoch."""
+    mode: int = 0
+    """The permission bits; 0 where a backend has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,14 +68,30 @@ class Hits:
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How a command ended."""
+    """How a command ended. It ran, whatever its exit code is."""
 
-    output: str
     exit_code: int
-    truncated: bool = False
-    """The middle of the output was dropped."""
+    """-N when signal N killed it; 127 when it could not be started."""
+    output: bytes
+    """Standard output, with the error output in it unless that was asked for separately."""
+    error_output: bytes = b""
+    total_bytes: int
+    """How much output it wrote; more than `len(output)` means the middle was dropped."""
     timed_out: bool = False
+    """The time limit was reached and every process of the command was killed."""
     out_of_memory: bool = False
+    """The kernel killed a process for memory while the command ran."""
+    seconds: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """The output decoded, undecodable bytes replaced."""
+        return self.output.decode(errors="replace")
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the middle of the output was dropped."""
+        return self.total_bytes > len(self.output)
 
 
 class Backend(Protocol):

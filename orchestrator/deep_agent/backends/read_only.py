@@ -1,4 +1,4 @@
-"""A backend whose files the agent may read and not change."""
+"""A backend whose files can be read and not changed."""
 
 # ruff: noqa: D102 - the protocol says what each method means
 
@@ -10,14 +10,20 @@ from orchestrator.deep_agent.backends.protocol import Backend, Entry, Hits, Walk
 
 
 class ReadOnlyBackend:
-    """Another backend's files, unchangeable; it has no shell, which would not keep to that."""
+    """Another backend's files, read-only; without a shell, which could change them.
+
+    Every change raises PermissionError.
+
+    Args:
+        backend: The files.
+    """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
     @property
     def search_root(self) -> str:
-        """The other backend's."""
+        """The other backend's search root."""
         return self._backend.search_root
 
     async def stat(self, path: str) -> Entry:

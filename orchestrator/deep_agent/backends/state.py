@@ -1,8 +1,8 @@
-"""Files in an ADK session's state: they live as long as the session and travel with it.
+"""Files in an ADK session's state, which exist as long as the session.
 
-Each file has a key of its own, so that parallel calls that write different files never overwrite
-one another, and a write costs the size of its file and not of all files. Files in S0's one `files`
-dictionary are read too.
+Each file has its own key, so that parallel calls that write different files never overwrite each
+other, and a write costs the size of one file, not of all. Files in the single `files` dictionary of
+older sessions are read too.
 """
 
 # ruff: noqa: D102 - the protocol says what each method means
@@ -23,13 +23,10 @@ LEGACY_KEY = "files"
 
 
 class SessionState(Protocol):
-    """What a backend needs of ADK's `State`.
-
-    A plain dictionary will not do for lack of `to_dict`.
-    """
+    """The methods of ADK's `State` that a backend needs; a plain dictionary lacks `to_dict`."""
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key."""
+        """Return the value of a key."""
         ...
 
     def __setitem__(self, key: str, value: Any) -> None:
@@ -37,7 +34,7 @@ class SessionState(Protocol):
         ...
 
     def to_dict(self) -> dict[str, Any]:
-        """All keys and values."""
+        """Return all keys and values."""
         ...
 
 
@@ -45,24 +42,25 @@ class DictState(dict[str, Any]):
     """A state outside a session: for programs and tests."""
 
     def to_dict(self) -> dict[str, Any]:
-        """All keys and values."""
+        """Return all keys and values."""
         return dict(self)
 
 
 class StateBackend:
-    """Files in a session's state. A directory exists while a file is in it."""
+    """Files in a session's state. A directory exists while a file is in it.
+
+    Args:
+        state: The session's state.
+        search_root: The directory of the agent's own files, a normalised absolute path.
+    """
 
     def __init__(self, state: SessionState, *, search_root: str = "/") -> None:
-        """The files of a state.
-
-        `search_root`, a normalised absolute path, is where the agent's own begin.
-        """
         self._state = state
         self._search_root = search_root
 
     @property
     def search_root(self) -> str:
-        """A directory that is always there."""
+        """A directory that always exists."""
         return self._search_root
 
     async def stat(self, path: str) -> Entry:
@@ -111,12 +109,11 @@ class StateBackend:
         await self.stat(path)
         for name, _ in list(self._files()):
             if name == path or name.startswith(path.rstrip("/") + "/"):
-                # ADK's state cannot forget a key; an empty value stands for "no file here any
-                # more".
+                # A key of ADK's state cannot be removed; None means that the file was deleted.
                 self._state[KEY_PREFIX + name] = None
 
     async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walk:
-        del timeout_seconds  # memory is fast; only the number can run out
+        del timeout_seconds  # memory is fast; only the number of entries is limited
         await self.list(path)
         below = path.rstrip("/") + "/"
         entries = [
@@ -139,7 +136,7 @@ class StateBackend:
         deadline = time.monotonic() + timeout_seconds
         found: list[Hit] = []
         for name in only if only is not None else await self._below(path):
-            for hit in hits_in(_content(self._record(name) or {}), text, name):
+            for hit in hits_in([_content(self._record(name) or {})], text, name):
                 if len(found) >= max_hits or time.monotonic() > deadline:
                     return Hits(hits=tuple(found), complete=False)
                 found.append(hit)
@@ -178,12 +175,12 @@ class StateBackend:
 
 
 def state_with(files: Mapping[str, bytes]) -> DictState:
-    """A state that holds these files, by their absolute paths."""
+    """Return a state with files, given by their absolute paths."""
     return DictState({KEY_PREFIX + path: _encoded(data) for path, data in files.items()})
 
 
 def _parents(path: str) -> list[str]:
-    """The directories above a path, without `/`."""
+    """Return the directories above a path, without `/`."""
     return [path[:at] for at, character in enumerate(path) if character == "/" and at]
 
 

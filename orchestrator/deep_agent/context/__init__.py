@@ -1,4 +1,1 @@
-"""What a model is shown of a long conversation.
-
-Summaries, shortened arguments, results kept in files.
-"""
+"""Long conversations: summaries, shortened arguments, and long results stored in files."""

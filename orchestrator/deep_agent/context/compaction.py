@@ -1,8 +1,8 @@
-"""The messages that an agent's model is shown, and where they may be cut for a summary.
+"""The messages that an agent's model sees, and where they may be cut for a summary.
 
-ADK shows, in place of all messages within the time range of a compaction event, the summary that
-the event holds. So a cut is safe where no call is open, and where all that is before it is older
-than all after it.
+ADK replaces all messages within the time range of a compaction event by the summary in the event.
+So a cut is safe where no call is open, and where every message before it is older than every
+message after it.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from orchestrator.deep_agent.models.size import tokens_in, tokens_of
 from orchestrator.deep_agent.models.usage import MODEL_CALLS
 
 TIMESTAMP_STEP_SECONDS = 1e-6
-"""The finest step that every session store keeps."""
+"""The finest step that every session store preserves."""
 
 FROM_THE_BEGINNING = 0.0
-"""Where each summary's range starts: it stands for all before its cut, and supersedes the one
-before."""
+"""Where each summary's range starts: it replaces everything before its cut, the previous summary
+included."""
 
 
 def put_in_order(events: Sequence[Event]) -> None:
     """Make the events' times strictly increasing, in place.
 
-    They are not where two hosts' clocks differ or one is set back, and a message that seems older
-    than the newest summary would not be shown. The same events always get the same times.
+    They are not if two hosts' clocks differ or a clock is set back, and the model would not see a
+    message that seems older than the newest summary. The same events always get the same times.
     """
     last = FROM_THE_BEGINNING
     for event in events:
@@ -48,7 +48,7 @@ def put_in_order(events: Sequence[Event]) -> None:
 
 
 def later_than(last: float, timestamp: float) -> float:
-    """The time of an event that follows one of the time `last`."""
+    """Return the time of an event that follows one at the time `last`, in seconds."""
     return timestamp if timestamp > last else last + TIMESTAMP_STEP_SECONDS
 
 
@@ -57,33 +57,32 @@ class Conversation:
     """The messages of one agent in a session, oldest first."""
 
     messages: Sequence[Event]
-    """All of them, those that a summary replaced too."""
+    """All messages, including those that a summary replaced."""
     summary: Event | None
     """The newest summary's event."""
     shown_from: int
-    """The first message that no summary replaced."""
+    """The index of the first message that no summary replaced."""
 
     @property
     def shown(self) -> Sequence[Event]:
-        """The messages that the model is shown as they are."""
+        """The messages that no summary replaced."""
         return self.messages[self.shown_from :]
 
     @property
     def summary_content(self) -> types.Content | None:
-        """What the model is shown in place of the others."""
+        """The content that the model sees in place of the others; None without a summary."""
         compaction = self.summary.actions.compaction if self.summary else None
         return compaction.compacted_content if compaction else None
 
     @property
     def tokens(self) -> int:
-        """An estimate of all that the model is shown, system instruction and tools aside."""
+        """The estimated size of what the model sees, without system instruction and tools."""
         return tokens_in(self.summary_content) + tokens_of(self.shown)
 
     def safe_cut(self, wanted: int) -> int:
-        """The last place at or before the wanted one where no call is open; 0 when there is none.
+        """Return the last index up to `wanted` at which no call is open; 0 if there is none.
 
-        A call that waits for its result, or for a person's approval, is open; so what belongs
-        together stays together.
+        A call is open while it waits for its result or for a person's approval.
         """
         return len(
             _longest_self_contained_prefix([*self.messages[:wanted]], all_events=[*self.messages])
@@ -91,10 +90,11 @@ class Conversation:
 
 
 def conversation_of(context: InvocationContext, *, shown_only: bool = False) -> Conversation:
-    """The messages that ADK makes the contents of the next request from.
+    """Return the messages from which ADK makes the contents of the next request.
 
-    With `shown_only` those that a summary replaced are left out, which is quicker in a long
-    session.
+    Args:
+        context: The run.
+        shown_only: Leave out those that a summary replaced, which is faster in a long session.
     """
     events = _apply_rewinds(context.session.events)
     summary = next((event for event in reversed(events) if _is_summary(event, context)), None)
@@ -129,9 +129,12 @@ def _is_seen(event: Event, context: InvocationContext) -> bool:
 
 
 def tail_start(messages: Sequence[Event], *, keep_messages: int | None, keep_tokens: int) -> int:
-    """Where the newest messages begin that fit into so many, or into so many tokens.
+    """Return the index of the first of the newest messages to keep.
 
-    The last always does.
+    Args:
+        messages: All messages.
+        keep_messages: How many to keep, at least one; None to count tokens.
+        keep_tokens: How many tokens to keep; the last message is always kept.
     """
     if keep_messages is not None:
         return max(len(messages) - max(keep_messages, 1), 0)
@@ -154,11 +157,22 @@ def compaction_event(
     model_calls: int,
     model_version: str | None,
 ) -> Event:
-    """The event that replaces all messages before `cut` by `content`."""
+    """Return the event that replaces all messages before `cut` by `content`.
+
+    Args:
+        context: The run.
+        conversation: Its messages.
+        cut: The index of the first message that is not replaced.
+        content: The content in their place.
+        state_delta: Changes of the session's state.
+        usage: The tokens that the summary used.
+        model_calls: The model calls that the summary used.
+        model_version: The model that wrote the summary.
+    """
     last, first_kept = conversation.messages[cut - 1], conversation.messages[cut]
     compaction = EventCompaction(
         start_timestamp=FROM_THE_BEGINNING,
-        # Between the two, so that a store that rounds times to its own step loses neither.
+        # Between the two, so that neither is lost in a store that rounds times.
         end_timestamp=(last.timestamp + first_kept.timestamp) / 2,
         compacted_content=content,
     )

@@ -1,7 +1,4 @@
-"""A tool's result that is too long for the conversation goes into a file.
-
-The model gets a preview.
-"""
+"""Stores tool results that are too long in files, and gives the model a preview."""
 
 from __future__ import annotations
 
@@ -31,40 +28,39 @@ from orchestrator.deep_agent.prompts import (
 from orchestrator.deep_agent.tools.files import LARGE_BYTES, MAX_WALKED_FILES
 
 MAX_INLINE_CHARACTERS = 80_000
-"""S0: about 20,000 tokens, the most that one tool result may take of a model's context."""
+"""About 20,000 tokens, the most that one tool result may take of a model's context."""
 
 PREVIEW_LINES = 10
-"""Of the beginning, and of the end."""
+"""Lines from the beginning, and as many from the end."""
 
 PREVIEW_LINE_CHARACTERS = 90
-"""So a preview is below 2,000 tokens even in a script with a token for each character."""
+"""A preview is below 2,000 tokens even in a script with one token per character."""
 
 MAX_KEPT_BYTES = 50 * 1024**2
-"""Of one agent, in its session: five files of the largest size. They are in a worker's memory as
-long as the agent runs, and most are read once, soon."""
+"""All stored results of one agent, in its session: five files of the largest size. They are in a
+worker's memory while the agent runs, and most are read once, soon."""
 
 MAX_NAME_CHARACTERS = 100
-"""Of a call's id in a path; providers' ids are shorter."""
+"""The length of a call's id in a path; providers' ids are shorter."""
 
 BOUNDED = frozenset({"ls", "read_file", "write_file", "edit_file", "delete_file", "glob", "grep"})
-"""These keep to the same limit by themselves and say how to go on: what is in a file needs no other
-file."""
+"""Tools that limit their results themselves and say how to read on."""
 
 
 class Eviction(Part):
-    """Keeps long results out of one agent's conversation. It replaces results, so it stands last.
+    """Replaces long results in one agent's conversation by a preview and a file; the last part.
 
     Args:
-        tools: The names of the agent's tools; without one that reads files, results are not kept.
+        tools: The names of the agent's tools; without one that reads files, results are not stored.
     """
 
     def __init__(self, tools: Collection[str]) -> None:
-        self._readers = [words for name, words in RESULT_READERS.items() if name in tools]
+        self._readers = [usage for name, usage in RESULT_READERS.items() if name in tools]
 
     async def after_tool(
         self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext, tool_response: Any
     ) -> dict[str, Any] | None:
-        """The path and a preview in place of a result that is too long."""
+        """Replace a result that is too long by its path and a preview."""
         del args
         size = characters(tool_response)
         if tool.name in BOUNDED or size <= MAX_INLINE_CHARACTERS:
@@ -84,7 +80,7 @@ class Eviction(Part):
         try:
             call_id = tool_context.function_call_id or tool_context.run_id
             result["saved_to"] = await _saved(StateBackend(tool_context.state), call_id, data)
-        except OSError:  # the agent has a file of its own where the folder would be
+        except OSError:  # the agent has a file at the folder's path
             result["message"] = RESULT_NOT_KEPT
         if left_out:
             result["message"] = f"{result['message']} {RESULT_CUT.format(left_out=left_out)}"
@@ -92,7 +88,7 @@ class Eviction(Part):
 
 
 def preview(text: str) -> str:
-    """The first and the last lines, each cut to a length that fits."""
+    """Return the first and the last lines of a text, each cut to a fixed length."""
     lines = text.split("\n")
     left_out = len(lines) - 2 * PREVIEW_LINES
     if left_out <= 0:
@@ -108,13 +104,13 @@ def _short(line: str) -> str:
 
 
 def _bare(response: Any) -> Any:
-    """ADK wraps what is no mapping."""
+    """Return the tool's own result, which ADK wraps if it is not a mapping."""
     is_wrapped = isinstance(response, dict) and set(response) == {"result"}
     return response["result"] if is_wrapped else response
 
 
 def _fitting(text: str) -> tuple[bytes, int]:
-    """The text as a file that the file tools still read, and how many characters did not fit."""
+    """Return the text as a file of a readable size, and how many characters were left out."""
     data = text.encode(errors="replace")
     if len(data) <= MAX_FILE_BYTES:
         return data, 0
@@ -123,11 +119,11 @@ def _fitting(text: str) -> tuple[bytes, int]:
 
 
 async def _saved(backend: Backend, call_id: str, data: bytes) -> str:
-    """Where the data is now; the oldest results make room for it."""
+    """Store the data and return its path; the oldest results are dropped if there is no room."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", call_id)[:MAX_NAME_CHARACTERS] or uuid4().hex
     kept = await _kept(backend)
     if any(entry.path == f"{LARGE_TOOL_RESULTS}/{name}" for entry in kept):
-        name = f"{name}_{uuid4().hex}"  # some models use an id again
+        name = f"{name}_{uuid4().hex}"  # some models reuse an id
     total = sum(entry.size_bytes for entry in kept) + len(data)
     for entry in sorted(kept, key=lambda entry: entry.modified_at):
         if total <= MAX_KEPT_BYTES:

@@ -1,6 +1,6 @@
-"""The whole history of a conversation as files: one part for each summary, together complete.
+"""The complete history of a conversation as files: one part for each summary.
 
-They are in the session's state, so that they survive a crash and never appear in a workspace's
+They are stored in the session's state, so they survive a crash and never appear among a workspace's
 changes.
 """
 
@@ -18,33 +18,34 @@ from google.genai import types
 from orchestrator.deep_agent.backends.artifacts import CONVERSATION_HISTORY
 from orchestrator.deep_agent.backends.state import StateBackend
 from orchestrator.deep_agent.context.readable import readable
+from orchestrator.deep_agent.messages import is_reply, parts_of
 
 MAX_FOLDER_CHARACTERS = 128
-"""Of a session's id in a path; a name of a file has at most 255 bytes."""
+"""The length of a session's id in a path; a file's name has at most 255 bytes."""
 
 
 def history_folder(session_id: str) -> str:
-    """Where a session's parts are."""
+    """Return the folder of a session's parts."""
     return f"{CONVERSATION_HISTORY}/{re.sub(r'[^A-Za-z0-9_-]', '_', session_id)[:MAX_FOLDER_CHARACTERS]}"
 
 
 def part_path(session_id: str, number: int) -> str:
-    """The file of one part, counted from 1."""
+    """Return the path of one part, counted from 1."""
     return f"{history_folder(session_id)}/{number:04}.md"
 
 
 def as_entries(events: Sequence[Event]) -> list[str]:
-    """Each message as Markdown, with its calls and results in full."""
+    """Return each message as Markdown, with its calls and results in full."""
     return ["\n\n".join(_blocks(event)) + "\n" for event in events]
 
 
 def as_document(entries: Sequence[str], session_id: str, number: int) -> str:
-    """One part of the history."""
+    """Return one part of the history as a document."""
     return "\n".join([f"# Conversation {session_id}, part {number}\n", *entries])
 
 
 async def written(state: Mapping[str, Any], path: str, text: str) -> dict[str, Any]:
-    """The change of a session's state that puts a text in a file."""
+    """Return the change of a session's state that writes a text to a file."""
     delta: dict[str, Any] = {}
     await StateBackend(State(dict(state), delta)).write_bytes(path, text.encode(errors="replace"))
     return delta
@@ -52,9 +53,13 @@ async def written(state: Mapping[str, Any], path: str, text: str) -> dict[str, A
 
 def _blocks(event: Event) -> Iterator[str]:
     time = datetime.fromtimestamp(event.timestamp, UTC).isoformat(sep=" ", timespec="seconds")
-    role = "user" if event.author == "user" else f"{event.author} ({_role(event)})"
+    role = (
+        "user"
+        if event.author == "user"
+        else f"{event.author} ({'model' if is_reply(event) else 'tools'})"
+    )
     yield f"## {role} · {time}"
-    for part in (event.content.parts if event.content else None) or []:
+    for part in parts_of(event):
         if part.text and not part.thought:
             yield part.text
         elif part.function_call:
@@ -67,10 +72,6 @@ def _blocks(event: Event) -> Iterator[str]:
             yield f"({part.file_data.mime_type}: {part.file_data.file_uri})"
 
 
-def _role(event: Event) -> str:
-    return "model" if event.content and event.content.role == "model" else "tools"
-
-
 def _block(
     title: str, of: types.FunctionCall | types.FunctionResponse, values: Mapping[str, Any]
 ) -> str:
@@ -80,7 +81,7 @@ def _block(
 
 
 def _without_media(value: Any) -> Any:
-    """An image's base64 helps no reader; the file that it came from is named in the call."""
+    """Leave out an image's base64, which no reader needs; the call names its file."""
     if isinstance(value, Mapping) and value.get("type") == "image":
         return {**value, "data": "(not kept here)"}
     return value

@@ -1,8 +1,8 @@
-"""Long arguments of old calls, shown shortened: what was written to a file long ago is in the file.
+"""Shortens long arguments of old calls in requests: what was written to a file is in the file.
 
 Only requests are changed, never the session. Which calls are old is decided once between two
-summaries, at the first reply after which the conversation has grown so far: so the requests keep
-their beginnings, which providers cache.
+summaries, at the first reply after which the conversation has reached a certain size: so requests
+keep the same beginning, which providers cache.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_OLD_ARGUMENT_CHARACTERS = 2_000
 """Longer texts among an old call's arguments are shortened."""
 
 OLD_ARGUMENT_HEAD_CHARACTERS = 200
-"""How much of one is still shown: enough to know which text it was."""
+"""How much of one is kept: enough to recognize the text."""
 
 
 def old_calls(
@@ -30,13 +30,13 @@ def old_calls(
     limit_tokens: int,
     tail_start: Callable[[Sequence[Event]], int],
 ) -> int:
-    """How many calls, from the first that is shown, are shown shortened now.
+    """Return how many calls, from the first that the model sees, are to be shortened.
 
     Args:
         conversation: The agent's messages.
-        agent_name: Whose replies carry counts of this context.
-        limit_tokens: None is shortened before the conversation has this size.
-        tail_start: Where in some messages the newest begin that are kept as they are.
+        agent_name: The agent whose replies report the size of this context.
+        limit_tokens: No call is shortened before the conversation has this size.
+        tail_start: Returns the index of the first message that is kept as it is.
     """
     grown = _reached(conversation, agent_name, limit_tokens)
     if grown is None:
@@ -46,9 +46,9 @@ def old_calls(
 
 
 def shorten(contents: Sequence[types.Content], calls: int) -> None:
-    """Shorten the arguments of the first so many calls.
+    """Shorten the arguments of the first `calls` calls.
 
-    The parts are replaced, their values are shared.
+    The parts are replaced in the contents; the original values are not changed.
     """
     left = calls
     for content in contents:
@@ -61,14 +61,12 @@ def shorten(contents: Sequence[types.Content], calls: int) -> None:
 
 
 def _reached(conversation: Conversation, agent_name: str, limit: int) -> int | None:
-    """The first message since the summary after which the conversation has this size."""
+    """Return the index of the first message after which the conversation has this size, or None."""
     summarized_at = conversation.summary.timestamp if conversation.summary else 0.0
     size = tokens_in(conversation.summary_content)
     for index, event in enumerate(conversation.shown):
         size += tokens_in(event.content)
-        if (
-            event.timestamp > summarized_at
-        ):  # a count from before the summary is of a longer conversation
+        if event.timestamp > summarized_at:  # an earlier count is of a longer conversation
             size = reported_tokens(event, agent_name) or size
         if size >= limit:
             return index

@@ -1,8 +1,6 @@
-"""Values of tools as text to be read in pages.
+"""Results of tools as text that can be read in pages.
 
-Texts with their own lines, JSON laid out, long lines wrapped.
-
-Nothing is left out; only line breaks and JSON's indentation are added.
+Nothing is left out: only line breaks and JSON's indentation are added.
 """
 
 from __future__ import annotations
@@ -16,14 +14,14 @@ LINE_CHARACTERS = 2_000
 others."""
 
 WORD_CHARACTERS = 100
-"""A line is wrapped after a space if there is one so near to its end."""
+"""A line is wrapped after a space if there is one this close to its end."""
 
 TEXT_CHARACTERS = 200
-"""A longer text, or one of several lines, stands below its JSON, where its lines are its own."""
+"""A longer text, or one of several lines, is printed below its JSON, with its own line breaks."""
 
 
 def readable(value: Any) -> str:
-    """The value as text."""
+    """Return a value as text."""
     if isinstance(value, str):
         return _wrapped(_laid_out(value))
     if not isinstance(value, Mapping):
@@ -39,7 +37,7 @@ def _is_long(text: str) -> bool:
 
 
 def _laid_out(text: str) -> str:
-    """JSON in one long line gets lines of its own; other text stays as it is."""
+    """Indent JSON that is one long line; return any other text unchanged."""
     if len(text) <= LINE_CHARACTERS or text.lstrip()[:1] not in {"{", "["}:
         return text
     try:
@@ -51,7 +49,7 @@ def _laid_out(text: str) -> str:
 def _json(value: Any) -> str:
     try:
         return json.dumps(value, indent=1, ensure_ascii=False, default=str)
-    except (ValueError, TypeError, RecursionError):  # a circle, or keys that JSON does not have
+    except (ValueError, TypeError, RecursionError):  # a cycle, or keys that are not valid in JSON
         return str(value)
 
 

@@ -1,7 +1,7 @@
-"""A conversation that grows too long for its model: the older part of it is replaced by a summary.
+"""Summaries: they replace the older part of a conversation that grows too long for its model.
 
-The summary is one event of the session, made once, from which any process goes on; the messages
-themselves stay in the session's log, and in files that the agent can read.
+A summary is one event of the session, written once, with which any process can resume. The messages
+stay in the session's events and in files that the agent can read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from orchestrator.deep_agent.context.compaction import (
     tail_start,
 )
 from orchestrator.deep_agent.context.old_arguments import old_calls, shorten
-from orchestrator.deep_agent.context.summarizer import SideCalls, Summarizer
+from orchestrator.deep_agent.context.summarizer import SideCallAccount, Summarizer
 from orchestrator.deep_agent.context.summary_content import (
     MAX_SUMMARY_CHARACTERS,
     share_of,
@@ -43,14 +43,14 @@ from orchestrator.deep_agent.context.summary_content import (
 )
 from orchestrator.deep_agent.failures import ModelContextExceeded, ToolMistake
 from orchestrator.deep_agent.guards.budget_plugin import budget_of
-from orchestrator.deep_agent.guards.replies import TOO_LONG, as_call
+from orchestrator.deep_agent.guards.replies import TOO_LONG, as_placeholder_call
 from orchestrator.deep_agent.models.facts import context_window
 from orchestrator.deep_agent.models.size import (
     DEFAULT_WINDOW_TOKENS,
     counted_tokens,
     counts_since_summary,
+    fixed_tokens,
     messages_since_summary,
-    standing_tokens,
     tokens_of,
 )
 from orchestrator.deep_agent.part import Part
@@ -60,40 +60,44 @@ from orchestrator.deep_agent.tool import MethodTool
 log = structlog.get_logger(__name__)
 
 Size = tuple[Literal["fraction", "tokens", "messages"], float]
-"""So much of the model's window, so many tokens, or so many messages."""
+"""A share of the model's window, a number of tokens, or a number of messages."""
 
 DEFAULT_TRIGGER: Size = ("fraction", 0.85)
-"""Leaves room for one long result and for a reply."""
+"""It leaves room for one long result and for a reply."""
 
 DEFAULT_KEEP: Size = ("fraction", 0.10)
-"""The newest messages, with what the agent is in the middle of."""
+"""The newest messages, with the agent's current step."""
 
 MIN_GAIN_SHARE = 0.1
-"""Of the trigger: a summary that replaced less would be followed by the next one at once."""
+"""Share of the trigger: after a summary that replaces less, the next one would follow at once."""
 
 COMPACT_SHARE = 0.5
-"""Of the trigger, what a conversation must have before an agent may have it summed up."""
+"""Share of the trigger that a conversation must reach before the agent may ask for a summary."""
 
-HARDER_SHARE = 0.5
-"""Of what is kept otherwise, what is kept when the service found the request too long."""
+REJECTED_KEEP_SHARE = 0.5
+"""Share of the usual amount that is kept after the service rejected the request as too long."""
 
 OLD_ARGUMENTS_SHARE = 0.5
-"""Of the trigger, from where on long arguments of old calls are shown shortened."""
+"""Share of the trigger from which long arguments of old calls are shortened."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SummarizationConfig:
-    """When a conversation is summed up, how much of it is kept as it is, and by which model."""
+    """When a conversation is summarized, how much of it is kept unchanged, and by which model.
+
+    Raises:
+        ValueError: A size is impossible.
+    """
 
     trigger: Size = DEFAULT_TRIGGER
     keep: Size = DEFAULT_KEEP
     model: str | BaseLlm | None = None
-    """Who writes the summary; None is the agent's own model."""
+    """The model that writes the summary; the agent's own when None."""
     window_tokens: int | None = None
-    """The window of the agent's model; None takes what is known of the model."""
+    """The window of the agent's model; looked up in a table when None."""
 
     def __post_init__(self) -> None:
-        """ValueError for sizes that cannot be."""
+        """Check the sizes."""
         for name, (kind, amount) in (("trigger", self.trigger), ("keep", self.keep)):
             if kind not in {"fraction", "tokens", "messages"}:
                 raise ValueError(
@@ -108,12 +112,17 @@ class SummarizationConfig:
 
 
 class Summarization(Part):
-    """Sums up one agent's conversation when it is time, and lets the agent ask for it."""
+    """Summarizes one agent's conversation when it is due, or when the agent asks for it.
+
+    Args:
+        config: When and how.
+        model: The agent's model.
+        summarizer: The model that writes the summaries; the agent's own when None.
+    """
 
     def __init__(
         self, config: SummarizationConfig, model: BaseLlm, summarizer: BaseLlm | None
     ) -> None:
-        """`summarizer` is None for the agent's own model."""
         self._config = config
         window = config.window_tokens or context_window(model.model) or DEFAULT_WINDOW_TOKENS
         self._window_tokens = window
@@ -121,25 +130,25 @@ class Summarization(Part):
         self._summarizer = Summarizer(summarizer or model, other_window or DEFAULT_WINDOW_TOKENS)
         in_tokens = config.trigger if config.trigger[0] != "messages" else DEFAULT_TRIGGER
         self._old_arguments_tokens = int(self._tokens(in_tokens) * OLD_ARGUMENTS_SHARE)
-        self._standing_tokens = 0
+        self._fixed_tokens = 0
 
     def tools(self) -> Sequence[BaseTool]:
-        """`compact_conversation`."""
+        """Return `compact_conversation`."""
         return [MethodTool(self.compact_conversation)]
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
-        """When to use the tool."""
+        """Explain when to use the tool."""
         del context
         return prompts.COMPACT if "compact_conversation" in tools else ""
 
     def request_processors(self) -> Sequence[BaseLlmRequestProcessor]:
-        """The step that makes the summary, before a request's contents are made."""
+        """Return the processor that writes summaries before a request's contents are made."""
         return (_Compaction(self),)
 
     async def before_model(
         self, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> LlmResponse | None:
-        """Shorten old arguments."""
+        """Shorten long arguments of old calls in the request."""
         context, name = callback_context.get_invocation_context(), callback_context.agent_name
         counts = list(counts_since_summary(context.session.events, name, context.isolation_scope))
         if not counts or max(counts) >= self._old_arguments_tokens:
@@ -151,17 +160,14 @@ class Summarization(Part):
     async def on_model_error(
         self, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception
     ) -> LlmResponse | None:
-        """Go on once with a summary when the request was too long.
-
-        What is too long after it ends the run.
-        """
+        """Continue with a summary after a request that was too long; the second time the run ends."""
         del llm_request
         if not isinstance(error, ModelContextExceeded):
             return None
         names, _ = _last_calls(callback_context.session.events)
         if TOO_LONG in names:
             return None
-        return as_call(LlmResponse(), TOO_LONG, prompts.CONTEXT_TOO_LONG)
+        return as_placeholder_call(LlmResponse(), TOO_LONG, prompts.CONTEXT_TOO_LONG)
 
     async def compact_conversation(self, *, tool_context: ToolContext) -> dict[str, Any]:
         """Replace the older part of this conversation by a summary, to make room.
@@ -174,7 +180,7 @@ class Summarization(Part):
         if size < most * COMPACT_SHARE:
             raise ToolMistake(
                 f"Not needed yet: the conversation has {size} of the {most} {self._unit} at which it is "
-                "summed up by itself, and less than half of them is not worth a summary. Go on working."
+                "summarized automatically; below half of them a summary is not worth it. Go on working."
             )
         if self._cut(conversation, share=1.0) <= conversation.shown_from:
             raise ToolMistake(
@@ -183,7 +189,12 @@ class Summarization(Part):
         return {"status": "success", "message": prompts.COMPACTING}
 
     async def compact_if_due(self, context: InvocationContext, request: LlmRequest) -> None:
-        """Make a summary if the conversation is too long, or if one is asked for."""
+        """Write a summary if the conversation is too long, or if the agent asked for one.
+
+        Args:
+            context: The run.
+            request: The next request, for the size of its instruction and tools.
+        """
         events = context.session.events
         put_in_order(events)
         names, is_done = _last_calls(events)
@@ -192,7 +203,7 @@ class Summarization(Part):
         if not is_asked and self._is_surely_short(context):
             return
         conversation = conversation_of(context)
-        cut = self._cut(conversation, share=HARDER_SHARE if is_too_long else 1.0)
+        cut = self._cut(conversation, share=REJECTED_KEEP_SHARE if is_too_long else 1.0)
         if cut <= conversation.shown_from:
             return
         if not is_asked:
@@ -207,7 +218,7 @@ class Summarization(Part):
         self, context: InvocationContext, conversation: Conversation, cut: int
     ) -> None:
         replaced = conversation.messages[conversation.shown_from : cut]
-        session, calls = context.session, SideCalls(budget_of(context))
+        session, calls = context.session, SideCallAccount(budget_of(context))
         number = 1 + sum(event.actions.compaction is not None for event in session.events)
         entries = await asyncio.to_thread(history.as_entries, replaced)
         summary = await self._summarizer.summary(
@@ -264,7 +275,7 @@ class Summarization(Part):
         return counted_tokens(context.session.events, name, context.isolation_scope)
 
     def _is_surely_short(self, context: InvocationContext) -> bool:
-        """Told without looking at every message, as is mostly possible."""
+        """Return whether no summary is due, as far as that is known without reading every message."""
         if self._unit == "messages":
             shown = messages_since_summary(context.session.events, context.isolation_scope)
             return shown < self._config.trigger[1]
@@ -274,7 +285,7 @@ class Summarization(Part):
     async def _size(
         self, context: InvocationContext, conversation: Conversation, request: LlmRequest | None
     ) -> tuple[int, int]:
-        """The conversation's size and the size that triggers, both in the trigger's unit."""
+        """Return the conversation's size and the size of the trigger, in the trigger's unit."""
         most = self._tokens(self._config.trigger)
         if self._unit == "messages":
             return len(conversation.shown), most
@@ -282,8 +293,8 @@ class Summarization(Part):
         if counted is not None:
             return counted, most
         if request is not None:
-            self._standing_tokens = await standing_tokens(context, request)
-        return conversation.tokens + self._standing_tokens, most
+            self._fixed_tokens = await fixed_tokens(context, request)
+        return conversation.tokens + self._fixed_tokens, most
 
 
 class _Compaction(BaseLlmRequestProcessor):
@@ -295,26 +306,26 @@ class _Compaction(BaseLlmRequestProcessor):
     async def run_async(
         self, invocation_context: InvocationContext, llm_request: LlmRequest
     ) -> AsyncGenerator[Event, None]:
-        """Put a summary into the session if it is time."""
+        """Add a summary to the session if it is due; no event is yielded."""
         await self._summarization.compact_if_due(invocation_context, llm_request)
         return
         yield  # the interface is a generator
 
 
 def _last_calls(events: Sequence[Event]) -> tuple[set[str], bool]:
-    """The names of the last reply's calls, refused ones aside, and whether a summary followed them."""
-    refused: set[str | None] = set()
-    is_summed_up = False
+    """Return the names of the last reply's accepted calls, and whether a summary followed."""
+    rejected: set[str | None] = set()
+    is_summarized = False
     for event in reversed(events):
-        is_summed_up = is_summed_up or event.actions.compaction is not None
+        is_summarized = is_summarized or event.actions.compaction is not None
         responses = event.get_function_responses()
-        refused |= {
+        rejected |= {
             found.id for found in responses if (found.response or {}).get("status") == "error"
         }
         if event.content and not responses:
             calls = event.get_function_calls()
             names = {
-                str(call.name) for call in calls if call.name == TOO_LONG or call.id not in refused
+                str(call.name) for call in calls if call.name == TOO_LONG or call.id not in rejected
             }
-            return names, is_summed_up
-    return set(), is_summed_up
+            return names, is_summarized
+    return set(), is_summarized

@@ -1,4 +1,4 @@
-"""A summary of messages, by a model; where it gives none, what can be told without one."""
+"""Summaries of messages by a model, with a fallback for when the model fails."""
 
 from __future__ import annotations
 
@@ -14,53 +14,57 @@ from orchestrator.deep_agent import prompts
 from orchestrator.deep_agent.context.summary_content import shortened
 from orchestrator.deep_agent.failures import ModelContextExceeded
 from orchestrator.deep_agent.guards.budget import Budget
+from orchestrator.deep_agent.messages import text_of
 from orchestrator.deep_agent.models.size import CHARACTERS_PER_TOKEN
 from orchestrator.deep_agent.models.usage import ModelUsage, reply_usage
 
 log = structlog.get_logger(__name__)
 
 INPUT_SHARE = 0.8
-"""Of the summarizer's window, the messages that it is given at once; the rest is for prompt and
-reply."""
+"""Share of the summarizer's window for messages; the rest is for the prompt and the reply."""
 
 MAX_TRIES = 4
-"""Each with half as much at once, where it was too long: the window may be smaller than is
+"""Each try has half as much at once if the request was too long: the window may be smaller than
 known."""
 
 MIN_INPUT_CHARACTERS = 2_000
-"""A smaller piece would be all prompt and no messages."""
+"""A smaller piece would be mostly prompt."""
 
 SUMMARY_WORDS = 1_200
-"""About 1,600 tokens: what a person would write at a hand-over."""
+"""About 1,600 tokens, as much as a person would write at a handover."""
 
 LAST_ENTRIES = 10
-"""How many of the last messages stand in a summary that no model wrote: about five steps."""
+"""How many of the last messages are in a fallback summary: about five steps."""
 
 LAST_ENTRY_CHARACTERS = 500
 """How much of each of them."""
 
 
 class NoSummary(Exception):
-    """The model gave none, or the budget has no room for one."""
+    """The model wrote no summary, or the budget has no room for one."""
 
 
-class SideCalls:
-    """The account of the model calls for one summary; they count in the run's budget."""
+class SideCallAccount:
+    """The usage of the model calls for one summary, which count in the run's budget.
+
+    Args:
+        budget: The run's budget; None without one.
+    """
 
     def __init__(self, budget: Budget | None) -> None:
         self._budget = budget
         self._usage = ModelUsage()
         self.model_version: str | None = None
-        """Which model answered last."""
+        """The model of the last reply."""
 
     @property
     def count(self) -> int:
-        """How many replies there were."""
+        """The number of replies."""
         return self._usage.model_calls
 
     @property
     def usage(self) -> types.GenerateContentResponseUsageMetadata | None:
-        """What they used together, as an event carries it."""
+        """Their total usage, in the form of an event's metadata; None without a reply."""
         if not self.count:
             return None
         return types.GenerateContentResponseUsageMetadata(
@@ -70,33 +74,47 @@ class SideCalls:
             total_token_count=self._usage.tokens,
         )
 
-    def ask(self) -> None:
-        """Ask for one more call; NoSummary when there is no room for it."""
-        if self._budget is not None and not self._budget.has_room_beside:
+    def check_budget(self) -> None:
+        """Check that there is room for one more call.
+
+        Raises:
+            NoSummary: The budget is used up.
+        """
+        if self._budget is not None and not self._budget.has_room_for_side_call:
             raise NoSummary("the budget is used up")
 
-    def book(self, response: LlmResponse) -> None:
-        """Book a reply."""
+    def add(self, response: LlmResponse) -> None:
+        """Add what a reply used."""
         used = reply_usage(response)
         self.model_version = response.model_version
         if self._budget is not None:
-            self._budget.book(response.model_version or "", used)
+            self._budget.add_side_call(response.model_version or "", used)
         self._usage = self._usage.plus(used).plus(ModelUsage(model_calls=1))
 
 
 class Summarizer:
-    """Sums up messages with a model whose window takes so many tokens."""
+    """Summarizes messages with a model.
+
+    Args:
+        model: The model.
+        window_tokens: The size of its context window.
+    """
 
     def __init__(self, model: BaseLlm, window_tokens: int) -> None:
         self._model = model
         self._window_tokens = window_tokens
 
     async def summary(
-        self, entries: Sequence[str], *, task: str, earlier: str, most: int, calls: SideCalls
+        self, entries: Sequence[str], *, task: str, earlier: str, most: int, calls: SideCallAccount
     ) -> str:
-        """The summary of all entries, on top of an earlier one, of at most so many characters.
+        """Return a summary of all entries; it falls back to `without_model` and never raises.
 
-        It always comes; see `without_model`.
+        Args:
+            entries: The messages.
+            task: The user's task, for the model's understanding.
+            earlier: The previous summary, which the new one includes.
+            most: The length of the summary in characters, at most.
+            calls: Counts the model calls.
         """
         room = int(self._window_tokens * CHARACTERS_PER_TOKEN * INPUT_SHARE)
         for _ in range(MAX_TRIES):
@@ -105,40 +123,39 @@ class Summarizer:
                 return shortened(await self._folded(entries, task, earlier, calls, room), most)
             except ModelContextExceeded:
                 room = min(room, sum(map(len, entries))) // 2
-            except Exception as error:  # noqa: BLE001 - whatever a model does, the agent's run goes on
+            except Exception as error:  # noqa: BLE001 - the agent's run continues in any case
                 log.warning("no summary from the model", error=type(error).__name__)
                 break
         return without_model(entries, earlier, most)
 
     async def _folded(
-        self, entries: Sequence[str], task: str, earlier: str, calls: SideCalls, room: int
+        self, entries: Sequence[str], task: str, earlier: str, calls: SideCallAccount, room: int
     ) -> str:
-        """Piece by piece, each on top of the summary of those before it.
-
-        So nothing is left unread.
-        """
+        """Summarize piece by piece, each with the summary of the pieces before it."""
         for piece in _pieces(entries, room):
             earlier = await self._asked(_prompt(piece, shortened(task, room // 4), earlier), calls)
         return earlier
 
-    async def _asked(self, prompt: str, calls: SideCalls) -> str:
-        calls.ask()
+    async def _asked(self, prompt: str, calls: SideCallAccount) -> str:
+        calls.check_budget()
         content = types.Content(role="user", parts=[types.Part(text=prompt)])
         request = LlmRequest(model=self._model.model, contents=[content])
         text = ""
         async for response in self._model.generate_content_async(request, stream=False):
-            calls.book(response)
-            parts = (response.content.parts if response.content else None) or []
-            text += "".join(part.text for part in parts if part.text and not part.thought)
+            calls.add(response)
+            text += text_of(response)
         if not text.strip():
             raise NoSummary("the reply is empty")
         return text.strip()
 
 
 def without_model(entries: Sequence[str], earlier: str, most: int) -> str:
-    """What the summary is when no model wrote one.
+    """Return a fallback summary: the earlier summary and the last messages, half and half.
 
-    The earlier one and the last messages, half and half.
+    Args:
+        entries: The messages.
+        earlier: The previous summary; may be empty.
+        most: The length in characters, at most.
     """
     of_each = min(LAST_ENTRY_CHARACTERS, most // 2 // LAST_ENTRIES)
     last = [shortened(entry.strip(), of_each) for entry in entries[-LAST_ENTRIES:]]
@@ -156,7 +173,7 @@ def _prompt(piece: str, task: str, earlier: str) -> str:
 
 
 def _pieces(entries: Sequence[str], room: int) -> Iterator[str]:
-    """All entries in texts of at most `room` characters; an entry that is longer is divided."""
+    """Yield all entries in texts of at most `room` characters; longer entries are split."""
     piece = ""
     for entry in entries:
         rest = entry

@@ -1,4 +1,4 @@
-"""What stands in the place of summed-up messages: the task, word for word, then the summary."""
+"""The content that replaces summarized messages: the task verbatim, then the summary."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from google.adk.events import Event
 from google.genai import types
 
 from orchestrator.deep_agent import prompts
+from orchestrator.deep_agent.messages import is_reply, parts_of, text_of
 from orchestrator.deep_agent.models.size import CHARACTERS_PER_TOKEN
 from orchestrator.deep_agent.tools.todos import STATE_KEY as TODOS
 
 MAX_TASK_CHARACTERS = 40_000
-"""10,000 tokens: a task is repeated in full unless it carries whole documents."""
+"""10,000 tokens: a task is repeated in full unless it contains whole documents."""
 
 MAX_SUMMARY_CHARACTERS = 24_000
-"""6,000 tokens: three times what is asked for. A model that runs on must not fill the room just
-made."""
+"""6,000 tokens, three times what is requested: a verbose model must not fill the room just made."""
 
 MAX_WINDOW_SHARE = 0.1
-"""Of the model's window, the most that the task takes, and the most that the summary takes."""
+"""Share of the model's window for the task, and the same share for the summary."""
 
 MAX_CHANGED_FILES = 200
-"""Newest first; all of them are in the workspace's changes anyway."""
+"""The newest; all of them are among the workspace's changes anyway."""
 
 MAX_TODO_CHARACTERS = 200
-"""Of one step of the plan; read_todos gives it in full."""
+"""The length of one step of the plan; read_todos returns it in full."""
 
 FILE_CHANGES = {"write_file": "created", "edit_file": "edited", "delete_file": "deleted"}
 
@@ -39,14 +39,14 @@ def summary_content(
     window_tokens: int,
     history: Sequence[str],
 ) -> types.Content:
-    """The content that replaces these messages.
+    """Return the content that replaces these messages.
 
     Args:
         messages: All from the conversation's beginning up to the cut.
-        summary: What a model wrote of them.
-        state: The session's, for the plan.
-        window_tokens: The agent's model takes so many; the task takes a share at most.
-        history: The first and the last file with the messages themselves.
+        summary: Their summary.
+        state: The session's state, which holds the plan.
+        window_tokens: The window of the agent's model, which limits the task's length.
+        history: The paths of the files with the messages.
     """
     room = share_of(window_tokens, MAX_TASK_CHARACTERS)
     asked = [event for event in messages if _is_request(event)]
@@ -65,17 +65,27 @@ def summary_content(
 
 
 def share_of(window_tokens: int, most: int) -> int:
-    """How many characters one part of such a content may have."""
+    """Return how many characters one part of such a content may have.
+
+    Args:
+        window_tokens: The window of the agent's model.
+        most: The absolute limit in characters.
+    """
     return min(int(window_tokens * CHARACTERS_PER_TOKEN * MAX_WINDOW_SHARE), most)
 
 
 def task_text(messages: Sequence[Event]) -> str:
-    """What the user asked for first."""
-    return next((_text(event) for event in messages if _is_request(event)), "")
+    """Return the user's first message."""
+    return next((text_of(event, "\n") for event in messages if _is_request(event)), "")
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, or its beginning and end with a note between them."""
+    """Return the text, or its beginning and end with a note between them.
+
+    Args:
+        text: Any text.
+        most: The length in characters above which it is shortened.
+    """
     if len(text) <= most:
         return text
     head, tail = most * 3 // 4, most // 4
@@ -83,36 +93,30 @@ def shortened(text: str, most: int) -> str:
 
 
 def _is_request(event: Event) -> bool:
-    parts = (event.content.parts if event.content else None) or []
-    return event.author == "user" and not event.get_function_responses() and bool(parts)
+    is_users = event.author == "user" and not event.get_function_responses()
+    return is_users and bool(parts_of(event))
 
 
 def _task_parts(event: Event, most: int) -> list[types.Part]:
-    parts = (event.content.parts if event.content else None) or []
-    text = shortened(_text(event), most)
-    media = [part for part in parts if part.inline_data or part.file_data]
+    text = shortened(text_of(event, "\n"), most)
+    media = [part for part in parts_of(event) if part.inline_data or part.file_data]
     return [*([types.Part(text=text)] if text else []), *media]
 
 
 def _latest_request(asked: Sequence[Event], most: int) -> str:
-    """What the user asked for last, where that is not the task above."""
+    """Return the user's last message; empty if it is the task."""
     if len(asked) < 2:  # noqa: PLR2004 - the first is the task
         return ""
-    text = shortened(_text(asked[-1]), most)
+    text = shortened(text_of(asked[-1], "\n"), most)
     return f"{prompts.LATEST_REQUEST}\n\n{text}" if text else ""
 
 
-def _text(event: Event) -> str:
-    parts = (event.content.parts if event.content else None) or []
-    return "\n".join(part.text for part in parts if part.text)
-
-
 def _replies(messages: Iterable[Event]) -> int:
-    return sum(event.content is not None and event.content.role == "model" for event in messages)
+    return sum(map(is_reply, messages))
 
 
 def _changed_files(messages: Sequence[Event]) -> str:
-    """The files that the file tools changed, from the calls themselves: no summary forgets one."""
+    """Return the list of files that the file tools changed, read from the calls."""
     results = {
         response.id: response.response or {}
         for event in messages

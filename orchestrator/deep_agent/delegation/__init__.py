@@ -1,1 +1,1 @@
-"""Sub-agents in the same process."""
+"""Delegation to sub-agents in the same process."""

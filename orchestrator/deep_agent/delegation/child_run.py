@@ -1,7 +1,4 @@
-"""One run of a sub-agent in this process.
-
-A session of its own, from which only the end comes back.
-"""
+"""One run of a sub-agent in this process, in its own session, of which only the end is returned."""
 
 from __future__ import annotations
 
@@ -21,8 +18,9 @@ from google.adk.sessions import InMemorySessionService
 from google.genai import types
 from pydantic import JsonValue
 
-from orchestrator.deep_agent.approval.gate import PendingApproval, pending_approvals
+from orchestrator.deep_agent.approval.requests import PendingApproval, pending_approvals
 from orchestrator.deep_agent.guards.budget_plugin import shared_budget
+from orchestrator.deep_agent.messages import last_reply, text_of
 
 APP_NAME = "subagent"
 USER_ID = "parent"
@@ -31,10 +29,15 @@ Emit = Callable[[Event], None]
 
 
 class ChildRun:
-    """A sub-agent's run, from its task or from where it had stopped to ask.
+    """A sub-agent's run, from its task or from where it had paused for an approval.
 
-    The parent's plugins watch it too, so its budget is theirs; nothing else of the parent reaches
-    it.
+    The parent's plugins apply to it, so it uses the parent's budget; it gets nothing else of the
+    parent.
+
+    Args:
+        agent: The sub-agent.
+        parent: The context of the parent's run.
+        past: The events of an earlier part of the run, as `dump` returned them.
     """
 
     def __init__(
@@ -45,13 +48,21 @@ class ChildRun:
         self.events = [Event.model_validate(event) for event in past]
         """All complete events of the child's session so far."""
 
-    async def go_on(self, message: types.Content, emit: Emit) -> None:
-        """Run until the child answers or asks; whatever ends a run in ADK is raised."""
+    async def resume(self, message: types.Content, emit: Emit) -> None:
+        """Run until the child replies or asks for an approval.
+
+        Args:
+            message: The task, or the answers that the child waits for.
+            emit: Called with each complete event.
+
+        Raises:
+            Exception: Whatever ends a run in ADK, such as ModelFailed.
+        """
         sessions = InMemorySessionService()
         session = await sessions.create_session(app_name=APP_NAME, user_id=USER_ID)
         for event in self.events:
             await sessions.append_event(session, event)
-        # A Runner looks on the disk for where its agent was written.
+        # A Runner looks up the agent's source file on the disk.
         runner = await asyncio.to_thread(Runner, app=self._app(), session_service=sessions)
         runner.plugin_manager.set_skip_closing_plugins(True)
         most = self._parent.run_config.max_llm_calls if self._parent.run_config else 0
@@ -73,9 +84,8 @@ class ChildRun:
 
     def _app(self) -> App:
         with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", message=r"\[EXPERIMENTAL\]"
-            )  # known, and pinned by our tests
+            # ADK marks it so; our tests pin the behaviour that we rely on.
+            warnings.filterwarnings("ignore", message=r"\[EXPERIMENTAL\]")
             resumability = ResumabilityConfig(is_resumable=True)
         return App(
             name=APP_NAME,
@@ -87,42 +97,35 @@ class ChildRun:
 
     @property
     def questions(self) -> list[PendingApproval]:
-        """What the child waits for a person to decide, oldest first."""
+        """The calls that wait for a person's decision, oldest first."""
         return pending_approvals(self.events)
 
     @property
     def text(self) -> str:
-        """The child's last message, its thoughts left out."""
-        last = self._last_reply()
-        return _text(last) if last else ""
+        """The child's last message, without its thoughts."""
+        return text_of(last_reply(self.events))
 
     @property
     def error(self) -> str | None:
-        """Why the child's last reply is no answer."""
-        last = self._last_reply()
+        """Why the child's last reply is not an answer; None if it is."""
+        last = last_reply(self.events)
         if last is not None and last.error_code:
             return f"{last.error_code}: {last.error_message or 'the run ended there.'}"
         return None if self.text.strip() else "The sub-agent ended without an answer."
 
     def dump(self) -> list[JsonValue]:
-        """The events as JSON, to go on from in another process."""
+        """Return the events as JSON, to resume the run in another process."""
         return [event.model_dump(mode="json", exclude_none=True) for event in self.events]
-
-    def _last_reply(self) -> Event | None:
-        replies = (
-            event for event in reversed(self.events) if event.error_code or _text(event).strip()
-        )
-        return next(replies, None)
 
 
 def task_message(description: str, context: str) -> types.Content:
-    """What a child is told: the description and the context that its parent gave, nothing else."""
+    """Return a child's first message: the description and the context that its parent gave."""
     text = f"{description}\n\n<context>\n{context}\n</context>" if context.strip() else description
     return types.Content(role="user", parts=[types.Part(text=text)])
 
 
 def answers_message(answers: Mapping[str, JsonValue]) -> types.Content:
-    """A person's answers to a child's questions, by the ids of the questions, as ADK takes them."""
+    """Return a person's answers to a child's questions, by the questions' ids, as ADK takes them."""
     responses = [
         types.FunctionResponse(
             id=asked, name=REQUEST_CONFIRMATION_FUNCTION_CALL_NAME, response=answer
@@ -131,12 +134,4 @@ def answers_message(answers: Mapping[str, JsonValue]) -> types.Content:
     ]
     return types.Content(
         role="user", parts=[types.Part(function_response=answer) for answer in responses]
-    )
-
-
-def _text(event: Event) -> str:
-    if event.content is None or event.content.role != "model":
-        return ""
-    return "".join(
-        part.text for part in event.content.parts or [] if part.text and not part.thought
     )

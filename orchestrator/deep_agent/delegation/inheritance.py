@@ -1,4 +1,4 @@
-"""What sub-agents have of their parent."""
+"""What sub-agents inherit from their parent."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from google.adk.models.base_llm import BaseLlm
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 
-from orchestrator.deep_agent.approval.gate import ApprovalGate, InterruptOn
+from orchestrator.approvals import InterruptOn
+from orchestrator.deep_agent.approval.gate import ApprovalGate
 from orchestrator.deep_agent.backends.protocol import Backend
 from orchestrator.deep_agent.context.summarization import SummarizationConfig
-from orchestrator.deep_agent.delegation.commit import PathLock
+from orchestrator.deep_agent.delegation.apply_changes import PathLock
 from orchestrator.deep_agent.delegation.roster import GENERAL_PURPOSE, SubAgentSpec, tool_name
-from orchestrator.deep_agent.delegation.subagents import Delegation, Subagents
-from orchestrator.deep_agent.models.admission import ModelAdmission
+from orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
+from orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from orchestrator.deep_agent.names import agent_identifier
 from orchestrator.deep_agent.part import BackendSource
 
@@ -27,26 +28,35 @@ AgentTool = Callable[..., Any] | BaseTool | BaseToolset
 
 @dataclass(frozen=True)
 class Inheritance:
-    """What sub-agents have of their parent where their specifications say nothing else."""
+    """The values of sub-agents for what their specifications leave out."""
 
     create: Callable[..., LlmAgent]
-    """`create_deep_agent`, which sub-agents are made with too."""
+    """`create_deep_agent`, which creates sub-agents too."""
     model: str | BaseLlm
     tools: Sequence[AgentTool]
-    """For the general-purpose one only."""
+    """Only for the general-purpose sub-agent."""
     built_in_tools: Collection[str]
     interrupt_on: InterruptOn
-    """It binds whatever they say."""
-    delegation: Delegation
+    """Always applies, in addition to their own."""
+    delegation: DelegationStyle
     summarization: SummarizationConfig | None
-    """For those with the same model: it may tell that model's window."""
+    """Only for sub-agents with the same model, because it may hold that model's window."""
     fatal_errors: tuple[type[Exception], ...]
-    admission: ModelAdmission | None
+    rate_limiter: RateLimiter | None
 
     def subagents(
         self, subagents: Sequence[SubAgentSpec | LlmAgent], files: BackendSource, lock: PathLock
     ) -> Subagents:
-        """The sub-agents on these files."""
+        """Return the sub-agents as a part of their parent.
+
+        Args:
+            subagents: Specifications or ready agents.
+            files: The parent's files.
+            lock: Held while a file of the parent is compared and written.
+
+        Raises:
+            ValueError: A specification is invalid, or a name is taken.
+        """
         return Subagents(
             [self._guarded(made) if isinstance(made, LlmAgent) else made for made in subagents],
             make=self._child,
@@ -60,8 +70,9 @@ class Inheritance:
     def _child(self, spec: SubAgentSpec, files: Backend) -> LlmAgent:
         if "execute" in spec.get("built_in_tools", ()):
             raise ValueError(
-                f"The sub-agent {spec['name']} has no shell: what a command does to files cannot be kept "
-                "apart until it succeeds. Leave execute out, or run it as a job (create_coordinator)."
+                f"The sub-agent {spec['name']} cannot have a shell: changes by commands cannot be "
+                "staged until it succeeds. Leave execute out, or run it as a job "
+                "(create_coordinator)."
             )
         is_general = agent_identifier(spec["name"]) == agent_identifier(GENERAL_PURPOSE)
         return self.create(
@@ -81,11 +92,11 @@ class Inheritance:
             description=spec["description"],
             is_subagent=True,
             fatal_errors=self.fatal_errors,
-            admission=self.admission,
+            rate_limiter=self.rate_limiter,
         )
 
     def _guarded(self, agent: LlmAgent) -> LlmAgent:
-        """A ready agent, bound by the parent's policy too."""
+        """Return a ready agent to which the parent's approval policy applies too."""
         gate = ApprovalGate({}, self.interrupt_on, known=())
         return agent.clone(
             {"before_tool_callback": [*agent.canonical_before_tool_callbacks, gate.before_tool]}

@@ -1,4 +1,4 @@
-"""Who the sub-agents of an agent are: their specifications, checked, by name."""
+"""The sub-agents of an agent, by name, with checked specifications."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ GENERAL_PURPOSE = "general-purpose"
 
 
 class SubAgentSpec(TypedDict, total=False):
-    """Who a sub-agent is; what is left out is its parent's, except `tools` and `skills`."""
+    """A sub-agent's specification; omitted values are its parent's, except `tools` and `skills`."""
 
     name: Required[str]
     description: Required[str]
-    """Tells the parent when to choose it."""
+    """When to choose it, for the parent."""
     system_prompt: str
     tools: Sequence[Any]
     """Its own tools beside the built-in ones."""
     built_in_tools: Collection[str]
-    """The built-in tools to have; its parent's when left out."""
+    """The names of its built-in tools."""
     model: str | BaseLlm
     skills: Sequence[str]
     interrupt_on: Mapping[str, Any]
     """Added to its parent's policy, which always holds."""
     output_schema: Mapping[str, Any] | type[BaseModel]
     subagents: Sequence[SubAgentSpec | LlmAgent]
-    """Whom it may call itself; nobody when left out."""
+    """The agents that it may call; none when omitted."""
 
 
 @dataclass(frozen=True)
@@ -47,19 +47,21 @@ class Member:
 
 
 def tool_name(tool: Any) -> str:
-    """The name under which a model sees a tool.
-
-    Empty for a set of tools, which are known only later.
-    """
+    """Return the name of a tool for the model; empty for a toolset, whose tools are known later."""
     return str(tool.name if isinstance(tool, BaseTool) else getattr(tool, "__name__", ""))
 
 
 def roster_of(
     subagents: Sequence[SubAgentSpec | LlmAgent], taken: Collection[str]
 ) -> dict[str, Member]:
-    """The sub-agents by name, a general-purpose one among them.
+    """Return the sub-agents by name, a general-purpose one included.
 
-    ValueError says what is wrong with one.
+    Args:
+        subagents: Specifications or ready agents.
+        taken: Names that are not available.
+
+    Raises:
+        ValueError: A specification is invalid, or a name is taken.
     """
     members: dict[str, Member] = {}
     for made in subagents:
@@ -93,5 +95,5 @@ def _as_member(made: SubAgentSpec | LlmAgent) -> Member:
 
 
 def name_key(name: str) -> str:
-    """A name as it is looked up, and as a tool has it: `general-purpose` is `general_purpose`."""
+    """Return a name's key, which is also its tool's name: `general_purpose` for `general-purpose`."""
     return agent_identifier(name)

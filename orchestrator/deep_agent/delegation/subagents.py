@@ -1,8 +1,8 @@
 """Sub-agents in this process: delegation by one `task` tool, or by one tool for each sub-agent.
 
-A child is a run of its own: it sees the description and the context that it is given, never its
-parent's messages, plan or state, and only its last message comes back. Its changes to files are
-staged; they reach the parent's files, three ways, when it has succeeded.
+A child is a separate run: it sees the description and the context that it is given, but no messages,
+plan or state of its parent, and only its last message is returned. Its changes to files are staged,
+and merged into the parent's files when it has succeeded.
 """
 
 from __future__ import annotations
@@ -23,16 +23,21 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from pydantic import Field, JsonValue
 
+from orchestrator.cancellation import cancel_and_wait
 from orchestrator.deep_agent.backends.overlay import OverlayBackend
 from orchestrator.deep_agent.backends.protocol import Backend
 from orchestrator.deep_agent.backends.state import DictState, StateBackend
+from orchestrator.deep_agent.delegation.apply_changes import (
+    AppliedChanges,
+    PathLock,
+    apply_changes,
+)
 from orchestrator.deep_agent.delegation.child_run import (
     ChildRun,
     Emit,
     answers_message,
     task_message,
 )
-from orchestrator.deep_agent.delegation.commit import Commit, PathLock, commit
 from orchestrator.deep_agent.delegation.roster import (
     GENERAL_PURPOSE,
     Member,
@@ -48,20 +53,18 @@ from orchestrator.deep_agent.prompts import delegation_prompt
 log = structlog.get_logger(__name__)
 
 MAX_CHILDREN_AT_ONCE = 8
-"""Children of one agent that run at the same time in this process; more wait their turn, first come
-first. A few agents already fill a provider's rate limit, and each holds its conversation in
-memory."""
+"""Children of one agent that run at the same time in this process; others wait in order. A few
+agents already reach a provider's rate limit, and each holds its conversation in memory."""
 
 MAX_DEPTH = 3
-"""Levels of sub-agents below an agent: deeper trees multiply costs and lose the task on the way."""
+"""Levels of sub-agents below an agent: deeper trees multiply costs and lose the original task."""
 
-CANCEL_AGAIN_SECONDS = 0.2
-"""Before Python 3.12 `wait_for` loses a cancel that meets its answer, so a cancel is repeated."""
+PAUSED_CHILD_PREFIX = "subagent:"
+"""Prefix of the state key of a paused child; the id of the call that started it follows."""
 
-PARKED_PREFIX = "subagent:"
-"""State key of a child that waits for a confirmation, by the id of the call that started it."""
+DelegationStyle = Literal["task", "agent_tools"]
+"""One tool for all sub-agents, or one tool for each."""
 
-Delegation = Literal["task", "agent_tools"]
 Answer = dict[str, JsonValue]
 
 Description = Annotated[
@@ -79,24 +82,23 @@ Seconds = Annotated[
 
 
 ChildMaker = Callable[[SubAgentSpec, Backend], LlmAgent]
-"""Makes a child that works on these files."""
+"""Creates a child that works on these files."""
 
 
 class Subagents(Part):
     """The sub-agents of one agent.
 
     Args:
-        subagents: Specifications or ready agents; a general-purpose one is added unless it is among
-            them.
-        make: Makes a child from its specification.
+        subagents: Specifications or ready agents; a general-purpose one is added if it is missing.
+        make: Creates a child from its specification.
         files: The parent's files.
-        lock: Held while a file of the parent's is compared and written.
+        lock: Held while a file of the parent is compared and written.
         delegation: One `task` tool, or one tool for each sub-agent.
         taken: Names of the parent's other tools.
         fatal_errors: Exceptions that end the parent's run as well.
 
     Raises:
-        ValueError: a specification cannot be used, or a name is taken.
+        ValueError: A specification is invalid, a name is taken, or the tree is too deep.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class Subagents(Part):
         make: ChildMaker,
         files: BackendSource,
         lock: PathLock,
-        delegation: Delegation,
+        delegation: DelegationStyle,
         taken: Collection[str],
         fatal_errors: tuple[type[Exception], ...] = (),
     ) -> None:
@@ -116,7 +118,7 @@ class Subagents(Part):
         self._lock = lock
         self._delegation = delegation
         self._fatal = fatal_errors
-        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+        self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
             WeakKeyDictionary()
         )
         probes = [
@@ -138,17 +140,17 @@ class Subagents(Part):
             raise ValueError(f"Sub-agents are {self.depth} levels deep; {MAX_DEPTH} are allowed.")
 
     def tools(self) -> list[BaseTool]:
-        """`task`, or one tool for each sub-agent."""
+        """Return `task`, or one tool for each sub-agent."""
         if self._delegation == "task":
             return [_TaskTool(self)]
         return [_AgentTool(self, member) for member in self._members.values()]
 
-    def brought(self) -> list[BaseTool | BaseToolset]:
-        """The tools, and what closes the sub-agents' own toolsets when the parent's Runner is closed."""
-        return [*self.tools(), *([_ToolsetsBelow(self._toolsets)] if self._toolsets else [])]
+    def all_tools(self) -> list[BaseTool | BaseToolset]:
+        """Return the tools, and a toolset that closes the sub-agents' own toolsets."""
+        return [*self.tools(), *([_ChildToolsets(self._toolsets)] if self._toolsets else [])]
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
-        """When to delegate, and to whom."""
+        """Explain when to delegate, and to which sub-agents."""
         del context, tools
         listed = [(member.name, member.description) for member in self._members.values()]
         return delegation_prompt(listed if self._delegation == "task" else [])
@@ -161,7 +163,18 @@ class Subagents(Part):
         timeout_seconds: float | None,
         tool_context: ToolContext,
     ) -> AsyncGenerator[Event | Answer]:
-        """A child's progress as it comes, then its answer; only a fatal error is raised."""
+        """Run a sub-agent: yield its progress events, then its result.
+
+        Args:
+            name: The sub-agent's name.
+            description: The task.
+            context: What else the child is told.
+            timeout_seconds: The child's time limit; None for no limit.
+            tool_context: The context of the parent's call.
+
+        Raises:
+            Exception: One of the fatal errors; every other failure is an error result.
+        """
         member = self._members.get(name_key(name))
         if member is None or not description.strip():
             yield {"status": "error", "error": self._mistake(name, is_known=member is not None)}
@@ -177,9 +190,7 @@ class Subagents(Part):
                 yield event
             yield await work
         finally:
-            while not work.done():
-                work.cancel()
-                await asyncio.wait({work}, timeout=CANCEL_AGAIN_SECONDS)
+            await cancel_and_wait(work)
 
     def _mistake(self, name: str, *, is_known: bool) -> str:
         if is_known:
@@ -188,24 +199,24 @@ class Subagents(Part):
         return f"There is no subagent_type {name!r}; there are: {names}."
 
     def agent(self, member: Member, files: Backend) -> LlmAgent:
-        """A member's agent for one run."""
+        """Return a member's agent for one run on these files."""
         return member.made if isinstance(member.made, LlmAgent) else self._make(member.made, files)
 
     def files(self, context: ToolContext) -> Backend:
-        """The parent's files."""
+        """Return the parent's files."""
         return self._files(context)
 
-    async def commit(self, overlay: OverlayBackend, files: Backend) -> Commit:
-        """Put a child's changes into the parent's files."""
-        return await commit(overlay, files, self._lock)
+    async def apply_changes(self, overlay: OverlayBackend, files: Backend) -> AppliedChanges:
+        """Merge a child's changes into the parent's files."""
+        return await apply_changes(overlay, files, self._lock)
 
-    def place(self) -> asyncio.Semaphore:
-        """One of the places in which children run; it serves in the order of asking."""
+    def slots(self) -> asyncio.Semaphore:
+        """Return the semaphore of the slots in which children run, in order of arrival."""
         loop = asyncio.get_running_loop()
-        return self._places.setdefault(loop, asyncio.Semaphore(MAX_CHILDREN_AT_ONCE))
+        return self._slots.setdefault(loop, asyncio.Semaphore(MAX_CHILDREN_AT_ONCE))
 
     def is_fatal(self, error: BaseException) -> bool:
-        """Whether an error, or what it was raised for, ends the parent's run too."""
+        """Return whether an exception, or one of its causes, ends the parent's run too."""
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, self._fatal):
@@ -215,17 +226,17 @@ class Subagents(Part):
 
 
 class _Call:
-    """One call of a sub-agent, run or gone on with."""
+    """One call of a sub-agent, started or resumed."""
 
     def __init__(self, part: Subagents, member: Member, context: ToolContext) -> None:
         self._part = part
         self._member = member
         self._context = context
-        self._key = f"{PARKED_PREFIX}{context.function_call_id}"
+        self._key = f"{PAUSED_CHILD_PREFIX}{context.function_call_id}"
 
     async def run(self, task: types.Content, timeout_seconds: float | None, emit: Emit) -> Answer:
-        """Run the child when there is a place for it; its answer."""
-        async with self._part.place():
+        """Run the child when a slot is free, and return its result."""
+        async with self._part.slots():
             started = time.monotonic()
             try:
                 async with asyncio.timeout(timeout_seconds) as limit:
@@ -242,31 +253,30 @@ class _Call:
     async def _run(self, task: types.Content, emit: Emit) -> Answer:
         files = self._part.files(self._context)
         overlay = OverlayBackend(files)
-        parked = self._context.state.get(self._key)
-        if parked:
-            overlay.load(parked["files"])
+        paused = self._context.state.get(self._key)
+        if paused:
+            overlay.load(paused["files"])
         agent = self._part.agent(self._member, overlay)
         child = ChildRun(
-            agent, self._context.get_invocation_context(), parked["events"] if parked else ()
+            agent, self._context.get_invocation_context(), paused["events"] if paused else ()
         )
-        answers = self._answers(child, parked) if parked else {}
-        if len(answers) == len(
-            child.questions
-        ):  # a run pauses until it has all answers, so it gets them at once
-            message = answers_message(answers) if parked else task
-            await child.go_on(message, lambda event: self._tell(event, emit))
+        answers = self._answers(child, paused) if paused else {}
+        # A paused run needs all answers at once.
+        if len(answers) == len(child.questions):
+            message = answers_message(answers) if paused else task
+            await child.resume(message, lambda event: self._report(event, emit))
             answers = {}
         if child.questions:
-            return self._park(child, overlay, answers)
-        if parked:
+            return self._pause(child, overlay, answers)
+        if paused:
             self._context.state[self._key] = None
         if child.error is not None:
             return _failed(child.error)
-        return _succeeded(child.text, await self._part.commit(overlay, files))
+        return _succeeded(child.text, await self._part.apply_changes(overlay, files))
 
-    def _answers(self, child: ChildRun, parked: Mapping[str, Any]) -> dict[str, JsonValue]:
-        """What a person has answered up to now, the newest answer being that to this call."""
-        answers: dict[str, JsonValue] = dict(parked["answers"])
+    def _answers(self, child: ChildRun, paused: Mapping[str, Any]) -> dict[str, JsonValue]:
+        """Return the person's answers so far; the newest is the answer to this call."""
+        answers: dict[str, JsonValue] = dict(paused["answers"])
         confirmation = self._context.tool_confirmation
         asked = next(
             (
@@ -280,10 +290,10 @@ class _Call:
             answers[asked] = confirmation.model_dump(mode="json", by_alias=True)
         return answers
 
-    def _park(
+    def _pause(
         self, child: ChildRun, overlay: OverlayBackend, answers: dict[str, JsonValue]
     ) -> Answer:
-        """Ask in the parent's run what the child asks; the child waits in the parent's state."""
+        """Ask the child's question in the parent's run; store the child in the parent's state."""
         asked = next(asked for asked in child.questions if asked.confirmation_id not in answers)
         self._context.state[self._key] = {
             "events": child.dump(),
@@ -291,16 +301,15 @@ class _Call:
             "answers": answers,
         }
         self._context.request_confirmation(hint=asked.hint, payload=asked.payload())
-        self._context.actions.skip_summarization = (
-            True  # a pause is no result for the model to go on with
-        )
+        # The model must not continue with a pause as if it were a result.
+        self._context.actions.skip_summarization = True
         return {
             "status": "waiting_for_approval",
             "message": f"{self._member.name} waits for an approval.",
         }
 
-    def _tell(self, event: Event, emit: Emit) -> None:
-        """What a person sees of the child while it works."""
+    def _report(self, event: Event, emit: Emit) -> None:
+        """Emit the child's tool calls as progress events."""
         for call in event.get_function_calls():
             text = types.Part(text=f"{self._member.name} {call.name}\n")
             emit(
@@ -317,7 +326,7 @@ class _Call:
 
 
 class _TaskTool(ProgressTool):
-    """`task`: any of the sub-agents, by name."""
+    """The tool `task`, which calls any sub-agent by name."""
 
     def __init__(self, part: Subagents) -> None:
         self.part = part
@@ -347,7 +356,7 @@ class _TaskTool(ProgressTool):
 
 
 class _AgentTool(ProgressTool):
-    """One sub-agent as a tool of its own."""
+    """One sub-agent as a tool."""
 
     def __init__(self, part: Subagents, member: Member) -> None:
         self.part = part
@@ -374,11 +383,11 @@ class _AgentTool(ProgressTool):
             yield step
 
 
-class _ToolsetsBelow(BaseToolset):
-    """No tools of its own: with it a Runner closes what the sub-agents have opened.
+class _ChildToolsets(BaseToolset):
+    """A toolset without tools, with which a Runner closes the sub-agents' toolsets.
 
-    Not the end of a child's run: its siblings, the next child of the same name and, where it
-    inherits them, the parent use the same toolsets, and ADK's close is for good.
+    They cannot be closed at the end of a child's run: its siblings, the next child of the same name
+    and sometimes the parent use the same toolsets, and ADK cannot open one again.
     """
 
     def __init__(self, toolsets: Sequence[BaseToolset]) -> None:
@@ -386,14 +395,15 @@ class _ToolsetsBelow(BaseToolset):
         self._toolsets = toolsets
 
     async def get_tools(self, readonly_context: ReadonlyContext | None = None) -> list[BaseTool]:
-        """None."""
+        """Return no tools."""
         del readonly_context
         return []
 
     async def close(self) -> None:
-        """Close the toolsets below, all of them.
+        """Close all of the sub-agents' toolsets.
 
-        Then tell of the first that could not be closed.
+        Raises:
+            BaseException: The first exception of a toolset's `close`.
         """
         ended = await asyncio.gather(
             *(toolset.close() for toolset in self._toolsets), return_exceptions=True
@@ -404,12 +414,12 @@ class _ToolsetsBelow(BaseToolset):
 
 
 def _depth_of(agent: LlmAgent) -> int:
-    """Levels of sub-agents below an agent."""
+    """Return the number of levels of sub-agents below an agent."""
     parts = [tool.part for tool in agent.tools if isinstance(tool, (_TaskTool, _AgentTool))]
     return max((part.depth for part in parts), default=0)
 
 
-def _succeeded(text: str, done: Commit) -> Answer:
+def _succeeded(text: str, done: AppliedChanges) -> Answer:
     files: list[JsonValue] = [{"path": file.path, "change": file.change} for file in done.applied]
     applied: list[JsonValue] = [file.path for file in done.applied]
     conflicts: list[JsonValue] = [
@@ -425,9 +435,9 @@ def _succeeded(text: str, done: Commit) -> Answer:
 
 
 def _failed(reason: str | Exception) -> Answer:
-    """A failure as the model sees it.
+    """Return a failure as an error result.
 
-    Of an unexpected one only the kind, for its text may hold anything.
+    The text of an unexpected exception is left out, because it may contain anything.
     """
     if isinstance(reason, Exception):
         known = isinstance(reason, ModelFailed)

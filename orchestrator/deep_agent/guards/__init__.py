@@ -1,1 +1,1 @@
-"""Limits and repairs around an agent's run: budgets, repeated calls, unanswered calls, replies."""
+"""Limits and repairs of runs: budgets, repeated calls, unanswered calls, unusable replies."""

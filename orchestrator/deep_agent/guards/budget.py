@@ -1,9 +1,9 @@
-"""What a run may cost: model calls, tokens, tool calls, money, time.
+"""The budget of a run: model calls, tokens, tool calls, money, time.
 
-The run is ended in order: with the last reply that fits, the model is told to sum up, and calls in
-that reply are dropped; where not even that fits, no model is called. Tokens and money are known
-only after a call, so they may be passed by what one call grows over the one before it. When the
-time is over, whatever runs is cancelled and its calls are sealed.
+The run ends in an orderly way: before the last reply that fits, the model is asked to sum up, and
+tool calls in that reply are dropped; if not even that fits, no model is called. Tokens and money
+are known only after a call, so a limit may be exceeded by as much as a call is larger than the one
+before it. When the time is over the run is cancelled and its open calls are answered.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from google.adk.events import Event
 
 from orchestrator.deep_agent.guards.dangling_calls import FRAMEWORK_PREFIX
-from orchestrator.deep_agent.guards.replies import STAND_INS
+from orchestrator.deep_agent.guards.replies import PLACEHOLDERS
+from orchestrator.deep_agent.messages import is_reply
 from orchestrator.deep_agent.models.usage import ModelUsage, reply_usage, summary_calls
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetLimits:
-    """The most that a run may consume; None is no limit."""
+    """The most that a run may use; None for no limit."""
 
     max_model_calls: int | None = None
     max_tokens: int | None = None
@@ -29,30 +30,37 @@ class BudgetLimits:
     max_tool_calls: int | None = None
     max_cost_usd: float | None = None
     max_seconds: float | None = None
-    """Wall clock while a run is under way: what a person takes between two runs does not count."""
+    """Wall-clock time of runs; the time between two runs, such as a person's, does not count."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """What several runs may consume together, of model calls, tokens and money, and have consumed."""
+    """Limits that several runs share, of model calls, tokens and money, and what they have used."""
 
     limits: BudgetLimits
     used: ModelUsage
     scope: str = ""
-    """Stands in the limits' names: `max_tokens` is `max_tree_tokens` where it is `tree_`."""
+    """Part of the limits' names: with `tree_`, `max_tokens` is reported as `max_tree_tokens`."""
     whose: str = ""
-    """Whose limits they are, in words that follow their value."""
+    """Whose limits they are: text that follows their value in messages."""
 
 
 Accounts = Callable[[], Awaitable[Sequence[Account]]]
-"""Reads the accounts that a run shares with others, as they are now."""
+"""Reads the current accounts that a run shares with others."""
 
 Price = Callable[[str, ModelUsage], float | None]
-"""What a model's call cost in US dollars; None when its price is not known."""
+"""Returns what a model call cost in US dollars; None if its price is unknown."""
 
 
 class Budget:
-    """The running account of one run; give `used` to go on with an earlier one."""
+    """What one run may use and has used.
+
+    Args:
+        limits: No limits when None.
+        used: What earlier attempts of the run used.
+        price: Computes the cost of a call; without it no cost is known.
+        shared: Reads the accounts that the run shares with others.
+    """
 
     def __init__(
         self,
@@ -64,9 +72,9 @@ class Budget:
     ) -> None:
         self.limits = limits or BudgetLimits()
         self.usage = used or ModelUsage()
-        """What is used up to now."""
+        """What has been used so far."""
         self.reached: str | None = None
-        """The sentence that names the limit which ended the run, or made it sum up."""
+        """A sentence about the limit that ended the run or made it sum up; None until then."""
         self._price = price
         self._shared = shared
         self._accounts: Sequence[Account] = ()
@@ -78,44 +86,47 @@ class Budget:
 
     @property
     def seconds(self) -> float:
-        """How long runs have been under way."""
+        """The run's time so far."""
         return self._seconds_before + (time.monotonic() - self._running_since if self._runs else 0)
 
     @property
     def seconds_left(self) -> float | None:
-        """Until the time is over; None without a limit."""
+        """The time left; None without a limit."""
         return None if self.limits.max_seconds is None else self.limits.max_seconds - self.seconds
 
     @property
     def is_out_of_time(self) -> bool:
-        """Whether it was the time that ended the run."""
-        return self.reached is not None and self.reached.startswith(_head("max_seconds"))
+        """Whether the run reached its time limit."""
+        return self.reached is not None and self.reached.startswith(_limit_prefix("max_seconds"))
 
     def run_begins(self, run: str) -> None:
-        """The clock runs from here on, until every run has ended."""
+        """Start the clock for a run; it stops when every run has ended."""
         if not self._runs:
             self._running_since = time.monotonic()
         self._runs.add(run)
 
     def run_ends(self, run: str) -> None:
-        """A run is over, or waits for somebody."""
+        """Stop the clock for a run that has ended or is waiting."""
         before = self.seconds
         self._runs.discard(run)
         if not self._runs:
             self._seconds_before, self._turn_began = before, None
 
-    def end_for_time(self) -> None:
-        """The time is over."""
-        self.reached = _sentence("max_seconds", self.limits.max_seconds or 0, self.seconds)
+    def expire(self) -> None:
+        """Record that the time limit is reached."""
+        self.reached = _limit_reached("max_seconds", self.limits.max_seconds or 0, self.seconds)
 
-    async def look_around(self) -> None:
-        """Read what others have consumed of what is shared; to be done before each model call."""
+    async def refresh_shared_accounts(self) -> None:
+        """Read the shared accounts; to be called before each model call."""
         if self._shared is not None:
             self._accounts = await self._shared()
 
     def start_model_call(self) -> str:
-        """Ask for one more call: `go`, `last` (it has to sum up) or `stop` (it does not fit)."""
-        reason, room = self._tightest()
+        """Count a model call if the limits allow it.
+
+        Returns `go`, `last` (allowed, but the reply has to sum up) or `stop` (not allowed).
+        """
+        reason, room = self._strictest_limit()
         if reason is not None:
             self.reached = reason
         if room == "stop":
@@ -124,41 +135,41 @@ class Budget:
         return room
 
     def add_model_reply(self, model: str, used: ModelUsage) -> None:
-        """Book what a reply cost."""
+        """Add what a reply used."""
         if self._price is not None:
             used = replace(used, cost_usd=self._price(model, used))
         self._last_call = used
         self.usage = self.usage.plus(used)
 
-    def book(self, model: str, used: ModelUsage) -> None:
-        """Book a model call that was made for the run beside its turns: a summary's, for one."""
+    def add_side_call(self, model: str, used: ModelUsage) -> None:
+        """Add a model call that is not one of the run's turns, such as a summary."""
         last = self._last_call
         self.usage = replace(self.usage, model_calls=self.usage.model_calls + 1)
         self.add_model_reply(model, used)
-        self._last_call = last  # the next turn will be like the last turn
+        self._last_call = last  # the next turn is expected to be like the last turn
 
     @property
-    def has_room_beside(self) -> bool:
-        """Whether a call beside the turns leaves enough for the next turn."""
+    def has_room_for_side_call(self) -> bool:
+        """Whether a side call leaves enough for the next turn."""
         began = self._turn_began
-        _, room = self._tightest()
-        self._turn_began = began  # asking is no turn
+        _, room = self._strictest_limit()
+        self._turn_began = began  # this check is not a turn
         return room == "go"
 
     def take_tool_call(self) -> bool:
-        """Book one tool call; False when none is left."""
+        """Count one tool call; return False if none is left."""
         most = self.limits.max_tool_calls
         if most is not None and self.usage.tool_calls >= most:
             return False
         self.usage = replace(self.usage, tool_calls=self.usage.tool_calls + 1)
         return True
 
-    def _tightest(self) -> tuple[str | None, str]:
+    def _strictest_limit(self) -> tuple[str | None, str]:
         accounts = [Account(self.limits, self.usage), *self._accounts]
         rooms = [room for account in accounts for room in _rooms(account, self._last_call)]
         most = self.limits.max_tool_calls
         if most is not None and self.usage.tool_calls >= most:
-            rooms.append((_sentence("max_tool_calls", most, self.usage.tool_calls), "last"))
+            rooms.append((_limit_reached("max_tool_calls", most, self.usage.tool_calls), "last"))
         rooms.append(self._time_room())
         for wanted in ("stop", "last"):
             for reason, room in rooms:
@@ -167,20 +178,20 @@ class Budget:
         return None, "go"
 
     def _time_room(self) -> tuple[str | None, str]:
-        """Whether the time allows another turn like the last one.
+        """Return whether the time allows another turn as long as the last one.
 
-        What runs too long is cut anyway.
+        A longer turn is cancelled when the time is over.
         """
         now, most = self.seconds, self.limits.max_seconds
         turn = 0.0 if self._turn_began is None else now - self._turn_began
         self._turn_began = now
         if most is None or now + turn < most:
             return None, "go"
-        return _sentence("max_seconds", most, now), "stop" if now >= most else "last"
+        return _limit_reached("max_seconds", most, now), "stop" if now >= most else "last"
 
 
 def _rooms(account: Account, last: ModelUsage) -> list[tuple[str | None, str]]:
-    """Whether an account has room for the next call, by each of its limits."""
+    """Return whether an account has room for the next call, for each of its limits."""
     limits, used = account.limits, account.used
     measures = (
         ("model_calls", limits.max_model_calls, used.model_calls, 1),
@@ -196,48 +207,52 @@ def _rooms(account: Account, last: ModelUsage) -> list[tuple[str | None, str]]:
 def _room(
     name: str, most: float | None, used: float, next_call: float, whose: str = ""
 ) -> tuple[str | None, str]:
-    """Whether there is room for the next call, taken to be like the one before, and for one more after it."""
+    """Return whether there is room for two more calls like the last one, for one, or none."""
     if most is None or used + 2 * next_call <= most:
         return (
             (None, "go")
             if most is None or used < most
-            else (_sentence(name, most, used, whose), "stop")
+            else (_limit_reached(name, most, used, whose), "stop")
         )
     room = "last" if used + next_call <= most else "stop"
-    return _sentence(name, most, used, whose), room
+    return _limit_reached(name, most, used, whose), room
 
 
-def _sentence(name: str, most: float, used: float, whose: str = "") -> str:
-    return f"{_head(name)}={most:g}{whose} is reached ({used:.6g} used)."
+def _limit_reached(name: str, most: float, used: float, whose: str = "") -> str:
+    return f"{_limit_prefix(name)}={most:g}{whose} is reached ({used:.6g} used)."
 
 
-def _head(name: str) -> str:
+def _limit_prefix(name: str) -> str:
     return f"The limit {name}"
 
 
 def usage_of(events: Iterable[Event], price: Price | None = None) -> ModelUsage:
-    """What a session's events tell of an account, to go on with it in another process."""
+    """Return the usage that a session's events report, to continue its budget in another process.
+
+    Args:
+        events: The session's events.
+        price: Computes the cost of each call; without it the cost is None.
+    """
     usage = ModelUsage()
     for event in events:
-        calls = summary_calls(event) or int(_is_reply(event))
+        calls = summary_calls(event) or int(_is_model_call(event))
         if calls:
             used = reply_usage(event)
             cost = price(event.model_version or "", used) if price else None
             usage = usage.plus(replace(used, model_calls=calls, cost_usd=cost))
-        made = [call for call in event.get_function_calls() if not _is_no_tool(call.name)]
+        made = [call for call in event.get_function_calls() if not _is_not_a_tool(call.name)]
         usage = replace(usage, tool_calls=usage.tool_calls + len(made))
     return usage
 
 
-def _is_reply(event: Event) -> bool:
+def _is_model_call(event: Event) -> bool:
     if event.usage_metadata is not None:
         return True
-    is_model = event.content is not None and event.content.role == "model"
     is_question = any(
         str(call.name).startswith(FRAMEWORK_PREFIX) for call in event.get_function_calls()
     )
-    return is_model and not is_question
+    return is_reply(event) and not is_question
 
 
-def _is_no_tool(name: str | None) -> bool:
-    return name in STAND_INS or str(name).startswith(FRAMEWORK_PREFIX)
+def _is_not_a_tool(name: str | None) -> bool:
+    return name in PLACEHOLDERS or str(name).startswith(FRAMEWORK_PREFIX)

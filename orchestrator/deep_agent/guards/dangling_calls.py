@@ -1,15 +1,13 @@
-"""Calls that nothing answered.
+"""Answers to tool calls without a result, because of a crash, a cancellation or a new message.
 
-A crash, an abort or a cancel came first, or the user spoke before them.
+ADK silently removes such a call from the request or, if it waits for a later result, sends it
+without one, which providers reject. Here each such call is answered. Where its run is resumed
+(`answered`), the answer is an event of the session. Where a new message of the user followed, the
+answer is inserted right before that message, only in the events that the run sees: that needs no
+store, works with any Runner, and leaves pending what is still pending elsewhere.
 
-ADK takes such a call out of the request without a word, or, when it waits for a later answer, sends
-it without a result, which providers refuse. Here each one is answered: where its run goes on
-(`answered`), the answer becomes an event of the session; where a new message of the user followed,
-it is put into the session as this run sees it, right before that message. The second needs no
-store, so it holds in any Runner, and what is still pending elsewhere stays pending.
-
-A call that waits for an approval is left alone until the user says something else. From then on it
-counts as not carried out, and an approval that comes later is refused.
+A call that waits for an approval is not answered until the user sends another message. From then on
+it counts as not executed, and a later approval is rejected.
 """
 
 from __future__ import annotations
@@ -26,33 +24,39 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
+from orchestrator.deep_agent.messages import parts_of
 from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import CALL_INTERRUPTED, CALL_NOT_APPROVED, CALL_PENDING
-from orchestrator.deep_agent.tool import mistake_result
+from orchestrator.deep_agent.tool import error_result
 
 FRAMEWORK_PREFIX = "adk_"
-"""ADK's own requests to people (confirmation, credentials, input) are calls of names that begin
-so."""
+"""Prefix of the names of ADK's own requests to people (confirmation, credentials, input), which are
+calls too."""
 
 
 class DanglingCall(NamedTuple):
-    """A call without an answer."""
+    """A call without a result."""
 
     event: Event
-    """The reply that made it."""
+    """The reply with the call."""
     call: types.FunctionCall
 
 
 def unanswered_calls(events: Iterable[Event]) -> list[DanglingCall]:
-    """The calls that were in flight when the events end, in their order.
+    """Return the calls that were running when the events end, in order.
 
-    Not those that wait for somebody.
+    Calls that wait for a person or a long-running tool are not among them.
     """
     return [dangling for dangling in _open_calls(events) if not _waits(dangling)]
 
 
 def answered(calls: Sequence[DanglingCall], message: str = CALL_INTERRUPTED) -> Event:
-    """The event that answers calls of one reply in the tools' stead."""
+    """Return the event that answers calls of one reply with an error.
+
+    Args:
+        calls: Calls of the same reply; at least one.
+        message: The error, for the model.
+    """
     caller = calls[0].event
     parts = [_response(dangling.call.id, dangling.call.name, message) for dangling in calls]
     return Event(
@@ -65,16 +69,16 @@ def answered(calls: Sequence[DanglingCall], message: str = CALL_INTERRUPTED) -> 
 
 
 class DanglingCalls(Part):
-    """Answers what an earlier run left open, before the model is asked."""
+    """Answers the open calls of earlier runs before each model call."""
 
     def request_processors(self) -> Sequence[BaseLlmRequestProcessor]:
-        """One step before the contents are made."""
+        """Return the processor that runs before the contents are made."""
         return (_AnswerEarlierCalls(),)
 
     async def before_tool(
         self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext
     ) -> dict[str, Any] | None:
-        """Refuse an approval that comes after the user went on without it."""
+        """Reject an approval that comes after another message of the user."""
         del tool, args
         if tool_context.tool_confirmation is None:
             return None
@@ -87,7 +91,7 @@ class DanglingCalls(Part):
         index = next(asked, None)
         if index is None or _next_message(events, index) is None:
             return None
-        return mistake_result(CALL_NOT_APPROVED)
+        return error_result(CALL_NOT_APPROVED)
 
 
 class _AnswerEarlierCalls(BaseLlmRequestProcessor):
@@ -96,9 +100,9 @@ class _AnswerEarlierCalls(BaseLlmRequestProcessor):
     async def run_async(
         self, invocation_context: InvocationContext, llm_request: LlmRequest
     ) -> AsyncGenerator[Event, None]:
-        """Put the answers into the events that this run sees.
+        """Insert the answers into the events that this run sees; no event is yielded.
 
-        What is open in this run is ADK's to replay.
+        ADK replays the open calls of this run itself.
         """
         del llm_request
         events = invocation_context.session.events
@@ -114,13 +118,12 @@ def _answer_earlier(events: list[Event], invocation_id: str) -> None:
         if dangling.event.invocation_id == invocation_id:
             continue
         caller = next(index for index, event in enumerate(events) if event is dangling.event)
-        place = _next_message(events, caller)
+        at = _next_message(events, caller)
         answer = _earlier_answer(dangling)
-        if place is not None and answer is not None:
-            answer.timestamp = events[
-                place - 1
-            ].timestamp  # summaries cover times: it belongs to the call
-            events.insert(place, answer)
+        if at is not None and answer is not None:
+            # Summaries replace ranges of time, and the answer belongs to its call.
+            answer.timestamp = events[at - 1].timestamp
+            events.insert(at, answer)
 
 
 def _earlier_answer(dangling: DanglingCall) -> Event | None:
@@ -137,13 +140,10 @@ def _earlier_answer(dangling: DanglingCall) -> Event | None:
 
 
 def _open_calls(events: Iterable[Event]) -> list[DanglingCall]:
-    """The calls that no later event answers.
-
-    A model may use an id again, then the newer call counts.
-    """
+    """Return the calls that no later event answers; of calls with the same id, the newest."""
     found: dict[str, DanglingCall] = {}
     for event in events:
-        for part in (event.content and event.content.parts) or ():
+        for part in parts_of(event):
             if part.function_call is not None and part.function_call.id:
                 found[part.function_call.id] = DanglingCall(event, part.function_call)
             elif part.function_response is not None and part.function_response.id:
@@ -152,23 +152,20 @@ def _open_calls(events: Iterable[Event]) -> list[DanglingCall]:
 
 
 def _waits(dangling: DanglingCall) -> bool:
-    """Whether an answer is to come later.
-
-    From a person, or from what a long-running tool started.
-    """
+    """Return whether a person or a long-running tool will give the result later."""
     call = dangling.call
     is_long_running = call.id in (dangling.event.long_running_tool_ids or ())
     return is_long_running or str(call.name).startswith(FRAMEWORK_PREFIX)
 
 
 def _next_message(events: Sequence[Event], index: int) -> int | None:
-    """Where the user's next message stands that began another run, after the event at `index`."""
+    """Return the index of the user message that began another run after an event, or None."""
     asked_in = events[index].invocation_id
-    for place in range(index + 1, len(events)):
-        event = events[place]
+    for at in range(index + 1, len(events)):
+        event = events[at]
         is_message = event.author == "user" and event.content and not event.get_function_responses()
         if is_message and event.invocation_id != asked_in:
-            return place
+            return at
     return None
 
 
@@ -179,6 +176,6 @@ def _calls(event: Event, call_id: str | None) -> bool:
 def _response(call_id: str | None, name: str | None, message: str) -> types.Part:
     return types.Part(
         function_response=types.FunctionResponse(
-            id=call_id, name=name, response=mistake_result(message)
+            id=call_id, name=name, response=error_result(message)
         )
     )

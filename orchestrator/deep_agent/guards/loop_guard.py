@@ -1,8 +1,7 @@
-"""A model that makes the same call again and again is told so, then its run is ended.
+"""Ends the run of a model that makes the same call again and again, after warnings.
 
-The row is read from the session's events, so it goes on where it was after a restart. It is made of
-replies: one that calls anything else begins a new row, so that an agent may run its tests after
-every edit.
+The calls are counted in the session's events, so the count survives a restart. A reply with any
+other call restarts the count, so an agent may run its tests after every edit.
 """
 
 from __future__ import annotations
@@ -22,51 +21,49 @@ from google.genai import types
 from orchestrator.deep_agent.guards.dangling_calls import FRAMEWORK_PREFIX
 from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import SAME_CALL
-from orchestrator.deep_agent.tool import is_polling, mistake_result
+from orchestrator.deep_agent.tool import error_result, is_polling
 
 MAX_SAME_CALLS = 4
-"""So often in a row the same call with the same arguments is carried out; after that only a warning
-comes. Looking again after a failure, or at something that is still growing, is ordinary work."""
+"""How often in a row the same call with the same arguments is executed; after that it gets only a
+warning. Looking again after a failure, or at a file that is still growing, is ordinary work."""
 
 MAX_REPEATED_CALLS = 8
-"""Then the run is ended: a model that four warnings did not move spends its budget for nothing."""
+"""After this many the run ends: a model that ignores four warnings wastes its budget."""
 
 REPEATED_CALL = "REPEATED_CALL"
-"""The error code of a run that was ended so."""
+"""The error code of a run that the guard ended."""
 
 Signature = tuple[str, str]
 """A call's tool and its arguments as canonical JSON."""
 
 
 class LoopGuard(Part):
-    """Answers a repeated call in the tool's stead; tools that are there for polling are free."""
+    """Rejects repeated calls, and ends the run after too many; polling tools are exempt."""
 
     async def before_tool(
         self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext
     ) -> dict[str, Any] | None:
-        """Refuse the call when it has been made too often in a row."""
-        del args  # another part may have changed them; the row is about what the model asked for
+        """Reject a call that has been made too often in a row."""
+        del args  # another part may have changed them; what the model asked for counts
         if is_polling(tool):
             return None
         replies = _replies(tool_context.session.events, tool_context.agent_name)
         count = _times_in_a_row(replies, tool_context.function_call_id)
         if count <= MAX_SAME_CALLS:
             return None
-        return mistake_result(
-            SAME_CALL.format(tool=tool.name, count=count, most=MAX_REPEATED_CALLS)
-        )
+        return error_result(SAME_CALL.format(tool=tool.name, count=count, most=MAX_REPEATED_CALLS))
 
     async def before_model(
         self, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> LlmResponse | None:
-        """End the run in the model's stead when warnings did not help."""
+        """Return an error in place of the model's reply after too many repeated calls."""
         events, agent = callback_context.session.events, callback_context.agent_name
         last = next(_replies(events, agent), [])
         for call in {_signature(call): call for call in last}.values():
             tool = llm_request.tools_dict.get(str(call.name))
-            is_free = tool is not None and is_polling(tool)
+            is_exempt = tool is not None and is_polling(tool)
             if (
-                not is_free
+                not is_exempt
                 and _times_in_a_row(_replies(events, agent), call.id) >= MAX_REPEATED_CALLS
             ):
                 return LlmResponse(
@@ -78,7 +75,7 @@ class LoopGuard(Part):
 
 
 def _replies(events: Sequence[Event], agent: str) -> Iterator[list[types.FunctionCall]]:
-    """What the agent's replies call, newest first, back to the user's last message."""
+    """Yield the calls of each of the agent's replies, newest first, back to the user's message."""
     for event in reversed(events):
         if event.author == "user" and event.content and not event.get_function_responses():
             return
@@ -92,18 +89,18 @@ def _replies(events: Sequence[Event], agent: str) -> Iterator[list[types.Functio
 
 
 def _times_in_a_row(replies: Iterator[list[types.FunctionCall]], call_id: str | None) -> int:
-    """Which time in a row the call of that id is; 0 when no reply has it."""
+    """Return how often in a row a call was made up to the given one; 0 if no reply has it."""
     signature: Signature | None = None
     kinds: frozenset[Signature] = frozenset()
     count = 0
     for calls in replies:
         signatures = [_signature(call) for call in calls]
         if signature is None:
-            place = next((index for index, call in enumerate(calls) if call.id == call_id), None)
-            if place is None:
+            at = next((index for index, call in enumerate(calls) if call.id == call_id), None)
+            if at is None:
                 continue  # made in an earlier reply, and approved since
-            signature, kinds = signatures[place], frozenset(signatures)
-            count = signatures[: place + 1].count(signature)
+            signature, kinds = signatures[at], frozenset(signatures)
+            count = signatures[: at + 1].count(signature)
         elif frozenset(signatures) == kinds:
             count += signatures.count(signature)
         else:

@@ -1,8 +1,8 @@
-"""What happens to a reply of the model that cannot be used, and to a tool that raises.
+"""Repairs of replies that cannot be used, and of tools that raise.
 
-A reply is sent back as the model's own call of a tool that it did not know of, answered with what
-is wrong: so the event log stays a well-formed conversation that any process can go on with, and
-every repetition is an ordinary, counted model call.
+An unusable reply becomes a placeholder call by the model, which is answered with what is wrong. So
+the events stay a well-formed conversation that any process can resume, and every retry is an
+ordinary, counted model call.
 """
 
 from __future__ import annotations
@@ -22,23 +22,26 @@ from google.adk.utils.content_utils import SKIP_THOUGHT_SIGNATURE_VALIDATOR
 from google.genai import types
 
 from orchestrator.deep_agent.guards.structured_output import OutputMismatch, OutputSchema
+from orchestrator.deep_agent.messages import parts_of, text_of
 from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import MALFORMED_REPLY, output_prompt
-from orchestrator.deep_agent.tool import mistake_result
+from orchestrator.deep_agent.tool import error_result
 
 MAX_MALFORMED_IN_A_ROW = 3
-"""A model that fails so often in a row does not recover: go on and the budget goes for nothing."""
+"""A model that fails so often in a row does not recover; more retries would waste the budget."""
 
 MAX_OUTPUT_CORRECTIONS = 1
-"""An answer that does not fit its schema is sent back once, then it is an error."""
+"""How often an answer that does not match its schema is returned to the model."""
 
 MAX_ERROR_CHARACTERS = 2_000
-"""Some exceptions carry whole documents."""
+"""The length of an exception's text in a result: some contain whole documents."""
 
-MALFORMED, MISFIT, TOO_LONG = "reply_not_readable", "answer_not_valid", "conversation_too_long"
+UNREADABLE_REPLY = "reply_not_readable"
+INVALID_ANSWER = "answer_not_valid"
+TOO_LONG = "conversation_too_long"
 IMAGES_REFUSED = "images_refused"
-STAND_INS = {MALFORMED, MISFIT, TOO_LONG, IMAGES_REFUSED}
-"""Names of calls that stand for a reply that could not be used; no tool has them."""
+PLACEHOLDERS = {UNREADABLE_REPLY, INVALID_ANSWER, TOO_LONG, IMAGES_REFUSED}
+"""The names of placeholder calls, which replace unusable replies; no tool has such a name."""
 
 _MALFORMED_REASONS = {
     types.FinishReason.MALFORMED_FUNCTION_CALL,
@@ -47,16 +50,16 @@ _MALFORMED_REASONS = {
 
 
 class ReplyRepair(Part):
-    """A reply that is empty or not readable goes back to the model, a few times."""
+    """Returns an empty or malformed reply to the model, a few times."""
 
     async def after_model(
         self, callback_context: CallbackContext, llm_response: LlmResponse
     ) -> LlmResponse | None:
-        """Send the reply back, or say that it was one too many."""
+        """Replace a malformed reply by a placeholder call, or by an error after too many."""
         if llm_response.partial or not _is_malformed(llm_response):
             return None
         if (
-            _sent_back(callback_context.session.events, MALFORMED, in_a_row=True)
+            _placeholder_calls(callback_context.session.events, UNREADABLE_REPLY, in_a_row=True)
             >= MAX_MALFORMED_IN_A_ROW
         ):
             return llm_response.model_copy(
@@ -65,42 +68,42 @@ class ReplyRepair(Part):
                     "error_message": f"{MAX_MALFORMED_IN_A_ROW + 1} replies in a row could not be read.",
                 }
             )
-        return as_call(llm_response, MALFORMED, MALFORMED_REPLY)
+        return as_placeholder_call(llm_response, UNREADABLE_REPLY, MALFORMED_REPLY)
 
     async def before_tool(
         self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext
     ) -> dict[str, Any] | None:
-        """Answer the call that stands for a reply that could not be used."""
+        """Answer a placeholder call with what was wrong with the reply."""
         del tool_context
-        if tool.name not in STAND_INS:
+        if tool.name not in PLACEHOLDERS:
             return None
-        return mistake_result(str(args.get("problem", MALFORMED_REPLY)))
+        return error_result(str(args.get("problem", MALFORMED_REPLY)))
 
 
 class OutputCheck(Part):
-    """A final answer that does not fit its schema goes back once, then it is an error."""
+    """Returns a final answer that does not match its schema once; then it is an error."""
 
     def __init__(self, schema: OutputSchema) -> None:
         self._schema = schema
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
-        """What the answer must look like."""
+        """Describe the schema."""
         del context, tools
         return output_prompt(self._schema.json_schema)
 
     async def after_model(
         self, callback_context: CallbackContext, llm_response: LlmResponse
     ) -> LlmResponse | None:
-        """Send an answer that does not fit back, or make it an error."""
+        """Replace an answer that does not match by a placeholder call, or by an error."""
         if llm_response.partial or llm_response.error_code or llm_response.get_function_calls():
             return None
         try:
-            self._schema.parse(_text(llm_response))
+            self._schema.parse(text_of(llm_response))
         except OutputMismatch as mismatch:
             events = callback_context.session.events
-            if _sent_back(events, MISFIT, in_a_row=False) < MAX_OUTPUT_CORRECTIONS:
-                return as_call(
-                    llm_response, MISFIT, f"{mismatch} Send the whole corrected JSON value."
+            if _placeholder_calls(events, INVALID_ANSWER, in_a_row=False) < MAX_OUTPUT_CORRECTIONS:
+                return as_placeholder_call(
+                    llm_response, INVALID_ANSWER, f"{mismatch} Send the whole corrected JSON value."
                 )
             return llm_response.model_copy(
                 update={"error_code": "OUTPUT_NOT_VALID", "error_message": str(mismatch)}
@@ -109,7 +112,11 @@ class OutputCheck(Part):
 
 
 class ToolErrors(Part):
-    """What a tool raises becomes words for the model, unless its class says that the run must end."""
+    """Turns what a tool raises into an error result, except for exceptions that end the run.
+
+    Args:
+        fatal: The exceptions that end the run.
+    """
 
     def __init__(self, fatal: tuple[type[Exception], ...]) -> None:
         self._fatal = fatal
@@ -117,44 +124,51 @@ class ToolErrors(Part):
     async def on_tool_error(
         self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext, error: BaseException
     ) -> dict[str, Any] | None:
-        """The error's class and text as a result."""
+        """Return the exception's class and text as an error result."""
         del args, tool_context
         if isinstance(error, (asyncio.CancelledError, *self._fatal)):
             return None
         if type(tool) is BaseTool:
-            return None  # an unknown name: ADK says so to the model, with the names that exist
+            return None  # an unknown tool: ADK's own message lists the tools that exist
         text = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARACTERS]
-        return mistake_result(f"{tool.name} failed: {text}")
+        return error_result(f"{tool.name} failed: {text}")
 
 
 def _is_malformed(response: LlmResponse) -> bool:
     if response.finish_reason in _MALFORMED_REASONS:
         return True
     is_done = response.finish_reason in {None, types.FinishReason.STOP} and not response.error_code
-    return is_done and not response.get_function_calls() and not _text(response).strip()
+    return is_done and not response.get_function_calls() and not text_of(response).strip()
 
 
-def _text(response: LlmResponse) -> str:
-    parts = (response.content and response.content.parts) or []
-    return "".join(part.text for part in parts if part.text and not part.thought)
+def as_placeholder_call(response: LlmResponse, name: str, problem: str) -> LlmResponse:
+    """Return the reply's text with a placeholder call, which will be answered with the problem.
 
-
-def as_call(response: LlmResponse, name: str, problem: str) -> LlmResponse:
-    """The reply's words, and a call that will be answered with the problem."""
-    said = [part for part in (response.content and response.content.parts) or [] if part.text]
+    Args:
+        response: The reply.
+        name: One of PLACEHOLDERS.
+        problem: What is wrong with the reply, for the model.
+    """
+    texts = [part for part in parts_of(response) if part.text]
     call = types.FunctionCall(id=f"{name}_{uuid4().hex}", name=name, args={"problem": problem})
-    # Gemini wants a signature on a thinking model's calls; this one says that the call is not the
+    # Gemini requires a signature on a thinking model's calls; this one marks the call as not the
     # model's.
     part = types.Part(function_call=call, thought_signature=SKIP_THOUGHT_SIGNATURE_VALIDATOR)
     return LlmResponse(
-        content=types.Content(role="model", parts=[*said, part]),
+        content=types.Content(role="model", parts=[*texts, part]),
         usage_metadata=response.usage_metadata,
         model_version=response.model_version,
     )
 
 
-def _sent_back(events: Iterable[Event], name: str, *, in_a_row: bool) -> int:
-    """How many replies went back since the user's last message, or at the end without another between."""
+def _placeholder_calls(events: Iterable[Event], name: str, *, in_a_row: bool) -> int:
+    """Count placeholder calls since the user's last message, or only the uninterrupted ones.
+
+    Args:
+        events: The session's events.
+        name: The name of the placeholder calls.
+        in_a_row: Count only those after the last other call.
+    """
     count = 0
     for event in reversed(list(events)):
         names = [call.name for call in event.get_function_calls()]

@@ -1,4 +1,4 @@
-"""A final answer as JSON that fits a schema."""
+"""Final answers as JSON that matches a schema."""
 
 from __future__ import annotations
 
@@ -15,11 +15,18 @@ _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n?```", re.DOTALL)
 
 
 class OutputMismatch(Exception):
-    """An answer does not fit; the text says where."""
+    """An answer does not match its schema; the message says where."""
 
 
 class OutputSchema:
-    """What a final answer must look like: a JSON Schema, or a pydantic model's."""
+    """The schema of a final answer.
+
+    Args:
+        schema: A JSON Schema, or a pydantic model.
+
+    Raises:
+        ValueError: The mapping is not a JSON Schema.
+    """
 
     def __init__(self, schema: Mapping[str, Any] | type[BaseModel]) -> None:
         self.json_schema: Mapping[str, Any] = (
@@ -32,7 +39,11 @@ class OutputSchema:
         self._validator = Draft202012Validator(self.json_schema)
 
     def parse(self, answer: str) -> Any:
-        """The value in an answer; OutputMismatch when there is none or it does not fit."""
+        """Return the JSON value in an answer.
+
+        Raises:
+            OutputMismatch: The answer is not JSON, or does not match the schema.
+        """
         value = _json_in(answer)
         error = best_match(self._validator.iter_errors(value))
         if error is not None:
@@ -43,7 +54,7 @@ class OutputSchema:
 
 
 def _json_in(answer: str) -> Any:
-    """The answer as JSON; words around one fenced block are forgiven, models add them unasked."""
+    """Parse the answer; text around a fenced block is ignored, because models often add it."""
     candidates = [answer.strip(), *(found.strip() for found in reversed(_FENCE.findall(answer)))]
     for candidate in candidates:
         try:

@@ -1,7 +1,7 @@
-"""Memory: AGENTS.md files go into the instruction, marked as material that cannot give orders.
+"""Memory: AGENTS.md files are put into the instruction, marked as material and not as orders.
 
-They are read before every model call: one read of a bounded file costs as much as asking whether it
-has changed, and nothing can go stale.
+They are read before every model call: reading a small file costs as much as checking whether it has
+changed, and the text is never outdated.
 """
 
 from __future__ import annotations
@@ -18,20 +18,25 @@ from orchestrator.deep_agent.knowledge.sources import MISSING, checked_sources, 
 from orchestrator.deep_agent.part import BackendSource, Part
 
 MAX_FILE_BYTES = 32 * 1024
-"""Of one file, about 8,000 tokens: what other agents read of an AGENTS.md. It is paid for in every
-call."""
+"""The size of one file, about 8,000 tokens: as much as other agents read of an AGENTS.md. Every
+call pays for it."""
 
 MAX_TOTAL_CHARACTERS = 64 * 1024
-"""Of all files together, about 16,000 tokens: an eighth of the smallest context window in use."""
+"""All files together, about 16,000 tokens: an eighth of the smallest context window in use."""
 
 _TAG = "memory_file"
 _OWN_TAG = re.compile(rf"<(?=\s*/?\s*{_TAG})", re.IGNORECASE)
 
 
 class MemoryFiles(Part):
-    """The memory files of one agent, in the order of `sources`.
+    """The memory files of one agent.
 
-    ValueError for a path that is none.
+    Args:
+        backend_of: Finds the agent's files.
+        sources: The paths of the memory files, in the order in which they are shown.
+
+    Raises:
+        ValueError: A path is invalid.
     """
 
     def __init__(self, backend_of: BackendSource, sources: Sequence[str]) -> None:
@@ -39,7 +44,7 @@ class MemoryFiles(Part):
         self._sources = checked_sources(sources)
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
-        """Every file that is there with its path, and what they are worth."""
+        """Return the existing files with their paths, and how to treat them."""
         backend = files_to_read(self._backend_of, context)
         left = MAX_TOTAL_CHARACTERS
         shown: list[str] = []
@@ -55,7 +60,7 @@ class MemoryFiles(Part):
 
 
 async def _text(backend: Backend, path: str, most: int) -> str | None:
-    """A file as the agent sees it, or why it does not; None when there is none."""
+    """Return a file as the agent sees it, or why it is not shown; None if it does not exist."""
     if most <= 0:
         return f"({path} is left out: the files together have over {MAX_TOTAL_CHARACTERS} characters.)\n"
     try:
@@ -76,12 +81,10 @@ async def _text(backend: Backend, path: str, most: int) -> str | None:
 
 
 def without_comments(text: str) -> str:
-    """The text without HTML comments, which a person does not see.
+    """Return the text without HTML comments, which a person does not see.
 
-    One that never ends goes to the end.
-
-    Not by a regular expression: its time would grow with the square of the comments that do not
-    end.
+    A comment that is not closed extends to the end. A regular expression would take quadratic time
+    for many unclosed comments.
     """
     kept: list[str] = []
     while text:

@@ -1,7 +1,7 @@
-"""Skills: folders with a SKILL.md, told to the agent by name and read by it when it needs one.
+"""Skills: folders with a SKILL.md, listed in the instruction, which the agent reads when needed.
 
-Looked for again before every model call, on whatever backend the agent has: a skill that appears or
-changes during a run is seen at once. All of it is bounded, and what is left out is told.
+They are searched for before every model call, on any backend, so that a skill that appears or
+changes during a run is seen at once. The list is limited, and names what it leaves out.
 """
 
 from __future__ import annotations
@@ -25,46 +25,50 @@ from orchestrator.deep_agent.knowledge.skill_file import (
 )
 from orchestrator.deep_agent.knowledge.sources import MISSING, checked_sources, files_to_read
 from orchestrator.deep_agent.part import BackendSource, Part
+from orchestrator.shortening import one_line
 
 log = structlog.get_logger(__name__)
 
 MAX_FOLDERS = 100
-"""How many folders of all sources are looked into before a model call: one short read each."""
+"""Folders of all sources that are read before a model call: one short read each."""
 
 MAX_LISTING_CHARACTERS = 20_000
-"""Of the list of skills, about 5,000 tokens: it is paid for in every call."""
+"""The length of the list of skills, about 5,000 tokens: every call pays for it."""
 
 MAX_SHOWN_FAULTS = 5
-"""Bad skills that the agent is told of; all of them are logged."""
+"""Invalid skills in the list; all of them are logged."""
 
 
 @dataclass
 class _Found:
-    """What a look at the sources brought."""
+    """The skills in the sources, and the faults."""
 
     skills: dict[str, tuple[Skill, str]] = field(default_factory=dict)
-    """By name, each with the path of its SKILL.md; a later source's takes the place of an earlier
-    one's."""
+    """By name, each with the path of its SKILL.md; a later source replaces an earlier one."""
     faults: list[tuple[str, str]] = field(default_factory=list)
-    """The path of what was skipped, and why."""
+    """The paths of skipped files or sources, and why."""
     complete: bool = True
-    """False when there are more folders than are looked into."""
+    """False if there are more folders than are read."""
 
 
 class Skills(Part):
-    """The skills of one agent, from folders that hold skill folders or are one.
+    """The skills of one agent.
 
-    Later sources win.
+    Args:
+        backend_of: Finds the agent's files.
+        sources: Folders that are skills or contain skills; later ones win.
+
+    Raises:
+        ValueError: A source is not a valid path.
     """
 
     def __init__(self, backend_of: BackendSource, sources: Sequence[str]) -> None:
-        """ValueError for a source that is no path."""
         self._backend_of = backend_of
         self._sources = checked_sources(sources)
         self._warned: set[tuple[str, str]] = set()
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
-        """The list of skills; nothing for an agent that could not read one."""
+        """Return the list of skills; empty for an agent that cannot read files."""
         if not tools & {"read_file", "execute"}:
             return ""
         found = await _discover(files_to_read(self._backend_of, context), self._sources)
@@ -74,7 +78,7 @@ class Skills(Part):
         return prompts.SKILLS + _listing(found, self._sources)
 
     def _warn(self, faults: Sequence[tuple[str, str]]) -> None:
-        """Log each fault once and not before every model call."""
+        """Log each fault once, not before every model call."""
         for path, fault in faults:
             if (path, fault) not in self._warned:
                 log.warning("skill skipped", path=path, fault=fault)
@@ -91,28 +95,27 @@ async def _discover(backend: Backend, sources: Sequence[str]) -> _Found:
             continue
         except OSError as error:
             reason = (
-                "it is no folder" if isinstance(error, NotADirectoryError) else "it cannot be read"
+                "it is not a folder"
+                if isinstance(error, NotADirectoryError)
+                else "it cannot be read"
             )
             found.faults.append((source, reason))
             continue
         found.complete = found.complete and len(folders) <= left
         folders = folders[:left]
         left -= len(folders)
-        looks = await asyncio.gather(*(_skill_in(backend, folder) for folder in folders))
-        for folder, look in zip(folders, looks, strict=True):
+        results = await asyncio.gather(*(_skill_in(backend, folder) for folder in folders))
+        for folder, result in zip(folders, results, strict=True):
             path = posixpath.join(folder, SKILL_FILE)
-            if isinstance(look, str):
-                found.faults.append((path, look))
-            elif look is not None:
-                found.skills[look.name] = look, path
+            if isinstance(result, str):
+                found.faults.append((path, result))
+            elif result is not None:
+                found.skills[result.name] = result, path
     return found
 
 
 async def _skill_folders(backend: Backend, source: str) -> Sequence[str]:
-    """The source itself when it is a skill, else what may be one in it.
-
-    Links are looked into as well.
-    """
+    """Return the source itself if it is a skill, else the folders and links in it."""
     entries = await backend.list(source)
     if any(posixpath.basename(entry.path) == SKILL_FILE for entry in entries):
         return [source]
@@ -120,7 +123,7 @@ async def _skill_folders(backend: Backend, source: str) -> Sequence[str]:
 
 
 async def _skill_in(backend: Backend, folder: str) -> Skill | str | None:
-    """The skill of a folder, or what is wrong with it; None when the folder is none."""
+    """Return the skill in a folder, or what is wrong with it; None if the folder is not a skill."""
     path = posixpath.join(folder, SKILL_FILE)
     try:
         head = await backend.read_bytes(path, MAX_HEAD_BYTES)
@@ -134,7 +137,7 @@ async def _skill_in(backend: Backend, folder: str) -> Skill | str | None:
 
 
 def _listing(found: _Found, sources: Sequence[str]) -> str:
-    """The skills by name, as many as fit; what is left out; what was skipped."""
+    """Return the list of skills by name, with notes on what was left out or skipped."""
     lines = [_line(*found.skills[name]) for name in sorted(found.skills)]
     fitting, left = 0, MAX_LISTING_CHARACTERS
     while fitting < len(lines) and len(lines[fitting]) <= left:
@@ -147,7 +150,7 @@ def _listing(found: _Found, sources: Sequence[str]) -> str:
             f"- ({number} skills are not listed here: look in {', '.join(sources)}.)\n"
         ]
     faults = found.faults[:MAX_SHOWN_FAULTS]
-    skipped = [f"- skipped: {' '.join(path.split())}: {fault}.\n" for path, fault in faults]
+    skipped = [f"- skipped: {one_line(path)}: {fault}.\n" for path, fault in faults]
     return "".join([*lines, *skipped])
 
 

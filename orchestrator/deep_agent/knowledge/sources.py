@@ -1,7 +1,4 @@
-"""Files that go into an agent's instruction.
-
-Where they are and how they are reached before a model call.
-"""
+"""Access to the files that are put into an agent's instruction."""
 
 from __future__ import annotations
 
@@ -17,23 +14,21 @@ from orchestrator.deep_agent.failures import ToolMistake
 from orchestrator.deep_agent.part import BackendSource
 
 MISSING = (FileNotFoundError, NotADirectoryError)
-"""How a backend says that a source is not there, which is no fault: not every project has one."""
+"""A backend's errors for a missing source, which is no fault: not every project has one."""
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """What a `BackendSource` is asked with.
-
-    ADK's context of an instruction has a state without `to_dict`.
-    """
+    """The context for a `BackendSource`: ADK's read-only context has a state without `to_dict`."""
 
     state: DictState
 
 
 def checked_sources(sources: Sequence[str]) -> tuple[str, ...]:
-    """The paths in their order, each once, normalised.
+    """Return the normalised paths in order, without duplicates.
 
-    ValueError for one that is no path of the agent's.
+    Raises:
+        ValueError: A path is invalid.
     """
     try:
         return tuple(dict.fromkeys(paths.checked(source) for source in sources))
@@ -42,5 +37,5 @@ def checked_sources(sources: Sequence[str]) -> tuple[str, ...]:
 
 
 def files_to_read(backend_of: BackendSource, context: ReadonlyContext) -> Backend:
-    """The agent's files as they are now. They are for reading: what is written is not kept."""
+    """Return the agent's current files, for reading only: changes would be lost."""
     return backend_of(_Reading(DictState(context.state)))

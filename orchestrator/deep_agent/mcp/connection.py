@@ -1,7 +1,7 @@
-"""The session with an MCP server, held by a task of its own.
+"""The session with an MCP server, held by its own asyncio task.
 
-A session is made of anyio scopes, which must be left by the task that entered them; tools are
-called from tasks that come and go. So one task opens the session, waits, and closes it.
+A session consists of anyio scopes, which must be left by the task that entered them, but tools are
+called from many tasks. So one task opens the session, waits, and closes it.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ from orchestrator.deep_agent.mcp.server import McpServer
 from orchestrator.deep_agent.mcp.transport import MessageTooBig, Trace, transport
 
 CLOSE_SECONDS = 1.0
-"""How long a session may take to say goodbye; a cancelled job is to be gone within two seconds."""
+"""How long a session may take to close; a cancelled job must end within two seconds."""
 
 SETTLE_SECONDS = 2.0
-"""How long a lost session is given to tell why: a process is awaited, with its last words."""
+"""How long to wait for the reason of a lost session: a process ends, with its last error output."""
 
 MAX_LISTED_TOOLS = 1_000
-"""A server that lists more has lost count, or never ends."""
+"""A server that lists more is broken, or its list never ends."""
 
-LAST_WORDS_CHARACTERS = 500
-"""How much of its error output a server that is mute is told with: a traceback's last lines."""
+ERROR_OUTPUT_CHARACTERS = 500
+"""The end of a server's stderr, quoted when the server does not respond."""
 
 MAX_MESSAGE_CHARACTERS = 2_000
-"""Of what a server says of an error: as much as of any other tool's exception."""
+"""The length of a server's error message, as of any other tool's exception."""
 
 _TEMPORARY_STATUS = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 
-_NONSENSE = (MessageTooBig, httpx2.HTTPError, httpx2.InvalidURL, ValueError, RuntimeError)
-"""What the SDK and our transports raise when what a server sends cannot be understood."""
+_PROTOCOL_ERRORS = (MessageTooBig, httpx2.HTTPError, httpx2.InvalidURL, ValueError, RuntimeError)
+"""What the SDK and our transports raise when a server sends invalid data."""
 
 
 @dataclass
 class _Session:
-    """One session: its task, and what it brought."""
+    """One session: its task, its client and the server's tools."""
 
     trace: Trace = field(default_factory=Trace)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] = field(init=False)
     client: Client = field(init=False)
-    """Set, like the tools, when the session is ready."""
+    """Set, like `tools`, when the session is ready."""
     tools: list[mcp_types.Tool] = field(init=False)
 
     async def hold(self, server: McpServer) -> None:
-        """Open the session, keep it until it is to be closed, close it."""
+        """Open the session, wait until `closing` is set, and close it."""
         async with Client(transport(server, self.trace), cache=None) as client:
             self.tools = await _listed(client)
             self.client = client
@@ -67,9 +67,10 @@ class _Session:
 
 
 class McpConnection:
-    """A server's session for as long as it is needed.
+    """The connection to a server; a lost session is opened again by the next call.
 
-    A lost one is opened again by the next call.
+    Args:
+        server: The server.
     """
 
     def __init__(self, server: McpServer) -> None:
@@ -78,19 +79,23 @@ class McpConnection:
         self._session: _Session | None = None
 
     async def open(self) -> list[mcp_types.Tool]:
-        """The server's tools; connects unless it is connected.
+        """Connect unless there is a session, and return the server's tools.
 
         Raises:
-            McpServerFailed: it did not start; the text says why.
+            McpServerFailed: The server did not start; the message says why.
         """
         return (await self._opened()).tools
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Have a tool run; see `as_result`.
+        """Call a tool and return its result as `as_result` does.
+
+        Args:
+            tool: The server's name of the tool.
+            arguments: The arguments.
 
         Raises:
-            ToolMistake: there is no result; the text, for the model, says why.
-            Exception: what the transport raised and does not know, the death of a sandbox say.
+            ToolMistake: There is no result; the message, for the model, says why.
+            Exception: The transport failed for a reason outside of MCP, such as a dead sandbox.
         """
         try:
             session = await self._opened()
@@ -105,24 +110,19 @@ class McpConnection:
             if error.error.code == REQUEST_TIMEOUT:
                 raise ToolMistake(f"{tool} did not answer within {seconds:g} s.") from None
             if error.error.code != CONNECTION_CLOSED:
-                if (
-                    session.trace.status == HTTPStatus.NOT_FOUND
-                ):  # so says a server that was started anew
+                if session.trace.status == HTTPStatus.NOT_FOUND:  # the server was restarted
                     await _close(session)
                 raise ToolMistake(
                     f"{tool} failed: {error.error.message[:MAX_MESSAGE_CHARACTERS]}"
                 ) from None
             raise ToolMistake(await self._loss(session)) from None
-        except (
-            ValidationError,
-            RuntimeError,
-        ) as error:  # so the SDK tells of a result that is none
+        except (ValidationError, RuntimeError) as error:  # the SDK's errors for an invalid result
             raise ToolMistake(
-                f"{tool} returned what is no result of it ({type(error).__name__})."
+                f"{tool} returned an invalid result ({type(error).__name__})."
             ) from None
 
     async def close(self) -> None:
-        """End the session. It also ends when the caller does not wait for it."""
+        """Close the session; it is closed even if the caller is cancelled."""
         session, self._session = self._session, None
         if session is not None:
             await _close(session)
@@ -137,7 +137,7 @@ class McpConnection:
     async def _open(self) -> _Session:
         session = _Session()
         session.task = asyncio.create_task(session.hold(self._server))
-        session.task.add_done_callback(_hear_out)
+        session.task.add_done_callback(_retrieve_exception)
         starting = asyncio.create_task(session.ready.wait())
         is_open = False
         try:
@@ -157,11 +157,11 @@ class McpConnection:
                 await asyncio.wait({session.task}, timeout=CLOSE_SECONDS)
 
     def _start_failure(self, session: _Session) -> Exception:
-        """Why a session has not begun."""
+        """Return the exception that says why a session did not start."""
         reason, may_pass = self._too_late(session), True
         if session.task.done():
             cause = _cause(session.task)
-            known, may_pass = _in_words(cause, session.trace.status)
+            known, may_pass = _explain(cause, session.trace.status)
             if known is None:
                 return cause
             reason = known
@@ -170,17 +170,17 @@ class McpConnection:
 
     def _too_late(self, session: _Session) -> str:
         process = session.trace.process
-        said = process.error_output.decode(errors="replace").strip() if process is not None else ""
-        words = f": {said[-LAST_WORDS_CHARACTERS:]}" if said else ""
-        return f"it did not answer within {self._server.timeout_seconds:g} s{words}"
+        errors = process.error_output.decode(errors="replace").strip() if process else ""
+        quoted = f": {errors[-ERROR_OUTPUT_CHARACTERS:]}" if errors else ""
+        return f"it did not answer within {self._server.timeout_seconds:g} s{quoted}"
 
     async def _loss(self, session: _Session) -> str:
-        """What the model is told of a session that was lost in the middle of a call."""
+        """Close a session that was lost during a call, and return the error for the model."""
         await asyncio.wait({session.task}, timeout=SETTLE_SECONDS)
         reason: str | None = "it does not answer any more"
         if session.task.done():
             cause = _cause(session.task)
-            reason, _ = _in_words(cause, session.trace.status)
+            reason, _ = _explain(cause, session.trace.status)
             if reason is None:
                 raise cause
         await _close(session)
@@ -205,14 +205,14 @@ async def _close(session: _Session) -> None:
     await asyncio.wait({session.task})
 
 
-def _hear_out(task: asyncio.Task[None]) -> None:
-    """Take a session's failure: whoever calls next is told of it, or nobody needs to be."""
+def _retrieve_exception(task: asyncio.Task[None]) -> None:
+    """Retrieve a session's exception, so that asyncio does not log it; the next call reports it."""
     if not task.cancelled():
         task.exception()
 
 
 def _cause(task: asyncio.Task[None]) -> Exception:
-    """What ended a session: the first of what its scopes collected."""
+    """Return the exception that ended a session: the first one in its exception groups."""
     if task.cancelled():
         return EOFError("it was closed")
     error = task.exception()
@@ -228,12 +228,11 @@ def _leaves(error: BaseException) -> Iterator[Exception]:
         yield error
 
 
-def _in_words(cause: Exception, status: int) -> tuple[str | None, bool]:
-    """Why a session ended, and whether another try may go better.
+def _explain(cause: Exception, status: int) -> tuple[str | None, bool]:
+    """Return why a session ended, and whether a retry may succeed.
 
-    None for what is not the session's doing.
-
-    A server's own words are not repeated: they may quote the request with its keys.
+    The reason is None for an exception that has nothing to do with the session. A server's own
+    message is not repeated, because it may quote the request with its keys.
     """
     if isinstance(cause, httpx2.HTTPStatusError):
         status = cause.response.status_code
@@ -246,5 +245,5 @@ def _in_words(cause: Exception, status: int) -> tuple[str | None, bool]:
         return str(cause), True
     if isinstance(cause, httpx2.TransportError | OSError):
         return f"it cannot be reached ({type(cause).__name__})", True
-    is_nonsense = isinstance(cause, _NONSENSE)
-    return (f"it does not speak MCP ({type(cause).__name__})" if is_nonsense else None), False
+    is_protocol_error = isinstance(cause, _PROTOCOL_ERRORS)
+    return (f"it does not speak MCP ({type(cause).__name__})" if is_protocol_error else None), False

@@ -1,4 +1,4 @@
-"""What an MCP tool returned, as a tool's result here."""
+"""Results of MCP tools, in the form of our tools' results."""
 
 from __future__ import annotations
 
@@ -11,28 +11,26 @@ from typing import Any
 import mcp_types
 from mcp_types import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent
 
-from orchestrator.deep_agent.tool import mistake_result
+from orchestrator.deep_agent.tool import error_result
 from orchestrator.deep_agent.tools.filesystem import MAX_IMAGE_BYTES
 from orchestrator.deep_agent.tools.images import media_type_of
 
 
 def as_result(result: mcp_types.CallToolResult) -> dict[str, Any]:
-    """`status`, and as far as there is any.
+    """Return an MCP tool's result as `status` with `output`, `result` and `content` where present.
 
-    `output` (text), `result` (structured), `content` (an image).
-
-    The first image is given as S2 gives images, for the model to look at; everything else that is
-    no text is named in the text.
+    `output` is text, `result` the structured result, `content` the first image, in the form of
+    read_file's, for the model to see. Other media are described in the text.
     """
     image = _image(result.content)
     text = "\n".join(_text(block) for block in result.content if block is not image)
     if result.is_error:
-        return mistake_result(text or "The tool failed and did not say why.")
+        return error_result(text or "The tool failed without a message.")
     found: dict[str, Any] = {"status": "success"}
     structured = result.structured_content
     if structured is not None:
         found["result"] = structured
-    if text and not _says_the_same(text, structured):
+    if text and not _repeats(text, structured):
         found["output"] = text
     if image is not None:
         found["content"] = {"type": "image", "media_type": image.mime_type, "data": image.data}
@@ -54,10 +52,7 @@ def _text(block: mcp_types.ContentBlock) -> str:
 
 
 def _image(blocks: Sequence[mcp_types.ContentBlock]) -> ImageContent | None:
-    """The first block that a model can be shown.
-
-    A provider refuses a request for one that is no image.
-    """
+    """Return the first valid image; a provider rejects a whole request for an invalid one."""
     for block in blocks:
         if isinstance(block, ImageContent) and len(block.data) * 3 // 4 <= MAX_IMAGE_BYTES:
             try:
@@ -69,15 +64,17 @@ def _image(blocks: Sequence[mcp_types.ContentBlock]) -> ImageContent | None:
     return None
 
 
-def _says_the_same(text: str, structured: Any) -> bool:
-    """Servers repeat a structured result as text for clients that do not know of the former."""
+def _repeats(text: str, structured: Any) -> bool:
+    """Return whether a text repeats the structured result, as servers do for older clients."""
     if structured is None:
         return False
     candidates = [structured]
-    if isinstance(structured, dict) and len(structured) == 1:  # the SDK wraps what is no object
+    if (
+        isinstance(structured, dict) and len(structured) == 1
+    ):  # the SDK wraps values that are not objects
         candidates += structured.values()
     try:
-        told = json.loads(text)
+        value = json.loads(text)
     except ValueError:
-        told = text
-    return told in candidates or text in candidates
+        value = text
+    return value in candidates or text in candidates

@@ -1,7 +1,4 @@
-"""An MCP server as an agent uses it.
-
-What it is called, how it is reached, which of its tools are wanted.
-"""
+"""The definition of an MCP server for an agent: its name, how to reach it, which tools to use."""
 
 from __future__ import annotations
 
@@ -12,48 +9,51 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
-"""For the start and for each call: what other MCP clients grant, so servers are made for it."""
+"""For the start and for each call: the default of other MCP clients, which servers expect."""
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-"""A place in a header's value that takes a variable of the environment."""
+"""A reference to an environment variable in a header's value."""
 
 
 class ServerProcess(Protocol):
-    """A running server's standard input and output. EOFError, with how it ended, once it has."""
+    """A running server's standard input and output.
+
+    Every method raises EOFError, with the reason, when the process has ended.
+    """
 
     async def send(self, data: bytes) -> None:
-        """Write to its input."""
+        """Write to its standard input."""
         ...
 
     async def receive(self) -> bytes:
-        """The next of its output, at least one byte."""
+        """Return the next bytes of its standard output, at least one."""
         ...
 
     @property
     def error_output(self) -> bytes:
-        """What it has complained of so far, bounded."""
+        """Its stderr so far, limited in size."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class McpServer:
-    """One server: either at a `url`, or started by `open_process` where it may run."""
+    """One server: either at a `url`, or a process started by `open_process`."""
 
     name: str
-    """Begins the names of its tools: letters, digits, `_` and `-`."""
+    """The prefix of its tools' names: letters, digits, `_` and `-`."""
     url: str | None = None
     transport: Literal["http", "sse"] = "http"
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Sent with every request; they may hold keys."""
+    """Sent with every request; they may contain keys."""
     open_process: Callable[[], AbstractAsyncContextManager[ServerProcess]] | None = None
     tools: Collection[str] | None = None
-    """The tools to have, by the server's names for them; None gives all."""
+    """The tools to use, by the server's names; all when None."""
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     """For the start, and for each call."""
 
 
 class RemoteDefinition(Protocol):
-    """What an agent's definition says of a server at a URL."""
+    """An agent definition's entry for a server at a URL; the kernel cannot import its class."""
 
     @property
     def name(self) -> str: ...  # noqa: D102 - as in McpServer, all of them
@@ -70,10 +70,14 @@ class RemoteDefinition(Protocol):
 
 
 def remote_server(definition: RemoteDefinition, environment: Mapping[str, str]) -> McpServer:
-    """The server of a definition; `${NAME}` in its headers is taken from the environment.
+    """Return the server of a definition, with `${NAME}` in its headers replaced.
+
+    Args:
+        definition: The entry of an agent definition.
+        environment: The variables for the headers.
 
     Raises:
-        ValueError: a variable is not set, or holds what no header can.
+        ValueError: A variable is not set, or its value is not valid in a header.
     """
     return McpServer(
         name=definition.name,
@@ -96,7 +100,9 @@ def _filled(server: str, header: str, value: str, environment: Mapping[str, str]
             "which this process's environment does not have."
         )
     filled = VARIABLE.sub(lambda found: environment[found[1]], value)
-    if not (filled.isascii() and filled.isprintable()):  # the HTTP client's error would quote it
+    if not (
+        filled.isascii() and filled.isprintable()
+    ):  # the HTTP client's own error would quote it
         raise ValueError(
             f"mcp server {server} did not start: its header {header} would have a line end or another "
             "character that a header cannot have."

@@ -1,8 +1,7 @@
 """The tools of MCP servers as an agent's tools, named `<server>__<tool>`.
 
-A server is connected when the agent's run begins and stays so until the Runner is closed. ADK
-leaves out a toolset that fails and lets the agent go on without it; here a server that does not
-start ends the run.
+A server is connected from the start of the agent's run until the Runner is closed. ADK leaves out a
+toolset that fails and continues without it; here a server that does not start ends the run.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from orchestrator.deep_agent.failures import McpServerFailed, ToolMistake
 from orchestrator.deep_agent.mcp.server import McpServer
 from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import MCP
-from orchestrator.deep_agent.tool import mistake_result
+from orchestrator.deep_agent.tool import error_result
 
-if TYPE_CHECKING:  # importing the SDK takes half a second and 24 MiB: only those who use it pay
+if TYPE_CHECKING:  # the SDK takes half a second and 24 MiB to import: only when it is used
     from mcp_types import Tool
 
     from orchestrator.deep_agent.mcp.connection import McpConnection
@@ -40,24 +39,28 @@ if TYPE_CHECKING:  # importing the SDK takes half a second and 24 MiB: only thos
 CONNECTIONS = "orchestrator.deep_agent.mcp.connection"
 
 MAX_TOOLS = 128
-"""Of one server: OpenAI takes no more in a request, and no model chooses well among so many."""
+"""Tools of one server: OpenAI accepts no more in a request, and models choose badly among many."""
 
 MAX_NAME_CHARACTERS = 64
-"""The longest name of a tool that all model providers take."""
+"""The longest name of a tool that all model providers accept."""
 
 MAX_DESCRIPTION_CHARACTERS = 2_000
-"""Of a tool, and of each place in its schema. It is text from outside that stands in every
-request."""
+"""The length of a tool's description, and of each one in its schema: text from outside that is in
+every request."""
 
 MAX_SCHEMA_CHARACTERS = 32_000
-"""A tool's schema as JSON, about 8,000 tokens of every request."""
+"""The length of a tool's schema as JSON, about 8,000 tokens of every request."""
 
 MAX_NAMED_TOOLS = 30
-"""How many tools an error lists for whoever mends the definition."""
+"""How many of the server's tools an error lists, to help correct the definition."""
 
 
 class McpTools(Part, BaseToolset):
-    """The tools of some servers."""
+    """The tools of MCP servers.
+
+    Args:
+        servers: The servers, with unique names.
+    """
 
     def __init__(self, servers: Sequence[McpServer]) -> None:
         super().__init__()
@@ -67,27 +70,31 @@ class McpTools(Part, BaseToolset):
         self._connecting = asyncio.Lock()
 
     async def before_agent(self, callback_context: CallbackContext) -> None:
-        """Connect, before anything is asked of the model or of a tool.
+        """Connect to all servers before the first model call.
 
         Raises:
-            McpServerFailed: a server did not start.
+            McpServerFailed: A server did not start.
         """
         del callback_context
         await self._connect()
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
-        """Where these tools come from."""
+        """Explain that the tools come from outside."""
         del context, tools
         return MCP.format(prefixes=", ".join(f"{server.name}__" for server in self._servers))
 
     async def get_tools(self, readonly_context: ReadonlyContext | None = None) -> list[BaseTool]:
-        """All tools of all servers; connects first."""
+        """Connect if necessary, and return all tools of all servers.
+
+        Raises:
+            McpServerFailed: A server did not start.
+        """
         del readonly_context
         await self._connect()
         return list(self._tools)
 
     async def close(self) -> None:
-        """End all sessions; a later call opens its own again."""
+        """Close all sessions; a later call opens its own again."""
         await asyncio.gather(*(connection.close() for connection in self._connections))
 
     async def _connect(self) -> None:
@@ -112,7 +119,14 @@ class McpTools(Part, BaseToolset):
 
 
 class McpTool(BaseTool):
-    """One tool of a server."""
+    """One tool of a server.
+
+    Args:
+        name: The tool's name for the model.
+        tool: The server's description of it.
+        connection: The connection to the server.
+        schema: The schema of its arguments for the model.
+    """
 
     def __init__(
         self, name: str, tool: Tool, connection: McpConnection, schema: dict[str, Any]
@@ -129,24 +143,26 @@ class McpTool(BaseTool):
         )
 
     async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> dict[str, Any]:
-        """The tool's result; what is wrong with the call or with the server has status error."""
+        """Call the tool; wrong arguments and failures of the server become error results."""
         del tool_context
         fault = best_match(self._validator.iter_errors(args))
         if fault is not None:
             where = fault.json_path.removeprefix("$.")
-            return mistake_result(
+            return error_result(
                 f"{self.name} was called with wrong arguments: {where}: {_cut(fault.message, 500)}"
             )
         try:
             return await self._connection.call(self._remote_name, args)
         except ToolMistake as mistake:
-            return mistake_result(str(mistake))
+            return error_result(str(mistake))
 
 
 def tool_name(server: str, tool: str) -> str:
-    """A tool's name as every model provider takes it.
+    """Return a tool's name in the form that every model provider accepts.
 
-    One that is cut ends with a hash of the whole.
+    Args:
+        server: The server's name.
+        tool: The server's name of the tool. A name that is too long is cut and ends with a hash.
     """
     whole = f"{server}__{tool}"
     name = re.sub(r"[^a-zA-Z0-9_-]", "_", whole)
@@ -157,7 +173,7 @@ def tool_name(server: str, tool: str) -> str:
 
 
 async def _all(opening: Iterable[Any]) -> list[Any]:
-    """The results of all; when one fails the others are awaited, too, so that nothing is left half open."""
+    """Return all results; if one fails, wait for the others too, so that none is left half open."""
     results = await asyncio.gather(*opening, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
@@ -181,7 +197,7 @@ def _tools_of(
         raise _not_started(server, "several of its tools have the same name")
     if len(wanted) > MAX_TOOLS:
         raise _not_started(
-            server, f"it has {len(wanted)} tools, at most {MAX_TOOLS} can be had; name some"
+            server, f"it has {len(wanted)} tools, and at most {MAX_TOOLS} can be used; name some"
         )
     return [_tool(server, connection, by_name[name]) for name in wanted]
 
@@ -198,7 +214,7 @@ def _tool(server: McpServer, connection: McpConnection, tool: Tool) -> McpTool:
             tool_name(server.name, tool.name), tool, connection, _shown(tool.input_schema)
         )
     except (SchemaError, RecursionError):
-        raise _not_started(server, f"its tool {tool.name} has a schema that is none") from None
+        raise _not_started(server, f"its tool {tool.name} has an invalid schema") from None
 
 
 def _not_started(server: McpServer, reason: str) -> McpServerFailed:
@@ -212,10 +228,10 @@ def _some(names: Iterable[str]) -> str:
 
 
 def _validator(schema: Mapping[str, Any]) -> Any:
-    """What checks a call's arguments before they are sent.
+    """Return the validator of a call's arguments.
 
-    Patterns are left to the server: one from outside could keep this process busy for ever.
-    References out of the schema are not followed.
+    Patterns are not checked: one from outside could keep this process busy for ever. References to
+    other documents are not followed.
     """
     kind = validator_for(schema, default=Draft202012Validator)
     harmless: Any = extend(kind, {"pattern": None, "patternProperties": None})  # type: ignore[no-untyped-call]
@@ -223,7 +239,7 @@ def _validator(schema: Mapping[str, Any]) -> Any:
 
 
 def _shown(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema as the model gets it."""
+    """Return the schema for the model, with its texts cut."""
     return {
         "type": "object",
         **{key: _bounded(value) for key, value in schema.items() if key != "$schema"},

@@ -1,7 +1,7 @@
-"""The ways to an MCP server: HTTP, HTTP with server-sent events, and a process's input and output.
+"""Transports to an MCP server: HTTP, server-sent events, and a process's input and output.
 
-Each is what the SDK calls a transport: a context that gives two streams of messages, from the
-server and to it.
+Each is what the SDK calls a transport: a context with two streams of messages, from the server and
+to it.
 """
 
 from __future__ import annotations
@@ -24,31 +24,36 @@ from mcp.shared.message import SessionMessage
 from orchestrator.deep_agent.mcp.server import McpServer, ServerProcess
 
 MAX_MESSAGE_BYTES = 16 << 20
-"""One message of a server: several large images fit, and a worker with many jobs can hold it."""
+"""The size of a server's message: several large images fit, and so do messages for many jobs."""
 
 CONNECT_SECONDS = 10.0
-"""Longer than three lost packets of a connection's begin."""
+"""Longer than three lost packets at a connection's start."""
 
 _REQUESTS_LEFT_OPEN_SECONDS = 3600.0
-"""The SDK ends calls in time; here only the stream that a server may write to at any time is waited
-for."""
+"""The SDK limits the time of calls; this is for the stream on which a server may write at any
+time."""
 
 
 class MessageTooBig(Exception):
-    """The server sent a message above `MAX_MESSAGE_BYTES`."""
+    """The server sent a message larger than `MAX_MESSAGE_BYTES`."""
 
 
 @dataclass
 class Trace:
-    """What explains a session's failure: the SDK's errors do not say it."""
+    """Facts about a session that the SDK's errors leave out, to explain a failure."""
 
     status: int = 200
-    """What the last HTTP request was answered with."""
+    """The status of the last HTTP response."""
     process: ServerProcess | None = None
 
 
 def transport(server: McpServer, trace: Trace) -> contextlib.AbstractAsyncContextManager[Any]:
-    """The way to a server, not yet opened."""
+    """Return the transport to a server, not yet opened.
+
+    Args:
+        server: The server.
+        trace: Filled while the transport is in use.
+    """
     if server.open_process is not None:
         return _process(server.open_process(), trace)
     if server.transport == "sse":
@@ -59,10 +64,10 @@ def transport(server: McpServer, trace: Trace) -> contextlib.AbstractAsyncContex
 @contextlib.asynccontextmanager
 async def _http(server: McpServer, trace: Trace) -> AsyncIterator[TransportStreams]:
     async with await asyncio.to_thread(_client, server, trace) as client:
-        way = streamable_http_client(
+        opening = streamable_http_client(
             server.url or "", http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES
         )
-        async with way as streams:
+        async with opening as streams:
             yield streams
 
 
@@ -83,7 +88,7 @@ async def _sse(server: McpServer, trace: Trace) -> AsyncIterator[TransportStream
 
 
 def _client(server: McpServer, trace: Trace) -> httpx2.AsyncClient:
-    """Reads the machine's certificates, which takes a while."""
+    """Return an HTTP client. It blocks, because it reads the machine's certificates."""
 
     async def note(response: httpx2.Response) -> None:
         if response.request.method != "DELETE":
@@ -97,7 +102,7 @@ def _client(server: McpServer, trace: Trace) -> httpx2.AsyncClient:
 
 
 async def _bound(response: httpx2.Response) -> None:
-    """Let no answer that is read whole be bigger than a message; events are bounded one by one."""
+    """Limit the size of a response that is read as a whole; events are limited one by one."""
     if "event-stream" in response.headers.get("content-type", ""):
         return
     response.stream = _BoundedStream(response.stream)
@@ -123,9 +128,10 @@ class _BoundedStream(httpx2.AsyncByteStream):
 async def _process(
     opening: contextlib.AbstractAsyncContextManager[ServerProcess], trace: Trace
 ) -> AsyncIterator[TransportStreams]:
-    """A message a line, as MCP's stdio has it; the process lives as long as the context.
+    """Exchange one message per line with a process, which runs as long as the context is open.
 
-    Its end is an EOFError out of the context.
+    Raises:
+        EOFError: The process ended.
     """
     to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     to_server, from_session = anyio.create_memory_object_stream[SessionMessage](0)
@@ -135,37 +141,34 @@ async def _process(
         for stream in streams:
             await stack.enter_async_context(stream)
         tasks = await stack.enter_async_context(anyio.create_task_group())
-        tasks.start_soon(_hear, process, to_session)
-        tasks.start_soon(_tell, process, from_session)
+        tasks.start_soon(_read_messages, process, to_session)
+        tasks.start_soon(_write_messages, process, from_session)
         try:
             yield from_server, to_server
         finally:
             tasks.cancel_scope.cancel()
 
 
-async def _hear(
+async def _read_messages(
     process: ServerProcess, to_session: MemoryObjectSendStream[SessionMessage | Exception]
 ) -> None:
-    """Pass on the process's messages.
-
-    Lines that are none are skipped: servers print what they like.
-    """
-    waiting = bytearray()
+    """Forward the process's messages; other lines are skipped, because some servers print them."""
+    line = bytearray()
     while True:
         first, *others = (await process.receive()).split(b"\n")
-        waiting += first
-        if len(waiting) > MAX_MESSAGE_BYTES:
+        line += first
+        if len(line) > MAX_MESSAGE_BYTES:
             raise MessageTooBig
         for start_of_next in others:
             with contextlib.suppress(ValueError):
                 message = mcp_types.jsonrpc_message_adapter.validate_json(
-                    bytes(waiting), by_name=False
+                    bytes(line), by_name=False
                 )
                 await to_session.send(SessionMessage(message))
-            waiting = bytearray(start_of_next)
+            line = bytearray(start_of_next)
 
 
-async def _tell(
+async def _write_messages(
     process: ServerProcess, from_session: MemoryObjectReceiveStream[SessionMessage]
 ) -> None:
     async for message in from_session:

@@ -1,4 +1,1 @@
-"""From a model's name to its replies.
-
-Providers, retries, fallbacks, prices, and a scripted model.
-"""
+"""Models by name: providers, retries, fallbacks, prices, and a scripted model."""

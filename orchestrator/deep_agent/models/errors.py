@@ -1,8 +1,7 @@
-"""What the providers' clients raise, told as ours.
+"""Translation of the exceptions of providers' clients into our failures.
 
-By status, code or class, by words if nothing else tells.
-
-The clients are optional packages, so their exceptions are known by their attributes and names.
+They are recognized by status, code or class, and by their message if nothing else distinguishes
+them. The clients are optional packages, so their exceptions are known by attributes and names only.
 """
 
 from __future__ import annotations
@@ -20,15 +19,16 @@ from orchestrator.deep_agent.failures import (
     ModelRefused,
     ModelUnavailable,
 )
+from orchestrator.shortening import one_line
 
 RETRYABLE_STATUS = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 """Time-outs, conflicts, rate limits, server errors; 529 is Anthropic's `overloaded`."""
 
 RATE_LIMITED_STATUS = 429
-"""Too many requests or tokens in a time; the service itself is well."""
+"""Too many requests or tokens; the service itself is available."""
 
 TOO_LARGE_STATUS = 413
-"""A request that is too large for the service, whatever it says besides."""
+"""A request that is too large for the service."""
 
 _RATE_LIMITED_CODES = frozenset({"rate_limit_error", "rate_limit_exceeded"})
 
@@ -39,17 +39,17 @@ _RETRYABLE_CODES = _RATE_LIMITED_CODES | {
     "server_error",  # openai
     "server_overloaded",
 }
-"""What a service says in a stream that it began with status 200."""
+"""The codes of errors in a stream that began with status 200."""
 
 _TOO_LONG_CODES = frozenset({"context_length_exceeded", "request_too_large"})
 
-_TOO_LONG_WORDS = re.compile(
+_TOO_LONG_MESSAGE = re.compile(
     r"input token count .*exceeds the maximum"  # gemini: INVALID_ARGUMENT, as for all mistakes
     r"|prompt is too long|exceed context limit"  # anthropic: invalid_request_error, as for all mistakes
     r"|maximum context length",  # services that copy OpenAI's, without its code
     re.IGNORECASE,
 )
-"""Looked for in refused requests of which status, code and class tell no more than that."""
+"""For rejected requests whose status, code and class say only that they are invalid."""
 
 _UNREACHED = frozenset(
     {
@@ -63,22 +63,27 @@ _UNREACHED = frozenset(
         "UnknownApiResponseError",  # google-genai
     }
 )
-"""By name, in the error's ancestry."""
+"""The names of exceptions and their base classes for a service that was not reached."""
 
 _KEY_VARIABLES = ("_API_KEY", "_AUTH_TOKEN", "_ACCESS_TOKEN", "_SECRET_ACCESS_KEY")
-"""How the names of variables that hold a provider's secret end."""
+"""Endings of the names of variables that contain a provider's secret."""
 _MIN_SECRET_CHARACTERS = 8
-"""A shorter value is a stand-in for a key, and may be part of any word."""
+"""A shorter value is a placeholder for a key, and may be part of any word."""
 _LITELLM_HEAD = re.compile(r"^litellm\.(\w+: )+(\w+Exception - )?")
-"""Up to three names of classes before the service's own sentence."""
+"""Up to three class names before the service's own message."""
 _AUTHORIZATION = re.compile(r"(?i)(bearer |x-api-key\W+|x-goog-api-key\W+)[^\s'\",}]+")
 
 MAX_MESSAGE_CHARACTERS = 300
-"""How much of a provider's own words goes into our error."""
+"""The length of a provider's message in our failure."""
 
 
 class ReplyFailed(Exception):
-    """A service ended its own reply; `code` is what it calls the reason."""
+    """A service ended its own reply with an error.
+
+    Args:
+        message: The service's message.
+        code: The service's code for the reason.
+    """
 
     def __init__(self, message: str, *, code: str) -> None:
         super().__init__(message)
@@ -86,26 +91,31 @@ class ReplyFailed(Exception):
 
 
 def translated(error: Exception, model: str) -> ModelFailed:
-    """A provider's error as ours."""
+    """Return a provider's exception as one of our failures, without the keys that it may quote.
+
+    Args:
+        error: The exception of a provider's client.
+        model: The model's name, for the message.
+    """
     if isinstance(error, ModelFailed):
         return error
     status, codes = _status(error), _codes(error)
-    words = _without_keys(_words(error))
-    if _is_too_long(error, status, codes, words):
+    message = _without_keys(_message(error))
+    if _is_too_long(error, status, codes, message):
         return ModelContextExceeded(
-            f"The request is too long for {model} ({_said(error, status, words)})."
+            f"The request is too long for {model} ({_described(error, status, message)})."
         )
-    said = _said(error, status, words)
-    is_ours_to_wait = status in RETRYABLE_STATUS or (
+    described = _described(error, status, message)
+    is_retryable = status in RETRYABLE_STATUS or (
         status in {None, 200} and (codes & _RETRYABLE_CODES or _is_unreached(error))
     )
-    if is_ours_to_wait:
-        return ModelUnavailable(f"{model} does not answer, after all retries ({said}).")
-    return ModelRefused(f"{model} refused the request ({said}).")
+    if is_retryable:
+        return ModelUnavailable(f"{model} does not answer, after all retries ({described}).")
+    return ModelRefused(f"{model} refused the request ({described}).")
 
 
 def is_rate_limited(error: Exception) -> bool:
-    """Whether the service refused because it was asked too much in a time; it is well otherwise."""
+    """Return whether the service rejected the request for its rate limit."""
     status = _status(error)
     return status == RATE_LIMITED_STATUS or (
         status in {None, 200} and bool(_codes(error) & _RATE_LIMITED_CODES)
@@ -113,7 +123,7 @@ def is_rate_limited(error: Exception) -> bool:
 
 
 def asked_for_seconds(error: Exception) -> float | None:
-    """The wait that the service asks for."""
+    """Return the number of seconds that the service asks to wait, or None."""
     headers = (
         getattr(error, "headers", None)
         or getattr(getattr(error, "response", None), "headers", None)
@@ -131,28 +141,28 @@ def asked_for_seconds(error: Exception) -> float | None:
     return float(found[1]) if found else None
 
 
-def _is_too_long(error: Exception, status: int | None, codes: frozenset[str], words: str) -> bool:
+def _is_too_long(error: Exception, status: int | None, codes: frozenset[str], message: str) -> bool:
     if (
         status == TOO_LARGE_STATUS
         or codes & _TOO_LONG_CODES
         or _is_a(error, {"ContextWindowExceededError"})
     ):
         return True
-    return status in {200, 400} and _TOO_LONG_WORDS.search(words) is not None
+    return status in {200, 400} and _TOO_LONG_MESSAGE.search(message) is not None
 
 
-def _said(error: Exception, status: int | None, words: str) -> str:
-    return f"{status}: {words}" if status else f"{type(error).__name__}: {words}"
+def _described(error: Exception, status: int | None, message: str) -> str:
+    return f"{status}: {message}" if status else f"{type(error).__name__}: {message}"
 
 
-def _words(error: Exception) -> str:
-    """The service's own sentence where it can be found, in one line."""
-    told = _error_object(error).get("message") or getattr(error, "message", None) or error
-    return _LITELLM_HEAD.sub("", " ".join(str(told).split()))
+def _message(error: Exception) -> str:
+    """Return the service's own message, if it can be found, on one line."""
+    message = _error_object(error).get("message") or getattr(error, "message", None) or error
+    return _LITELLM_HEAD.sub("", one_line(str(message)))
 
 
 def _error_object(error: Exception) -> dict[str, Any]:
-    """What OpenAI and Anthropic call `error` in a refusal's body."""
+    """Return the object `error` in the body of a response of OpenAI or Anthropic."""
     body = getattr(error, "body", None)
     if not isinstance(body, dict):
         return {}
@@ -161,18 +171,18 @@ def _error_object(error: Exception) -> dict[str, Any]:
 
 
 def _codes(error: Exception) -> frozenset[str]:
-    """The words by which a service names what happened."""
+    """Return the service's codes for the error."""
     found = _error_object(error)
     named = (found.get("code"), found.get("type"), getattr(error, "code", None))
     return frozenset(code for code in named if isinstance(code, str))
 
 
-def _without_keys(words: str) -> str:
-    """Some services quote the key that they refuse, and an error's text goes into logs and results."""
+def _without_keys(message: str) -> str:
+    """Hide keys in a message, which some services quote, because it goes into logs and results."""
     for name, value in os.environ.items():
         if name.endswith(_KEY_VARIABLES) and len(value) >= _MIN_SECRET_CHARACTERS:
-            words = words.replace(value, "(hidden)")
-    return _AUTHORIZATION.sub(r"\1(hidden)", words)[:MAX_MESSAGE_CHARACTERS]
+            message = message.replace(value, "(hidden)")
+    return _AUTHORIZATION.sub(r"\1(hidden)", message)[:MAX_MESSAGE_CHARACTERS]
 
 
 def _is_unreached(error: Exception) -> bool:

@@ -1,6 +1,6 @@
-"""What is known of a model before it is asked: its context window and its price.
+"""The context windows and prices of models.
 
-Both come from the table that the package `genai-prices` carries; nothing is fetched.
+Both come from the table in the package `genai-prices`; nothing is fetched.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WINDOWS_NOT_IN_THE_TABLE = {
     "gemini-3-pro-preview": 1_048_576,
     "gemini-3.1-pro-preview": 1_048_576,
 }
-"""In tokens, by the table's own names; the input token limit on Google's page of each model."""
+"""In tokens, by the table's model ids; the input token limit on Google's page of each model."""
 
 _PROVIDERS = {
     "gemini-": "google",
@@ -28,13 +28,14 @@ _PROVIDERS = {
     "o3": "openai",
     "o4": "openai",
 }
-"""Who serves a model that is named without its provider, as `resolve_model` has it."""
+"""The provider of a model that is named without one, as in `resolve_model`."""
 
 
 def context_window(model: str) -> int | None:
-    """How many tokens fit into a request to this model and its reply; None when it is not known.
+    """Return how many tokens a request to a model and its reply may have; None if unknown.
 
-    `model` is a name as `resolve_model` takes it; of a list the first counts.
+    Args:
+        model: A name as for `resolve_model`; of a list, the first.
     """
     found = _find(_first(model))
     if found is None:
@@ -44,7 +45,7 @@ def context_window(model: str) -> int | None:
 
 
 def price(model: str, usage: ModelUsage) -> float | None:
-    """What these tokens cost in US dollars, at list price; None when it is not known."""
+    """Return what these tokens cost in US dollars, at list price; None if the price is unknown."""
     found = _find(_first(model))
     if found is None:
         return None
@@ -65,10 +66,7 @@ def _first(model: str) -> str:
 
 @lru_cache(maxsize=256)
 def _find(model: str) -> tuple[Provider, ModelInfo] | None:
-    """The table's entry, found in the part of the provider that the name says.
-
-    45 ms the first time.
-    """
+    """Return the table's entry for a model; the first call takes 45 ms to load the table."""
     provider_id, slash, name = model.removeprefix("responses/").partition("/")
     if not slash:
         name = provider_id

@@ -1,4 +1,4 @@
-"""From a model's name to a model, with retries and fallbacks."""
+"""Models by name, with retries and fallbacks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from google.adk.models.base_llm import BaseLlm
 
 from orchestrator.deep_agent.failures import ModelNotConfigured
-from orchestrator.deep_agent.models.admission import ModelAdmission
 from orchestrator.deep_agent.models.facts import context_window
 from orchestrator.deep_agent.models.providers.clients import Preloading
+from orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from orchestrator.deep_agent.models.retries import DEFAULT_RETRIES, ResilientModel, RetryPolicy
 from orchestrator.deep_agent.models.scripted_model import ScriptedModel
 
@@ -30,12 +30,19 @@ def resolve_model(
     *,
     agent_name: str,
     retries: RetryPolicy = DEFAULT_RETRIES,
-    admission: ModelAdmission | None = None,
+    rate_limiter: RateLimiter | None = None,
 ) -> BaseLlm:
-    """The model of that name, or the first that answers of a list such as `gemini-2.5-flash,gpt-5`.
+    """Return the model of a name, or of a list of names such as `gemini-2.5-flash,gpt-5`.
 
-    `agent_name` is for scripted models, whose file is read at the first call. Each request waits
-    for its turn at `admission`. ModelNotConfigured says in one sentence what is missing.
+    Args:
+        name: One name, or several separated by commas: the first model that replies is used.
+        agent_name: The agent whose replies a scripted model gives; its file is read at the first
+            call.
+        retries: How often and how long to retry.
+        rate_limiter: What each request waits for; None for no limits.
+
+    Raises:
+        ModelNotConfigured: A name is unknown, or its key or package is missing.
     """
     names = [part.strip() for part in name.split(",") if part.strip()]
     if not names:
@@ -46,16 +53,15 @@ def resolve_model(
         candidates=candidates,
         retries=retries,
         names=tuple(names),
-        admission=admission,
+        rate_limiter=rate_limiter,
     )
 
 
 async def preload_client(name: str) -> None:
-    """Load what a model's first call would load with requests under way.
+    """Load a model's client library and create the running loop's client, in a thread.
 
-    Takes seconds, beside the loop.
-
-    Another loop loads its own. What cannot be loaded says so when it is used.
+    It takes seconds, which the model's first call would otherwise take on the event loop. Nothing
+    is raised: what cannot be loaded fails when it is used.
     """
     await asyncio.to_thread(_load, name, asyncio.get_running_loop())
 
@@ -136,7 +142,7 @@ _PROVIDERS: dict[str, Callable[[str], BaseLlm]] = {
 def _require(name: str, *, package: str, extra: str, key: str | None = None) -> None:
     if find_spec(package) is None:
         raise ModelNotConfigured(
-            f"{name} needs the package {package}: `pip install -e '.[{extra}]'` in fanout's folder brings it."
+            f"{name} needs the package {package}; install it with `pip install -e '.[{extra}]'`."
         )
     if key and not _is_set(key):
         raise ModelNotConfigured(f"{name} needs {key} in the environment.")

@@ -1,8 +1,8 @@
-"""A model that asks again when its service is overloaded, and asks another when that does not help.
+"""A model that retries when its service is overloaded, and then falls back to another model.
 
-One implementation for all providers: the waits that a service asks for (`Retry-After`, Gemini's
-`retryDelay`) are kept and silence is ended, which the providers' own clients do each in its own way
-or not at all.
+One implementation for all providers: it waits as long as a service asks (`Retry-After`, Gemini's
+`retryDelay`) and limits how long a service may be silent. The providers' own clients differ in
+both, or do neither.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
 from orchestrator.deep_agent.failures import ModelContextExceeded, ModelFailed, ModelUnavailable
-from orchestrator.deep_agent.models.admission import ModelAdmission, Turn
 from orchestrator.deep_agent.models.errors import asked_for_seconds, translated
 from orchestrator.deep_agent.models.facts import context_window
 from orchestrator.deep_agent.models.prompt_caching import caching_of
+from orchestrator.deep_agent.models.rate_limiter import LimitedRequest, RateLimiter
 
 REPLY_SECONDS = 600.0
-"""How long a model may think before it says anything; not streamed, that is its whole reply. The
-default of OpenAI's and Anthropic's clients."""
+"""How long a model may take until its first response, which is the whole reply if it is not
+streamed. The default of OpenAI's and Anthropic's clients."""
 STREAM_PAUSE_SECONDS = 300.0
 """How long a streamed reply may pause. Gemini sends a call in one piece, a file of 60 kB takes
 minutes."""
@@ -36,20 +36,25 @@ minutes."""
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How often and how patiently to ask again."""
+    """How often a request is retried, and after which delays."""
 
     attempts: int = 5
-    """Of one model, the first included."""
+    """Attempts with one model, the first included."""
     first_delay_seconds: float = 1.0
-    """Doubles with each attempt; half of it is chance, so that many agents do not come back at
-    once."""
+    """Doubles with each attempt; up to half of it is left out at random, so that many agents do not
+    retry at the same moment."""
     max_delay_seconds: float = 60.0
-    """Also the longest wait that a service may ask for."""
+    """Also the limit on the wait that a service asks for."""
     reply_seconds: float = REPLY_SECONDS
     stream_pause_seconds: float = STREAM_PAUSE_SECONDS
 
     def delay(self, attempt: int, asked_for: float | None) -> float:
-        """How long to wait after the failed attempt of that number, from 0."""
+        """Return how many seconds to wait after a failed attempt.
+
+        Args:
+            attempt: Its number, from 0.
+            asked_for: The wait that the service asked for, in seconds; None if it did not.
+        """
         backoff = min(self.first_delay_seconds * 2**attempt, self.max_delay_seconds)
         jittered = backoff * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, protects nothing
         return jittered if asked_for is None else min(max(asked_for, 0.0), self.max_delay_seconds)
@@ -59,27 +64,31 @@ DEFAULT_RETRIES = RetryPolicy()
 
 
 class ResilientModel(BaseLlm):
-    """The first of several models that answers."""
+    """Several models as one: the first that replies."""
 
     candidates: list[BaseLlm]
     retries: RetryPolicy = DEFAULT_RETRIES
     names: tuple[str, ...] = ()
-    """The candidates' as they were asked for; their own where it is empty."""
-    admission: ModelAdmission | None = None
-    """What every request passes before it is sent; None lets all go."""
+    """The candidates' names as requested, for the rate limiter; their own names when empty."""
+    rate_limiter: RateLimiter | None = None
+    """Delays requests; None for no limits."""
 
     @property
     def capabilities(self) -> LlmCapabilities:
-        """Those of the first candidate."""
+        """The capabilities of the first candidate."""
         return self.candidates[0].capabilities
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
-        """The reply of the first model that gives one; ModelFailed when none does.
+        """Yield the reply of the first model that gives one.
 
-        Each response says in `model_version` which candidate it is from. Partial pieces may come
-        again after a retry: ADK takes them as a display hint only.
+        Each response names its candidate in `model_version`. Partial responses may be repeated
+        after a retry: ADK only displays them.
+
+        Raises:
+            ModelFailed: No model replied; the last model's failure.
+            Exception: Whatever the rate limiter raises.
         """
         failure: ModelFailed = ModelUnavailable("No model was asked.")
         too_small: str | None = None
@@ -89,14 +98,11 @@ class ResilientModel(BaseLlm):
                 continue
             for attempt in range(self.retries.attempts):
                 replied = False
-                # An attempt may leave a cache behind and fail because of one: the next goes
-                # without.
+                # An attempt may create a cache, or fail because of one: later attempts use none.
                 request = _copy(llm_request, candidate.model, may_cache=attempt == 0)
-                turn = Turn(self.admission, name, request)
-                if not await self._has_turn(turn, is_last=candidate is self.candidates[-1]):
-                    failure = ModelUnavailable(
-                        f"{name} has no turn to give for now, by its limits."
-                    )
+                limited = LimitedRequest(self.rate_limiter, name, request)
+                if not await self._may_send(limited, is_last=candidate is self.candidates[-1]):
+                    failure = ModelUnavailable(f"The rate limit of {name} delays the request.")
                     break
                 try:
                     async with contextlib.aclosing(
@@ -104,11 +110,11 @@ class ResilientModel(BaseLlm):
                     ) as responses:
                         async for response in responses:
                             replied = replied or not response.partial
-                            turn.note(response)
+                            limited.note(response)
                             yield response
-                except Exception as error:  # noqa: BLE001 - whatever it is, it leaves as ours
+                except Exception as error:  # noqa: BLE001 - every exception is translated
                     failure = translated(error, candidate.model)
-                    await turn.failed(error)
+                    await limited.failed(error)
                     if isinstance(failure, ModelContextExceeded) and not replied:
                         too_small = candidate.model
                         break
@@ -117,21 +123,21 @@ class ResilientModel(BaseLlm):
                         raise failure from None  # the original's text may quote the key
                     await self._pause(failure, attempt, asked_for_seconds(error))
                 else:
-                    await turn.answered()
+                    await limited.answered()
                     return
         raise failure
 
     async def _pause(self, failure: ModelFailed, attempt: int, asked_for: float | None) -> None:
-        """Wait before the model is asked again; the last attempt has nothing to wait for."""
+        """Wait before the next attempt, if there is one."""
         if failure.retryable and attempt + 1 < self.retries.attempts:
             await asyncio.sleep(self.retries.delay(attempt, asked_for))
 
-    async def _has_turn(self, turn: Turn, *, is_last: bool) -> bool:
-        """Wait for a request's turn; where another model can be asked, not for ever."""
+    async def _may_send(self, limited: LimitedRequest, *, is_last: bool) -> bool:
+        """Wait for the rate limiter; return False after a while if another model can be asked."""
         patience = None if is_last else self.retries.max_delay_seconds
         try:
             async with asyncio.timeout(patience) as limit:
-                await turn.comes()
+                await limited.wait()
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -141,7 +147,7 @@ class ResilientModel(BaseLlm):
     async def _responses(
         self, candidate: BaseLlm, request: LlmRequest, stream: bool
     ) -> AsyncGenerator[LlmResponse, None]:
-        """One attempt's responses; an error when it falls silent or ends without any."""
+        """Yield one attempt's responses; raise if the service is silent too long or sends none."""
         limit = self.retries.reply_seconds
         replied = False
         responses = candidate.generate_content_async(request, stream=stream)
@@ -151,7 +157,7 @@ class ResilientModel(BaseLlm):
                     async with asyncio.timeout(limit) as patience:
                         response = await anext(responses)
                 except StopAsyncIteration:
-                    if not replied:  # what a client makes of a stream that it cannot read
+                    if not replied:  # as clients do with a stream that they cannot read
                         raise ConnectionError("no reply came") from None
                     return
                 except TimeoutError:
@@ -166,23 +172,23 @@ class ResilientModel(BaseLlm):
 
 
 def _mark_cut_calls(response: LlmResponse) -> None:
-    """A call at the end of a reply that was cut off has lost arguments: it must not be made."""
+    """Mark a reply that was cut off in its calls as malformed: their arguments are incomplete."""
     is_cut = response.finish_reason == types.FinishReason.MAX_TOKENS and not response.partial
     if is_cut and response.get_function_calls():
         response.finish_reason = types.FinishReason.MALFORMED_FUNCTION_CALL
         response.error_code = response.error_message = (
-            None  # it goes back to the model, the run goes on
+            None  # it is returned to the model, and the run continues
         )
 
 
 def _is_larger(model: str, other: str) -> bool:
-    """Whether more fits into a model than into the other, as far as is known."""
+    """Return whether a model is known to have a larger context window than the other."""
     window, too_small = context_window(model), context_window(other)
     return window is not None and too_small is not None and window > too_small
 
 
 def _copy(request: LlmRequest, model: str, *, may_cache: bool) -> LlmRequest:
-    """A request that a client may edit: some add contents and change the configuration in place."""
+    """Copy a request, because some clients edit its contents and configuration in place."""
     is_cached = may_cache and request.cache_config is not None
     update: dict[str, Any] = {
         "model": model,

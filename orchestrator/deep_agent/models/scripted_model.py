@@ -1,20 +1,20 @@
-r"""A model that answers from a YAML file: for the demo, tests and benchmarks.
+r"""A model that replies from a YAML file: for the demo, tests and benchmarks.
 
     conversations:
       - agent: refactorer            # any agent when left out
-        when: 'fix (\S+\.py)'      # a regular expression, looked for in the task
-        system: 'Run the tests'     # another, looked for in the system instruction
+        when: 'fix (\S+\.py)'      # a regular expression, searched for in the task
+        system: 'Run the tests'     # another, searched for in the system instruction
         replies:
           - text: Reading {{1}}.
             calls: [{tool: read_file, args: {file_path: '/workspace/{{1}}'}}]
           - text: '## Summary …'
 
-The first conversation that fits is taken, and the reply is chosen by how many replies of the model
-the request holds already; a summary in it says how many it stands for, so a script goes on behind
-it. Nothing is remembered between calls: any process can go on with a conversation. Only
-`error.times` is counted, in the model object.
+The first matching conversation is used. The reply's number is the number of the model's replies in
+the request; a summary in it counts as many as it replaces, so a script continues after a summary.
+No state is kept between calls, so any process can continue a conversation; only `error.times` is
+counted, in the model object.
 
-Text may hold `{{task}}`, `{{agent}}`, `{{last_result}}` (JSON of the newest tool results) and
+Texts may contain `{{task}}`, `{{agent}}`, `{{last_result}}` (JSON of the newest tool results) and
 `{{1}}`, `{{2}}` … (the groups of `when`, then those of `system`).
 """
 
@@ -51,10 +51,10 @@ from orchestrator.deep_agent.failures import ScriptFailed
 from orchestrator.deep_agent.summary_format import above_summary, summed_up_replies
 
 CHARACTERS_PER_TOKEN = 4
-"""The usual rule of thumb, for replies whose `usage` is not given."""
+"""The usual rule of thumb, for replies without `usage`."""
 
 CHUNK_CHARACTERS = 24
-"""A streamed text comes in pieces of a few words, as from a real model."""
+"""A streamed text has pieces of a few words, as from a real model."""
 
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
@@ -69,11 +69,11 @@ class ScriptedCall(_Strict):
     tool: str
     args: dict[str, JsonValue] = Field(default_factory=dict)
     id: str | None = None
-    """As some providers give one; ADK makes one where there is none."""
+    """The id, which some providers set; ADK creates one if it is missing."""
 
 
 class ScriptedUsage(_Strict):
-    """What a reply is said to have cost."""
+    """The usage that a reply reports."""
 
     input_tokens: int = Field(default=0, ge=0)
     output_tokens: int = Field(default=0, ge=0)
@@ -81,7 +81,7 @@ class ScriptedUsage(_Strict):
 
 
 class ScriptedError(_Strict):
-    """An HTTP failure instead of the reply, the first `times` times that this reply is asked for."""
+    """An HTTP error in place of the reply, for the first `times` requests for this reply."""
 
     status: int = Field(ge=400, le=599)
     times: int = Field(default=1, ge=1)
@@ -97,15 +97,15 @@ class ScriptedReply(_Strict):
     usage: ScriptedUsage | None = None
     error: ScriptedError | None = None
     malformed: bool = False
-    """The service says that the model's call could not be parsed."""
+    """The service reports that the model's call could not be parsed."""
     raises: str | None = Field(default=None, alias="raise")
-    """The client fails with this text, as by a bug."""
+    """The client raises RuntimeError with this text, as a bug would."""
     blocks_seconds: float = Field(default=0, ge=0)
-    """The client blocks the event loop for so long, as by a bug."""
+    """The client blocks the event loop for so long, as a bug would."""
 
 
 class Conversation(_Strict):
-    """What the model says to one kind of task."""
+    """The model's replies to one kind of task."""
 
     agent: str | None = None
     when: str | None = None
@@ -122,9 +122,12 @@ class Conversation(_Strict):
         return pattern
 
     def match(self, agent: str, task: str, system: str = "") -> tuple[str, ...] | None:
-        """The groups of `when` and `system` if this conversation is about that agent's task.
+        """Return the groups of `when` and `system` if the conversation matches, else None.
 
-        Else None.
+        Args:
+            agent: The agent's name.
+            task: The agent's task.
+            system: Its system instruction.
         """
         if self.agent is not None and _same_name(self.agent) != _same_name(agent):
             return None
@@ -136,13 +139,17 @@ class Conversation(_Strict):
 
 
 class Script(_Strict):
-    """A whole file of conversations."""
+    """A file of conversations."""
 
     conversations: tuple[Conversation, ...] = Field(min_length=1)
 
     @classmethod
     def load(cls, path: Path) -> Script:
-        """Read a script; ScriptFailed names the file and the place of what is wrong in it."""
+        """Read a script.
+
+        Raises:
+            ScriptFailed: The file cannot be read or is invalid; the message says where.
+        """
         try:
             modified = path.stat().st_mtime_ns
         except OSError as error:
@@ -159,12 +166,12 @@ def _loaded(path: Path, modified: int) -> Script:
         raise ScriptFailed(f"The script {path} is not YAML: {error}") from None
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, fault["loc"])) or "top level"
-        raise ScriptFailed(f"The script {path} is wrong at {place}: {fault['msg']}") from None
+        where = ".".join(map(str, fault["loc"])) or "top level"
+        raise ScriptFailed(f"The script {path} is wrong at {where}: {fault['msg']}") from None
 
 
 class ScriptedHttpError(Exception):
-    """What a provider's client raises for a status that is not 200."""
+    """Like the exception of a provider's client for an HTTP error."""
 
     def __init__(self, error: ScriptedError) -> None:
         super().__init__(f"scripted HTTP {error.status}")
@@ -174,13 +181,13 @@ class ScriptedHttpError(Exception):
 
 
 class ScriptedModel(BaseLlm):
-    """Answers one agent's requests from a script."""
+    """Replies to one agent's requests from a script."""
 
     script: Script | Path
-    """A path is read at each call, in a thread, and parsed again when the file has changed."""
+    """A path is read at each call, in a thread, and parsed again if the file has changed."""
     agent_name: str
     source: str = "script"
-    """Where the script is from, for error messages."""
+    """The script's origin, for error messages."""
     _failed: Counter[tuple[int, int]] = PrivateAttr(default_factory=Counter)
 
     @model_validator(mode="before")
@@ -200,7 +207,13 @@ class ScriptedModel(BaseLlm):
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
-        """The next reply; ScriptFailed when no conversation fits or its replies are used up."""
+        """Yield the next reply.
+
+        Raises:
+            ScriptFailed: No conversation matches, or its replies are used up.
+            ScriptedHttpError: The reply has an `error`.
+            RuntimeError: The reply has a `raise`.
+        """
         script = self.script
         if isinstance(script, Path):
             script = await asyncio.to_thread(Script.load, script)
@@ -215,11 +228,11 @@ class ScriptedModel(BaseLlm):
         reply = self._reply(script, index, turn)
         await asyncio.sleep(reply.delay_seconds)
         if reply.blocks_seconds:
-            time.sleep(reply.blocks_seconds)  # noqa: ASYNC251 - that is its purpose
+            time.sleep(reply.blocks_seconds)  # noqa: ASYNC251 - blocking is its purpose
         self._fail_if_scripted(reply, (index, turn))
-        words = {"task": task, "agent": self.agent_name, "last_result": _last_result(llm_request)}
-        words |= {str(number): group for number, group in enumerate(groups, start=1)}
-        content = _content(reply, words)
+        values = {"task": task, "agent": self.agent_name, "last_result": _last_result(llm_request)}
+        values |= {str(number): group for number, group in enumerate(groups, start=1)}
+        content = _content(reply, values)
         if stream:
             for chunk in _chunks(content):
                 yield LlmResponse(content=chunk, partial=True)
@@ -243,21 +256,21 @@ class ScriptedModel(BaseLlm):
             )
         return replies[turn]
 
-    def _fail_if_scripted(self, reply: ScriptedReply, place: tuple[int, int]) -> None:
+    def _fail_if_scripted(self, reply: ScriptedReply, key: tuple[int, int]) -> None:
         if reply.raises is not None:
             raise RuntimeError(reply.raises)
-        if reply.error is not None and self._failed[place] < reply.error.times:
-            self._failed[place] += 1
+        if reply.error is not None and self._failed[key] < reply.error.times:
+            self._failed[key] += 1
             raise ScriptedHttpError(reply.error)
 
 
 def _same_name(agent: str) -> str:
-    """ADK wants identifiers, people write `general-purpose`."""
+    """Return the name for comparison: ADK has identifiers, people write `general-purpose`."""
     return agent.replace("-", "_").lower()
 
 
 def _task(request: LlmRequest) -> str:
-    """What the user asked for first, without a summary that stands below it."""
+    """Return the user's first message, without a summary below it."""
     for content in request.contents:
         texts = [part.text for part in above_summary(content) if part.text]
         if content.role == "user" and texts:
@@ -275,21 +288,21 @@ def _last_result(request: LlmRequest) -> str:
     return ""
 
 
-def _filled(value: JsonValue, words: Mapping[str, str]) -> JsonValue:
-    """The value with its placeholders replaced; an unknown one stays as it is."""
+def _filled(value: JsonValue, values: Mapping[str, str]) -> JsonValue:
+    """Return the value with its placeholders replaced; unknown ones remain."""
     if isinstance(value, str):
-        return _PLACEHOLDER.sub(lambda found: words.get(found[1], found[0]), value)
+        return _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), value)
     if isinstance(value, list):
-        return [_filled(item, words) for item in value]
+        return [_filled(item, values) for item in value]
     if isinstance(value, dict):
-        return {key: _filled(item, words) for key, item in value.items()}
+        return {key: _filled(item, values) for key, item in value.items()}
     return value
 
 
-def _content(reply: ScriptedReply, words: Mapping[str, str]) -> types.Content:
-    parts = [types.Part(text=str(_filled(reply.text, words)))] if reply.text else []
+def _content(reply: ScriptedReply, values: Mapping[str, str]) -> types.Content:
+    parts = [types.Part(text=str(_filled(reply.text, values)))] if reply.text else []
     for call in reply.calls:
-        arguments = {key: _filled(value, words) for key, value in call.args.items()}
+        arguments = {key: _filled(value, values) for key, value in call.args.items()}
         parts.append(
             types.Part(function_call=types.FunctionCall(id=call.id, name=call.tool, args=arguments))
         )

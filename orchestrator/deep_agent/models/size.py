@@ -1,7 +1,4 @@
-"""How much of a model's context something takes.
-
-Counted by its service where it was, else estimated.
-"""
+"""How much of a model's context messages take: as its service reported it, else estimated."""
 
 from __future__ import annotations
 
@@ -16,29 +13,29 @@ from google.adk.models.llm_request import LlmRequest
 from google.genai import types
 
 DEFAULT_WINDOW_TOKENS = 128_000
-"""For a model that no table knows: what most models of today have at least."""
+"""For a model that is not in the table: most models have at least this much."""
 
 CHARACTERS_PER_TOKEN = 4
 """The usual rule of thumb for English and code."""
 
 MEDIA_TOKENS = 1_000
-"""An image, by the providers' own rules of thumb; its base64 would be counted a thousand times too
-high."""
+"""An image, by the providers' rules of thumb; its base64 text would be estimated a thousand times
+too high."""
 
 
 def tokens_in(content: types.Content | None) -> int:
-    """An estimate of what a message takes."""
+    """Return the estimated size of a message."""
     parts = (content.parts if content else None) or []
     return sum(map(_part_characters, parts)) // CHARACTERS_PER_TOKEN
 
 
 def tokens_of(events: Iterable[Event]) -> int:
-    """An estimate of what messages take together."""
+    """Return the estimated size of messages together."""
     return sum(tokens_in(event.content) for event in events)
 
 
 def reported_tokens(event: Event, agent_name: str) -> int | None:
-    """The size of the agent's context just after this reply, as its service counted it."""
+    """Return the size of the agent's context after a reply, as its service reported it."""
     usage = event.usage_metadata
     if event.author != agent_name or usage is None or not usage.prompt_token_count:
         return None
@@ -46,9 +43,9 @@ def reported_tokens(event: Event, agent_name: str) -> int | None:
 
 
 def counted_tokens(events: Sequence[Event], agent_name: str, scope: str | None) -> int | None:
-    """The last count since the newest summary, with an estimate of what came after.
+    """Return the last reported size since the newest summary, plus an estimate of later messages.
 
-    None without a count.
+    None if no size was reported since then.
     """
     added = 0
     for event in reversed(events):
@@ -65,7 +62,7 @@ def counted_tokens(events: Sequence[Event], agent_name: str, scope: str | None) 
 def counts_since_summary(
     events: Sequence[Event], agent_name: str, scope: str | None
 ) -> Iterator[int]:
-    """What the service counted since the newest summary, newest first."""
+    """Yield the sizes that the service reported since the newest summary, newest first."""
     for event in reversed(events):
         if event.isolation_scope != scope:
             continue
@@ -76,7 +73,7 @@ def counts_since_summary(
 
 
 def messages_since_summary(events: Sequence[Event], scope: str | None) -> int:
-    """At most so many messages are shown as they are."""
+    """Return an upper bound on the messages that no summary has replaced."""
     count, end = 0, 0.0
     for event in reversed(events):
         if event.timestamp <= end:
@@ -87,8 +84,8 @@ def messages_since_summary(events: Sequence[Event], scope: str | None) -> int:
     return count
 
 
-async def standing_tokens(context: InvocationContext, request: LlmRequest) -> int:
-    """An estimate of the system instruction and the tools' declarations, which are in every request."""
+async def fixed_tokens(context: InvocationContext, request: LlmRequest) -> int:
+    """Return the estimated size of the system instruction and the tools' declarations."""
     agent = context.agent
     tools = (
         await agent.canonical_tools(ReadonlyContext(context)) if isinstance(agent, LlmAgent) else []
@@ -100,13 +97,13 @@ async def standing_tokens(context: InvocationContext, request: LlmRequest) -> in
 
 
 def characters(value: Any) -> int:
-    """About how long a JSON value is as text."""
+    """Return the approximate length of a JSON value as text."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, Mapping):
         if value.get("type") == "image":
             return MEDIA_TOKENS * CHARACTERS_PER_TOKEN
-        # Two quotes, a colon and a comma stand around each key.
+        # Each key has two quotes, a colon and a comma around it.
         return sum(len(str(key)) + 4 + characters(item) for key, item in value.items())
     if isinstance(value, (list, tuple)):
         return sum(1 + characters(item) for item in value)

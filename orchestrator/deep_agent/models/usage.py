@@ -1,4 +1,4 @@
-"""What calls of models consume, by what their replies say."""
+"""Token usage, as the replies of models report it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from google.adk.events import Event
 from google.adk.models.llm_response import LlmResponse
 
 MODEL_CALLS = "model_calls"
-"""Key of a summary event's metadata: how many model calls made it."""
+"""Key of a summary event's metadata: the number of model calls that wrote it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelUsage:
-    """What a run has consumed."""
+    """What a run has used."""
 
     model_calls: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
-    """Of the input tokens, those that the provider had in its cache."""
+    """Input tokens that the provider read from its cache."""
     tool_calls: int = 0
     cost_usd: float | None = None
-    """None while no price is known."""
+    """None if no price is known."""
 
     @property
     def tokens(self) -> int:
@@ -30,7 +30,7 @@ class ModelUsage:
         return self.input_tokens + self.output_tokens
 
     def plus(self, other: ModelUsage) -> ModelUsage:
-        """The sum of two usages."""
+        """Return the sum of two usages."""
         costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
         return ModelUsage(
             model_calls=self.model_calls + other.model_calls,
@@ -43,14 +43,16 @@ class ModelUsage:
 
 
 def reply_usage(response: LlmResponse) -> ModelUsage:
-    """What a reply says of its tokens; an ADK event is one too."""
+    """Return the tokens that a reply, or an event, reports."""
     metadata = response.usage_metadata
     if metadata is None:
         return ModelUsage()
     read = metadata.prompt_token_count or 0
-    thought_and_said = (metadata.candidates_token_count or 0) + (metadata.thoughts_token_count or 0)
-    # ADK counts OpenAI's thoughts twice, as thoughts and as said; the total is right for all.
-    written = metadata.total_token_count - read if metadata.total_token_count else thought_and_said
+    thoughts_and_text = (metadata.candidates_token_count or 0) + (
+        metadata.thoughts_token_count or 0
+    )
+    # ADK counts OpenAI's thoughts twice, as thoughts and as candidates; the total is always right.
+    written = metadata.total_token_count - read if metadata.total_token_count else thoughts_and_text
     return ModelUsage(
         input_tokens=read,
         output_tokens=max(written, 0),
@@ -59,8 +61,5 @@ def reply_usage(response: LlmResponse) -> ModelUsage:
 
 
 def summary_calls(event: Event) -> int:
-    """How many model calls an event stands for that a summary was made with.
-
-    0 for any other event.
-    """
+    """Return how many model calls wrote an event's summary; 0 for an event without a summary."""
     return int((event.custom_metadata or {}).get(MODEL_CALLS, 0)) if event.actions.compaction else 0

@@ -1,1 +1,1 @@
-"""The tools that every deep agent has: files, shell, plan."""
+"""The built-in tools: files, shell, plan."""

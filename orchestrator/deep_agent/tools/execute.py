@@ -1,4 +1,4 @@
-"""The shell as a tool, with S2's result and limits."""
+"""The tool `execute`: a shell."""
 
 from __future__ import annotations
 
@@ -18,30 +18,34 @@ from orchestrator.deep_agent.tool import MethodTool
 from orchestrator.deep_agent.tools.live_output import shown_live
 
 DEFAULT_TIMEOUT_SECONDS = 120.0
-"""S2."""
+"""Long enough for most builds and test runs."""
 
 MAX_TIMEOUT_SECONDS = 3600.0
 """An agent that needs longer should start something in the background and look again."""
 
 MAX_OUTPUT_BYTES = 100_000
-"""S2; head and tail are kept."""
+"""The size of an output; its beginning and end are kept."""
 
 MAX_COMMAND_BYTES = 128 * 1024
-"""Linux takes no longer single argument (MAX_ARG_STRLEN)."""
+"""Linux accepts no longer argument (MAX_ARG_STRLEN)."""
 
 
 class ExecuteTool(Part):
-    """The shell of one agent."""
+    """The shell of one agent.
+
+    Args:
+        shell: Where commands run.
+    """
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
 
     def tools(self) -> list[BaseTool]:
-        """`execute`."""
+        """Return `execute`."""
         return [MethodTool(self.execute)]
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
-        """When to use the shell."""
+        """Explain when to use the shell."""
         del context
         return SHELL if "execute" in tools else ""
 
@@ -75,7 +79,7 @@ class ExecuteTool(Part):
 
 
 def _result(execution: Execution, timeout: float) -> dict[str, Any]:
-    output, exit_code = execution.output, execution.exit_code
+    output, exit_code = execution.text, execution.exit_code
     if execution.timed_out:
         head = f"Command timed out after {float(timeout)}s"
         output, exit_code = f"{head}\n{output}" if output else head, -1

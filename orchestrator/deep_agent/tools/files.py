@@ -1,7 +1,6 @@
-"""What file operations do, once for every backend: path rules, limits, messages, formats.
+"""File operations, the same for every backend: path rules, limits, messages, formats.
 
-The names are S0's backend protocol. A `ToolMistake` is the agent's; anything else is the backend's
-failure.
+A `ToolMistake` is the agent's mistake; any other exception is a failure of the backend.
 """
 
 from __future__ import annotations
@@ -24,22 +23,21 @@ from orchestrator.deep_agent.failures import ToolMistake
 from orchestrator.deep_agent.tools.text import bounded, numbered, replaced
 
 MAX_ENTRIES = 500
-"""Entries of ls and glob in one answer: about 80,000 characters, S2's limit of a result."""
+"""Entries of ls and glob in one result: about 80,000 characters."""
 
 MAX_WALKED_FILES = 50_000
-"""How many files a search looks at: more than most repositories have."""
+"""Files that one search reads: more than most repositories have."""
 
 MAX_GREP_HITS = 10_000
-"""How many lines a search collects; the answer's length is limited besides."""
+"""Lines that one search collects; the result's length is limited too."""
 
 SEARCH_SECONDS = 15.0
-"""How long one search may take; an agent waits for it, and half an answer now is worth more."""
+"""How long one search may take: an agent waits for it, and part of the result now is worth more."""
 
 LARGE_BYTES = 256 * 1024
-"""Work on more than this leaves the event loop: it would take milliseconds from all other
-agents."""
+"""Work on more data runs in a thread: it would block all other agents for milliseconds."""
 
-_WORDS = {
+_MESSAGES = {
     errno.EROFS: "Permission denied, the file system is read-only",
     errno.ENOSPC: "No space is left, delete what is not needed",
     errno.EDQUOT: "No space is left, delete what is not needed",
@@ -48,7 +46,7 @@ _WORDS = {
     errno.ENXIO: "Not a regular file",
     errno.ENAMETOOLONG: "The path is too long",
 }
-"""What else may be wrong with a path; it has no exception class of its own."""
+"""Messages for errors of paths that have no exception class."""
 
 OutputMode = Literal["files_with_matches", "content", "count"]
 _T = TypeVar("_T")
@@ -56,13 +54,13 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True)
 class ReadResult:
-    """A file's text as shown to the agent."""
+    """A file's text, formatted for the agent."""
 
     content: str
     version: str
-    """Changes when the file's bytes do."""
+    """A hash of the file's bytes."""
     lossy: bool = False
-    """Some bytes were no UTF-8 and are shown as U+FFFD."""
+    """Whether some bytes are not UTF-8 and are shown as U+FFFD."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,21 +70,21 @@ class WriteResult:
     path: str
     version: str
     occurrences: int = 0
-    """How many replacements an edit made."""
+    """The number of replacements of an edit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """Paths found."""
+    """The entries that were found."""
 
     entries: tuple[Entry, ...]
     partial: str = ""
-    """Why these are not all; empty when they are."""
+    """Why these are not all entries; empty if they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GrepResult:
-    """The answer of a search in files, as text."""
+    """The result of a search in files, as text."""
 
     text: str
     partial: str = ""
@@ -94,7 +92,7 @@ class GrepResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
-    """How the upload or download of one file went."""
+    """The outcome of the upload or download of one file."""
 
     path: str
     content: bytes | None = None
@@ -102,15 +100,25 @@ class Transfer:
 
 
 class Files:
-    """File operations on one backend."""
+    """File operations on one backend.
+
+    Every method raises `ToolMistake` for a mistake of the agent, such as a wrong path.
+
+    Args:
+        backend: The files.
+    """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
     async def ls_info(self, path: str) -> Listing:
-        """A directory's entries."""
+        """Return a directory's entries.
+
+        Raises:
+            ToolMistake: The path is invalid or not a directory.
+        """
         path = paths.checked(path)
-        with _explained(path):
+        with _path_errors(path):
             entries = tuple(await self._backend.list(path))
         partial = (
             f"{len(entries)} entries; only the first {MAX_ENTRIES} are shown"
@@ -120,7 +128,16 @@ class Files:
         return Listing(entries=entries[:MAX_ENTRIES], partial=partial)
 
     async def read(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        """A part of a text file with line numbers."""
+        """Return a part of a text file with line numbers.
+
+        Args:
+            path: The file.
+            offset: How many lines to skip.
+            limit: How many lines to return at most.
+
+        Raises:
+            ToolMistake: There is no such text file, or the offset is past its end.
+        """
         if offset < 0 or limit < 1:
             raise ToolMistake(
                 f"offset must be 0 or more and limit 1 or more, not {offset} and {limit}."
@@ -132,14 +149,22 @@ class Files:
         return await _off_loop(data, lambda: _shown(data, offset, limit))
 
     async def read_bytes(self, path: str, max_bytes: int) -> bytes:
-        """A whole file of at most `max_bytes`."""
+        """Return a file's bytes.
+
+        Raises:
+            ToolMistake: There is no such file, or it is larger than `max_bytes`.
+        """
         return await self._whole(paths.checked(path), max_bytes)
 
     async def write(self, path: str, content: str) -> WriteResult:
-        """Create a file; one that exists is refused."""
+        """Create a file.
+
+        Raises:
+            ToolMistake: The file exists, or cannot be written.
+        """
         path = paths.checked(path)
         data = _encoded(content)
-        with _explained(path):
+        with _path_errors(path):
             try:
                 await self._backend.write_bytes(path, data, create_only=True)
             except FileExistsError:
@@ -159,7 +184,18 @@ class Files:
         replace_all: bool = False,
         seen_version: str | None = None,
     ) -> WriteResult:
-        """Replace text in a file; refused when the file is not the version that the agent saw."""
+        """Replace text in a file.
+
+        Args:
+            path: The file.
+            old: The text to replace.
+            new: The text in its place.
+            replace_all: Replace every occurrence; otherwise there must be exactly one.
+            seen_version: The version that the agent saw; None to skip the check.
+
+        Raises:
+            ToolMistake: The file has changed since, is not UTF-8, or does not contain `old` once.
+        """
         path = paths.checked(path)
         data = await self._whole(path)
         if seen_version is not None and seen_version != _version(data):
@@ -172,27 +208,35 @@ class Files:
             raise ToolMistake(f"{path} is not UTF-8 text; edit_file would damage it.") from None
         result = await _off_loop(data, lambda: replaced(text, old, new, replace_all=replace_all))
         new_data = _encoded(result.text)
-        with _explained(path):
+        with _path_errors(path):
             await self._backend.write_bytes(path, new_data)
         return WriteResult(path=path, version=_version(new_data), occurrences=result.occurrences)
 
     async def delete(self, path: str) -> str:
-        """Delete a file or a directory with all that is in it."""
+        """Delete a file or a directory with its content, and return its path.
+
+        Raises:
+            ToolMistake: It does not exist, or contains the whole workspace.
+        """
         path = paths.checked(path)
         root = self._backend.search_root
         if path in {"/", root} or root.startswith(path + "/"):
             raise ToolMistake(
-                f"{path} holds the whole workspace and is not deleted. Delete what is in it."
+                f"{path} contains the whole workspace and is not deleted. Delete what is in it."
             )
-        with _explained(path):
+        with _path_errors(path):
             await self._backend.delete(path)
         return path
 
     async def glob_info(self, pattern: str, path: str = "/") -> Listing:
-        """The files below a directory that match a pattern."""
+        """Return the files below a directory that match a pattern.
+
+        Raises:
+            ToolMistake: The pattern or the path is invalid.
+        """
         base = self._search_base(_static_part(pattern) if pattern.startswith("/") else path)
         deadline = time.monotonic() + SEARCH_SECONDS
-        with _explained(base):
+        with _path_errors(base):
             walk = await self._backend.walk(
                 base, max_entries=MAX_WALKED_FILES, timeout_seconds=SEARCH_SECONDS
             )
@@ -216,13 +260,23 @@ class Files:
         glob: str | None = None,
         output_mode: str = "files_with_matches",
     ) -> GrepResult:
-        """Search files for a literal text."""
+        """Search files for a literal text.
+
+        Args:
+            pattern: The text.
+            path: The directory or file to search; all files when None.
+            glob: A pattern for the files' names.
+            output_mode: A value of `OutputMode`.
+
+        Raises:
+            ToolMistake: An argument is invalid.
+        """
         if not pattern or "\n" in pattern:
             raise ToolMistake("pattern must be one non-empty line of text.")
         if output_mode not in get_args(OutputMode):
             raise ToolMistake(f"output_mode must be one of {', '.join(get_args(OutputMode))}.")
         base = self._search_base(path or "/")
-        with _explained(base):
+        with _path_errors(base):
             found = await self._hits(_encodable(pattern), base, glob or None)
         rows = _grep_rows(found.hits, output_mode)
         return GrepResult(
@@ -233,12 +287,12 @@ class Files:
         )
 
     async def upload_files(self, files: Sequence[tuple[str, bytes]]) -> list[Transfer]:
-        """Write whole files, replacing what is there; one that fails does not stop the others."""
+        """Write files, replacing existing ones; a failure does not stop the others."""
         results = []
         for path, content in files:
             try:
                 target = paths.checked(path)
-                with _explained(target):
+                with _path_errors(target):
                     await self._backend.write_bytes(target, content)
                 results.append(Transfer(path=target))
             except ToolMistake as mistake:
@@ -246,7 +300,7 @@ class Files:
         return results
 
     async def download_files(self, names: Sequence[str]) -> list[Transfer]:
-        """Read whole files; one that fails does not stop the others."""
+        """Read files; a failure does not stop the others."""
         results = []
         for name in names:
             try:
@@ -256,7 +310,7 @@ class Files:
         return results
 
     async def _whole(self, path: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-        with _explained(path):
+        with _path_errors(path):
             data = await self._backend.read_bytes(path, max_bytes + 1)
         if len(data) > max_bytes:
             raise ToolMistake(
@@ -265,7 +319,7 @@ class Files:
         return data
 
     def _search_base(self, path: str) -> str:
-        """`/` means the agent's own files, not a whole container with its `/proc` and `/usr`."""
+        """Return where to search: `/` means the agent's files, not the whole container."""
         path = paths.checked(path)
         return self._backend.search_root if path == "/" else path
 
@@ -290,8 +344,8 @@ class Files:
 
 
 @contextmanager
-def _explained(path: str) -> Iterator[None]:
-    """A wrong path becomes words for the agent; other trouble passes as it is."""
+def _path_errors(path: str) -> Iterator[None]:
+    """Translate errors that a wrong path causes into a ToolMistake; others are raised unchanged."""
     try:
         yield
     except FileNotFoundError:
@@ -305,9 +359,9 @@ def _explained(path: str) -> Iterator[None]:
     except PermissionError:
         raise ToolMistake(f"Permission denied: {path}") from None
     except OSError as error:
-        if error.errno not in _WORDS:
+        if error.errno not in _MESSAGES:
             raise
-        raise ToolMistake(f"{_WORDS[error.errno]}: {path}") from None
+        raise ToolMistake(f"{_MESSAGES[error.errno]}: {path}") from None
 
 
 def _shown(data: bytes, offset: int, limit: int) -> ReadResult:
@@ -353,7 +407,7 @@ def _why_partial(*, complete: bool) -> str:
 
 
 def _static_part(pattern: str) -> str:
-    """The directory of an absolute pattern above its first special character."""
+    """Return the directory of an absolute pattern above its first special character."""
     names: list[str] = []
     for name in pattern.split("/")[1:-1]:
         if any(character in name for character in "*?[]{}!()|"):

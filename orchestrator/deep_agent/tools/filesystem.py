@@ -1,7 +1,4 @@
-"""The file tools that the model sees: names, arguments, defaults and results are S2's.
-
-The docstring of a tool is what the model reads.
-"""
+"""The file tools of the model. A tool's docstring is its description for the model."""
 
 from __future__ import annotations
 
@@ -22,24 +19,29 @@ from orchestrator.deep_agent.backends import paths
 from orchestrator.deep_agent.backends.protocol import Entry
 from orchestrator.deep_agent.part import BackendSource, Part
 from orchestrator.deep_agent.prompts import FILES, ROOT
-from orchestrator.deep_agent.tool import MethodTool, ToolMethod
+from orchestrator.deep_agent.tool import MethodTool
 from orchestrator.deep_agent.tools.files import Files, Listing, OutputMode
 from orchestrator.deep_agent.tools.images import media_type_of
 
 IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".gif", ".webp"}
 
 MAX_IMAGE_BYTES = 3_750_000
-"""5 MB once it is base64: the smallest limit on an image among the model providers."""
+"""5 MB in base64: the smallest limit on an image among the model providers."""
 
 SEEN_PREFIX = "file_seen:"
-"""Session state key of the version of a file that this agent saw last; a key a file keeps changes
-small."""
+"""Prefix of the state key for the version of a file that the agent saw last; with one key per file,
+changes of the state are small."""
 
 FilePath = Annotated[str, Field(description="Absolute path of the file")]
 
 
 class FilesystemTools(Part):
-    """The file tools of one agent, whose files are below `root`."""
+    """The file tools of one agent.
+
+    Args:
+        backend_of: Finds the agent's files.
+        root: The directory of the agent's own files.
+    """
 
     def __init__(self, backend_of: BackendSource, *, root: str = "/") -> None:
         self._backend_of = backend_of
@@ -47,17 +49,23 @@ class FilesystemTools(Part):
         self._locks = _PathLocks()
 
     def tools(self) -> list[BaseTool]:
-        """S2's file tools, and `delete_file`."""
-        methods: list[ToolMethod] = [self.ls, self.read_file, self.write_file, self.edit_file]
-        methods += [self.delete_file, self.glob, self.grep]
-        return [MethodTool(method) for method in methods]
+        """Return the file tools."""
+        return [
+            MethodTool(self.ls),
+            MethodTool(self.read_file),
+            MethodTool(self.write_file),
+            MethodTool(self.edit_file),
+            MethodTool(self.delete_file),
+            MethodTool(self.glob),
+            MethodTool(self.grep),
+        ]
 
     def lock(self, path: str) -> AbstractAsyncContextManager[None]:
-        """Held while a file is compared and written, also by who puts a sub-agent's changes in."""
+        """Return the lock of a path, to hold while it is compared and written."""
         return self._locks.held(path)
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
-        """Path rules, and where the files are."""
+        """Explain the rules for paths, and where the files are."""
         del context
         if not tools & {"read_file", "write_file", "edit_file"}:
             return ""
@@ -88,7 +96,7 @@ class FilesystemTools(Part):
         if posixpath.splitext(file_path)[1].lower() in IMAGE_ENDINGS:
             data = await self._files(tool_context).read_bytes(file_path, MAX_IMAGE_BYTES)
             media_type = media_type_of(data)
-            if media_type:  # else it only has the name of one, as the pointers of Git LFS have
+            if media_type:  # else only its name is an image's, as for a pointer of Git LFS
                 return {"status": "success", "content": _image(data, media_type)}
         result = await self._files(tool_context).read(file_path, offset, limit)
         _saw(tool_context, file_path, result.version)
@@ -183,10 +191,7 @@ class FilesystemTools(Part):
 
 
 class _PathLocks:
-    """One lock a path while someone wants it.
-
-    Parallel edits of one file in one reply must not get lost.
-    """
+    """One lock per path in use, so that parallel edits of one file in one reply are not lost."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, tuple[asyncio.Lock, int]] = {}

@@ -1,9 +1,9 @@
-"""Images that a tool returned, as the model sees them.
+"""Images in tool results, converted to media in requests.
 
-A session keeps S2's result, with the image as base64. In a request that would be megabytes of
-letters, which no model can look at. So each request, and only the request, has the image as media
-in a message of its own after the results: not every provider takes media inside a tool's result,
-and one request may go to several.
+The session stores the result with the image as base64, which in a request would be megabytes of
+text that no model can see as an image. So requests, and only they, have the image as media in a
+separate message after the results: not every provider accepts media in a tool's result, and one
+request may be sent to several.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
 from orchestrator.deep_agent.failures import ModelRefused
-from orchestrator.deep_agent.guards.replies import IMAGES_REFUSED, as_call
+from orchestrator.deep_agent.guards.replies import IMAGES_REFUSED, as_placeholder_call
 from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import IMAGES_LEFT_OUT
 
 MAX_IMAGES_IN_VIEW = 3
-"""Images in one request, the newest: three of the largest, in base64, stay below Gemini's 20 MB."""
+"""The newest images in one request: three of the largest, in base64, stay below Gemini's 20 MB."""
 
 SIGNATURES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
@@ -33,8 +33,7 @@ SIGNATURES = {
     b"GIF87a": "image/gif",
     b"GIF89a": "image/gif",
 }
-"""How files begin. A provider refuses a whole request for one image that is none, or is another
-kind."""
+"""How image files begin. A provider rejects a whole request for one invalid image."""
 
 OUT_OF_VIEW = "not shown any more: read the file again to look at it"
 IN_VIEW = "image {number}, shown in the next message"
@@ -43,18 +42,15 @@ NOT_VIEWABLE = "this model cannot look at this kind of image"
 
 
 class ImagesInView(Part):
-    """Shows the model the images among its tool results."""
+    """Shows the model the images in tool results."""
 
     async def before_model(
         self, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> LlmResponse | None:
-        """Put media in the place of base64; older images leave a note.
-
-        The session stays as it is.
-        """
+        """Replace base64 by media, and older images by a note; the session is unchanged."""
         del callback_context
         contents = llm_request.contents
-        total, refused = _count(contents), _count(contents[: _refused_up_to(contents)])
+        total, refused = _count(contents), _count(contents[: _rejected_up_to(contents)])
         if total:
             first = total - MAX_IMAGES_IN_VIEW + 1
             llm_request.contents = list(_in_view(contents, first, refused, llm_request.model or ""))
@@ -63,24 +59,25 @@ class ImagesInView(Part):
     async def on_model_error(
         self, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception
     ) -> LlmResponse | None:
-        """Go on without the images when a request that shows some is refused.
+        """Continue without the images after a request with images was rejected.
 
-        What a header looks like does not tell whether a provider can read an image to its end.
+        A valid header does not guarantee that a provider can read the whole image.
         """
         del callback_context
-        contents = (
-            llm_request.contents
-        )  # images of before the last refusal are a user's own: they stay
+        contents = llm_request.contents
+        # Images from before the last rejection are the user's own, and remain.
         parts = (
-            part for content in contents[_refused_up_to(contents) :] for part in content.parts or []
+            part
+            for content in contents[_rejected_up_to(contents) :]
+            for part in content.parts or []
         )
         if not isinstance(error, ModelRefused) or not any(part.inline_data for part in parts):
             return None
-        return as_call(LlmResponse(), IMAGES_REFUSED, IMAGES_LEFT_OUT)
+        return as_placeholder_call(LlmResponse(), IMAGES_REFUSED, IMAGES_LEFT_OUT)
 
 
 def media_type_of(data: bytes) -> str | None:
-    """The kind of image that the bytes are; None for anything else."""
+    """Return the media type of an image; None if the bytes are not an image."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
     return next(
@@ -89,7 +86,7 @@ def media_type_of(data: bytes) -> str | None:
 
 
 def image_in(response: Any) -> dict[str, str] | None:
-    """S2's image in a tool's result, if there is one."""
+    """Return the image in a tool's result, or None."""
     content = response.get("content") if isinstance(response, dict) else None
     if (
         isinstance(content, dict)
@@ -101,7 +98,7 @@ def image_in(response: Any) -> dict[str, str] | None:
 
 
 def _images(content: types.Content) -> Sequence[dict[str, str] | None]:
-    """For each part its image, or None."""
+    """Return the image of each part, or None."""
     answers = (part.function_response for part in content.parts or [])
     return [image_in(answer.response) if answer else None for answer in answers]
 
@@ -110,24 +107,28 @@ def _count(contents: Sequence[types.Content]) -> int:
     return sum(image is not None for content in contents for image in _images(content))
 
 
-def _refused_up_to(contents: Sequence[types.Content]) -> int:
-    """The place of the last request that was refused for its images.
+def _rejected_up_to(contents: Sequence[types.Content]) -> int:
+    """Return the index of the last request that was rejected for its images; 0 if there is none.
 
-    What is before it is not sent again.
+    The images before it are not sent again.
     """
-    for place in range(len(contents) - 1, -1, -1):
-        calls = (part.function_call for part in contents[place].parts or [])
+    for at in range(len(contents) - 1, -1, -1):
+        calls = (part.function_call for part in contents[at].parts or [])
         if any(call is not None and call.name == IMAGES_REFUSED for call in calls):
-            return place
+            return at
     return 0
 
 
 def _in_view(
     contents: Sequence[types.Content], first: int, refused: int, model: str
 ) -> Iterator[types.Content]:
-    """The contents with notes for images, and the images from number `first` on as media after them.
+    """Yield the contents with a note in place of each image, followed by messages with the media.
 
-    The first `refused` images are not among them.
+    Args:
+        contents: The contents of a request.
+        first: The number of the first image to show, counted from 1.
+        refused: How many of the first images were rejected.
+        model: The model's name.
     """
     numbers = count(1)
     for content in contents:
@@ -158,7 +159,7 @@ def _in_view(
 
 
 def _media(image: dict[str, str], number: int, model: str) -> list[types.Part] | str:
-    """An image and its label, or why it cannot be shown."""
+    """Return an image with its label, or a note on why it cannot be shown."""
     kind = image.get("media_type", "")
     if kind == "image/gif" and "gemini" in model:
         return NOT_VIEWABLE
@@ -171,7 +172,7 @@ def _media(image: dict[str, str], number: int, model: str) -> list[types.Part] |
 
 
 def _with_note(part: types.Part, image: dict[str, str], note: str) -> types.Part:
-    """The result with a note in the place of the base64."""
+    """Return the result with a note in place of the base64."""
     answer = part.function_response or types.FunctionResponse()
     content = {"type": "image", "media_type": image.get("media_type", ""), "note": note}
     response = {**(answer.response or {}), "content": content}

@@ -17,6 +17,7 @@ from google.adk.tools.tool_context import ToolContext
 from google.adk.workflow import BaseNode
 from google.genai import types
 
+from orchestrator.deep_agent.backends.bounded_output import BoundedOutput
 from orchestrator.deep_agent.backends.protocol import OutputSink
 
 LIVE_OUTPUT_SECONDS = 1.0
@@ -68,11 +69,11 @@ class _Tail:
     """The last bytes of an output."""
 
     def __init__(self) -> None:
-        self._data = b""
+        self._output = BoundedOutput(tail_bytes=MAX_LIVE_BYTES)
         self._is_new = False
 
     async def take(self, data: bytes) -> None:
-        self._data = (self._data + data)[-MAX_LIVE_BYTES:]
+        self._output.add(data)
         self._is_new = True
 
     def newest(self) -> str:
@@ -80,7 +81,7 @@ class _Tail:
         if not self._is_new:
             return ""
         self._is_new = False
-        lines = self._data.decode(errors="replace").split("\n")
+        lines = self._output.content().decode(errors="replace").split("\n")
         shown = [line.rstrip("\r").rpartition("\r")[2] for line in lines]
         return "\n".join([line for line in shown if line.strip()][-MAX_LIVE_LINES:])
 

@@ -1,4 +1,4 @@
-"""How file text is shown to a model and how it is replaced: pure functions."""
+"""Formatting and editing of files' text: pure functions."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ from dataclasses import dataclass
 from orchestrator.deep_agent.failures import ToolMistake
 
 LINE_NUMBER_WIDTH = 6
-"""The gutter of `cat -n`."""
+"""The width of line numbers, as in `cat -n`."""
 
 MAX_LINE_CHARACTERS = 5_000
-"""S2: a longer line is shown in chunks numbered 5, 5.1, 5.2 …"""
+"""A longer line is split into chunks numbered 5, 5.1, 5.2 …"""
 
 MAX_RESULT_CHARACTERS = 80_000
-"""S2: about 20,000 tokens, the most that one tool result may take of a model's context."""
+"""About 20,000 tokens, the most that one tool result may take of a model's context."""
 
 EMPTY_FILE = "System reminder: File exists but has empty contents"
 """An empty result would look like a failed read."""
 
 
 def numbered(text: str, offset: int, limit: int) -> str:
-    """Lines `offset` to `offset + limit` as `cat -n` shows them, and where to read on.
+    """Return lines with their numbers in the form of `cat -n`, and a note on where to read on.
 
-    Raises ToolMistake when the offset is past the end.
+    Args:
+        text: A file's text.
+        offset: How many lines to skip.
+        limit: How many lines to return at most.
+
+    Raises:
+        ToolMistake: The offset is past the end.
     """
     if not text:
         return EMPTY_FILE
@@ -58,7 +64,7 @@ def _rows(line: str, number: int) -> list[str]:
 
 
 def _cut(rows: list[str], number: int) -> list[str]:
-    """As many chunks of one huge line as fit; there is always room for some."""
+    """Return as many chunks of one huge line as fit; some always do."""
     fitting = MAX_RESULT_CHARACTERS // (MAX_LINE_CHARACTERS + 2 * LINE_NUMBER_WIDTH)
     left_out = sum(len(row.partition("\t")[2]) for row in rows[fitting:])
     return [*rows[:fitting], f"... (line {number} is cut here: {left_out} more characters in it)"]
@@ -73,9 +79,16 @@ class Replaced:
 
 
 def replaced(text: str, old: str, new: str, *, replace_all: bool) -> Replaced:
-    """The text with `old` replaced by `new`, the file's line ends kept.
+    """Return a text with `old` replaced by `new`, in the file's line ends.
 
-    ToolMistake in S2's words.
+    Args:
+        text: A file's text.
+        old: The text to replace.
+        new: The text in its place.
+        replace_all: Replace every occurrence; otherwise there must be exactly one.
+
+    Raises:
+        ToolMistake: `old` is empty, equals `new`, is missing or not unique.
     """
     if not old:
         raise ToolMistake("old_string is empty. Give the exact text to replace.")
@@ -94,7 +107,7 @@ def replaced(text: str, old: str, new: str, *, replace_all: bool) -> Replaced:
 
 
 def _with_line_ends_of(text: str, old: str, new: str) -> tuple[str, str]:
-    """`read_file` hides carriage returns, so a model writes bare newlines whatever the file has."""
+    """Return both texts with the file's line ends: the model does not see carriage returns."""
     breaks, crlf_breaks = text.count("\n"), text.count("\r\n")
     all_crlf = crlf_breaks > 0 and breaks == crlf_breaks
     if all_crlf or (old not in text and crlf_breaks and _crlf(old) in text):
@@ -113,7 +126,12 @@ def _crlf(text: str) -> str:
 
 
 def bounded(text: str, note: str) -> str:
-    """The text, cut at a line's end when it is too long for a tool result, with a note that says so."""
+    """Return the text, cut at the end of a line if it is too long for a tool result.
+
+    Args:
+        text: Any text.
+        note: What the last line says if the text is cut.
+    """
     if len(text) <= MAX_RESULT_CHARACTERS:
         return text
     head = text[:MAX_RESULT_CHARACTERS]

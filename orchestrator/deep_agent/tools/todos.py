@@ -1,7 +1,7 @@
-"""The agent's plan: `write_todos` and `read_todos`, with S2's results and S3's rules.
+"""The agent's plan: `write_todos` and `read_todos`.
 
-A list of a wrong shape is refused with what to mend. S3's rules about how to work with the list are
-advice: the list is taken and the advice comes back with the result.
+An invalid list is rejected with an error that says how to correct it. The rules about working with
+the list are advice: the list is stored, and the result contains the advice.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ STATE_KEY = "todos"
 STATUSES = ("pending", "in_progress", "completed")
 
 MAX_TODOS = 100
-"""A longer plan is no plan: the list is sent back in full with every change."""
+"""A longer plan is useless, and the model writes the whole list with every change."""
 
 MAX_CONTENT_CHARACTERS = 1_000
-"""One step in words; details belong in files."""
+"""The length of one step; details belong in files."""
 
 _SCHEMA = {
     "type": "array",
@@ -44,11 +44,11 @@ class TodoTools(Part):
     """The plan of one agent, in its session's state."""
 
     def tools(self) -> list[BaseTool]:
-        """`write_todos` and `read_todos`."""
+        """Return `write_todos` and `read_todos`."""
         return [MethodTool(self.write_todos), MethodTool(self.read_todos)]
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
-        """When to keep a plan."""
+        """Explain when to keep a plan."""
         del context
         return PLAN if "write_todos" in tools else ""
 
@@ -136,7 +136,7 @@ def _advice(before: list[dict[str, str]], todos: list[dict[str, str]]) -> list[s
 
 
 def _calls_in_this_reply(tool_context: ToolContext) -> int:
-    """How many write_todos calls the model's reply holds that this call is part of."""
+    """Return the number of write_todos calls in the reply that this call is part of."""
     for event in reversed(tool_context.session.events):
         calls = event.get_function_calls()
         if any(call.id == tool_context.function_call_id for call in calls):

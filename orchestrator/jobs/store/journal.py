@@ -18,6 +18,7 @@ from uuid import uuid4
 from pydantic import Field, JsonValue
 from redis.asyncio import Redis
 
+from orchestrator.cancellation import cancel_and_wait
 from orchestrator.jobs.failures import LeaseLost, UnknownJob
 from orchestrator.jobs.spec import JobId, WireModel
 from orchestrator.jobs.state import TERMINAL_STATES
@@ -286,8 +287,7 @@ class _Subscriptions:
 
     async def close(self) -> None:
         if self._receiver is not None:
-            self._receiver.cancel()
-            await asyncio.gather(self._receiver, return_exceptions=True)
+            await cancel_and_wait(self._receiver)
         if self._pubsub is not None:
             await self._pubsub.aclose()
 

@@ -15,12 +15,13 @@ from uuid import uuid4
 from pydantic import JsonValue, ValidationError
 from redis.asyncio import Redis
 
+from orchestrator.approvals import ApprovalAnswer
 from orchestrator.jobs import versions
 from orchestrator.jobs.approvals import (
     KEPT_SECONDS,
     Approval,
-    ApprovalAnswer,
     refusal,
+    serialized,
     waiting_words,
 )
 from orchestrator.jobs.failures import (
@@ -157,11 +158,11 @@ class Ledger(Records):
         Raises:
             ApprovalRefused: The answer was rejected; the text says why.
         """
-        entry = json.dumps({"id": approval_id, **json.loads(answer.stored())})
-        outcome = await self._run("answer", approval_id, answer.decision, entry, uuid4().hex)
-        if outcome[0] == "taken":
-            return str(outcome[1])
-        raise refusal(approval_id, answer.decision, outcome)
+        entry = json.dumps({"id": approval_id, **json.loads(serialized(answer))})
+        told = await self._run("answer", approval_id, answer.decision, entry, uuid4().hex)
+        if told[0] == "taken":
+            return str(told[1])
+        raise refusal(approval_id, answer.decision, told)
 
     async def send(self, job_id: str, text: str) -> None:
         """Store a message for a job's agent, which reads it before its next model call.

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from orchestrator.cli.terminal.endings import ExitCode
+from orchestrator.cli.terminal.exit_codes import ExitCode
 from orchestrator.cli.terminal.live import Board
 from orchestrator.jobs.approvals import Approval, approval_id
 from orchestrator.jobs.state import JobRecord, JobState
@@ -301,7 +301,7 @@ def at_a_terminal(fanout: Fanout, typed: Mapping[str, str]) -> str:
     return shown
 
 
-FOLDER = "Go on?"
+FOLDER = "Continue?"
 
 
 async def test_a_person_at_a_terminal_is_shown_the_call_and_may_edit_it(careful: Fanout) -> None:

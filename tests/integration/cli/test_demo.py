@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.demo import GOAL, MODEL, copy_sample
+from orchestrator.cli.commands.examples import DEMO, find_example
 from tests.integration.cli.conftest import Fanout
 from tests.integration.cli.test_embedded import within
 from tests.integration.cli.test_services import LOCAL
@@ -36,10 +36,11 @@ def test_the_demo_turns_red_tests_green_and_leaves_nothing(lonely_fanout: Fanout
 
 
 def test_run_starts_its_own_services_and_changes_the_workspace(lonely_fanout: Fanout):
-    copy_sample(lonely_fanout.folder / "project")
-    env = temporary(lonely_fanout) | {"FANOUT_MODEL": MODEL}
+    bakery = find_example(DEMO)
+    bakery.copy_workspace(lonely_fanout.folder / "project")
+    env = temporary(lonely_fanout) | {"FANOUT_MODEL": bakery.scripted_model}
 
-    ended = lonely_fanout("run", GOAL, "--workspace", "project", env=env, timeout=100)
+    ended = lonely_fanout("run", bakery.goal, "--workspace", "project", env=env, timeout=100)
 
     assert ended.code == 0, ended.err
     assert "Five faults are mended" in ended.out

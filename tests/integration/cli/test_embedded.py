@@ -132,7 +132,7 @@ def test_down_without_anything_running_says_so(lonely_fanout):
     ended = lonely_fanout("down")
 
     assert (ended.code, ended.out) == (0, "")
-    assert "Nothing runs" in ended.err
+    assert "Nothing is running" in ended.err
 
 
 def test_a_stale_file_is_no_redis(lonely_fanout: Fanout):

@@ -72,6 +72,14 @@ def test_deep_research_sends_out_five_researchers_at_once_and_makes_one_report(
     assert "## Where findings disagree" in report
 
 
+def test_the_bakery_reports_its_check_and_its_files(lonely_fanout: Fanout):
+    ended, _ = run(lonely_fanout, "bakery")
+
+    assert (ended.json["tests_before"], ended.json["tests_after"]) == ("failed", "passed")
+    assert len(ended.json["jobs"]) == 6
+    assert "bakery/prices.py" in ended.json["files"]
+
+
 def test_the_examples_are_listed_and_an_unknown_one_is_told_in_words(lonely_fanout: Fanout):
     listed = lonely_fanout("example", "--json").json["examples"]
     unknown = lonely_fanout("example", "poetry")
@@ -80,10 +88,10 @@ def test_the_examples_are_listed_and_an_unknown_one_is_told_in_words(lonely_fano
     full = lonely_fanout("example", "deep_research", "--workspace", "full")
 
     names = [one["name"] for one in listed]
-    assert names == ["content-builder", "deep-research", "quickstart"]
+    assert names == ["bakery", "content-builder", "deep-research", "quickstart"]
     assert all((Path(one["folder"]) / "README.md").is_file() for one in listed)
     assert unknown.code == 2
-    assert "There are: content-builder, deep-research, quickstart." in unknown.err
+    assert "There are: bakery, content-builder, deep-research, quickstart." in unknown.err
     assert full.code == 2
     assert "is not empty" in full.err
 

@@ -35,7 +35,7 @@ def test_up_leaves_a_worker_that_later_commands_find_and_down_stops_it(lonely_fa
     assert started.out.startswith("Started")
     assert "FANOUT_SANDBOX__PROVIDER is local. That isolates nothing" in started.err
     assert "Docker" not in started.err
-    assert again.out.startswith("Runs already")
+    assert again.out.startswith("Already running")
     assert waited.code == 1
     assert "failed" in waited.out
     assert lonely_fanout("ps").code == 3

@@ -72,7 +72,7 @@ async def test_a_coordinator_reads_its_own_files_and_cannot_change_them(
     assert "Body." in read["content"]
     paths = [entry["path"] for entry in found["entries"]]
     assert paths == [f"{FOLDER}/HOUSE.md", f"{FOLDER}/skills/plan/SKILL.md"]
-    assert [one["message"].partition(":")[0] for one in refused] == ["Permission denied"] * 3
+    assert [one["error"].partition(":")[0] for one in refused] == ["Permission denied"] * 3
     assert made["status"] == "success"
     assert [entry["path"] for entry in listed["entries"]] == [
         "/workspace/kept.txt",

@@ -79,7 +79,7 @@ async def test_starting_without_waiting_is_there_in_both_styles(
 async def test_a_mistake_in_a_call_is_answered_in_words(by_agent: Coordination) -> None:
     run = await by_agent.run(calls(call("tester", description=" "), call("tester", wrong="x")))
     assert "description is empty" in run.results[0]["error"]
-    assert "called with wrong arguments" in run.results[1]["message"]
+    assert "called with wrong arguments" in run.results[1]["error"]
 
 
 async def test_an_agent_that_is_named_like_a_tool_is_refused(by_agent: Coordination) -> None:

@@ -82,7 +82,7 @@ async def test_a_list_of_tasks_that_is_none_is_answered_in_words(
 
     (answer,) = run.results
     assert answer["status"] == "error"
-    assert "tasks" in answer["message"]
+    assert "tasks" in answer["error"]
 
 
 async def test_no_tasks_at_all_have_no_results(coordination: Coordination) -> None:

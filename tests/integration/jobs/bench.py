@@ -10,10 +10,11 @@ from typing import IO, Any
 
 from redis.asyncio import Redis
 
-from orchestrator.configuration.agent_definitions import load_agent_definitions
+from orchestrator.configuration.agent_definitions import AgentDefinitions, load_agent_definitions
 from orchestrator.configuration.settings import LimitSettings
+from orchestrator.deep_agent.backends.protocol import Execution, OutputSink
 from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.spec import JobSpec
+from orchestrator.jobs.spec import JobSpec, TreeBounds
 from orchestrator.jobs.store.admission import Admission
 from orchestrator.jobs.store.journal import EventType, Journal
 from orchestrator.jobs.store.keys import Keys
@@ -22,10 +23,12 @@ from orchestrator.jobs.store.queue import InMemoryQueue
 from orchestrator.jobs.store.rate_limiter import RateLimiter
 from orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_worker
+from workers.agent.services import JobServices
+from workers.agent.subagent import SubagentFactory
 from workers.attempt.job_runner import JobRunner
 from workers.heartbeat import Heartbeats
 from workers.sandbox.local.provider import LocalProvider
-from workers.sandbox.protocol import Command, CommandResult, OutputSink, Sandbox, SandboxSpec
+from workers.sandbox.protocol import Command, Sandbox, SandboxSpec
 
 LEASE_SECONDS = 5.0
 """Short enough to wait for its lapse, long enough for a machine that runs other tests."""
@@ -43,11 +46,23 @@ class FaultySandbox:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sandbox, name)
 
-    async def run(self, command: Command, on_output: OutputSink | None = None) -> CommandResult:
+    async def run(self, command: Command, on_output: OutputSink | None = None) -> Execution:
         result = await self._sandbox.run(command, on_output)
         if self._provider.die_after_command:
             raise self._provider.die_after_command.pop(0)
         return result
+
+    async def execute(
+        self,
+        command: str,
+        timeout_seconds: float,
+        max_output_bytes: int,
+        on_output: OutputSink | None = None,
+    ) -> Execution:
+        wanted = Command(
+            argv=command, timeout_seconds=timeout_seconds, max_output_bytes=max_output_bytes
+        )
+        return await self.run(wanted, on_output)
 
     async def changes(self) -> IO[bytes]:
         self._provider.collecting.set()
@@ -108,20 +123,47 @@ class Bench:
         self.worker = make_worker()
         self.heartbeats = Heartbeats(self.ledger, lease_seconds)
         self.shown: list[str] = []
-        self.runner = JobRunner(
+        self._model = f"scripted:{script}"
+        self._rate_limiter = RateLimiter(redis, Keys(), {})
+        self._lease_seconds = lease_seconds
+        self._definitions = load_agent_definitions()
+        self._checkpoint_seconds = 0.0
+        self.runner = self._runner()
+
+    def configure(
+        self,
+        definitions: AgentDefinitions | None = None,
+        checkpoint_seconds: float | None = None,
+    ) -> None:
+        """Let later attempts know other agents, or take checkpoints at another interval."""
+        self._definitions = self._definitions if definitions is None else definitions
+        if checkpoint_seconds is not None:
+            self._checkpoint_seconds = checkpoint_seconds
+        self.runner = self._runner()
+
+    def _runner(self) -> JobRunner:
+        services = JobServices(
             ledger=self.ledger,
+            blobs=self.blobs,
+            definitions=self._definitions,
+            defaults=LimitSettings().for_jobs(),
+            bounds=TreeBounds(),
+        )
+        return JobRunner(
+            services,
             journal=self.journal,
             admission=self.admission,
-            blobs=self.blobs,
             provider=self.provider,
             heartbeats=self.heartbeats,
-            definitions=load_agent_definitions(),
-            defaults=LimitSettings().for_jobs(),
-            default_model=f"scripted:{script}",
+            subagents=SubagentFactory(
+                services=services,
+                default_model=self._model,
+                rate_limiter=self._rate_limiter,
+                checkpoint_seconds=self._checkpoint_seconds,
+            ),
             default_image="none",
-            lease_seconds=lease_seconds,
+            lease_seconds=self._lease_seconds,
             me=lambda: self.worker,
-            rate_limiter=RateLimiter(redis, Keys(), {}),
         )
 
     async def submit(self, spec: JobSpec) -> str:

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as trying
 from hypothesis import strategies as some
 
+from orchestrator.cli.terminal.ids import resolve_job
 from orchestrator.client import JobClient
 from orchestrator.configuration.settings import Settings
 from orchestrator.jobs.failures import InvalidJob, UnknownAgent, UnknownJob
@@ -79,14 +80,14 @@ async def test_an_id_may_be_shortened_while_it_is_unique(client: JobClient) -> N
     for job_id in ("abc1", "abc2", "ab", "xyz"):
         await client.submit(make_spec(id=job_id))
 
-    assert await client.resolve("x") == "xyz"
-    assert await client.resolve("abc1") == "abc1"
-    assert await client.resolve("ab") == "ab", "a whole id is never ambiguous"
+    assert await resolve_job(client, "x") == "xyz"
+    assert await resolve_job(client, "abc1") == "abc1"
+    assert await resolve_job(client, "ab") == "ab", "a whole id is never ambiguous"
     with pytest.raises(InvalidJob, match="2 ids"):
-        await client.resolve("abc")
+        await resolve_job(client, "abc")
     for unknown in ("nobody", "", "*", "abc?"):
         with pytest.raises(UnknownJob):
-            await client.resolve(unknown)
+            await resolve_job(client, unknown)
 
 
 # submit, retry, cancel

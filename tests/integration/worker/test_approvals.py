@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from orchestrator.cli.terminal.ids import resolve_approval
 from orchestrator.jobs.failures import AnsweredAlready, DecisionNotAllowed, UnknownApproval
 from orchestrator.jobs.spec import JobSpec, Limits
 from orchestrator.jobs.state import JobState
@@ -227,14 +228,14 @@ async def test_an_id_is_resolved_while_it_is_clear(place: Installation) -> None:
         job_id = await client.submit(guarded("side by side"))
         command, file = await parked(client, job_id)
 
-        assert await client.resolve_approval(command.id[:12]) == command.id
+        assert await resolve_approval(client, command.id[:12]) == command.id
         with pytest.raises(UnknownApproval, match="2 approvals, so name one"):
-            await client.resolve_approval(job_id)
+            await resolve_approval(client, job_id)
         await client.answer(file.id, "approve")
-        assert await client.resolve_approval(job_id[:16]) == command.id
-        assert await client.resolve_approval(file.id) == file.id
+        assert await resolve_approval(client, job_id[:16]) == command.id
+        assert await resolve_approval(client, file.id) == file.id
         with pytest.raises(UnknownApproval, match="No approval waits under 'zzz'"):
-            await client.resolve_approval("zzz")
+            await resolve_approval(client, "zzz")
         await client.cancel(job_id)
 
 

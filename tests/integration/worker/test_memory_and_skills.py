@@ -189,7 +189,7 @@ async def test_own_files_have_one_path_for_the_shell_and_for_file_tools(
     async with provider.open(spec) as sandbox:
         folder = await copy_definition_files(scribe, sandbox)
         skill = f"{folder}/skills/stamp"
-        read = await sandbox.read(f"{skill}/SKILL.md")
+        read = await sandbox.read_bytes(f"{skill}/SKILL.md")
         listed = [entry.path for entry in await sandbox.list(skill)]
         ran = await sandbox.run(
             Command(argv=f'test -x "{skill}/scripts/stamp.sh" && ls "$HOME/definition"')

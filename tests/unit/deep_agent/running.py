@@ -14,7 +14,7 @@ from google.genai import types
 
 from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from orchestrator.deep_agent.guards.budget import Budget
-from orchestrator.deep_agent.guards.budget_plugin import BudgetMaker
+from orchestrator.deep_agent.guards.budget_plugin import BudgetFactory
 from orchestrator.deep_agent.models.retries import ResilientModel, RetryPolicy
 from orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
 
@@ -37,7 +37,7 @@ class Run:
         self,
         model: Any,
         *,
-        budget: Budget | BudgetMaker | None = None,
+        budget: Budget | BudgetFactory | None = None,
         streaming: bool = False,
         **agent: Any,
     ) -> None:

@@ -14,12 +14,10 @@ from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.function_tool import FunctionTool
 from google.genai import types
 
-from orchestrator.deep_agent.approval.gate import (
-    Answer,
-    InterruptOn,
+from orchestrator.approvals import ApprovalAnswer, InterruptOn, merge_policies
+from orchestrator.deep_agent.approval.requests import (
     PendingApproval,
     answers_message,
-    merge_policies,
     pending_approvals,
 )
 from orchestrator.deep_agent.backends.state import KEY_PREFIX
@@ -59,7 +57,7 @@ class Conversation:
         ]
         return self
 
-    async def answer(self, *answers: Answer) -> Conversation:
+    async def answer(self, *answers: ApprovalAnswer) -> Conversation:
         return await self.say(answers_message(zip(await self.pending(), answers, strict=False)))
 
     async def answer_raw(
@@ -130,7 +128,7 @@ async def test_an_approved_call_runs_once_and_the_model_goes_on_with_its_result(
 ) -> None:
     run = await Conversation(ONE_WRITE, interrupt_on=WRITE, resumable=resumable).say("go")
 
-    await run.answer(Answer("approve"))
+    await run.answer(ApprovalAnswer(decision="approve"))
 
     assert list(await run.files()) == ["/a.txt"]
     assert (run.results[0]["status"], run.text) == ("success", "done")
@@ -140,7 +138,9 @@ async def test_an_approved_call_runs_once_and_the_model_goes_on_with_its_result(
 async def test_edited_arguments_are_what_runs_and_the_model_is_told() -> None:
     run = await Conversation(ONE_WRITE, interrupt_on=WRITE).say("go")
 
-    await run.answer(Answer("edit", arguments={"file_path": "/b.txt", "content": "two"}))
+    await run.answer(
+        ApprovalAnswer(decision="edit", arguments={"file_path": "/b.txt", "content": "two"})
+    )
 
     assert list(await run.files()) == ["/b.txt"]
     assert "/b.txt" in run.results[0]["approval"]
@@ -149,17 +149,17 @@ async def test_edited_arguments_are_what_runs_and_the_model_is_told() -> None:
 async def test_the_tool_itself_checks_edited_arguments() -> None:
     run = await Conversation(ONE_WRITE, interrupt_on=WRITE).say("go")
 
-    await run.answer(Answer("edit", arguments={"path": "/b.txt"}))
+    await run.answer(ApprovalAnswer(decision="edit", arguments={"path": "/b.txt"}))
 
     assert run.results[0]["status"] == "error"
-    assert "It takes: file_path, content" in run.results[0]["message"]
+    assert "It takes: file_path, content" in run.results[0]["error"]
     assert await run.files() == {}
 
 
 async def test_a_rejected_call_does_not_run_and_the_model_hears_why() -> None:
     run = await Conversation(ONE_WRITE, interrupt_on=WRITE).say("go")
 
-    await run.answer(Answer("reject", message="not this file"))
+    await run.answer(ApprovalAnswer(decision="reject", message="not this file"))
 
     assert await run.files() == {}
     assert run.results[0]["status"] == "rejected"
@@ -172,7 +172,7 @@ async def test_a_person_may_answer_in_the_tools_place_where_that_is_listed() -> 
         "go"
     )
 
-    await run.answer(Answer("respond", response="I wrote it myself"))
+    await run.answer(ApprovalAnswer(decision="respond", response="I wrote it myself"))
 
     assert (run.results[0]["status"], run.results[0]["answer"]) == ("answered", "I wrote it myself")
     assert await run.files() == {}
@@ -208,7 +208,7 @@ async def test_an_answer_that_cannot_be_taken_runs_nothing_and_is_asked_again(
     (again,) = await run.pending()
     assert again.confirmation_id != first.confirmation_id
     assert reason in again.hint
-    await run.answer(Answer("approve", sha256=again.sha256))
+    await run.answer(ApprovalAnswer(decision="approve"))
     assert (list(await run.files()), run.text) == (["/a.txt"], "done")
 
 
@@ -272,11 +272,11 @@ async def test_other_calls_of_the_reply_run_at_once_and_the_model_waits_for_all_
     first, second = await run.pending()
 
     assert [result["status"] for result in run.results].count("success") == 1
-    await run.say(answers_message([(second, Answer("approve"))]))
+    await run.say(answers_message([(second, ApprovalAnswer(decision="approve"))]))
     assert await run.pending() == [first]
     assert (list(await run.files()), await run.model_calls) == (["/b"], 1)
 
-    await run.say(answers_message([(first, Answer("reject"))]))
+    await run.say(answers_message([(first, ApprovalAnswer(decision="reject"))]))
     assert (list(await run.files()), await run.model_calls) == (["/b"], 2)
     assert run.text == "done"
 
@@ -289,7 +289,7 @@ async def test_a_changed_call_needs_a_new_approval() -> None:
     ]
     run = await Conversation(replies, interrupt_on=WRITE).say("go")
 
-    await run.answer(Answer("reject"))
+    await run.answer(ApprovalAnswer(decision="reject"))
 
     (second,) = await run.pending()
     assert second.arguments["content"] == "2"
@@ -301,7 +301,7 @@ async def test_a_call_that_repeats_the_id_and_arguments_of_an_approved_one_is_as
     replies: Replies = [{"calls": [same]}, {"calls": [same]}, {"text": "done"}]
     run = await Conversation(replies, interrupt_on=WRITE).say("go")
 
-    await run.answer(Answer("approve"))
+    await run.answer(ApprovalAnswer(decision="approve"))
 
     assert len(await run.pending()) == 1
     assert run.results[-1]["status"] == "waiting_for_approval"
@@ -394,7 +394,7 @@ async def test_a_tool_that_asks_by_itself_waits_too() -> None:
         {"code": 7},
         ("approve", "reject"),
     )
-    await run.answer(Answer("approve"))
+    await run.answer(ApprovalAnswer(decision="approve"))
     assert run.results[0] == {"launched": 7}
 
 

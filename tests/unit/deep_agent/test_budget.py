@@ -109,7 +109,7 @@ def test_a_call_beside_the_turns_is_booked_and_does_not_foretell_the_next_turn()
     budget = Budget(BudgetLimits(max_tokens=1000), price=lambda _, used: used.tokens / 1000)
     budget.start_model_call()
     budget.add_model_reply("m", ModelUsage(input_tokens=90, output_tokens=10))
-    budget.book("m", ModelUsage(input_tokens=490, output_tokens=10))
+    budget.add_side_call("m", ModelUsage(input_tokens=490, output_tokens=10))
 
     assert budget.usage == ModelUsage(
         model_calls=2, input_tokens=580, output_tokens=20, cost_usd=0.6

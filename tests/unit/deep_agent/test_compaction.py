@@ -13,7 +13,8 @@ from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types
 
-from orchestrator.deep_agent.approval.gate import Answer, answers_message, pending_approvals
+from orchestrator.approvals import ApprovalAnswer
+from orchestrator.deep_agent.approval.requests import answers_message, pending_approvals
 from orchestrator.deep_agent.context.compaction import Conversation
 from orchestrator.deep_agent.context.summarization import SummarizationConfig
 from orchestrator.deep_agent.failures import ModelContextExceeded
@@ -77,7 +78,7 @@ async def test_an_agent_has_its_conversation_summed_up_when_half_of_the_trigger_
     run = await Run(resilient(model), tools=[look], summarization=config()).to_end(GOAL)
     refused, accepted = run.results[0], run.results[-1]
     assert refused["status"] == "error"
-    assert "of the 3400 tokens at which" in refused["message"]
+    assert "of the 3400 tokens at which" in refused["error"]
     assert accepted["status"] == "success"
     assert len(summaries(await session_of(run))) == 1
     assert len(model.turns[-1]) < len(model.turns[-2])
@@ -87,7 +88,7 @@ async def test_nothing_is_summed_up_when_all_messages_are_kept_anyway() -> None:
     many = config(window_tokens=3_000, keep=("messages", 100))
     model = watched([*steps(8)[:-1], {"calls": [call("compact_conversation")]}, {"text": "done"}])
     run = await Run(resilient(model), tools=[look], summarization=many).to_end(GOAL)
-    assert "nothing to sum up" in run.results[-1]["message"]
+    assert "nothing to sum up" in run.results[-1]["error"]
     assert summaries(await session_of(run)) == []
 
 
@@ -129,7 +130,9 @@ async def test_calls_that_a_person_approved_stay_with_their_results() -> None:
     await run.to_end(GOAL)
     for _ in range(6):
         pending = pending_approvals((await session_of(run)).events)
-        message = answers_message([(asked, Answer("approve")) for asked in pending])
+        message = answers_message(
+            [(asked, ApprovalAnswer(decision="approve")) for asked in pending]
+        )
         runner = Runner(app=run.app, session_service=run.sessions)
         async for event in runner.run_async(user_id="u", session_id="s", new_message=message):
             run.events.append(event)

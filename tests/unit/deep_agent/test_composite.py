@@ -122,7 +122,7 @@ async def test_a_missing_path_is_missing_on_every_side() -> None:
 async def test_commands_run_on_the_default_backend_alone(tmp_path) -> None:
     backend = composite(LocalShellBackend(tmp_path), {"/r": in_state()})
     assert isinstance(backend, Shell)
-    assert (await backend.execute("pwd", 10, 1000)).output == f"{tmp_path}\n"
+    assert (await backend.execute("pwd", 10, 1000)).text == f"{tmp_path}\n"
     assert not isinstance(composite(in_state(), {"/r": LocalShellBackend(tmp_path)}), Shell)
 
 

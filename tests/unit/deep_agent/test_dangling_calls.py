@@ -48,7 +48,7 @@ def _told(content: types.Content) -> Heard:
             told.append(("call", part.function_call.name))
         elif part.function_response:
             response = part.function_response.response or {}
-            told.append(("result", str(response.get("message", response))))
+            told.append(("result", str(response.get("error", response.get("message", response)))))
         else:
             told.append((str(content.role), part.text))
     return told

@@ -156,7 +156,7 @@ async def test_a_run_goes_on_without_images_that_the_provider_refuses(backend) -
     assert media(after) == []
     assert [note.split(":")[0] for note in notes(after)] == ["left out", "left out"]
     assert media(last) == [("Image 3, from a tool's result:", PNG + b"\2")]
-    assert any("images was refused" in str(result.get("message")) for result in run.results)
+    assert any("images was refused" in str(result.get("error")) for result in run.results)
     assert run.text == "done"
 
 

@@ -151,7 +151,7 @@ async def test_an_edit_keeps_the_mode_and_a_pipe_does_not_block(tmp_path):
     assert script.stat().st_mode & 0o777 == 0o751
     with pytest.raises(PermissionError):
         await asyncio.wait_for(backend.read_bytes("/workspace/pipe", 10), 2)
-    assert [item.name for item in tmp_path.iterdir() if item.name.endswith(".part")] == []
+    assert [item.name for item in tmp_path.iterdir() if item.name.startswith(".fanout-")] == []
 
 
 @given(st.text(max_size=60))

@@ -46,7 +46,7 @@ class Tools:
 
 
 def refused(run: Run) -> list[bool]:
-    return ["times in a row" in str(result.get("message")) for result in run.results]
+    return ["times in a row" in str(result.get("error")) for result in run.results]
 
 
 async def test_the_same_call_is_carried_out_four_times_then_answered_with_a_warning() -> None:
@@ -56,7 +56,7 @@ async def test_the_same_call_is_carried_out_four_times_then_answered_with_a_warn
 
     assert tools.done == ["look"] * MAX_SAME_CALLS
     assert refused(run) == [False] * MAX_SAME_CALLS + [True]
-    assert "the same call of look" in run.results[-1]["message"]
+    assert "the same call of look" in run.results[-1]["error"]
     assert run.text == "done"
 
 

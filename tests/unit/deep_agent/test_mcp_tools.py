@@ -65,7 +65,7 @@ def provider(tmp_path: Path) -> LocalProvider:
 async def sandbox(provider: LocalProvider) -> AsyncIterator[Sandbox]:
     spec = SandboxSpec(job_id="job", attempt=1, image="", limits=Limits())
     async with provider.open(spec) as opened:
-        await opened.write(f"{WORKSPACE}/server.py", STDIO_SERVER.encode())
+        await opened.write_bytes(f"{WORKSPACE}/server.py", STDIO_SERVER.encode())
         yield opened
 
 
@@ -110,7 +110,7 @@ async def test_a_tool_that_fails_gives_an_error_and_the_run_goes_on(either: McpS
     failed, added = await results(either, call("calc__fail"), call("calc__add", a=1, b=1))
 
     assert failed["status"] == "error"
-    assert "fail" in failed["message"]
+    assert "fail" in failed["error"]
     assert added["result"] == {"result": 2}
 
 
@@ -121,9 +121,9 @@ async def test_arguments_are_checked_before_they_are_sent(http: HttpServer) -> N
 
     assert wrong == {
         "status": "error",
-        "message": "calc__add was called with wrong arguments: a: 'two' is not of type 'integer'",
+        "error": "calc__add was called with wrong arguments: a: 'two' is not of type 'integer'",
     }
-    assert "'b' is a required property" in missing["message"]
+    assert "'b' is a required property" in missing["error"]
     assert not any(seen.get("mcp-method") == "tools/call" for seen in http.seen)
 
 
@@ -286,7 +286,7 @@ async def test_a_server_that_dies_in_a_call_is_told_and_is_started_again_by_the_
     assert died["status"] == "error"
     assert (
         "mcp server files was lost during the call: it ended with exit code 1: out of luck"
-        in died["message"]
+        in died["error"]
     )
     assert loud == {"status": "success", "output": "AGAIN"}
 
@@ -296,7 +296,7 @@ async def test_a_call_that_takes_too_long_is_given_up(sandbox: Sandbox) -> None:
 
     (late,) = await results(server, call("files__sleep", seconds=30))
 
-    assert late == {"status": "error", "message": "sleep did not answer within 1 s."}
+    assert late == {"status": "error", "error": "sleep did not answer within 1 s."}
 
 
 async def test_the_end_of_the_run_leaves_no_process_and_no_task(sandbox: Sandbox) -> None:
@@ -368,8 +368,8 @@ async def test_a_server_that_was_restarted_is_reached_again(http: HttpServer) ->
         await asyncio.to_thread(http.start)
         back = await add.run_async(args={"a": 1, "b": 2}, tool_context=None)  # type: ignore[arg-type]
 
-    assert "calc was lost during the call: it cannot be reached" in lost["message"]
-    assert "cannot be reached" in gone["message"]
+    assert "calc was lost during the call: it cannot be reached" in lost["error"]
+    assert "cannot be reached" in gone["error"]
     assert back["result"] == {"result": 3}
 
 
@@ -401,7 +401,7 @@ async def test_an_answer_that_is_too_big_does_not_fill_the_memory(
     )
 
     assert big["status"] == "error"
-    assert "x" * 100 not in big["message"]
+    assert "x" * 100 not in big["error"]
     assert added["result"] == {"result": 2}
 
 

@@ -51,13 +51,13 @@ async def test_every_mistake_with_tools_comes_back_as_text_and_the_run_goes_on()
     )
     run = await Run(model, tools=[explode, add]).to_end()
     exploded, unknown, missing, half, good, absent = run.results
-    assert exploded == {"status": "error", "message": "explode failed: KeyError: 'a bug'"}
+    assert exploded == {"status": "error", "error": "explode failed: KeyError: 'a bug'"}
     assert "nosuch" in unknown["error"]
     assert "read_file" in unknown["error"]
-    assert "path: Field required" in missing["message"]
+    assert "path: Field required" in missing["error"]
     assert "b" in half["error"]
     assert good == {"sum": 3}
-    assert absent["message"] == "Error: file not found: /none"
+    assert absent["error"] == "Error: file not found: /none"
     assert run.text == "done"
 
 
@@ -146,7 +146,7 @@ async def test_two_lists_of_todos_in_one_reply_are_both_refused() -> None:
         ]
     )
     run = await Run(model).to_end()
-    assert ["more than once" in result["message"] for result in run.results] == [True, True]
+    assert ["more than once" in result["error"] for result in run.results] == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ async def test_todos_of_a_wrong_shape_are_refused_with_what_to_mend(todos: Any, 
         scripted([{"calls": [call("write_todos", todos=todos)]}, {"text": "x"}])
     ).to_end()
     assert run.results[0]["status"] == "error"
-    assert words in run.results[0]["message"]
+    assert words in run.results[0]["error"]
 
 
 async def test_the_soft_rules_of_todos_are_advice() -> None:
@@ -190,7 +190,7 @@ async def test_an_answer_that_does_not_fit_its_schema_is_sent_back_once() -> Non
         scripted([{"text": "It is five."}, {"text": '{"n": 5}'}]), output_schema=SCHEMA
     ).to_end()
     assert run.text == '{"n": 5}'
-    assert "not JSON" in run.results[0]["message"]
+    assert "not JSON" in run.results[0]["error"]
     run = await Run(
         scripted([{"text": '{"n": "x"}'}, {"text": "{}"}]), output_schema=SCHEMA
     ).to_end()

@@ -190,7 +190,7 @@ async def test_what_cannot_be_read_or_is_too_large_is_skipped(tmp_path):
 
     assert f"{SKILLS}/large/SKILL.md: it is larger than {MAX_SKILL_BYTES} bytes" in text
     assert f"{SKILLS}/pipe/SKILL.md: it cannot be read" in text
-    assert "skipped: /workspace/file: it is no folder" in text
+    assert "skipped: /workspace/file: it is not a folder" in text
 
 
 async def test_a_folders_name_cannot_write_lines_of_the_instruction(tmp_path):

@@ -13,7 +13,8 @@ from google.adk.events import Event
 from google.adk.runners import InMemoryRunner, Runner
 from google.adk.tools.base_toolset import BaseToolset
 
-from orchestrator.deep_agent.approval.gate import Answer, answers_message, pending_approvals
+from orchestrator.approvals import ApprovalAnswer
+from orchestrator.deep_agent.approval.requests import answers_message, pending_approvals
 from orchestrator.deep_agent.backends.directory import DirectoryBackend
 from orchestrator.deep_agent.create import create_deep_agent
 from orchestrator.deep_agent.delegation import subagents as limits
@@ -390,7 +391,7 @@ class Guarded:
         pending = pending_approvals(session.events)
         assert len(pending) == 1
         self.asked = pending[0]
-        message = answers_message([(pending[0], Answer(**decision))])
+        message = answers_message([(pending[0], ApprovalAnswer(**decision))])
         # A new Runner over the same sessions: what another process would have.
         runner = Runner(app=self.run.app, session_service=self.run.sessions)
         async for event in runner.run_async(user_id="u", session_id="s", new_message=message):

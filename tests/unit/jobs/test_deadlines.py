@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from fakeredis import FakeAsyncRedis
 
-from orchestrator.jobs.approvals import Approval, ApprovalAnswer
+from orchestrator.approvals import ApprovalAnswer
+from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.journal import EventType, Journal

@@ -15,7 +15,7 @@ from orchestrator.jobs.store.journal import EventType, Journal
 from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.ledger import Claim, Dispatched, Ledger
 from tests.builders import make_result, make_spec, make_worker
-from workers.attempt.commit import UNREAD_CHARACTERS, commit
+from workers.attempt.outcome import UNREAD_CHARACTERS, commit
 
 LEASE = 10.0
 WORKER = make_worker()

@@ -17,8 +17,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
+from orchestrator.approvals import ApprovalAnswer
 from orchestrator.jobs import versions
-from orchestrator.jobs.approvals import Approval, ApprovalAnswer
+from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.failures import AnsweredAlready, UnknownApproval, UnknownJob
 from orchestrator.jobs.policy import AdmissionPolicy, TenantShare
 from orchestrator.jobs.result import ResultSoFar, Usage

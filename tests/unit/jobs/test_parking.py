@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from fakeredis import FakeAsyncRedis
 
+from orchestrator.approvals import ApprovalAnswer
 from orchestrator.jobs.approvals import (
     MAX_ANSWER_CHARACTERS,
     MAX_SHOWN_CHARACTERS,
     Approval,
-    ApprovalAnswer,
     approval_id,
     shown_arguments,
 )

@@ -10,7 +10,8 @@ from typing import Any
 from google.adk.events import Event
 from pydantic import BaseModel
 
-from orchestrator.jobs.approvals import Approval, ApprovalAnswer
+from orchestrator.approvals import ApprovalAnswer
+from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.changes import Changes
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import JobSpec

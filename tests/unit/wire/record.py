@@ -18,7 +18,7 @@ from typing import Any
 from fakeredis import FakeAsyncRedis
 from kombu import Connection
 
-from orchestrator.jobs.approvals import ApprovalAnswer
+from orchestrator.approvals import ApprovalAnswer
 from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import JobSpec

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fakeredis import FakeAsyncRedis
 
-from orchestrator.cli.terminal.words import event_line
+from orchestrator.cli.terminal.formatting import event_line
 from orchestrator.jobs.changes import Changes
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.store.journal import EventType, Journal

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from fakeredis import FakeAsyncRedis
 
-from orchestrator.cli.terminal.words import event_line
+from orchestrator.cli.terminal.formatting import event_line
 from orchestrator.jobs import versions
 from orchestrator.jobs.changes import ChangeBundle, NewerBundle
 from orchestrator.jobs.failures import NotUnderstood

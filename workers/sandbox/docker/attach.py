@@ -14,6 +14,7 @@ import ssl
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from orchestrator.deep_agent import BoundedOutput
 from workers.sandbox.errors import EngineUnavailable, SandboxDied
 
 _READ_AHEAD_BYTES = 1024 * 1024
@@ -67,7 +68,12 @@ class AttachStream:
         self._reader = reader
         self._writer = writer
         self._left_in_piece = 0
-        self.error_output = b""
+        self._error_output = BoundedOutput(tail_bytes=_STDERR_KEPT_BYTES)
+
+    @property
+    def error_output(self) -> bytes:
+        """The last 2 KiB of the container's error output."""
+        return self._error_output.content()
 
     async def attach(self, path: str) -> None:
         """Ask the engine to turn this connection into the streams of a container.
@@ -105,8 +111,7 @@ class AttachStream:
                 head = await self._reader.readexactly(8)
                 size = int.from_bytes(head[4:], "big")
                 if head[0] == _STDERR:
-                    piece = await self._reader.readexactly(size)
-                    self.error_output = (self.error_output + piece)[-_STDERR_KEPT_BYTES:]
+                    self._error_output.add(await self._reader.readexactly(size))
                 else:
                     self._left_in_piece = size
             data = await self._reader.read(min(self._left_in_piece, _READ_AHEAD_BYTES))

@@ -52,7 +52,7 @@ class Leftovers:
         self._names = names
         self._living_workers = living_workers
         self._missing_since: dict[str, float] = {}
-        self._places = asyncio.Semaphore(PARALLEL_REMOVALS)
+        self._slots = asyncio.Semaphore(PARALLEL_REMOVALS)
 
     async def remove(self, steward: Callable[[], Awaitable[Steward]], is_live: IsLive) -> int:
         """Remove what can be removed now; how many things went."""
@@ -113,7 +113,7 @@ class Leftovers:
         return sum(await asyncio.gather(*(self._one(name, removal) for name, removal in removals)))
 
     async def _one(self, name: str, removal: Removal) -> bool:
-        async with self._places:
+        async with self._slots:
             going_on = asyncio.ensure_future(removal())
             done, _ = await asyncio.wait({going_on}, timeout=STEP_SECONDS)
             if not done:  # the engine cannot be interrupted; its answer is not awaited here

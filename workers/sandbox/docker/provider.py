@@ -28,16 +28,17 @@ from workers.sandbox.egress.hosts import AllowedHosts
 from workers.sandbox.egress.proxy import Egress
 from workers.sandbox.egress.uplink import Uplink
 from workers.sandbox.errors import DiskLimitExceeded, SandboxDied, SandboxStartFailed
+from workers.sandbox.process import Process
 from workers.sandbox.protocol import (
     WORKSPACE,
     Command,
-    Process,
     Sandbox,
     SandboxSpec,
     SnapshotSource,
 )
-from workers.sandbox.resident.client import ResidentClient, ResidentSandbox
+from workers.sandbox.resident.client import ResidentClient
 from workers.sandbox.resident.live_process import resident_process
+from workers.sandbox.resident.sandbox import ResidentSandbox
 
 STEWARD_IMAGE = "fanout/base"
 DEFAULT_IMAGE = "fanout/python"
@@ -85,14 +86,14 @@ class _LimitedClient(ResidentClient):
 
 
 @dataclass
-class _Place:
-    """What a sandbox occupies on the engine."""
+class _Container:
+    """A sandbox's container, and what the worker holds for it."""
 
-    container: str
+    name: str
     network: str
     client: _LimitedClient | None = None
     egress: Egress | None = None
-    is_left: bool = False
+    is_closed: bool = False
 
 
 class DockerSandbox(ResidentSandbox):
@@ -104,7 +105,7 @@ class DockerSandbox(ResidentSandbox):
     def __init__(
         self,
         spec: SandboxSpec,
-        place: _Place,
+        container: _Container,
         client: _LimitedClient,
         steward: Callable[[], Awaitable[Steward]],
         files_id: str,
@@ -112,7 +113,7 @@ class DockerSandbox(ResidentSandbox):
         super().__init__(client)
         self.files_id = files_id
         self.spec = spec
-        self.place = place
+        self.container = container
         self._limited = client
         self._steward = steward
 
@@ -124,7 +125,7 @@ class DockerSandbox(ResidentSandbox):
 
     async def changes(self) -> IO[bytes]:
         """See `Sandbox.changes`."""
-        if self.place.is_left:
+        if self.container.is_closed:
             raise SandboxDied("the sandbox is closed")
         steward = await self._steward()
         return await steward.bundle(self.spec.job_id)
@@ -213,13 +214,13 @@ class DockerProvider:
         hosts = AllowedHosts(container_config.named_hosts(spec.limits))
         sandbox = await self._start(spec)
         try:
-            self._open[sandbox.place.container] = sandbox
+            self._open[sandbox.container.name] = sandbox
             if self._watcher is None or self._watcher.done():
                 self._watcher = asyncio.create_task(self._watch_disks())
             await self._connect(sandbox, hosts)
             yield sandbox
         finally:
-            await uninterrupted(self._leave(sandbox.place, spec.job_id))
+            await uninterrupted(self._close_container(sandbox.container, spec.job_id))
 
     async def discard(self, job_id: str) -> None:
         """See `SandboxProvider.discard`."""
@@ -253,32 +254,34 @@ class DockerProvider:
     async def _start_on(self, steward: Steward, spec: SandboxSpec) -> DockerSandbox:
         """Prepare the workspace, start the container, await its resident; nothing stays when that fails."""
         files_id = await steward.prepare(spec.job_id, spec.snapshot, overlay=self._overlay)
-        place = _Place(self._names.container("sandbox", spec.job_id), self._networks.take())
+        container = _Container(self._names.container("sandbox", spec.job_id), self._networks.take())
         try:
-            await self._engine.create_container(place.container, self._config(place, steward, spec))
-            stream = await self._engine.attach(place.container)
-            place.client = _LimitedClient(stream, ttl_seconds=HEARTBEAT_SECONDS)
-            await self._engine.start(place.container)
-            await _wait_until_ready(place.client, stream)
+            await self._engine.create_container(
+                container.name, self._config(container, steward, spec)
+            )
+            stream = await self._engine.attach(container.name)
+            container.client = _LimitedClient(stream, ttl_seconds=HEARTBEAT_SECONDS)
+            await self._engine.start(container.name)
+            await _wait_until_ready(container.client, stream)
         except BaseException:
-            await uninterrupted(self._leave(place, spec.job_id))
+            await uninterrupted(self._close_container(container, spec.job_id))
             raise
-        return DockerSandbox(spec, place, place.client, self._steward, files_id)
+        return DockerSandbox(spec, container, container.client, self._steward, files_id)
 
     async def _connect(self, sandbox: DockerSandbox, hosts: AllowedHosts) -> None:
         """Give a sandbox its way to the hosts that it may reach; without any, nothing listens in it."""
-        client = sandbox.place.client
+        client = sandbox.container.client
         if not hosts.entries or client is None:
             return
-        sandbox.place.egress = Egress(client, hosts, self._uplink, job_id=sandbox.spec.job_id)
+        sandbox.container.egress = Egress(client, hosts, self._uplink, job_id=sandbox.spec.job_id)
         try:
-            await sandbox.place.egress.start()
+            await sandbox.container.egress.start()
         except OSError as error:
             raise SandboxStartFailed(
                 f"The sandbox has no port for its proxy: {error.strerror}."
             ) from error
 
-    def _config(self, place: _Place, steward: Steward, spec: SandboxSpec) -> dict[str, Any]:
+    def _config(self, container: _Container, steward: Steward, spec: SandboxSpec) -> dict[str, Any]:
         job = spec.job_id
         workspace = container_config.local_volume(
             self._names.workspace(job),
@@ -297,22 +300,24 @@ class DockerProvider:
             image=spec.image,
             limits=spec.limits,
             seccomp=self._seccomp,
-            network=place.network,
+            network=container.network,
             runtime=self._runtime,
             mounts=[workspace, code],
             labels={**spec.labels, **self._names.labels("sandbox", job, spec.attempt)},
             heartbeat_seconds=HEARTBEAT_SECONDS,
         )
 
-    async def _leave(self, place: _Place, job_id: str) -> None:
+    async def _close_container(self, container: _Container, job_id: str) -> None:
         """Remove a container and its workspace volume; the job's files stay on the steward's volume."""
-        self._open.pop(place.container, None)
-        place.is_left = True
-        if place.egress is not None:
-            await place.egress.close()
-        await self._removals.remove(place.container, self._names.workspace(job_id), place.network)
-        if place.client is not None:
-            await place.client.close()
+        self._open.pop(container.name, None)
+        container.is_closed = True
+        if container.egress is not None:
+            await container.egress.close()
+        await self._removals.remove(
+            container.name, self._names.workspace(job_id), container.network
+        )
+        if container.client is not None:
+            await container.client.close()
 
     async def _remove_containers(self, job_id: str) -> None:
         """Make sure that no container of an earlier attempt has the job's files mounted."""
@@ -340,7 +345,7 @@ class DockerProvider:
         for sandbox in watched:
             if sandbox.exceed(used.get(sandbox.spec.job_id, 0)):
                 # All of it: a file that is deleted and still open takes space as long as its process lives.
-                await self._engine.remove_container(sandbox.place.container)
+                await self._engine.remove_container(sandbox.container.name)
 
     async def _steward(self) -> Steward:
         """The running steward, or a new one where there is none any more."""

@@ -19,6 +19,7 @@ from workers.sandbox.docker import container_config
 from workers.sandbox.docker.engine import Engine, uninterrupted
 from workers.sandbox.docker.naming import Names
 from workers.sandbox.errors import SandboxStartFailed, SnapshotUnusable
+from workers.sandbox.inside.archives import add_member
 from workers.sandbox.inside.steward import EMPTY_SNAPSHOT
 from workers.sandbox.protocol import SnapshotSource
 from workers.sandbox.resident.client import OperationFailed, ResidentClient
@@ -225,9 +226,7 @@ def _archive(folders: Mapping[str, Mapping[str, bytes]]) -> bytes:
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for folder, files in folders.items():
             for path, content in files.items():
-                member = tarfile.TarInfo(f"{folder}/{path}")
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
+                add_member(archive, f"{folder}/{path}", content, len(content))
     return buffer.getvalue()
 
 

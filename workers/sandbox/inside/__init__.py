@@ -1,1 +1,1 @@
-"""Runs inside containers: standard library only, Python 3.8 or later."""
+"""Code that runs inside containers: standard library only, Python 3.8 or later."""

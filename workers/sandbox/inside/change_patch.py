@@ -1,9 +1,9 @@
-"""What git knows about changes: ignored paths, renames, line counts, the patch.
+"""What git computes about changes: ignored paths, renames, line counts, the patch.
 
 Standard library only.
 
-Git sees a private repository that holds the changed files alone; never a repository of the job,
-whose hooks and settings are hostile, and no setting of the machine.
+Git runs on a private repository that holds the changed files alone, never on a repository of the
+job, whose hooks and settings are hostile, and it reads no settings of the machine.
 """
 
 from __future__ import annotations
@@ -34,32 +34,33 @@ _DIFF = (
 
 
 class GitFailed(RuntimeError):
-    """The git program is missing, or did not do what it was asked to."""
+    """The git program is missing, or failed."""
 
 
 @dataclass(frozen=True)
 class GitFile:
-    """One file of a side, for git: what is there, and where its content lies."""
+    """One file of a side, as input for git."""
 
     path: str
     mode: str
     """`100644`, `100755` or `120000`."""
     content: Path
+    """The file that holds its content."""
 
 
 @dataclass(frozen=True)
 class PathDiff:
-    """What git says about one path of the result (of the snapshot, when it is gone)."""
+    """Git's data about one path of the result (of the snapshot, when the path was deleted)."""
 
     from_path: str | None
-    """Where a renamed file was."""
+    """The former path of a renamed file."""
     lines_added: int
     lines_removed: int
     binary: bool
 
 
 class PrivateGit:
-    """A repository in a scratch folder."""
+    """A repository in a scratch folder. Every method raises GitFailed when git fails."""
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
@@ -78,13 +79,16 @@ class PrivateGit:
         )
 
     def ignored(self, paths: Sequence[str], rules: dict[str, bytes], exclude: bytes) -> set[str]:
-        """Which of the paths the rules leave out.
+        """Return the paths that ignore rules exclude.
 
         Args:
             paths: relative paths; a directory's ends with `/`.
             rules: the content of each `.gitignore`, by the relative path of its folder (`""`: the
                 root).
             exclude: the content of `.git/info/exclude`.
+
+        Raises:
+            GitFailed: git is missing or failed.
         """
         if not paths or not (rules or exclude):
             return set()
@@ -109,7 +113,16 @@ class PrivateGit:
     def compare(
         self, before: Iterable[GitFile], after: Iterable[GitFile], patch: IO[bytes]
     ) -> dict[str, PathDiff]:
-        """Write the patch between two sets of files; what git says about each path."""
+        """Write the patch between two sets of files and return git's data about each path.
+
+        Args:
+            before: the files of the snapshot.
+            after: the files of the result.
+            patch: an open file with a descriptor; git writes into it.
+
+        Raises:
+            GitFailed: git is missing or failed.
+        """
         self._import(before, after)
         sides = ("refs/heads/before^{tree}", "refs/heads/after^{tree}")
         shape = (
@@ -186,7 +199,7 @@ class PrivateGit:
 
 
 def _write_file(stream: IO[bytes], file: GitFile) -> None:
-    """One file for `git fast-import`."""
+    """Write one file for `git fast-import`."""
     name = _UNQUOTED.sub(lambda found: b"\\%03o" % found[0][0], os.fsencode(file.path))
     size = file.content.stat().st_size
     stream.write(b'M %s inline "%s"\ndata %d\n' % (file.mode.encode(), name, size))
@@ -197,7 +210,7 @@ def _write_file(stream: IO[bytes], file: GitFile) -> None:
 
 
 def _path_diffs(counts: bytes) -> Iterator[tuple[str, PathDiff]]:
-    """From `--numstat -z`: `added TAB removed TAB path NUL`.
+    """Parse the output of `--numstat -z`: `added TAB removed TAB path NUL`.
 
     A rename has both its paths after a NUL.
     """

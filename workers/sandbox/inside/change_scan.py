@@ -1,10 +1,10 @@
-"""Finds what a job changed, and writes it down as a change bundle.
+"""Finds the changes of a job and writes them as a change bundle.
 
 Standard library only: see `steward`.
 
-The bundle is the one that `orchestrator.jobs.changes` describes. Left out are the insides of `.git`
-folders; named but not carried are special files, big ones, unreadable ones, and names that are no
-text.
+The bundle has the format that `orchestrator.jobs.changes` describes. The contents of `.git` folders
+are left out; special, large and unreadable files and names that are not text are named in the
+bundle, but not carried.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from workers.sandbox.inside.archives import add_member
 from workers.sandbox.inside.change_patch import GitFile, PathDiff, PrivateGit
 from workers.sandbox.inside.change_sides import (
     MAX_DEPTH,
@@ -35,29 +36,28 @@ from workers.sandbox.inside.change_sides import (
 )
 
 MAX_FILE_BYTES = 64 << 20
-"""The biggest file that a bundle carries."""
+"""The largest file that a bundle carries."""
 MAX_TOTAL_BYTES = 512 << 20
-"""The most that a bundle carries; what comes later, sorted by path, is named only."""
+"""The most that a bundle carries; what comes later, sorted by path, is only named."""
 
 _BY_PRODUCT = re.compile(
     r"(^|/)(__pycache__|\.pytest_cache|\.mypy_cache|\.ruff_cache|\.hypothesis|node_modules|\.venv)(/|$)"
     r"|\.py[co]$|(^|/)\.fanout-[0-9a-f]+~$"
 )
-"""What tools leave behind, and the resident when it is killed while it writes."""
+"""Files that tools leave behind, and the resident when it is killed during a write."""
 
 _MAX_RULES_BYTES = 1 << 20
-"""Of one file of ignore rules: a longer one was not written by a person; the rest is not read."""
+"""Of one file with ignore rules: a longer one was not written by a person; the rest is not read."""
 _READ_BYTES = 1 << 20
 """Read at once: large enough to be quick, small beside a process."""
 _OPAQUE_MARKS = ("user.overlay.opaque", "trusted.overlay.opaque")
 
 
 def scan_upper(lower: Path, upper: Path) -> Iterator[str]:
-    """The paths that an overlay's upper layer may have changed.
+    """Yield the paths that an overlay's upper layer may have changed.
 
-    More than the changed ones, never fewer.
-
-    Whole folders that were deleted or replaced are expanded to their files.
+    These are at least the changed paths, and possibly more. Folders that were deleted or replaced
+    are expanded to their files.
     """
     with ExitStack() as stack:
         below, above = open_folder(lower), open_folder(upper)
@@ -69,7 +69,7 @@ def scan_upper(lower: Path, upper: Path) -> Iterator[str]:
 
 
 def _scan_layer(lower: int | None, upper: int, prefix: str, depth: int) -> Iterator[str]:
-    """The candidates of one folder that is in the upper layer."""
+    """Yield the candidates in one folder of the upper layer."""
     if lower is not None and _is_opaque(upper):
         yield from paths_below(lower, prefix)
         lower = None
@@ -97,7 +97,7 @@ def _folder_in(stack: ExitStack, folder: int, name: str) -> int | None:
 
 
 def _is_opaque(folder: int) -> bool:
-    """Whether a folder of the upper layer hides the one below it."""
+    """Return whether a folder of the upper layer hides the one below it."""
     for mark in _OPAQUE_MARKS:
         with suppress(OSError):
             if os.getxattr(folder, mark) == b"y":
@@ -106,9 +106,9 @@ def _is_opaque(folder: int) -> bool:
 
 
 def scan_trees(before: Path, after: Path) -> Iterator[str]:
-    """The paths that differ between two folders by type, mode or content.
+    """Yield the paths that differ between two folders by type, mode or content.
 
-    Reads all files of equal size.
+    Reads all files that have the same size on both sides.
     """
     with ExitStack() as stack:
         first, second = open_folder(before), open_folder(after)
@@ -147,7 +147,7 @@ def _differ(before: int, after: int, name: str) -> bool:
 
 
 class _Skip(Exception):
-    """A path is named, not carried; the text says why."""
+    """A path is named in the bundle, but not carried; the message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class _Version:
 
 
 class _Objects:
-    """Contents on their way into a bundle, in a scratch folder, each once."""
+    """The contents that go into a bundle, each stored once in a scratch folder."""
 
     def __init__(self, folder: Path, max_file_bytes: int, max_total_bytes: int) -> None:
         self._folder = folder
@@ -176,7 +176,9 @@ class _Objects:
         return self._folder / sha256
 
     def version(self, side: Side, path: str, status: os.stat_result | None) -> _Version | None:
-        """What is at a path, its content kept. Folders count only when they are empty.
+        """Describe the file at a path and store its content.
+
+        None for a missing path, and for a folder that is not empty.
 
         Raises:
             _Skip: it cannot be carried.
@@ -199,7 +201,7 @@ class _Objects:
             raise _Skip(f"unreadable: {error.strerror}") from error
 
     def _keep(self, source: io.BytesIO | io.FileIO) -> tuple[str, int]:
-        """Copy a content into the scratch folder; its hash and size."""
+        """Copy a content into the scratch folder; return its hash and size."""
         digest, size = hashlib.sha256(), 0
         with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as copy:
             while data := source.read(_READ_BYTES):
@@ -237,18 +239,18 @@ def write_bundle(
     max_file_bytes: int = MAX_FILE_BYTES,
     max_total_bytes: int = MAX_TOTAL_BYTES,
 ) -> None:
-    """Write the change bundle of the candidates that did change.
+    """Write the change bundle of those candidates that did change.
 
     Args:
-        out: written from its start to its end; `write` is all that it needs.
+        out: written from its start to its end; needs only `write`.
         before: the snapshot.
-        after: what became of it: a whole folder, or an overlay's upper layer.
+        after: the result: a whole folder, or an overlay's upper layer.
         candidates: from `scan_trees` or `scan_upper`; what is not in `after` counts as deleted.
-        max_file_bytes: bigger files are named only.
+        max_file_bytes: larger files are only named.
         max_total_bytes: of all contents together.
 
     Raises:
-        GitFailed: git is missing or broken.
+        GitFailed: git is missing or failed.
     """
     with (
         tempfile.TemporaryDirectory(prefix="fanout-changes-") as scratch,
@@ -283,9 +285,9 @@ def write_bundle(
 
 
 def _ignored(git: PrivateGit, old: Side, new: Side, paths: list[str]) -> set[str]:
-    """Which new paths are by-products, or left out by the snapshot's own rules.
+    """Return the new paths that are by-products, or that the snapshot's own rules exclude.
 
-    The job may edit its copy.
+    The rules are the snapshot's, since the job may edit its copy.
     """
     added = {}
     for path in paths:
@@ -309,7 +311,7 @@ def _ignored(git: PrivateGit, old: Side, new: Side, paths: list[str]) -> set[str
 
 
 def _rules(side: Side, path: str) -> bytes:
-    """An ignore file's content; empty when there is none that git would read."""
+    """Return an ignore file's content; empty when there is none that git would read."""
     try:
         with os.fdopen(side.open_file(path), "rb", buffering=0) as file:
             is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
@@ -321,7 +323,7 @@ def _rules(side: Side, path: str) -> bytes:
 def _changes(
     objects: _Objects, old: Side, new: Side, paths: Iterable[str]
 ) -> tuple[list[_Change], list[dict[str, str]]]:
-    """Which of the paths changed and how, and which cannot be carried and why."""
+    """Return the changes among the paths, and the paths that cannot be carried with the reasons."""
     changes: list[_Change] = []
     skipped: list[dict[str, str]] = []
     for path in paths:
@@ -355,7 +357,7 @@ def _check_name(path: str) -> None:
 
 
 def _text(path: str) -> str:
-    """A path for people; undecodable bytes are written out."""
+    """Return a path as readable text; undecodable bytes are escaped."""
     return path.encode("utf-8", "backslashreplace").decode()
 
 
@@ -371,7 +373,7 @@ def _compare(
 
 
 def _file_entries(changes: list[_Change], diffs: dict[str, PathDiff]) -> list[dict[str, Any]]:
-    """The entries of `changes.json`; two that git takes for a rename become one."""
+    """Return the entries of `changes.json`; two that git detects as a rename become one."""
     by_path = {change.path: change for change in changes}
     # a renamed file's old place may be a folder now: that folder keeps an entry of its own
     moved = {
@@ -412,16 +414,10 @@ def _kind(before: _Version | None, after: _Version | None) -> str:
 def _write_archive(
     out: IO[bytes], document: dict[str, Any], patch: Path, objects: list[Path]
 ) -> None:
-    """The same changes make the same bytes."""
+    """Write the archive; equal changes result in equal bytes."""
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.GNU_FORMAT) as archive:
         text = json.dumps(document, sort_keys=True).encode()
-        _add(archive, "changes.json", io.BytesIO(text), len(text))
+        add_member(archive, "changes.json", text, len(text))
         for name, path in [("patch", patch), *((f"objects/{path.name}", path) for path in objects)]:
             with path.open("rb") as file:
-                _add(archive, name, file, path.stat().st_size)
-
-
-def _add(archive: tarfile.TarFile, name: str, content: IO[bytes], size: int) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = size
-    archive.addfile(member, content)
+                add_member(archive, name, file, path.stat().st_size)

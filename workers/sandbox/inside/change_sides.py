@@ -1,10 +1,9 @@
-"""Reads the two sides of a comparison, whatever a job has put there.
+"""Reads the two sides of a comparison, however hostile their content.
 
 Standard library only: see `steward`.
 
-Nothing is followed: every path is opened component by component without following links, so that no
-link of a job, old or planted meanwhile, leads outside. Paths are relative; undecodable bytes are
-surrogates.
+No link is followed: every path is opened component by component, so that no link of a job, existing
+or created meanwhile, leads outside. Paths are relative; undecodable bytes are surrogates.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 MAX_DEPTH = 256
-"""How deep folders are looked into; a descriptor is open for each level."""
+"""How deep folders are scanned; a descriptor is open for each level."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -28,7 +27,7 @@ _KEPT_FOLDERS = 64
 
 
 def open_folder(name: str | Path, within: int | None = None) -> int | None:
-    """A descriptor of a real directory; None when there is none that can be opened."""
+    """Return a descriptor of a real directory; None when there is none that can be opened."""
     try:
         return os.open(name, _FOLDER, dir_fd=within)
     except OSError:
@@ -36,7 +35,7 @@ def open_folder(name: str | Path, within: int | None = None) -> int | None:
 
 
 def names_in(folder: int) -> list[str]:
-    """What a directory holds, but `.git`; empty when it cannot be read."""
+    """Return the sorted names in a directory except `.git`; empty when it cannot be read."""
     try:
         return sorted(name for name in os.listdir(folder) if name != ".git")
     except OSError:
@@ -44,7 +43,7 @@ def names_in(folder: int) -> list[str]:
 
 
 def status_in(folder: int | None, name: str) -> os.stat_result | None:
-    """`lstat` of an entry; None when it is not there, and for an overlay's mark that it is deleted."""
+    """Return the `lstat` of an entry; None for a missing one and for an overlay's whiteout."""
     if folder is None:
         return None
     try:
@@ -55,12 +54,12 @@ def status_in(folder: int | None, name: str) -> os.stat_result | None:
 
 
 def is_whiteout(status: os.stat_result) -> bool:
-    """Whether an overlay's upper layer says here that the lower layer's entry is deleted."""
+    """Return whether the entry of an overlay's upper layer marks the lower layer's as deleted."""
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 
 def paths_below(folder: int, prefix: str, depth: int = 0) -> Iterator[str]:
-    """All files below a directory, and the directories that are empty."""
+    """Yield all files below a directory, and the directories that are empty."""
     for name in names_in(folder):
         status = status_in(folder, name)
         if status is None:
@@ -85,9 +84,9 @@ def paths_below(folder: int, prefix: str, depth: int = 0) -> Iterator[str]:
 
 
 def equal_contents(first: int, second: int, name: str) -> bool:
-    """Whether the files of that name in two directories hold the same bytes.
+    """Return whether the files of that name in two directories hold the same bytes.
 
-    False when unreadable.
+    False when one is unreadable.
     """
     with suppress(OSError):
         one = os.open(name, _FILE, dir_fd=first)
@@ -112,7 +111,7 @@ def _equal(one: int, other: int) -> bool:
 
 
 class Side:
-    """One side of a comparison: a folder whose entries are looked at by path."""
+    """One side of a comparison: a folder whose entries are read by path. A context manager."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -130,12 +129,12 @@ class Side:
         self._forget()
 
     def status(self, path: str) -> os.stat_result | None:
-        """`lstat`; None when nothing is there, also because a parent is no directory."""
+        """Return the `lstat` of a path; None when nothing is there."""
         folder, _, name = path.rpartition("/")
         return status_in(self._folder(folder), name)
 
     def is_empty(self, path: str) -> bool:
-        """Whether a directory holds nothing, not even a `.git`."""
+        """Return whether a directory has no entries, not even a `.git`."""
         folder, _, name = path.rpartition("/")
         descriptor = open_folder(name, self._folder(folder))
         if descriptor is None:
@@ -149,12 +148,20 @@ class Side:
             os.close(descriptor)
 
     def link_target(self, path: str) -> bytes:
-        """Where a symlink points, as written; OSError when it is none."""
+        """Return a symlink's target.
+
+        Raises:
+            OSError: the path is not a symlink.
+        """
         folder, _, name = path.rpartition("/")
         return os.fsencode(os.readlink(name, dir_fd=self._known_folder(folder)))
 
     def open_file(self, path: str) -> int:
-        """A descriptor of a file, for reading; OSError when that is not possible."""
+        """Return a descriptor for reading a file.
+
+        Raises:
+            OSError: the file cannot be opened.
+        """
         folder, _, name = path.rpartition("/")
         return os.open(name, _FILE, dir_fd=self._known_folder(folder))
 
@@ -165,7 +172,7 @@ class Side:
         return folder
 
     def _folder(self, path: str) -> int | None:
-        """A descriptor of a directory; kept, since paths come sorted."""
+        """Return a descriptor of a directory; cached, since paths come sorted."""
         if path in self._folders:
             return self._folders[path]
         if len(self._folders) >= _KEPT_FOLDERS:

@@ -1,4 +1,4 @@
-"""The resident's commands: started, listened to, timed, killed. Runs inside the sandbox: see `resident`."""
+"""The resident's commands: starts, reads, times and kills them. Runs inside: see `resident`."""
 
 # Descriptors and /proc are what this file works with, and importing pathlib would cost every start 5 ms:
 # ruff: noqa: PTH110, PTH123, PTH208
@@ -26,18 +26,19 @@ MAX_OUTPUT_BYTES = 6 << 20
 GRACE_SECONDS = 1.0
 """Between SIGTERM and SIGKILL: a program may remove its temporary files."""
 ABANDONED_GRACE_SECONDS = 0.3
-"""The same where nobody waits for the command any more: its job is cancelled, or late, and its end is
-promised within two seconds."""
+"""The same when nobody waits for the command any more: its job was cancelled or exceeded its
+deadline, and must end within two seconds."""
 DRAIN_SECONDS = 0.075
-"""How long an ended command's output is still awaited when a process that it left behind holds the pipe."""
+"""How long to wait for the rest of an ended command's output while a process that it left behind
+holds the pipe."""
 GIVE_UP_SECONDS = 5.0
-"""How long after SIGKILL a command is reported although the kernel has not let go of it."""
+"""How long after SIGKILL a command is reported although the kernel has not removed it."""
 COMMAND_MARKER = "FANOUT_COMMAND"
 _OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 
 
 def other_processes() -> Iterator[tuple[int, int]]:
-    """Process id and session id of every live process but this one."""
+    """Yield process id and session id of every live process but this one."""
     own = str(os.getpid())
     for name in os.listdir("/proc"):
         if not name.isdigit() or name == own:
@@ -52,7 +53,7 @@ def other_processes() -> Iterator[tuple[int, int]]:
 
 
 def processes_of(marker: str, session: int) -> list[int]:
-    """The live processes of one command: those of its session (0: it has none), and those with its marker."""
+    """Return the live processes of a command: of its session (0: none) or with its marker."""
     wanted, found = f"{COMMAND_MARKER}={marker}".encode(), []
     for pid, its_session in other_processes():
         try:
@@ -67,14 +68,17 @@ def processes_of(marker: str, session: int) -> list[int]:
 
 
 def signal_all(pids: list[int], number: int) -> None:
-    """Send a signal to those that are still there."""
+    """Send a signal to the processes that still exist."""
     for pid in pids:
         with suppress(OSError):
             os.kill(pid, number)
 
 
-class KeptOutput:
-    """Head and tail of a stream of output, and how long the whole was."""
+class BoundedOutput:
+    """Head and tail of a stream of output, and the length of the whole.
+
+    A copy of the worker's `orchestrator.deep_agent.backends.bounded_output`, see there.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self.total = 0
@@ -83,7 +87,7 @@ class KeptOutput:
         self._head, self._tail = bytearray(), bytearray()
 
     def add(self, data: bytes) -> None:
-        """Keep what belongs to the head, and what may turn out to be the tail."""
+        """Append data; what belongs neither to the head nor to the tail is dropped."""
         self.total += len(data)
         room = self._head_bytes - len(self._head)
         if room > 0:
@@ -94,7 +98,7 @@ class KeptOutput:
             del self._tail[: len(self._tail) - self._tail_bytes]
 
     def content(self) -> bytes:
-        """What is kept: everything, or the first half of the limit and the second."""
+        """Return everything, or the head and the tail."""
         return bytes(self._head + self._tail[max(0, len(self._tail) - self._tail_bytes) :])
 
 
@@ -102,13 +106,13 @@ class Pipe:
     """One output of a running command."""
 
     def __init__(self, max_bytes: int) -> None:
-        self.kept = KeptOutput(max_bytes)
+        self.kept = BoundedOutput(max_bytes)
         self.descriptor, self.write_end = os.pipe()
         os.set_blocking(self.descriptor, False)
         self.open = True
 
     def read(self) -> bytes:
-        """What is there; closes at the end."""
+        """Read what has arrived; closes at the end of the stream."""
         try:
             data = os.read(self.descriptor, 1 << 18)
         except BlockingIOError:
@@ -119,14 +123,14 @@ class Pipe:
         return data
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop reading."""
         if self.open:
             self.open = False
             os.close(self.descriptor)
 
 
 class Run:
-    """A command on its way: its process, its outputs, its clock."""
+    """A running command: its process, its outputs, its time limit."""
 
     def __init__(self, number: int, arguments: dict[str, Any], oom_kills: int) -> None:
         self.number, self.cap = number, max(0, min(arguments["max_output_bytes"], MAX_OUTPUT_BYTES))
@@ -142,7 +146,7 @@ class Run:
         self.exit_code: int | None = None
         self.stopping = self.timed_out = False
         self.next_step = 0.0
-        """When it is looked at again, once it has ended or is being stopped."""
+        """When to check it again, once it has ended or is being stopped."""
 
     @property
     def pipes(self) -> list[Pipe]:
@@ -150,9 +154,9 @@ class Run:
         return [self.output] if self.errors is None else [self.output, self.errors]
 
     def spawn(self, arguments: dict[str, Any], stdin: int, environment: dict[str, str]) -> None:
-        """Start it; when that fails, the output says why and the exit code is 127.
+        """Start it; on failure the output has the reason and the exit code is 127.
 
-        A live one's `stdin` is a socket, and its output as well.
+        The `stdin` of a live one is a socket, which is its output as well.
         """
         argv = arguments["argv"]
         errors = self.errors or self.output
@@ -189,7 +193,8 @@ class Commands:
         self._is_init = os.getpid() == 1
         self._token = os.urandom(6).hex()
         self._purge = False
-        """A command was stopped while others ran: what it left without a trace is killed after them."""
+        """A command was stopped while others ran: processes that it left unmarked are killed after
+        them."""
         self._environment = {
             key: value for key, value in os.environ.items() if not key.startswith("FANOUT_")
         }
@@ -199,7 +204,14 @@ class Commands:
     def start(
         self, number: int, arguments: dict[str, Any], payload: bytes, link: int | None = None
     ) -> None:
-        """Start the command of a request; its end is the reply. `link` is the socket of a live one."""
+        """Start the command of a request; its end is the reply.
+
+        Args:
+            number: the request's.
+            arguments: the request's.
+            payload: the standard input.
+            link: the socket of a live process.
+        """
         environment = dict(self._environment, **arguments.get("env", {}))
         environment[COMMAND_MARKER] = f"{self._token}-{number}"
         run = self._runs[number] = Run(number, arguments, self._oom_kills())
@@ -221,14 +233,14 @@ class Commands:
             self._stop(self._runs[number], ABANDONED_GRACE_SECONDS)
 
     def watch_outputs(self, events: int) -> None:
-        """Say which events of all outputs count: none while the peer is behind."""
+        """Set the events to watch on all outputs: none while the peer is behind."""
         for run in self._runs.values():
             for pipe in run.pipes:
                 if pipe.open:
                     self._loop.watch(pipe.descriptor, None, events)
 
     def advance(self, now: float) -> float:
-        """Take every step that is due; the time of the next one."""
+        """Take every step that is due; return the time of the next one."""
         for run in list(self._runs.values()):
             self._advance_run(run, now)
         return min(
@@ -240,7 +252,7 @@ class Commands:
         )
 
     def reap(self) -> None:
-        """Take the status of children that ended."""
+        """Collect the exit status of ended children."""
         for run in self._runs.values():
             if run.exit_code is None and run.pid:
                 self._collect(run.pid)
@@ -248,7 +260,7 @@ class Commands:
             pass
 
     def end(self) -> None:
-        """Kill everything, at once."""
+        """Kill everything at once."""
         if self._is_init:
             self._kill_everything()
         for run in self._runs.values():
@@ -268,7 +280,7 @@ class Commands:
         return data
 
     def _collect(self, wanted: int) -> bool:
-        """Take one ended child's status, if there is one."""
+        """Collect one ended child's status; return whether there was one."""
         try:
             pid, status = os.waitpid(wanted, os.WNOHANG)
         except ChildProcessError:
@@ -298,7 +310,7 @@ class Commands:
             self._stop(run)
 
     def _stop(self, run: Run, grace_seconds: float = GRACE_SECONDS) -> None:
-        """Ask a command's processes to end; `_advance_stop` sees to it that they do."""
+        """Send SIGTERM to a command's processes; `_advance_stop` follows up with SIGKILL."""
         if not run.stopping:
             now = time.monotonic()
             run.stopping, run.deadline, run.next_step = True, now + grace_seconds, now + 0.02
@@ -317,9 +329,10 @@ class Commands:
                 self._finish(run)
 
     def _exterminate(self, run: Run) -> None:
-        """Kill what a stopped command left. Daemons without session and marker are known to PID 1 only.
+        """Kill what a stopped command left behind.
 
-        A live process ends in the ordinary course of a job: daemons of earlier commands stay.
+        Only PID 1 can kill daemons that have neither its session nor its marker. A live process
+        ends in the ordinary course of a job: daemons of earlier commands are not killed then.
         """
         if self._is_init and len(self._runs) == 1 and not run.is_live:
             self._kill_everything()
@@ -336,7 +349,7 @@ class Commands:
             self._kill_everything()
 
     def _kill_everything(self) -> None:
-        """Kill every other process of this container: atomic against forks, and needs no new process."""
+        """Kill all other processes of this container, atomically and without a new process."""
         for _round in range(400):
             signal_all([-1], signal.SIGKILL)
             self.reap()
@@ -370,7 +383,7 @@ class Commands:
         self._loop.send({"id": run.number, "result": result}, output + errors)
 
     def _oom_kills(self) -> int:
-        """How many processes of this container the kernel has killed for memory."""
+        """Return how many processes of this container the kernel has killed for memory."""
         if self._oom_path is None:
             return 0
         try:
@@ -383,7 +396,7 @@ class Commands:
 
 
 def stdin_descriptor(upload: str | None, payload: bytes) -> int:
-    """A descriptor that a command reads its input from."""
+    """Return a descriptor from which a command reads its input."""
     if upload is not None:
         descriptor = os.open(upload, os.O_RDONLY)
         remove_quietly(upload)
@@ -397,7 +410,7 @@ def stdin_descriptor(upload: str | None, payload: bytes) -> int:
 
 
 def _open_oom_score() -> int | None:
-    """Opened before the process becomes undumpable, when its own /proc files become root's."""
+    """Open it before the process becomes undumpable, when root becomes the owner of its /proc."""
     try:
         return os.open("/proc/self/oom_score_adj", os.O_WRONLY)
     except OSError:

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from workers.sandbox.inside.operation import Operation, Reply
 
 MAX_ANSWER_BYTES = 8 << 20
-"""Where a walk or a grep stops, whatever its budget."""
+"""The size at which a walk or a grep stops, whatever its budget."""
 MAX_LINE_CHARACTERS = 2000
-"""Of a line that a search found: what is longer was not written by a person."""
+"""Of a line that a search found: longer ones were not written by a person."""
 TEMPORARY_PREFIX = ".fanout-"
-"""Of a file that is not complete yet, beside its later place."""
+"""Of an incomplete file beside its later path."""
 
 _uploads: dict[str, str] = {}
 
 
 def take_upload(arguments: dict[str, Any]) -> str | None:
-    """The path of the file that `arguments["upload"]` names; it belongs to the caller from now on."""
+    """Return the path of the file that `arguments["upload"]` names; the caller owns it now."""
     name = arguments.get("upload")
     return None if name is None else _uploads.pop(name)
 
@@ -50,7 +50,7 @@ def remove_quietly(path: str) -> None:
 
 
 def _upload(arguments: dict[str, Any], payload: bytes) -> Reply:
-    """Append a part to the upload `id`, kept in `directory`; with `abort`, forget it."""
+    """Append a part to the upload `id` in `directory`; with `abort`, remove it."""
     name, directory = str(arguments["id"]), str(arguments.get("directory", "/tmp"))  # noqa: S108 - our own tmpfs
     if arguments.get("abort"):
         remove_quietly(_uploads.pop(name, ""))
@@ -71,7 +71,7 @@ def _upload(arguments: dict[str, Any], payload: bytes) -> Reply:
 
 
 def _read(arguments: dict[str, Any], _payload: bytes) -> Reply:
-    """At most `max_bytes` (and one chunk) from `offset`."""
+    """Read at most `max_bytes` (and one chunk) from `offset`."""
     path = arguments["path"]
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a FIFO must not block
     try:
@@ -127,7 +127,7 @@ def _write(arguments: dict[str, Any], payload: bytes) -> Reply:
 
 
 def _mode_for(target: str, asked: int | None) -> int:
-    """The mode that the file at `target` is to have; PermissionError when it may not be written."""
+    """Return the new mode of the file at `target`; PermissionError when it is not writable."""
     try:
         existing = os.stat(target).st_mode
     except FileNotFoundError:
@@ -156,7 +156,7 @@ def _delete(arguments: dict[str, Any], _payload: bytes) -> Reply:
 
 
 def entry_record(path: str, status: os.stat_result) -> bytes:
-    """One path as a record `kind size modified mode path`; records are joined with NUL."""
+    """Return a path as a record `kind size modified mode path`; NUL joins records."""
     mode = status.st_mode
     kinds = ((stat.S_ISREG, b"f"), (stat.S_ISDIR, b"d"), (stat.S_ISLNK, b"l"))
     kind = next((letter for matches, letter in kinds if matches(mode)), b"o")
@@ -185,7 +185,10 @@ def _list(arguments: dict[str, Any], _payload: bytes) -> Reply:
 
 
 def _files_below(root: str, deadline: float) -> Iterator[os.DirEntry[str] | None]:
-    """All files below a directory, `.git` directories left out; None, at the end, when the time is over."""
+    """Yield all files below a directory without `.git` directories.
+
+    The last one is None when the deadline has passed.
+    """
     waiting = [root]
     while waiting:
         directory, below = waiting.pop(), []
@@ -223,7 +226,7 @@ def _walk(arguments: dict[str, Any], _payload: bytes) -> Reply:
 
 
 class _Grep:
-    """One search: what it looks for, what it found, what is left of its budget."""
+    """One search: its text, its hits, and the rest of its budget."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.text = arguments["text"].encode("utf-8", "surrogateescape")
@@ -260,7 +263,7 @@ class _Grep:
                     return
 
     def _block(self, path: str, block: bytes, number: int) -> int:
-        """Collect a block's hits; the number of the line that follows it."""
+        """Collect a block's hits; return the number of the line that follows it."""
         at = 0
         while self.complete:
             found = block.find(self.text, at)
@@ -289,7 +292,7 @@ class _Grep:
 
 
 def _blocks(file: BinaryIO) -> Iterator[bytes]:
-    """A file in blocks that end with a line, or where a line is longer than a block, anywhere."""
+    """Yield a file in blocks that end with a line; a line longer than a block is split."""
     rest = b""
     while True:
         data = file.read(frames.CHUNK_BYTES)
@@ -331,6 +334,6 @@ SLOW_OPERATIONS: dict[str, Operation] = {"delete": _delete, "walk": _walk, "grep
 
 
 def forget_uploads() -> None:
-    """Remove what was uploaded and not used."""
+    """Remove uploads that were not used."""
     for path in _uploads.values():
         remove_quietly(path)

@@ -1,24 +1,27 @@
 """Streams of bytes between a sandbox's processes and the worker, carried as frames.
 
-Runs inside the sandbox: see `resident`, whose loop this uses. A stream is a tunnel; its number is never used
-again. There are two kinds:
+Runs inside the sandbox: see `resident`, whose loop this uses. A stream is a tunnel; its number is
+never reused. There are two kinds:
 
-- The way out of a sandbox without a network: connections to a loopback port. Nothing listens until the worker
-  asks for it with the operation `listen`. What a process sends to the port then goes to the worker, which
-  decides what becomes of it (see `egress`). These have numbers above 0, given here.
-- Standard input and output of a live process (the operation `run` with a `tunnel`). These have numbers below
-  0, given by the worker, and begin without `open`.
+- The way out of a sandbox without a network: connections to a loopback port. Nothing listens until
+  the worker requests it with the operation `listen`. What a process sends to the port is passed to
+  the worker, which decides what to do with it (see `egress`). The numbers are positive and chosen
+  here.
+- Standard input and output of a live process (the operation `run` with a `tunnel`). The numbers are
+  negative, chosen by the worker, and the tunnel begins without `open`.
 
-A frame names the tunnel and what happened to it:
+A frame names the tunnel and an event:
 
 open        to the worker    a process has connected
-data        both             a payload, of at least one byte
+data        both             a payload of at least one byte
 taken       both             so many `bytes` were passed on: as many more may be sent
 end         both             this side sends no more
-close       to the resident  deliver what is on its way, then the connection is over
-reset       both             the connection is broken; the resident delivers what is on its way, and resets it
+close       to the resident  deliver pending data, then close the connection
+reset       both             the connection is broken; the resident delivers pending data, then
+                             resets it
 
-A tunnel that ended on this side stays until the worker closes it. Frames for one that is gone are ignored.
+A tunnel that ended on this side is kept until the worker closes it. Frames for an unknown tunnel
+are ignored.
 """
 
 from __future__ import annotations
@@ -40,11 +43,12 @@ PORT = 3128
 MAX_TUNNELS = 128
 """Further connections wait in the kernel until one has ended."""
 WINDOW_BYTES = 128 << 10
-"""How much of one tunnel may be on its way in one direction; it bounds what either side must keep."""
+"""How much of a tunnel may be unacknowledged in one direction; bounds what either side must
+buffer."""
 TAKEN_BYTES = WINDOW_BYTES // 4
-"""How much is passed on before the other side is told so."""
+"""How much is passed on before the other side is notified."""
 CHUNK_BYTES = 32 << 10
-"""A tunnel's biggest piece: no command waits long behind it."""
+"""The largest part of a tunnel's data: no command waits long behind it."""
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -57,16 +61,16 @@ class Connection:
         self.credit = WINDOW_BYTES
         """How much more may be sent to the worker."""
         self.waiting = bytearray()
-        """What the process has not taken yet."""
+        """What the process has not read yet."""
         self.taken = 0
-        """What it has taken and the worker has not been told of."""
+        """What the process has read and was not reported to the worker."""
         self.is_heard = True
         """The process may still send."""
         self.is_ending = self.is_closing = self.is_broken = False
 
 
 class Forward:
-    """All tunnels, and the listening port where there is one."""
+    """All tunnels, and the listening port if there is one."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -76,10 +80,10 @@ class Forward:
         self._is_paused = False
 
     def listen(self, port: int) -> int:
-        """From now on every connection to the port is a tunnel; the port, which 0 leaves open.
+        """Listen on a port (0: any); every connection to it becomes a tunnel. Returns the port.
 
         Raises:
-            OSError: the port cannot be had.
+            OSError: the port is not available.
         """
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -91,7 +95,7 @@ class Forward:
         return int(listener.getsockname()[1])
 
     def pair(self, number: int) -> int:
-        """Begin a tunnel to a process that is about to start; the descriptor that it gets."""
+        """Begin a tunnel to a process that is about to start; return the process's descriptor."""
         link, theirs = socket.socketpair()
         link.setblocking(False)
         connection = self._connections[number] = Connection(number, link)
@@ -99,17 +103,17 @@ class Forward:
         return theirs.detach()
 
     def pause(self, paused: bool) -> None:
-        """Read no connection, or read them again: output of commands goes first."""
+        """Stop or resume reading connections: output of commands is sent first."""
         if paused != self._is_paused:
             self._is_paused = paused
             for connection in self._connections.values():
                 self._watch(connection)
 
     def frame(self, number: int, event: str, payload: bytes, taken: int) -> None:
-        """Carry out a frame of the worker.
+        """Handle a frame of the worker.
 
         Raises:
-            FrameError: it is not of this protocol.
+            FrameError: it breaks the protocol.
         """
         connection = self._connections.get(number)
         if connection is None:
@@ -182,7 +186,7 @@ class Forward:
         self._watch(connection)
 
     def _deliver(self, connection: Connection) -> None:
-        """Pass on what the process takes; then, if that was all, what else was asked for."""
+        """Pass on what the process reads; when nothing is left, end or close as requested."""
         try:
             if connection.waiting:
                 sent = connection.link.send(connection.waiting)
@@ -209,7 +213,7 @@ class Forward:
         self._watch(connection)
 
     def _break(self, connection: Connection) -> None:
-        """The process's side is gone."""
+        """Report that the process's side has broken, and drop the connection."""
         self._send(connection, "reset")
         self._drop(connection)
 

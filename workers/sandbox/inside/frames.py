@@ -1,11 +1,12 @@
-"""The frames between a resident and its client. Runs inside the sandbox, too: see `resident`.
+"""The frames between a resident and its client. Also runs inside the sandbox: see `resident`.
 
 frame     4 bytes header length, 4 bytes payload length (big endian), header, payload
 header    an encoded dict (see `encode`)
 
 request   {id, op, arguments} + payload       `cancel` and `credit` name a request as `target`, and
                                               get no reply
-more      {id, more: True} + payload          any number, before the reply: output, or a part of a big answer
+more      {id, more: True} + payload          any number before the reply: output, or a part of a
+                                              large reply
 reply     {id, result} + payload  |  {id, errno, path}  |  {id, refused, message}
 """
 
@@ -23,11 +24,11 @@ MAX_HEADER_BYTES = 4 << 20
 MAX_PAYLOAD_BYTES = 16 << 20
 """Two whole outputs of a command fit, with room."""
 CHUNK_BYTES = 1 << 20
-"""What a big content is cut into, in either direction."""
+"""The size of the parts of a large content, in either direction."""
 CHUNKS_IN_FLIGHT = 8
-"""How many parts of an answer may be on their way before the client must say that it took one."""
+"""How many parts of a reply may be unacknowledged."""
 MAX_DEPTH = 16
-"""Levels of a header: ours have four, and parsing is to need no deep stack."""
+"""Nesting of a header: ours have four levels, and parsing must not need a deep stack."""
 MAX_DIGITS = 32
 """Of a number in a header: parsing longer ones takes more than linear time."""
 
@@ -37,7 +38,7 @@ class FrameError(ValueError):
 
 
 def encode(value: Any) -> bytes:
-    """None, bool, int, float, str, bytes, lists and dicts with str keys as bytes."""
+    """Encode None, bool, int, float, str, bytes, lists, and dicts with str keys."""
     parts: list[bytes] = []
     _encode(value, parts)
     return b"".join(parts)
@@ -69,7 +70,7 @@ def _encode(value: Any, parts: list[bytes]) -> None:
 
 
 def decode(data: bytes) -> Any:
-    """The value that `encode` was given; tuples come back as lists.
+    """Decode what `encode` returned; tuples become lists.
 
     Raises:
         FrameError: the bytes are something else.
@@ -111,10 +112,10 @@ def _decode(data: bytes, at: int, depth: int) -> tuple[Any, int]:
 
 
 def pack_frame(header: dict[str, Any], payload: bytes = b"") -> bytes:
-    """A whole frame.
+    """Return a whole frame.
 
     Raises:
-        FrameError: it is too big to be sent.
+        FrameError: it is too large.
     """
     head = encode(header)
     if len(head) > MAX_HEADER_BYTES or len(payload) > MAX_PAYLOAD_BYTES:
@@ -123,16 +124,16 @@ def pack_frame(header: dict[str, Any], payload: bytes = b"") -> bytes:
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames."""
+    """Splits a stream of bytes into frames."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """The frames that are complete with `data`.
+        """Add data and yield the frames that are complete.
 
         Raises:
-            FrameError: the stream is not of this protocol; what follows cannot be understood either.
+            FrameError: the stream breaks the protocol; the rest of it cannot be parsed either.
         """
         self._data += data
         while len(self._data) >= 8:  # noqa: PLR2004 - the two lengths
@@ -148,11 +149,3 @@ class FrameReader:
             if not isinstance(header, dict):
                 raise FrameError("a header is a dict")
             yield header, payload
-
-
-class Refused(Exception):
-    """An operation's own failure, which crosses to the client as its kind and its message."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind

@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     Handler = Callable[[int], object]
 
 BEHIND_BYTES = 128 << 10
-"""When this much waits for the peer, no tunnel is read: what commands send does not wait behind it."""
+"""When this much waits for the peer, tunnels are not read, so that commands' output need not wait
+behind them."""
 STALLED_BYTES = 4 << 20
-"""When this much waits for the peer, no command output is read until it has gone."""
+"""When this much waits for the peer, command output is not read until it has been sent."""
 MAX_WAITING_BYTES = 32 << 20
-"""When this much waits for the peer, no request is read either."""
+"""When this much waits for the peer, requests are not read either."""
 
 
 class Loop:
-    """Descriptors and frames: what arrives, what is to be sent, who listens."""
+    """Descriptors, their handlers, and the frames to send."""
 
     def __init__(self, incoming: int, outgoing: int) -> None:
         self._incoming, self._outgoing = incoming, outgoing
@@ -43,7 +44,7 @@ class Loop:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether the peer is so far behind that output is not read."""
+        """Whether the peer is so far behind that command output is not read."""
         return self._waiting_bytes > STALLED_BYTES
 
     @property
@@ -52,7 +53,7 @@ class Loop:
         return self._waiting_bytes > MAX_WAITING_BYTES
 
     def watch(self, descriptor: int, handler: Handler | None, events: int = select.POLLIN) -> None:
-        """Call a handler (None: the one that it has) when one of the events comes."""
+        """Call a handler (None: the present one) when one of the events occurs."""
         if handler is not None:
             self._handlers[descriptor] = handler
         if self._masks.get(descriptor) != events:
@@ -60,20 +61,20 @@ class Loop:
             self._poll.register(descriptor, events)
 
     def forget(self, descriptor: int) -> None:
-        """Listen no more."""
+        """Stop watching a descriptor."""
         if self._masks.pop(descriptor, None) is not None:
             del self._handlers[descriptor]
             self._poll.unregister(descriptor)
 
     def wait(self, seconds: float) -> None:
-        """Call the handlers of what comes within that time."""
+        """Wait at most so many seconds for events, and call their handlers."""
         for descriptor, events in self._poll.poll(seconds * 1000 + 1):
             handler = self._handlers.get(descriptor)
             if handler is not None:
                 handler(events)
 
     def receive(self) -> bytes | None:
-        """What has arrived; empty when the peer is gone, None when it was nothing."""
+        """Read what has arrived; empty when the peer has closed, None when nothing has arrived."""
         try:
             return os.read(self._incoming, 1 << 18)
         except BlockingIOError:
@@ -82,7 +83,11 @@ class Loop:
             return b""
 
     def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
-        """Send a frame as soon as the peer takes it; never waits."""
+        """Send a frame as soon as the peer reads it; never waits.
+
+        Raises:
+            FrameError: the frame is too large.
+        """
         frame = memoryview(frames.pack_frame(header, payload))
         self._waiting.append(frame)
         self._waiting_bytes += len(frame)

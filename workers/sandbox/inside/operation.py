@@ -1,4 +1,4 @@
-"""What an operation is. Runs inside the sandbox: see `resident`."""
+"""The types of an operation. Runs inside the sandbox: see `resident`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Refused(Exception):
-    """An operation's own failure, which crosses to the client as its kind and its message."""
+    """An operation's own failure; the client receives its kind and its message."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -27,21 +27,21 @@ class Refused(Exception):
 
 
 class Context:
-    """What a slow operation gets beside its arguments: the way back to its client."""
+    """A slow operation's connection to its client."""
 
     def __init__(self, post: Callable[[dict[str, Any], bytes], None], number: int) -> None:
         self._post, self._number = post, number
         self._credits = threading.Semaphore(frames.CHUNKS_IN_FLIGHT)
         self.cancelled = False
-        """The client no longer wants the answer."""
+        """The client no longer waits for the reply."""
 
     def send_chunk(self, data: bytes) -> None:
-        """Send a part of the answer, at most `frames.CHUNK_BYTES`.
+        """Send a part of the reply, at most `frames.CHUNK_BYTES`.
 
         Waits while the client is behind.
 
         Raises:
-            InterruptedError: the client no longer wants it.
+            InterruptedError: the client no longer waits for the reply.
         """
         self._credits.acquire()
         if self.cancelled:
@@ -49,7 +49,7 @@ class Context:
         self._post({"id": self._number, "more": True}, data)
 
     def credit(self) -> None:
-        """The client took one part."""
+        """Count one part that the client has received."""
         self._credits.release()
 
     def cancel(self) -> None:

@@ -1,13 +1,13 @@
 """The process inside a sandbox that carries out the worker's requests; PID 1 of its container.
 
-It speaks the frames of `frames` on standard input and output. This folder needs only Python 3.8 and
-the modules of Debian's python3-minimal, so that it runs in any image.
+It exchanges the frames of `frames` on standard input and output. This folder needs only Python 3.8
+and the modules of Debian's python3-minimal, so that it runs in any image.
 
 The end of standard input means that the worker is gone: every process is killed and the resident
-ends. With `FANOUT_RESIDENT_TTL` (seconds) set, so does a silence of that length; any frame breaks
-it.
+exits. With `FANOUT_RESIDENT_TTL` (seconds) set, so does a silence of that length; any frame counts
+as a sign of life.
 
-A program of the same kind adds its own operations to `OPERATIONS` (quick: they hold up every other
+A program of the same kind adds its own operations to `OPERATIONS` (quick: they block every other
 request) and `SLOW_OPERATIONS` (each runs in a thread) and calls `main`.
 """
 
@@ -37,14 +37,15 @@ if TYPE_CHECKING:
 
 TTL_VARIABLE = "FANOUT_RESIDENT_TTL"
 _LONGEST_SLEEP_SECONDS = 60.0
-"""poll() takes no longer timeouts everywhere, and an idle wake-up a minute costs nothing."""
+"""poll() does not accept longer timeouts everywhere, and one idle wake-up a minute costs
+nothing."""
 _THREAD_STACK_BYTES = 1 << 19
-"""Of each thread: it copies and compares files, and a sandbox has little memory."""
+"""Of each thread: they copy and compare files, and a sandbox has little memory."""
 _PR_SET_DUMPABLE = 4
 
 
 def _without_context(operation: Operation) -> SlowOperation:
-    """A slow operation that has one answer and ends by itself."""
+    """Adapt an operation that has a single reply and ends by itself."""
     return lambda _context, arguments, payload: operation(arguments, payload)
 
 
@@ -52,16 +53,16 @@ OPERATIONS: dict[str, Operation] = {
     "ping": lambda _arguments, _payload: ({"pid": os.getpid()}, b""),
     **files.OPERATIONS,
 }
-"""Quick operations, by name."""
+"""Quick operations by name."""
 
 SLOW_OPERATIONS: dict[str, SlowOperation] = {
     name: _without_context(operation) for name, operation in files.SLOW_OPERATIONS.items()
 }
-"""Operations that run in a thread each, by name."""
+"""Operations that run in their own thread, by name."""
 
 
 class Resident:
-    """Requests in, replies out."""
+    """Receives requests and sends replies."""
 
     def __init__(
         self, incoming: int, outgoing: int, *, ttl_seconds: float, reap_orphans: bool
@@ -77,7 +78,7 @@ class Resident:
         self._wake_read, self._wake_write = os.pipe()
 
     def serve(self) -> NoReturn:
-        """Carry out requests until the peer is gone."""
+        """Carry out requests until the peer closes its end."""
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
@@ -148,7 +149,7 @@ class Resident:
             slow.credit()
 
     def _listen(self, arguments: dict[str, Any], _payload: bytes) -> Reply:
-        """From now on carry connections to a loopback port to the worker."""
+        """Listen on a loopback port and carry its connections to the worker."""
         return {"port": self._tunnels().listen(int(arguments["port"]))}, b""
 
     def _tunnels(self) -> Forward:
@@ -182,7 +183,7 @@ class Resident:
             self._loop.send(*_carry_out(with_context, number, arguments, payload))
 
     def _post(self, header: dict[str, Any], payload: bytes) -> None:
-        """Hand a frame over from a thread."""
+        """Queue a frame from a thread."""
         self._posted.append((header, payload))
         with suppress(BlockingIOError):  # then it is awake
             os.write(self._wake_write, b"\0")
@@ -197,7 +198,7 @@ class Resident:
         self._commands.reap()
 
     def _end(self) -> NoReturn:
-        """The worker is gone: so is everything here."""
+        """Kill everything and exit: the worker is gone."""
         self._commands.end()
         files.forget_uploads()
         os._exit(0)
@@ -206,7 +207,7 @@ class Resident:
 def _carry_out(
     operation: Operation, number: int, arguments: dict[str, Any], payload: bytes
 ) -> tuple[dict[str, Any], bytes]:
-    """The frame that answers a request."""
+    """Carry out an operation; return the frame of the reply."""
     try:
         result, data = operation(arguments, payload)
     except Refused as refusal:
@@ -237,8 +238,8 @@ def main(*, reap_orphans: bool = True) -> NoReturn:
     """Serve the peer on standard input and output.
 
     Args:
-        reap_orphans: take the status of every ended child. A program whose slow operations start
-            and await processes of their own says False, or their exit codes would be lost.
+        reap_orphans: collect the status of every ended child. A program whose slow operations start
+            and wait for processes of their own passes False, or their exit codes would be lost.
     """
     incoming, outgoing = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)

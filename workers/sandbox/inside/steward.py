@@ -1,17 +1,18 @@
-"""The steward: keeps the files of all jobs of one owner on one Docker engine.
+"""The steward: stores the files of all jobs of one owner on one Docker engine.
 
-It runs in a container of its own, one for each worker process, as root over one volume and with no
-network. Workers reach it through its attach stream alone, so they need neither mounts nor root, and
+It runs in its own container, one for each worker process, as root over one volume and with no
+network. Workers reach it only through its attach stream, so they need neither mounts nor root, and
 a remote engine works like a local one. Standard library only. The stewards of one owner share the
 volume:
 
-    code/<id>/                    what sandboxes run, mounted read-only into them
-    snapshots/<id>/tree           a snapshot, unpacked, never changed again snapshots/<id>/bytes
-    its size; the file's time is the snapshot's last use jobs/<job>/upper, work        the job's
-    overlay on its snapshot: everything that it changed jobs/<job>/tree, start_bytes  instead of
-    these, a copy of the snapshot, where the engine mounts no overlay jobs/<job>/snapshot
-    the id of its snapshot tmp/                          uploads, half unpacked snapshots, what is
-    being deleted
+    code/<id>/                    the resident's code, mounted read-only into sandboxes
+    snapshots/<id>/tree           a snapshot, unpacked, never changed again
+    snapshots/<id>/bytes          its size; the file's time is the snapshot's last use
+    jobs/<job>/upper, work        the job's overlay on its snapshot: everything that it changed
+    jobs/<job>/tree, start_bytes  instead of these, a copy of the snapshot, where the engine
+                                  cannot mount an overlay
+    jobs/<job>/snapshot, files    the ids of its snapshot and of its files
+    tmp/                          uploads, partly unpacked snapshots, folders being deleted
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from workers.sandbox.inside import change_scan, frames, resident
+from workers.sandbox.inside import archives, change_scan, frames, resident
 from workers.sandbox.inside.files import take_upload
 from workers.sandbox.inside.operation import Refused
 
@@ -41,24 +41,20 @@ if TYPE_CHECKING:
     from workers.sandbox.inside.operation import Context, Reply, SlowOperation
 
 AGENT_ID = 10001
-"""The user and group that sandboxes run as; a snapshot's files belong to it."""
+"""The user and group of sandboxes' processes; a snapshot's files belong to it."""
 
 EMPTY_SNAPSHOT = "empty"
 
 _BYTES_PER_ENTRY = 1024
-"""What an inode and a directory entry cost; without it ten million empty files would count as
+"""The cost of an inode and a directory entry; without it ten million empty files would count as
 nothing."""
 
 _LEFTOVER_SECONDS = 24 * 3600.0
-"""What is unfinished and older than a day has been forgotten."""
-
-
-class UnusableArchive(Exception):
-    """The archive is damaged, or holds something that a snapshot may not hold."""
+"""Unfinished folders older than a day are abandoned."""
 
 
 class Store:
-    """The volume's files. Methods may run in threads and in several stewards at once."""
+    """The files on the volume. Methods may run in several threads and several stewards at once."""
 
     def __init__(self, root: Path, cache_bytes: int) -> None:
         """`cache_bytes` bounds the unpacked snapshots that no job uses."""
@@ -66,7 +62,12 @@ class Store:
         self._cache_bytes = cache_bytes
 
     def set_up(self, code: Path, code_id: str) -> None:
-        """Make the folders, put the resident's code in place, and clear what killed stewards left."""
+        """Create the folders, install the resident's code and remove what killed stewards left.
+
+        Args:
+            code: the folder of the resident's code.
+            code_id: its version.
+        """
         self._root.chmod(0o700)
         for folder in ("code", "snapshots", "jobs", "tmp"):
             self._path(folder).mkdir(exist_ok=True)
@@ -87,10 +88,16 @@ class Store:
                 _delete(leftover)
 
     def prepare(self, job: str, snapshot: str, *, overlay: bool) -> str | None:
-        """Make a job's folders on a snapshot; those of an earlier attempt stay as they are.
+        """Create a job's folders on a snapshot; those of an earlier attempt are kept as they are.
 
-        The id of these files, which others that are made for the job do not have; None when the
-        snapshot is not unpacked here.
+        Args:
+            job: the job's id.
+            snapshot: the snapshot's id.
+            overlay: whether the engine mounts an overlay; else the job gets a copy.
+
+        Returns:
+            The id of these files, which differs from that of any other files made for the job; None
+            when the snapshot is not unpacked here.
         """
         with self._locked():
             base = self._path("snapshots", snapshot)
@@ -114,9 +121,9 @@ class Store:
         return files
 
     def _copy(self, source: Path, home: Path) -> None:
-        """Give a job its own copy.
+        """Copy a snapshot for a job.
 
-        Outside the lock: the snapshot is in use from here on, so it stays.
+        Runs outside the lock: the snapshot is in use from here on and is not evicted.
         """
         copy = home / "tree.part"
         subprocess.run(["cp", "-a", "--reflink=auto", "--", source, copy], check=True)  # noqa: S603, S607 - our paths
@@ -124,17 +131,16 @@ class Store:
         copy.rename(home / "tree")
 
     def unpack(self, snapshot: str, archive: Path) -> None:
-        """Unpack a snapshot's archive, once; makes room before, and deletes the archive.
+        """Unpack a snapshot's archive; frees space before, and deletes the archive.
 
         Raises:
-            UnusableArchive: it is damaged, or has a member that is not a file, folder or symlink
-                inside it.
+            UnusableArchive: see `archives.unpack`.
         """
         fresh = self._scratch()
         try:
             fresh.mkdir()
             _make_agents_folder(fresh / "tree")
-            unpack_archive(archive, fresh / "tree")
+            archives.unpack(archive, fresh / "tree", _give_to_agent)
             size = _used_bytes([fresh / "tree"])[0]
             (fresh / "bytes").write_text(str(size))
             with self._locked():
@@ -145,7 +151,7 @@ class Store:
             _delete(fresh)
 
     def _evict(self, keep_bytes: int) -> None:
-        """Delete snapshots that no job uses, least recently used first, until the rest fits."""
+        """Delete unused snapshots, least recently used first, until the rest fits."""
         in_use = {EMPTY_SNAPSHOT} | {
             reference.read_text() for reference in self._path("jobs").glob("*/snapshot")
         }
@@ -162,14 +168,14 @@ class Store:
                 total -= sizes[folder]
 
     def before_and_after(self, job: str) -> tuple[Path, Path, bool]:
-        """A job's snapshot, what it made of it, and whether the latter is an overlay's upper layer."""
+        """Return a job's snapshot, its result, and whether that is an overlay's upper layer."""
         home = self._path("jobs", job)
         before = self._path("snapshots", (home / "snapshot").read_text()) / "tree"
         upper = home / "upper"
         return (before, upper, True) if upper.exists() else (before, home / "tree", False)
 
     def measure(self, jobs: Sequence[str]) -> dict[str, int]:
-        """How many bytes each of these jobs has added to its snapshot."""
+        """Return how many bytes each of these jobs has added to its snapshot."""
         homes = [home for home in (self._path("jobs", job) for job in jobs) if home.exists()]
         trees = [home / ("upper" if (home / "upper").exists() else "tree") for home in homes]
         return {
@@ -178,15 +184,15 @@ class Store:
         }
 
     def jobs(self) -> list[str]:
-        """The jobs that have files here."""
+        """Return the jobs that have files here."""
         return sorted(home.name for home in self._path("jobs").iterdir())
 
     def delete(self, job: str) -> bool:
-        """Delete a job's files; whether there were any."""
+        """Delete a job's files; return whether there were any."""
         return self._discard(self._path("jobs", job))
 
     def _discard(self, folder: Path) -> bool:
-        """Move a folder out of sight at once, then delete it."""
+        """Rename a folder so that it disappears at once, then delete it."""
         away = self._scratch()
         try:
             folder.rename(away)
@@ -212,7 +218,7 @@ class Store:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """One steward, and one thread of it, at a time."""
+        """Exclude other stewards, and other threads of this one."""
         descriptor = os.open(self._path("lock"), os.O_CREAT | os.O_RDWR, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -221,82 +227,19 @@ class Store:
             os.close(descriptor)
 
 
-def unpack_archive(archive: Path, target: Path) -> None:
-    """Unpack a plain tar into an empty folder, all of it owned by the agent.
-
-    Raises:
-        UnusableArchive: see `Store.unpack`.
-    """
-    links: list[tarfile.TarInfo] = []
-    try:
-        with tarfile.open(archive, "r:") as tar:
-            for member in tar:
-                path = target / _inside(member)
-                if member.issym():
-                    links.append(member)
-                elif member.isdir():
-                    _make_folders(path)
-                    _hand_over(path, member)
-                elif member.isreg() and not member.issparse():
-                    _unpack_file(tar, member, path)
-                else:
-                    raise UnusableArchive(
-                        "it has a member that is not a file, a folder or a symlink"
-                    )
-        # Links come last, so that no member can be written through one.
-        for member in links:
-            path = target / _inside(member)
-            if any((target / folder).is_symlink() for folder in path.relative_to(target).parents):
-                raise UnusableArchive("it has a member below a symlink")
-            _make_folders(path.parent)
-            path.symlink_to(member.linkname)
-            os.lchown(path, AGENT_ID, AGENT_ID)
-    except (tarfile.TarError, EOFError, ValueError) as error:
-        raise UnusableArchive(f"it is damaged ({type(error).__name__})") from error
-    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        raise UnusableArchive("it has two members at one path") from error
-
-
-def _inside(member: tarfile.TarInfo) -> str:
-    if member.name.startswith("/") or ".." in member.name.split("/"):
-        raise UnusableArchive("it has a member outside its root")
-    return member.name
-
-
-def _unpack_file(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
-    source = tar.extractfile(member)
-    if source is None:
-        raise UnusableArchive("it has a member without content")
-    _make_folders(path.parent)
-    with path.open("xb") as file:
-        shutil.copyfileobj(source, file, 1024 * 1024)
-        if file.tell() != member.size:
-            raise UnusableArchive("it ends early")
-    _hand_over(path, member)
-
-
-def _hand_over(path: Path, member: tarfile.TarInfo) -> None:
-    path.chmod(member.mode & 0o777)
-    os.utime(path, (member.mtime, member.mtime))
-    os.chown(path, AGENT_ID, AGENT_ID)
-
-
-def _make_folders(path: Path) -> None:
-    """Make a folder and those above it that no member names."""
-    if not path.exists():
-        _make_folders(path.parent)
-        _make_agents_folder(path)
-
-
 def _make_agents_folder(path: Path) -> None:
     path.mkdir(mode=0o755)
-    os.chown(path, AGENT_ID, AGENT_ID)
+    _give_to_agent(path)
+
+
+def _give_to_agent(path: Path) -> None:
+    os.lchown(path, AGENT_ID, AGENT_ID)
 
 
 def _used_bytes(trees: Sequence[Path]) -> list[int]:
-    """What each tree takes on the disk.
+    """Return the disk usage of each tree.
 
-    `du` also gets through paths that are too long for Python.
+    `du` also handles paths that are too long for Python.
     """
     if not trees:
         return []
@@ -318,7 +261,7 @@ def _du(option: str, trees: Sequence[Path]) -> list[int]:
 
 
 def _delete(path: Path) -> None:
-    """Delete a tree of any depth; nothing there is fine."""
+    """Delete a tree of any depth, if there is one."""
     subprocess.run(["rm", "-rf", "--", path], check=True)  # noqa: S603, S607 - our own paths, as installed
 
 
@@ -330,7 +273,7 @@ def _number(file: Path) -> int:
 
 
 def _operations(store: Store) -> dict[str, SlowOperation]:
-    """What the worker may ask for; `workers.sandbox.docker.steward_client` is the other end."""
+    """Return the operations that `workers.sandbox.docker.steward_client` calls."""
 
     def prepare(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
         files = store.prepare(arguments["job"], arguments["snapshot"], overlay=arguments["overlay"])
@@ -339,7 +282,7 @@ def _operations(store: Store) -> dict[str, SlowOperation]:
     def unpack(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
         try:
             store.unpack(arguments["snapshot"], Path(take_upload(arguments) or os.devnull))
-        except UnusableArchive as error:
+        except archives.UnusableArchive as error:
             raise Refused("UnusableArchive", str(error)) from error
         return {}, b""
 
@@ -367,7 +310,7 @@ def _operations(store: Store) -> dict[str, SlowOperation]:
 
 
 class _Chunks(io.RawIOBase):
-    """A file whose content goes to the client while it is written, in pieces that fit into a frame."""
+    """A file whose content is sent to the client while it is written, in parts that fit a frame."""
 
     def __init__(self, context: Context) -> None:
         super().__init__()
@@ -391,9 +334,10 @@ def _send_bundle(store: Store, job: str, context: Context) -> None:
 
 
 def main() -> NoReturn:
-    """Serve one worker. Arguments.
+    """Serve one worker.
 
-    The volume's folder, the cache's bytes, the resident's code and its id.
+    The program's arguments: the volume's folder, the size of the cache, the resident's code and its
+    id.
     """
     root, cache_bytes, code, code_id = sys.argv[1:]
     store = Store(Path(root), int(cache_bytes))

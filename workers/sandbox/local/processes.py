@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import math
 import os
@@ -12,14 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.deep_agent import Execution, OutputSink
 from orchestrator.deep_agent.backends import processes
-from orchestrator.deep_agent.backends.processes import (
-    GIVE_UP_SECONDS,
-    other_processes,
-    signal_all,
-)
-from workers.sandbox.protocol import WORKSPACE, Command, CommandResult, OutputSink
+from orchestrator.deep_agent.backends.processes import GIVE_UP_SECONDS, other_processes, signal_all
+from workers.sandbox.protocol import WORKSPACE, Command
 
+_READ_BYTES = 32 << 10
+"""Read from a process at once."""
 JOB_MARKER = "FANOUT_SANDBOX"
 _LIMITED = """
 for limit in "-c 0" "-d $1" "-f $2" "-w $3" "-x $3"; do ulimit $limit 2>/dev/null || :; done
@@ -34,7 +34,7 @@ _BOUND = (
 
 
 @dataclass(frozen=True)
-class Place:
+class JobFolder:
     """Where a job's commands run."""
 
     token: str
@@ -50,10 +50,11 @@ class Place:
     @property
     def home(self) -> str:
         """The folder that commands know as HOME."""
-        return f"{self._tmp}/home"
+        return f"{self.seen_tmp}/home"
 
     @property
-    def _tmp(self) -> str:
+    def seen_tmp(self) -> str:
+        """The path of `tmp` for commands."""
         return "/tmp" if self.bound else str(self.tmp)  # noqa: S108 - the job's own
 
     def argv(self, command: Command, cwd: str) -> list[str]:
@@ -92,7 +93,7 @@ class Place:
         return {
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": self.home,
-            "TMPDIR": self._tmp,
+            "TMPDIR": self.seen_tmp,
             "LANG": "C.UTF-8",
             "PYTHONDONTWRITEBYTECODE": "1",
             **more,
@@ -175,26 +176,26 @@ def kill_job(token: str, tree: Path | None) -> bool:
 
 
 async def run(
-    place: Place,
+    folder: JobFolder,
     command: Command,
     cwd: str,
     *,
     marker: str,
     on_output: OutputSink | None,
     link: socket.socket | None = None,
-) -> CommandResult:
+) -> Execution:
     """Run a command to its end; a cancelled caller leaves none of its processes behind.
 
     With a `link`, which becomes its input and output, it has no time limit.
     """
     try:
-        argv = place.argv(command, cwd)
+        argv = folder.argv(command, cwd)
     except ValueError:
         message = b"cannot start the command: not a command\n"
-        return CommandResult(exit_code=127, output=message, total_bytes=len(message))
+        return Execution(exit_code=127, output=message, total_bytes=len(message))
     launch = processes.Launch(
         argv=argv,
-        env=place.environment(command.env),
+        env=folder.environment(command.env),
         timeout_seconds=command.timeout_seconds if link is None else math.inf,
         max_output_bytes=command.max_output_bytes,
         stdin=command.stdin,
@@ -202,4 +203,27 @@ async def run(
         link=link,
         marker=marker,
     )
-    return CommandResult(**vars(await processes.run(launch, on_output)))
+    return await processes.run(launch, on_output)
+
+
+class SocketChannel:
+    """The channel to a process of this machine."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def read(self) -> bytes:
+        """See `Channel.read`."""
+        try:
+            return await self._reader.read(_READ_BYTES)
+        except ConnectionError:  # it ended with unread input
+            return b""
+
+    async def write(self, data: bytes) -> None:
+        """See `Channel.write`."""
+        self._writer.write(data)
+        await self._writer.drain()
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._writer.close()

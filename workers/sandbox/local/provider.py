@@ -23,33 +23,27 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Concatenate, Literal, ParamSpec, TypeVar
 
+from orchestrator.deep_agent import DirectoryBackend, Execution, OutputSink
 from orchestrator.jobs.failures import SandboxFailure
 from workers.sandbox.errors import DiskLimitExceeded, SandboxDied, SandboxStartFailed
 from workers.sandbox.inside.change_patch import GitFailed
 from workers.sandbox.inside.change_scan import scan_trees, write_bundle
 from workers.sandbox.local import processes as local_processes
-from workers.sandbox.local.files import (
-    JobPaths,
-    LocalOperations,
-    copy_tree,
-    disk_bytes,
-    unpack_snapshot,
-)
-from workers.sandbox.local.processes import Place
+from workers.sandbox.local.files import copy_tree, disk_bytes, unpack_snapshot
+from workers.sandbox.local.processes import JobFolder
+from workers.sandbox.process import Process
 from workers.sandbox.protocol import (
     WORKSPACE,
     Command,
-    CommandResult,
-    OutputSink,
-    Process,
     Sandbox,
     SandboxSpec,
     SnapshotSource,
 )
-from workers.sandbox.resident.live_process import LiveProcess, SocketChannel
-from workers.sandbox.resident.sandbox import ResidentSandbox
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 DISK_CHECK_SECONDS = 2.0
 """Between two looks at what a job has written: each one walks its files."""
@@ -110,12 +104,12 @@ class LocalProvider:
             self._bound = await asyncio.to_thread(_mounts_work)
         before = await self._unpacked(spec.snapshot)
         try:
-            place, files_id = await asyncio.to_thread(self._prepare, spec, before)
+            folder, files_id = await asyncio.to_thread(self._prepare, spec, before)
         except (OSError, subprocess.CalledProcessError) as error:
             raise SandboxStartFailed(
                 f"the job's folder could not be made: {type(error).__name__}"
             ) from error
-        sandbox = LocalSandbox(place, before, spec.limits.disk_bytes, files_id)
+        sandbox = LocalSandbox(folder, before, spec.limits.disk_bytes, files_id)
         try:
             yield sandbox
         finally:
@@ -162,7 +156,7 @@ class LocalProvider:
         await asyncio.to_thread(os.utime, folder)  # it is in use again
         return folder
 
-    def _prepare(self, spec: SandboxSpec, before: Path) -> tuple[Place, str]:
+    def _prepare(self, spec: SandboxSpec, before: Path) -> tuple[JobFolder, str]:
         """A job's folder, and the id of its files.
 
         Those of an earlier attempt stay, its processes do not.
@@ -183,7 +177,7 @@ class LocalProvider:
             copy_tree(before, tree)
         disk = spec.limits.disk_bytes or _UNLIMITED_BYTES
         memory = spec.limits.memory_bytes or _UNLIMITED_BYTES
-        return Place(token, tree, tmp, memory, disk, bound=bool(self._bound)), _content(
+        return JobFolder(token, tree, tmp, memory, disk, bound=bool(self._bound)), _content(
             folder / _FILES
         )
 
@@ -228,27 +222,47 @@ def _mounts_work() -> bool:
         return False
 
 
-class LocalSandbox(ResidentSandbox):
+class LocalSandbox(DirectoryBackend, Sandbox):
     """One job's folder and the commands that run in it."""
 
     kind: Literal["docker", "local"] = "local"
+    max_searched_bytes = None
 
     def __init__(
-        self, place: Place, before: Path, max_disk_bytes: int | None, files_id: str
+        self, folder: JobFolder, before: Path, max_disk_bytes: int | None, files_id: str
     ) -> None:
-        """`max_disk_bytes`: how much the job may add to its snapshot."""
-        self.home, self.files_id = place.home, files_id
-        self._paths = JobPaths(place.tree, place.tmp, bound=place.bound)
-        self._operations = LocalOperations(self._paths)
-        super().__init__(self._operations)
-        self._place, self._before, self._max_disk_bytes = place, before, max_disk_bytes
+        """Make a sandbox on a prepared folder.
+
+        Args:
+            folder: where the job's commands run.
+            before: its snapshot, unpacked.
+            max_disk_bytes: how much the job may add to that.
+            files_id: see `Sandbox.files_id`.
+        """
+        tmp = {"/tmp": folder.tmp, folder.seen_tmp: folder.tmp}  # noqa: S108 - the job's own
+        super().__init__(folder.tree, mount=WORKSPACE, also=tmp)
+        self.home, self.files_id = folder.home, files_id
+        self._folder, self._before, self._max_disk_bytes = folder, before, max_disk_bytes
+        self._failure: SandboxFailure | None = None
+        """What ended the sandbox; every later call raises it."""
         self._numbers = itertools.count(1)
-        self._running: set[asyncio.Task[CommandResult]] = set()
+        self._running: set[asyncio.Task[Execution]] = set()
         self._watching: asyncio.Task[None] | None = None
         self._start_bytes: int | None = None
         self._measured_at = time.monotonic()
 
-    async def run(self, command: Command, on_output: OutputSink | None = None) -> CommandResult:
+    async def _in_thread(
+        self, path: str, work: Callable[Concatenate[str, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        self._raise_failure()
+        return await super()._in_thread(path, work, *args, **kwargs)
+
+    def _raise_failure(self) -> None:
+        """Raise what ended the sandbox, if something did."""
+        if self._failure is not None:
+            raise type(self._failure)(*self._failure.args)
+
+    async def run(self, command: Command, on_output: OutputSink | None = None) -> Execution:
         """See `Sandbox.run`. Memory that runs out is not told apart from other failures."""
         return await self._run_here(command, on_output)
 
@@ -256,9 +270,9 @@ class LocalSandbox(ResidentSandbox):
     async def open_process(self, command: Command) -> AsyncIterator[Process]:
         """See `Sandbox.open_process`."""
         ours, theirs = socket.socketpair()
-        channel = SocketChannel(*await asyncio.open_connection(sock=ours))
-        process = LiveProcess(channel, command.max_output_bytes)
-        process.begin(self._run_here(command, process.hear_errors, theirs))
+        channel = local_processes.SocketChannel(*await asyncio.open_connection(sock=ours))
+        process = Process(channel, command.max_output_bytes)
+        process.begin(self._run_here(command, process.add_errors, theirs))
         try:
             yield process
         finally:
@@ -270,15 +284,15 @@ class LocalSandbox(ResidentSandbox):
 
     async def _run_here(
         self, command: Command, on_output: OutputSink | None, link: socket.socket | None = None
-    ) -> CommandResult:
+    ) -> Execution:
         """Run a command, the limits in view; `link` makes it a live process."""
-        self._operations.raise_failure()
-        marker = f"{self._place.token}-{next(self._numbers)}"
+        self._raise_failure()
+        marker = f"{self._folder.token}-{next(self._numbers)}"
         cwd = command.cwd
-        if not self._place.bound:
+        if not self._folder.bound:
             cwd = await asyncio.to_thread(self._real_folder, cwd)
         work = local_processes.run(
-            self._place, command, cwd, marker=marker, on_output=on_output, link=link
+            self._folder, command, cwd, marker=marker, on_output=on_output, link=link
         )
         running = asyncio.create_task(work)
         self._running.add(running)
@@ -299,28 +313,28 @@ class LocalSandbox(ResidentSandbox):
             self._stop_watching()
         if time.monotonic() > self._measured_at + DISK_CHECK_SECONDS / 2:
             await self._check_disk()
-        self._operations.raise_failure()
+        self._raise_failure()
         return running.result()
 
     async def changes(self) -> IO[bytes]:
         """See `Sandbox.changes`."""
-        if isinstance(self._operations.failure, SandboxDied):
-            self._operations.raise_failure()
+        if isinstance(self._failure, SandboxDied):
+            self._raise_failure()
         return await asyncio.to_thread(self._write_changes)
 
     async def close(self) -> None:
         """Kill every process; the files stay."""
-        self._operations.failure = SandboxDied("the sandbox is closed")
+        self._failure = SandboxDied("the sandbox is closed")
         for running in self._running:
             running.cancel()
         self._stop_watching()
-        await asyncio.to_thread(local_processes.kill_job, self._place.token, self._place.tree)
+        await asyncio.to_thread(local_processes.kill_job, self._folder.token, self._folder.tree)
 
     def _write_changes(self) -> IO[bytes]:
         out = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
         try:
             write_bundle(
-                out, self._before, self._place.tree, scan_trees(self._before, self._place.tree)
+                out, self._before, self._folder.tree, scan_trees(self._before, self._folder.tree)
             )
         except GitFailed as error:
             out.close()
@@ -334,14 +348,15 @@ class LocalSandbox(ResidentSandbox):
     def _real_folder(self, path: str) -> str:
         """Where a command is to start; a folder that it may not have is one that is not there."""
         try:
-            return self._paths.real(path, follow=True)
+            with self._directory(path) as descriptor:
+                return str(Path(f"/proc/self/fd/{descriptor}").readlink())
         except OSError:
             return "/nonexistent"
 
     async def _sweep(self) -> None:
         """After a command was stopped: daemons that hid from its session and its marker go, too."""
         if not self._running:
-            await asyncio.to_thread(local_processes.kill_job, self._place.token, self._place.tree)
+            await asyncio.to_thread(local_processes.kill_job, self._folder.token, self._folder.tree)
 
     def _stop_watching(self) -> None:
         if not self._running and self._watching is not None:
@@ -358,11 +373,11 @@ class LocalSandbox(ResidentSandbox):
     async def _check_disk(self) -> float:
         """Stop everything when the job has written too much; how long measuring took."""
         started = time.monotonic()
-        if self._max_disk_bytes is not None and self._operations.failure is None:
+        if self._max_disk_bytes is not None and self._failure is None:
             grown = await asyncio.to_thread(self._grown_bytes)
             if grown > self._max_disk_bytes:
                 limit = f"disk_bytes = {self._max_disk_bytes}"
-                self._operations.failure = DiskLimitExceeded(
+                self._failure = DiskLimitExceeded(
                     f"the job wrote {grown} bytes; its limit is {limit}"
                 )
                 for running in self._running:
@@ -373,4 +388,4 @@ class LocalSandbox(ResidentSandbox):
     def _grown_bytes(self) -> int:
         if self._start_bytes is None:
             self._start_bytes = disk_bytes(self._before)
-        return disk_bytes(self._place.tree) + disk_bytes(self._place.tmp) - self._start_bytes
+        return disk_bytes(self._folder.tree) + disk_bytes(self._folder.tmp) - self._start_bytes

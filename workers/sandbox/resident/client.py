@@ -13,9 +13,6 @@ from typing import Any, Protocol
 from orchestrator.jobs.failures import SandboxFailure
 from workers.sandbox.errors import SandboxDied
 from workers.sandbox.inside import frames
-from workers.sandbox.resident.sandbox import ResidentSandbox
-
-__all__ = ["ByteStream", "OperationFailed", "ResidentClient", "ResidentSandbox"]
 
 DEFAULT_ANSWER_SECONDS = 120.0
 """How long a request may go unanswered before the sandbox counts as dead."""
@@ -25,6 +22,9 @@ MAX_QUEUED_FRAMES = 100_000
 forever."""
 
 _Frame = tuple[dict[str, Any], bytes]
+OnFrame = Callable[[dict[str, Any], bytes], None]
+"""Receives a tunnel's frame, header and payload; see `workers.sandbox.inside.forward`. Must not
+wait; raises FrameError when the frame breaks the protocol."""
 
 
 class ByteStream(Protocol):
@@ -40,21 +40,6 @@ class ByteStream(Protocol):
 
     async def close(self) -> None:
         """Close both directions."""
-        ...
-
-
-class Tunnelling(Protocol):
-    """Whoever takes the frames of tunnels: see `workers.sandbox.inside.forward`."""
-
-    def receive(self, header: dict[str, Any], payload: bytes) -> None:
-        """A frame has come. Must not wait.
-
-        FrameError means that the sandbox is not to be trusted.
-        """
-        ...
-
-    def abandon(self) -> None:
-        """The sandbox is dead."""
         ...
 
 
@@ -85,8 +70,9 @@ class ResidentClient:
         self._outgoing: asyncio.Queue[bytes] = asyncio.Queue(maxsize=4)
         self._ready = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._tunnels: Tunnelling | None = None
-        self._own_tunnels: dict[int, Callable[[dict[str, Any], bytes], None]] = {}
+        self._on_frame: OnFrame | None = None
+        self._on_death: Callable[[], None] = lambda: None
+        self._own_tunnels: dict[int, OnFrame] = {}
         self._death: str | None = None
 
     @property
@@ -127,24 +113,29 @@ class ResidentClient:
             self._death = reason
         for answers in self._pending.values():
             answers.put_nowait(SandboxDied(self._death))
-        if self._tunnels is not None:
-            self._tunnels.abandon()
+        self._on_death()
         self._ready.set()
 
-    async def listen(self, port: int, tunnels: Tunnelling) -> int:
-        """Have the resident listen on a loopback port, 0 for any; the port.
+    async def listen(self, port: int, on_frame: OnFrame, on_death: Callable[[], None]) -> int:
+        """Make the resident listen on a loopback port; each connection to it is a tunnel.
 
-        What connects is a tunnel.
+        Args:
+            port: the port; 0 lets the system choose one.
+            on_frame: receives the frames of these tunnels.
+            on_death: is called when the sandbox is dead.
+
+        Returns:
+            The port.
 
         Raises:
-            OSError: the port cannot be had.
-            SandboxFailure: as `request` does.
+            OSError: the port is not available.
+            SandboxFailure: see `request`.
         """
-        self._tunnels = tunnels
+        self._on_frame, self._on_death = on_frame, on_death
         result, _ = await self.request("listen", {"port": port})
         return int(result["port"])
 
-    def begin_tunnel(self, receive: Callable[[dict[str, Any], bytes], None]) -> int:
+    def begin_tunnel(self, receive: OnFrame) -> int:
         """The number of a tunnel to a process that is about to be started.
 
         Its frames go to `receive`.
@@ -304,9 +295,9 @@ class ResidentClient:
             if receive is not None:  # else it has just been closed
                 receive(header, payload)
             return True
-        if self._tunnels is not None:
-            self._tunnels.receive(header, payload)
-        return self._tunnels is not None
+        if self._on_frame is not None:
+            self._on_frame(header, payload)
+        return self._on_frame is not None
 
     async def _transmit(self) -> None:
         try:

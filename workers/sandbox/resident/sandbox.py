@@ -5,22 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import Any, Protocol
+from typing import Any
 
+from orchestrator.deep_agent import Entry, EntryKind, Execution, Hit, Hits, OutputSink, Walk
 from workers.sandbox.inside import commands as resident_commands
 from workers.sandbox.inside import frames
-from workers.sandbox.protocol import (
-    Command,
-    CommandResult,
-    EntryKind,
-    FileEntry,
-    GrepHit,
-    Grepped,
-    OutputSink,
-    Walked,
-)
+from workers.sandbox.protocol import WORKSPACE, Command, Sandbox
+from workers.sandbox.resident.client import ResidentClient
 
 STOP_SECONDS = resident_commands.GRACE_SECONDS + 2.0
 """How long a cancelled caller waits until its command is dead."""
@@ -28,52 +21,29 @@ STOP_SECONDS = resident_commands.GRACE_SECONDS + 2.0
 _KINDS: dict[bytes, EntryKind] = {b"f": "file", b"d": "directory", b"l": "symlink", b"o": "other"}
 
 
-class Requests(Protocol):
-    """Whoever carries out the operations of `inside.files` and `inside.commands`."""
-
-    async def request(
-        self,
-        op: str,
-        arguments: dict[str, Any],
-        payload: bytes = b"",
-        on_chunk: Callable[[bytes], Awaitable[None]] | None = None,
-        *,
-        timeout_seconds: float | None = ...,
-        stop_seconds: float = ...,
-    ) -> tuple[dict[str, Any], bytes]:
-        """See `ResidentClient.request`."""
-        ...
-
-    async def upload(self, source: bytes | AsyncIterable[bytes], directory: str) -> str:
-        """See `ResidentClient.upload`."""
-        ...
-
-
-class ResidentSandbox:
+class ResidentSandbox(Sandbox):
     """The commands and file operations of a `Sandbox`, carried out by a resident.
 
     Providers add `changes`.
     """
 
-    def __init__(self, client: Requests) -> None:
+    search_root = WORKSPACE
+
+    def __init__(self, client: ResidentClient) -> None:
         self._client = client
 
-    async def run(self, command: Command, on_output: OutputSink | None = None) -> CommandResult:
+    async def run(self, command: Command, on_output: OutputSink | None = None) -> Execution:
         """See `Sandbox.run`. At most `inside.commands.MAX_OUTPUT_BYTES` are kept."""
         return await self._run(command, on_output)
 
-    async def _run_live(
-        self, command: Command, tunnel: int, on_errors: OutputSink
-    ) -> CommandResult:
+    async def _run_live(self, command: Command, tunnel: int, on_errors: OutputSink) -> Execution:
         """Run a command without a time limit, its input and output a tunnel of that number."""
         endless = dataclasses.replace(
             command, stdin=b"", timeout_seconds=math.inf, merge_stderr=False
         )
         return await self._run(endless, on_errors, tunnel=tunnel)
 
-    async def _run(
-        self, command: Command, on_output: OutputSink | None, **more: int
-    ) -> CommandResult:
+    async def _run(self, command: Command, on_output: OutputSink | None, **more: int) -> Execution:
         arguments: dict[str, Any] = {
             "argv": command.argv if isinstance(command.argv, str) else list(command.argv),
             "cwd": command.cwd,
@@ -95,7 +65,7 @@ class ResidentSandbox:
             timeout_seconds=command.timeout_seconds + resident_commands.GRACE_SECONDS + 30.0,
             stop_seconds=STOP_SECONDS,
         )
-        return CommandResult(
+        return Execution(
             exit_code=int(result["exit_code"]),
             output=data[: result["output_bytes"]],
             error_output=data[result["output_bytes"] :],
@@ -105,8 +75,10 @@ class ResidentSandbox:
             seconds=float(result["seconds"]),
         )
 
-    async def read(self, path: str, offset: int = 0, max_bytes: int | None = None) -> bytes:
-        """See `Sandbox.read`."""
+    async def read_bytes(
+        self, path: str, max_bytes: int | None = None, *, offset: int = 0
+    ) -> bytes:
+        """See `Sandbox.read_bytes`."""
         parts: list[bytes] = []
         wanted = max_bytes
         while True:
@@ -119,10 +91,10 @@ class ResidentSandbox:
             if len(data) < frames.CHUNK_BYTES or wanted == 0:
                 return b"".join(parts)
 
-    async def write(
+    async def write_bytes(
         self, path: str, data: bytes, *, create_only: bool = False, mode: int | None = None
     ) -> None:
-        """See `Sandbox.write`."""
+        """See `Sandbox.write_bytes`."""
         arguments: dict[str, Any] = {"path": path, "create_only": create_only, "mode": mode}
         if len(data) > frames.CHUNK_BYTES:
             arguments["upload"], data = (
@@ -132,21 +104,33 @@ class ResidentSandbox:
         await self._client.request("write", arguments, data)
 
     async def delete(self, path: str) -> None:
-        """See `Sandbox.delete`."""
+        """See `Backend.delete`."""
         await self._client.request("delete", {"path": path})
 
-    async def stat(self, path: str) -> FileEntry:
-        """See `Sandbox.stat`."""
+    async def stat(self, path: str) -> Entry:
+        """See `Backend.stat`."""
+        entry = await self.lstat(path)
+        if entry.kind != "symlink":
+            return entry
+        try:
+            await self.list(path)
+        except NotADirectoryError:
+            await self.read_bytes(path, 0)  # raises when it is no readable file
+            return dataclasses.replace(entry, kind="file")
+        return dataclasses.replace(entry, kind="directory")
+
+    async def lstat(self, path: str) -> Entry:
+        """See `Sandbox.lstat`."""
         _, data = await self._client.request("stat", {"path": path})
         return _entries(data)[0]
 
-    async def list(self, path: str) -> tuple[FileEntry, ...]:
-        """See `Sandbox.list`."""
+    async def list(self, path: str) -> tuple[Entry, ...]:
+        """See `Backend.list`."""
         _, data = await self._client.request("list", {"path": path})
         return _entries(data)
 
-    async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walked:
-        """See `Sandbox.walk`."""
+    async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walk:
+        """See `Backend.walk`."""
         arguments = {
             "path": path,
             "max_entries": max_entries,
@@ -154,18 +138,18 @@ class ResidentSandbox:
         }
         result, data = await self._client.request("walk", arguments)
         entries = tuple(sorted(_entries(data), key=lambda entry: entry.path))
-        return Walked(entries=entries, complete=bool(result["complete"]))
+        return Walk(entries=entries, complete=bool(result["complete"]))
 
     async def grep(
         self,
         text: str,
         path: str,
         *,
-        only: Sequence[str] | None = None,
+        only: Sequence[str] | None,
         max_hits: int,
         timeout_seconds: float,
-    ) -> Grepped:
-        """See `Sandbox.grep`."""
+    ) -> Hits:
+        """See `Backend.grep`."""
         arguments = {
             "text": text,
             "path": path,
@@ -174,20 +158,20 @@ class ResidentSandbox:
             "timeout_seconds": float(timeout_seconds),
         }
         result, data = await self._client.request("grep", arguments)
-        hits = (
-            GrepHit(path=path, line_number=number, line=line)
+        hits = tuple(
+            Hit(path=path, line_number=number, line=line)
             for path, number, line in frames.decode(data)
         )
-        return Grepped(hits=tuple(hits), complete=bool(result["complete"]))
+        return Hits(hits=hits, complete=bool(result["complete"]))
 
 
-def _entries(data: bytes) -> tuple[FileEntry, ...]:
+def _entries(data: bytes) -> tuple[Entry, ...]:
     """What `files.entry_record` made."""
     entries = []
     for record in data.split(b"\0") if data else ():
         kind, size, modified, mode, path = record.split(b" ", 4)
         entries.append(
-            FileEntry(
+            Entry(
                 path=os.fsdecode(path),
                 kind=_KINDS[kind],
                 size_bytes=int(size),

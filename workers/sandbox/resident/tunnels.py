@@ -134,7 +134,7 @@ class Tunnels:
 
     async def listen(self, port: int) -> int:
         """Begin; the port inside the sandbox. See `ResidentClient.listen`."""
-        return await self._client.listen(port, self)
+        return await self._client.listen(port, self.receive, self.abandon)
 
     async def close(self) -> None:
         """End every tunnel."""
@@ -143,13 +143,17 @@ class Tunnels:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def abandon(self) -> None:
-        """See `Tunnelling`."""
+        """End every tunnel without waiting: the sandbox is dead."""
         self._is_over = True
         for _, task in self._open.values():
             task.cancel()
 
     def receive(self, header: dict[str, Any], payload: bytes) -> None:
-        """See `Tunnelling`."""
+        """Take in a frame; see `OnFrame`.
+
+        Raises:
+            FrameError: it breaks the protocol.
+        """
         number, event, taken = header["tunnel"], header.get("event"), header.get("bytes", 0)
         if type(number) is not int or type(event) is not str or type(taken) is not int:
             raise frames.FrameError("a tunnel's frame is malformed")

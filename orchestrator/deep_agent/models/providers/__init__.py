@@ -1,4 +1,1 @@
-"""The clients of model services.
-
-Each module needs a package that is large or an extra, so import it late.
-"""
+"""The clients of model services. Each module needs a large or optional package: import it late."""

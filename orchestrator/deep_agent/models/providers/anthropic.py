@@ -1,4 +1,4 @@
-"""Claude over Anthropic's own client, which asks once: ResilientModel knows when to ask again."""
+"""Claude over Anthropic's own client, which makes one attempt: ResilientModel retries."""
 
 # mypy: disable-error-code="name-defined"
 # (a subclass of an ADK model names PIL, which is not installed)
@@ -15,37 +15,39 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
 from orchestrator.deep_agent.models.providers.clients import CONNECT_TIMEOUT_SECONDS, client_of
-from orchestrator.deep_agent.models.providers.rehearsal import NO_KEY, NOBODY, rehearse
+from orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
 
 VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
 
 MAX_OUTPUT_TOKENS = 16_000
-"""Of a reply: a file of 60 kB. Anthropic counts it against the context window, so it is not the
-most."""
+"""The size of a reply: a file of 60 kB. Anthropic counts it against the context window, so this is
+not the maximum."""
 MAX_OUTPUT_TOKENS_OF_CLAUDE_3 = 4_096
-"""The most that every model of that family takes."""
+"""The maximum of every model of that family."""
 
 
 def _make_client() -> AsyncAnthropic:
-    # The time of a reply is ResilientModel's to limit.
+    # ResilientModel limits the time of a reply.
     return AsyncAnthropic(max_retries=0, timeout=Timeout(None, connect=CONNECT_TIMEOUT_SECONDS))
 
 
-def _on_nobody() -> AnthropicLlm:
-    return AnthropicLlm(client=AsyncAnthropic(api_key=NO_KEY, base_url=NOBODY, max_retries=0))
+def _on_unreachable_url() -> AnthropicLlm:
+    return AnthropicLlm(
+        client=AsyncAnthropic(api_key=NO_KEY, base_url=UNREACHABLE_URL, max_retries=0)
+    )
 
 
 class Claude(AnthropicLlm):
     """A model of Anthropic's API."""
 
     def client_for(self, loop: AbstractEventLoop | None = None) -> AsyncAnthropic:
-        """The loop's client; making it blocks."""
+        """Return the client of a loop; creating it blocks."""
         return client_of(loop, _make_client, VARIABLES)
 
     def preload(self, loop: AbstractEventLoop) -> None:
-        """See Preloading."""
+        """See `Preloading.preload`."""
         self.client_for(loop)
-        rehearse(_on_nobody)
+        warm_up(_on_unreachable_url)
 
     async def _get_anthropic_client(self) -> AsyncAnthropic:
         return self.client_for()
@@ -53,7 +55,7 @@ class Claude(AnthropicLlm):
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
-        """As ADK's, but a streamed call whose arguments are no JSON is a malformed reply, no exception."""
+        """Yield ADK's responses; a streamed call with invalid JSON becomes a malformed reply."""
         has_begun = False
         replies = super().generate_content_async(llm_request, stream=stream)
         async with contextlib.aclosing(replies):
@@ -68,7 +70,7 @@ class Claude(AnthropicLlm):
 
 
 def claude(name: str) -> Claude:
-    """The model of that name."""
+    """Return the model of a name."""
     is_old = name.startswith("claude-3-")
     return Claude(
         model=name, max_tokens=MAX_OUTPUT_TOKENS_OF_CLAUDE_3 if is_old else MAX_OUTPUT_TOKENS

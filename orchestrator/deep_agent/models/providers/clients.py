@@ -1,7 +1,4 @@
-"""One client for all agents of a process.
-
-Making one costs up to half a second of the event loop.
-"""
+"""One client for all agents of a process: creating one blocks for up to half a second."""
 
 from __future__ import annotations
 
@@ -14,8 +11,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 Client = TypeVar("Client")
 
 CONNECT_TIMEOUT_SECONDS = 10.0
-"""A service that takes longer to accept a connection is not there; the clients' default is about
-the same."""
+"""A service that takes longer to accept a connection is unavailable; about the clients' default."""
 
 _clients: dict[tuple[asyncio.AbstractEventLoop, Hashable], object] = {}
 _making = threading.Lock()
@@ -23,21 +19,25 @@ _making = threading.Lock()
 
 @runtime_checkable
 class Preloading(Protocol):
-    """A model that can do beforehand what its first call would do on the event loop."""
+    """A model that can be loaded before its first call, which would block the event loop."""
 
     def preload(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Load the library and make the loop's client.
+        """Load the library and create the loop's client.
 
-        Blocks for seconds, so call it beside the loop.
+        It blocks for seconds: call it in a thread.
         """
 
 
 def client_of(
     loop: asyncio.AbstractEventLoop | None, make: Callable[[], Client], variables: tuple[str, ...]
 ) -> Client:
-    """The client of a loop, or of the running one; a client's connections belong to one loop.
+    """Return the client of a loop; a client's connections belong to one loop.
 
-    `variables` are those of the environment that the client reads when it is made.
+    Args:
+        loop: The loop; the running one when None.
+        make: Creates a client; it blocks.
+        variables: The environment variables that the client reads when it is created: with other
+            values there is another client.
     """
     loop = loop or asyncio.get_running_loop()
     key = (loop, (make, *(os.environ.get(name) for name in variables)))
@@ -46,4 +46,4 @@ def client_of(
             del _clients[other]
         if key not in _clients:
             _clients[key] = make()
-        return _clients[key]  # type: ignore[return-value] # what this function made
+        return _clients[key]  # type: ignore[return-value] # the client that `make` returned

@@ -1,4 +1,4 @@
-"""Gemini over Google's own client, which asks once: ResilientModel knows when to ask again."""
+"""Gemini over Google's own client, which makes one attempt: ResilientModel retries."""
 
 # mypy: disable-error-code="name-defined"
 # (a subclass of an ADK model names PIL, which is not installed)
@@ -10,7 +10,7 @@ from google.adk.models.google_llm import Gemini as AdkGemini
 from google.genai import Client, types
 
 from orchestrator.deep_agent.models.providers.clients import client_of
-from orchestrator.deep_agent.models.providers.rehearsal import NO_KEY, NOBODY, rehearse
+from orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
 
 VARIABLES = (
     "GOOGLE_API_KEY",
@@ -24,27 +24,29 @@ VARIABLES = (
 
 
 def _make_client() -> Client:
-    # ADK knows the headers, versions and defaults; one attempt, because the client does not know
+    # ADK sets the headers, versions and defaults; one attempt, because the client ignores
     # Retry-After.
     return AdkGemini(retry_options=types.HttpRetryOptions(attempts=1)).api_client
 
 
-def _on_nobody() -> AdkGemini:
+def _on_unreachable_url() -> AdkGemini:
     one_attempt = types.HttpRetryOptions(attempts=1)
-    return AdkGemini(base_url=NOBODY, client_kwargs={"api_key": NO_KEY}, retry_options=one_attempt)
+    return AdkGemini(
+        base_url=UNREACHABLE_URL, client_kwargs={"api_key": NO_KEY}, retry_options=one_attempt
+    )
 
 
 class Gemini(AdkGemini):
     """A model of Google's API or of Vertex AI."""
 
     def client_for(self, loop: AbstractEventLoop | None = None) -> Client:
-        """The loop's client; making it blocks."""
+        """Return the client of a loop; creating it blocks."""
         return client_of(loop, _make_client, VARIABLES)
 
     def preload(self, loop: AbstractEventLoop) -> None:
-        """See Preloading."""
+        """See `Preloading.preload`."""
         self.client_for(loop)
-        rehearse(_on_nobody)
+        warm_up(_on_unreachable_url)
 
     @property
     def api_client(self) -> Client:

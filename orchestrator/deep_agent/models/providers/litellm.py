@@ -1,7 +1,4 @@
-"""The models that LiteLLM reaches, without what LiteLLM does besides.
-
-Print, log, and look for news.
-"""
+"""Models through LiteLLM, without its prints, logs and requests for updates."""
 
 # mypy: disable-error-code="name-defined"
 # (a subclass of an ADK model names PIL, which is not installed)
@@ -18,7 +15,7 @@ from google.adk.models import lite_llm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 
-from orchestrator.deep_agent.models.providers.rehearsal import NO_KEY, NOBODY, rehearse
+from orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
 
 _LOGGERS = ("LiteLLM", "LiteLLM Proxy", "LiteLLM Router")
 
@@ -26,47 +23,43 @@ _LOGGERS = ("LiteLLM", "LiteLLM Proxy", "LiteLLM Router")
 @cache
 def load() -> None:
     """Import LiteLLM; takes seconds."""
-    os.environ.setdefault(
-        "LITELLM_LOCAL_MODEL_COST_MAP", "True"
-    )  # else it fetches a table from the network
+    # Else it fetches a table from the network.
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     for logger in loggers:
-        logger.disabled = True  # its records quote requests
-    lite_llm._ensure_litellm_imported()  # noqa: SLF001 - it tells ADK's module that it is there
+        logger.disabled = True  # its records contain requests
+    lite_llm._ensure_litellm_imported()  # noqa: SLF001 - it makes LiteLLM known to ADK's module
     import litellm  # noqa: PLC0415 - see above
 
     litellm.suppress_debug_info = True  # a banner on standard output with each error
     litellm.telemetry = False
     for logger in loggers:
-        logger.handlers.clear()  # ADK turns them to standard output, which is the payload's
+        logger.handlers.clear()  # ADK directs them to stdout, which is for payload
 
 
-def _on_nobody() -> lite_llm.LiteLlm:
+def _on_unreachable_url() -> lite_llm.LiteLlm:
     return lite_llm.LiteLlm(
-        "openai/gpt-4o", api_base=NOBODY, api_key=NO_KEY, max_retries=0, num_retries=0
+        "openai/gpt-4o", api_base=UNREACHABLE_URL, api_key=NO_KEY, max_retries=0, num_retries=0
     )
 
 
 class QuietLiteLlm(lite_llm.LiteLlm):
-    """A model that LiteLLM reaches.
-
-    It asks once, because ResilientModel knows when to ask again.
-    """
+    """A model through LiteLLM, which makes one attempt: ResilientModel retries."""
 
     def __init__(self, model: str) -> None:
-        # Not every service knows every parameter; one that it does not know is left out.
+        # Not every service supports every parameter; unsupported ones are left out.
         super().__init__(model=model, max_retries=0, num_retries=0, drop_params=True)
 
     def preload(self, loop: asyncio.AbstractEventLoop) -> None:
-        """See Preloading; LiteLLM keeps its clients itself."""
+        """See `Preloading.preload`; LiteLLM manages its clients itself."""
         del loop
         load()
-        rehearse(_on_nobody)
+        warm_up(_on_unreachable_url)
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
-        """As ADK's, but loading LiteLLM leaves the loop free."""
+        """Yield ADK's responses, after loading LiteLLM in a thread."""
         await asyncio.to_thread(load)
         replies = super().generate_content_async(llm_request, stream=stream)
         async with contextlib.aclosing(replies):

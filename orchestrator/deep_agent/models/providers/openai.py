@@ -1,7 +1,4 @@
-"""OpenAI's two interfaces over its own client, which asks once.
-
-ResilientModel knows when to ask again.
-"""
+"""OpenAI's two interfaces over its own client, which makes one attempt: ResilientModel retries."""
 
 # mypy: disable-error-code="name-defined"
 # (a subclass of an ADK model names PIL, which is not installed)
@@ -21,42 +18,42 @@ from openai import AsyncOpenAI, Timeout
 
 from orchestrator.deep_agent.models.errors import ReplyFailed
 from orchestrator.deep_agent.models.providers.clients import CONNECT_TIMEOUT_SECONDS, client_of
-from orchestrator.deep_agent.models.providers.rehearsal import NO_KEY, NOBODY, rehearse
+from orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
 
 VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
 
 
 def _make_client() -> AsyncOpenAI:
-    # The time of a reply is ResilientModel's to limit.
+    # ResilientModel limits the time of a reply.
     return AsyncOpenAI(max_retries=0, timeout=Timeout(None, connect=CONNECT_TIMEOUT_SECONDS))
 
 
-def _client_on_nobody() -> AsyncOpenAI:
-    return AsyncOpenAI(api_key=NO_KEY, base_url=NOBODY, max_retries=0)
+def _client_on_unreachable_url() -> AsyncOpenAI:
+    return AsyncOpenAI(api_key=NO_KEY, base_url=UNREACHABLE_URL, max_retries=0)
 
 
-def _chat_on_nobody() -> OpenAILlm:
-    return OpenAILlm(client=_client_on_nobody())
+def _chat_on_unreachable_url() -> OpenAILlm:
+    return OpenAILlm(client=_client_on_unreachable_url())
 
 
-def _responses_on_nobody() -> OpenAIResponsesLlm:
-    return OpenAIResponsesLlm(client=_client_on_nobody())
+def _responses_on_unreachable_url() -> OpenAIResponsesLlm:
+    return OpenAIResponsesLlm(client=_client_on_unreachable_url())
 
 
 class ChatCompletions(OpenAILlm):
-    """The interface that other services copy too."""
+    """The chat completions interface, which other services also implement."""
 
     max_tokens: int | None = None  # type: ignore[assignment] # ADK's 4096 would cut a longer file off
-    """Of a reply; None is the model's own limit."""
+    """The size of a reply; None for the model's own limit."""
 
     def client_for(self, loop: AbstractEventLoop | None = None) -> AsyncOpenAI:
-        """The loop's client; making it blocks."""
+        """Return the client of a loop; creating it blocks."""
         return client_of(loop, _make_client, VARIABLES)
 
     def preload(self, loop: AbstractEventLoop) -> None:
-        """See Preloading."""
+        """See `Preloading.preload`."""
         self.client_for(loop)
-        rehearse(_chat_on_nobody)
+        warm_up(_chat_on_unreachable_url)
 
     @property
     def _openai_client(self) -> AsyncOpenAI:
@@ -64,23 +61,20 @@ class ChatCompletions(OpenAILlm):
 
 
 class Responses(OpenAIResponsesLlm):
-    """The only interface of some models of OpenAI's.
-
-    Nothing of a conversation is kept at the service.
-    """
+    """The responses interface, the only one of some models; the service stores no conversation."""
 
     store: bool | None = False
     include_response_metadata: bool = False
-    """It would put each reply into the journal twice."""
+    """True would put each reply into the journal twice."""
 
     def client_for(self, loop: AbstractEventLoop | None = None) -> AsyncOpenAI:
-        """The loop's client; making it blocks."""
+        """Return the client of a loop; creating it blocks."""
         return client_of(loop, _make_client, VARIABLES)
 
     def preload(self, loop: AbstractEventLoop) -> None:
-        """See Preloading."""
+        """See `Preloading.preload`."""
         self.client_for(loop)
-        rehearse(_responses_on_nobody)
+        warm_up(_responses_on_unreachable_url)
 
     @property
     def _openai_client(self) -> AsyncOpenAI:
@@ -89,7 +83,11 @@ class Responses(OpenAIResponsesLlm):
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
-        """As ADK's, but a reply that the service calls failed is an exception."""
+        """Yield ADK's responses.
+
+        Raises:
+            ReplyFailed: The service reports that the reply failed.
+        """
         replies = super().generate_content_async(llm_request, stream=stream)
         async with contextlib.aclosing(replies):
             async for response in replies:
@@ -98,9 +96,9 @@ class Responses(OpenAIResponsesLlm):
                 yield response
 
 
-def _failure(said: str | None) -> ReplyFailed:
-    """From an error object, or a streamed event that holds one."""
-    found: dict[str, Any] = json.loads(said or "{}")
+def _failure(message: str | None) -> ReplyFailed:
+    """Return the failure for an error object, or for a streamed event with one."""
+    found: dict[str, Any] = json.loads(message or "{}")
     error = (found.get("response") or {}).get("error") or found
     return ReplyFailed(
         str(error.get("message") or "the reply failed"), code=str(error.get("code") or "")

@@ -1,0 +1,16 @@
+# The public names of `orchestrator`; `__init__.py` loads each from here when it is first used.
+
+from .approvals import ApprovalAnswer as ApprovalAnswer
+from .approvals import Decision as Decision
+from .approvals import InterruptOn as InterruptOn
+from .client import JobClient as JobClient
+from .coordinator.coordinator import create_coordinator as create_coordinator
+from .coordinator.coordinator import create_coordinator_app as create_coordinator_app
+from .deep_agent import create_deep_agent as create_deep_agent
+from .deep_agent import create_deep_app as create_deep_app
+from .jobs.failures import JobFailure as JobFailure
+from .jobs.result import JobResult as JobResult
+from .jobs.spec import JobSpec as JobSpec
+from .jobs.spec import Limits as Limits
+from .jobs.state import JobRecord as JobRecord
+from .jobs.state import JobState as JobState

@@ -1,0 +1,140 @@
+"""`diff` and `apply`: print a job's changes, merge them into a folder."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from orchestrator.cli.terminal import output
+from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
+from orchestrator.cli.terminal.ids import resolve_job
+from orchestrator.cli.terminal.options import AsJson, JobArgument
+from orchestrator.cli.terminal.session import ended_result, open_client
+from orchestrator.jobs.changes import ChangeKind, FileChange
+from orchestrator.workspace.merge import MergeReport
+
+_LINE_STYLES = (
+    ("+++", "bold"),
+    ("---", "bold"),
+    ("diff ", "bold"),
+    ("@@", "cyan"),
+    ("+", "green"),
+    ("-", "red"),
+)
+
+
+def diff(
+    job: JobArgument,
+    stat: Annotated[
+        bool,
+        typer.Option("--stat", help="Print only the changed files, with lines added and removed."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print a job's changes as a patch for `git apply`."""
+    asyncio.run(_diff(job, stat=stat, as_json=as_json))
+
+
+async def _diff(prefix: str, *, stat: bool, as_json: bool) -> None:
+    async with open_client() as client:
+        job_id = await resolve_job(client, prefix)
+        ended = await ended_result(client, job_id)
+        if as_json:
+            output.document(
+                {"files": [change.model_dump(mode="json") for change in ended.files_modified]}
+            )
+        elif ended.changes is None:
+            output.notice(f"Job {job_id} changed nothing.")
+        elif stat:
+            print_stat(ended.files_modified)
+        else:
+            async with client.changes(job_id) as bundle:
+                _print_patch(bundle.patch())
+
+
+def apply(
+    job: JobArgument,
+    into: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="The folder to merge into; default: the current one."),
+    ] = Path(),
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; print what a merge would do.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Merge a job's changes into a folder (three-way merge).
+
+    Changes that overlap with changes in the folder are reported as conflicts and not applied;
+    nothing is overwritten. Exit code 1 if not all changes were merged.
+    """
+    if not into.is_dir():
+        raise UsageProblem(f"--into {str(into)!r} is not a folder.")
+    raise typer.Exit(asyncio.run(_apply(job, into.resolve(), check=check, as_json=as_json)))
+
+
+async def _apply(prefix: str, into: Path, *, check: bool, as_json: bool) -> ExitCode:
+    async with open_client() as client:
+        job_id = await resolve_job(client, prefix)
+        await ended_result(client, job_id)
+        report = await client.apply(job_id, into, check=check)
+    if as_json:
+        output.document(report.model_dump(mode="json"))
+    else:
+        print_report(report)
+        if check:
+            output.notice("Checked only; nothing was changed.")
+    return ExitCode.DONE if report.complete else ExitCode.WORK_FAILED
+
+
+def print_report(report: MergeReport) -> None:
+    """Print the merged changes on stdout and those that were not merged on stderr."""
+    for merged in report.applied:
+        output.payload(f"{merged.how:<8}  {merged.change:<8}  {output.one_line(merged.path)}")
+    for conflict in report.conflicts:
+        output.notice(
+            f"conflict  {output.one_line(conflict.path)}: {output.one_line(conflict.reason)}"
+        )
+    for kind, left in (
+        ("refused", report.refused),
+        ("failed", report.failed),
+        ("skipped", report.skipped),
+    ):
+        for entry in left:
+            output.notice(
+                f"{kind:<8}  {output.one_line(entry.path)}: {output.one_line(entry.reason)}"
+            )
+
+
+def print_stat(files: tuple[FileChange, ...]) -> None:
+    """Print the changed files with lines added and removed, and the totals."""
+    width = max((len(_name(change)) for change in files), default=0)
+    for change in files:
+        lines = "binary" if change.binary else f"+{change.lines_added} -{change.lines_removed}"
+        output.payload(f"{_name(change):<{width}}  {change.change:<8}  {lines}")
+    added = sum(change.lines_added for change in files)
+    removed = sum(change.lines_removed for change in files)
+    output.payload(
+        f"{len(files)} {'file' if len(files) == 1 else 'files'} changed, +{added} -{removed}"
+    )
+
+
+def _name(change: FileChange) -> str:
+    name = output.one_line(change.path)
+    renamed = change.change is ChangeKind.RENAMED and change.from_path
+    return f"{output.one_line(change.from_path)} → {name}" if renamed else name
+
+
+def _print_patch(patch: bytes) -> None:
+    if not output.stdout_is_terminal():
+        output.raw_payload(patch)
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    for line in patch.decode(errors="replace").splitlines():
+        style = next((style for head, style in _LINE_STYLES if line.startswith(head)), "")
+        console.print(Text(output.printable(line), style=style))

@@ -1,0 +1,136 @@
+"""`agents` and `config`: print the agent definitions and the settings in force."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+from pydantic import BaseModel, SecretStr
+from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource, TomlConfigSettingsSource
+
+from orchestrator.cli.checks.limits import Source, written
+from orchestrator.cli.terminal import output
+from orchestrator.cli.terminal.options import AsJson
+from orchestrator.configuration.agent_definitions import load_agent_definitions
+from orchestrator.configuration.settings import (
+    HIDDEN,
+    PREFIX,
+    Settings,
+    load_settings,
+    without_password,
+)
+
+
+def agents(as_json: AsJson = False) -> None:
+    """List the agent definitions: name, model, sub-agents that it may call, description."""
+    settings = load_settings()
+    definitions = load_agent_definitions(settings.agents_dir).values()
+    if as_json:
+        dumped = [one.model_dump(mode="json", exclude_none=True) for one in definitions]
+        output.document({"agents": dumped})
+        return
+    rows = [
+        (
+            one.name,
+            one.model or settings.model,
+            ",".join(one.subagents) or "-",
+            output.one_line(one.description),
+        )
+        for one in definitions
+    ]
+    output.table(("AGENT", "MODEL", "MAY CALL", "FOR"), rows, elastic=(-2, -1))
+
+
+def config(
+    limits: Annotated[
+        bool,
+        typer.Option(
+            "--limits",
+            help="Print every limit instead: name, value with unit, module and reason.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the settings in force, without secrets.
+
+    Each line has the environment variable, the value and its source: environment, .env,
+    config/fanout.toml or default.
+    """
+    if limits:
+        _print_limits(as_json=as_json)
+        return
+    rows = list(effective_settings(load_settings()))
+    if as_json:
+        keys = ("name", "value", "source")
+        output.document({"settings": [dict(zip(keys, row, strict=True)) for row in rows]})
+        return
+    output.table(
+        ("NAME", "VALUE", "SOURCE"),
+        [(name, _written(value), source) for name, value, source in rows],
+        elastic=(-2,),
+    )
+
+
+def _print_limits(*, as_json: bool) -> None:
+    source = Source()
+    in_force = {name: value for name, value, _ in effective_settings(load_settings())}
+    settings = [limit._replace(value=in_force[limit.name]) for limit in source.settings()]
+    found = [*settings, *source.constants()]
+    if as_json:
+        output.document({"limits": [limit._asdict() for limit in found]})
+        return
+    rows = [(limit.title, written(limit), limit.where, limit.reason) for limit in found]
+    output.table(("LIMIT", "VALUE", "WHERE", "WHY"), rows, elastic=(-1,))
+
+
+def effective_settings(settings: Settings) -> Iterator[tuple[str, Any, str]]:
+    """Yield environment variable, value without secrets, and source of every setting."""
+    sources: list[tuple[str, Mapping[str, Any]]] = [
+        ("environment", EnvSettingsSource(Settings)()),
+        (".env", DotEnvSettingsSource(Settings)()),
+        ("config/fanout.toml", TomlConfigSettingsSource(Settings)()),
+    ]
+    for path, value in _leaves(settings, ()):
+        source = next((name for name, given in sources if _has(given, path)), "default")
+        yield PREFIX + "__".join(path).upper(), shown(value), source
+
+
+def shown(value: Any) -> Any:
+    """Return a setting's value for printing, without secrets and passwords in URLs."""
+    match value:
+        case SecretStr():
+            return HIDDEN
+        case str() if "://" in value:
+            return without_password(value)
+        case None | bool() | int() | float():
+            return value
+        case tuple():
+            return [shown(item) for item in value]
+        case _:
+            return str(value)
+
+
+def _leaves(section: BaseModel, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from _leaves(value, (*path, name))
+        else:
+            yield (*path, name), value
+
+
+def _has(given: Mapping[str, Any], path: tuple[str, ...]) -> bool:
+    inner: Any = given
+    for name in path:
+        if not isinstance(inner, Mapping) or name not in inner:
+            return False
+        inner = inner[name]
+    return True
+
+
+def _written(value: Any) -> str:
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else json.dumps(value)

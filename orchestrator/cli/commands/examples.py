@@ -1,0 +1,381 @@
+"""`demo` and `example`: run a bundled example on a copy of its sample workspace."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from orchestrator.cli.commands.processes import announce_sandbox
+from orchestrator.cli.commands.run import coordinate
+from orchestrator.cli.terminal import formatting, output
+from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem, WorkFailed
+from orchestrator.cli.terminal.options import AsJson
+from orchestrator.client import JobClient
+from orchestrator.configuration.agent_definitions import COORDINATOR
+from orchestrator.configuration.bundled import bundled
+from orchestrator.configuration.settings import Settings, load_settings
+from orchestrator.embedded.services import Embedded
+from orchestrator.jobs.failures import UnknownJob
+from orchestrator.jobs.spec import JobSpec
+from orchestrator.jobs.state import JobRecord, JobState
+from orchestrator.jobs.store.journal import EventType
+
+EXAMPLES = bundled("config") / "examples"
+
+DEMO = "bakery"
+"""The example that `fanout demo` runs."""
+
+CHECK_AGENT = "tester"
+CHECK_MODEL = f"scripted:{EXAMPLES / 'check.yaml'}"
+"""Makes the agent run the check command once and return its result."""
+
+CHECK_OUTPUT_LINES = 12
+"""Of a check's output, how many lines are printed: the last ones, which hold a test run's verdict."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A bundled folder: `workspace/`, `goal.txt`, `script.yaml`, `README.md`.
+
+    It may also have agent definitions (`agents/`) and a check command (`check.txt`), which fails
+    before the goal is reached and succeeds afterwards.
+    """
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """The name on the command line."""
+        return self.folder.name.replace("_", "-")
+
+    @property
+    def title(self) -> str:
+        """The title of its README."""
+        return self._text("README.md").partition("\n")[0].removeprefix("# ").strip()
+
+    @property
+    def goal(self) -> str:
+        """The coordinator's task."""
+        return " ".join(self._text("goal.txt").split())
+
+    @property
+    def check(self) -> str | None:
+        """The check command; None for an example without one."""
+        return self._text("check.txt").strip() or None
+
+    @property
+    def agents_dir(self) -> Path | None:
+        """The folder of its agent definitions; None for one that uses the shipped agents only."""
+        path = self.folder / "agents"
+        return path if path.is_dir() else None
+
+    @property
+    def scripted_model(self) -> str:
+        """The model that answers from the example's script."""
+        return f"scripted:{self.folder / 'script.yaml'}"
+
+    def _text(self, name: str) -> str:
+        path = self.folder / name
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+    def copy_workspace(self, target: Path) -> None:
+        """Copy the sample workspace into a folder, which is created when it is missing.
+
+        Raises:
+            UsageProblem: the folder is not empty, or it cannot be written to.
+        """
+        sample, ignored = self.folder / "workspace", shutil.ignore_patterns("__pycache__")
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            if any(target.iterdir()):
+                raise UsageProblem(f"{target} is not empty: name an empty or a new folder.")
+            shutil.copytree(sample, target, dirs_exist_ok=True, ignore=ignored)
+        except OSError as error:
+            reason = f"The sample cannot be copied to {target}: {error.strerror}."
+            raise UsageProblem(reason) from error
+
+    def changed_files(self, folder: Path) -> list[str]:
+        """Return the relative paths of files in a copy that are new or differ from the sample."""
+        sample = self.folder / "workspace"
+        paths = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
+        return [
+            str(path)
+            for path in paths
+            if not (sample / path).is_file()
+            or (folder / path).read_bytes() != (sample / path).read_bytes()
+        ]
+
+
+def all_examples() -> list[Example]:
+    """Return the bundled examples, sorted by folder."""
+    return [Example(path.parent) for path in sorted(EXAMPLES.glob("*/goal.txt"))]
+
+
+def find_example(name: str) -> Example:
+    """Return the example of this name, written with hyphens or underscores.
+
+    Raises:
+        UsageProblem: no example has this name.
+    """
+    found = {one.name: one for one in all_examples()}
+    key = name.replace("_", "-")
+    if key not in found:
+        raise UsageProblem(f"There is no example {name!r}. There are: {', '.join(found)}.")
+    return found[key]
+
+
+def example(
+    name: Annotated[
+        str | None, typer.Argument(help="The example to run; without a name all are listed.")
+    ] = None,
+    *,
+    workspace: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Copy the sample here (empty or new; default: new)."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A real model for all agents; default: scripted replies.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a bundled team of agents on a copy of its sample workspace.
+
+    Nothing needs to be configured: a private Redis and a worker are started for this run. With
+    scripted replies no model key is needed. The folder with the results is kept.
+    """
+    settings = load_settings()
+    if name is None:
+        _list(as_json=as_json)
+        return
+    found = find_example(name)
+    folder = (workspace or Path(tempfile.mkdtemp(prefix=f"fanout-{found.name}-"))).resolve()
+    found.copy_workspace(folder)
+    with _temporary_folder("fanout-state-") as state_dir:
+        report = asyncio.run(_run(found, folder, _own_settings(settings, found, state_dir, model)))
+    if as_json:
+        output.document(report | {"files": found.changed_files(folder)})
+    else:
+        _print_results(report, found.changed_files(folder))
+    raise typer.Exit(ExitCode.DONE if report["success"] else ExitCode.WORK_FAILED)
+
+
+def demo(
+    *,
+    workspace: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Copy the sample here (empty or new) and keep it."),
+    ] = None,
+    keep: Annotated[
+        bool,
+        typer.Option("--keep", help="Keep Redis, the worker and the folder for later commands."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run six sub-agents that repair a small Python project.
+
+    A coordinator delegates the faults, merges the changes and ends with passing tests. A private
+    Redis and a worker are started for this run. The model's replies are scripted, so no key is
+    needed; agents, jobs, sandboxes and merges are real.
+    """
+    settings, found = load_settings(), find_example(DEMO)
+    began = time.monotonic()
+    with _temporary_folder("fanout-demo-", keep=keep) as base:
+        folder = (workspace or base / "sample").resolve()
+        found.copy_workspace(folder)
+        _git(folder, "init", "--quiet")
+        _git(folder, "add", "--all")
+        _git(folder, "commit", "--quiet", "--message", "The sample before the run")
+        state_dir = settings.state_dir if keep else base / "state"
+        own_settings = _own_settings(settings, found, state_dir)
+        report = asyncio.run(_run(found, folder, own_settings, keep=keep))
+        diff = _git(folder, "diff", "--stat").rstrip()
+    if as_json:
+        keys = ("success", "tests_before", "tests_after", "text", "root_id", "error")
+        counts = {"jobs": len(report["jobs"]), "seconds": round(time.monotonic() - began, 1)}
+        output.document({key: report[key] for key in keys} | counts)
+    else:
+        _print_demo_results(report, diff, kept=keep, folder=folder if keep or workspace else None)
+    raise typer.Exit(ExitCode.DONE if report["success"] else ExitCode.WORK_FAILED)
+
+
+@contextmanager
+def _temporary_folder(prefix: str, *, keep: bool = False) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    try:
+        yield folder
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _own_settings(
+    settings: Settings, found: Example, state_dir: Path, model: str | None = None
+) -> Settings:
+    """Return settings that use the person's sandbox and model keys, but own services and agents."""
+    own = {
+        "redis_url": None,
+        "blobs_url": None,
+        "state_dir": state_dir,
+        "agents_dir": found.agents_dir,
+        "model": model or found.scripted_model,
+    }
+    return settings.model_copy(update=own)
+
+
+async def _run(
+    found: Example, folder: Path, settings: Settings, *, keep: bool = False
+) -> dict[str, Any]:
+    """Run the coordinator on the folder, with the check before and after; return the report."""
+    output.notice(f"The folder: {folder}\nStarting a Redis and a worker …")
+    async with (
+        Embedded(settings, keep=keep, notice=output.notice) as embedded,
+        JobClient.from_settings(embedded.settings) as client,
+    ):
+        announce_sandbox(await client.workers())
+        before = await _check(client, found, folder, "before")
+        output.notice(f"\nThe goal: {found.goal}")
+        outcome = await coordinate(
+            client,
+            goal=found.goal,
+            workspace=folder,
+            agent=COORDINATOR,
+            model=None,
+            default_model=settings.model,
+            look_back="fanout tree" if keep else None,
+        )
+        after = await _check(client, found, folder, "after")
+        records: list[JobRecord] = []
+        with suppress(UnknownJob):  # the coordinator delegated nothing
+            records = await client.tree(outcome.root_id)
+    return {
+        "success": outcome.success and (before, after) in {(None, None), ("failed", "passed")},
+        **({} if after is None else {"tests_before": before, "tests_after": after}),
+        "text": outcome.text,
+        "root_id": outcome.root_id,
+        "error": outcome.error.model_dump() if outcome.error else None,
+        "jobs": [{"agent": record.agent, "state": str(record.state)} for record in records],
+        "most_at_once": _most_at_once(records),
+        "workspace": str(folder),
+    }
+
+
+async def _check(client: JobClient, found: Example, folder: Path, when: str) -> str | None:
+    """Run the check command in a job's sandbox and print the end of its output.
+
+    Returns:
+        `passed` or `failed`; None for an example without a check.
+
+    Raises:
+        WorkFailed: the job failed, so the command's result is not known.
+    """
+    command = found.check
+    if command is None:
+        return None
+    spec = JobSpec(
+        agent=CHECK_AGENT,
+        description=f"Run `{command}` and report what it prints.",
+        model=CHECK_MODEL,
+        labels={found.name: f"check-{when}"},
+    )
+    job_id = await client.submit(spec, workspace=folder)
+    result = await client.wait(job_id)
+    if result.state is not JobState.SUCCEEDED:
+        why = f"{result.error.type}: {result.error.message}" if result.error else str(result.state)
+        raise WorkFailed(f"The tests could not be run in a sandbox: {why}")
+    exit_code, text = 1, ""
+    async for event in client.events(job_id, follow=False):
+        if event.type is EventType.TOOL_RESULT:
+            for answer in formatting.tool_answers(event):
+                exit_code, text = int(answer.get("exit_code", 1)), str(answer.get("output", ""))
+    colour = "green" if exit_code == 0 else "red"
+    output.notice(f"\n$ {command}    # in a sandbox, {when}: {colour}")
+    for line in text.strip().splitlines()[-CHECK_OUTPUT_LINES:]:
+        output.notice(f"  {line}")
+    return "passed" if exit_code == 0 else "failed"
+
+
+def _most_at_once(records: Sequence[JobRecord]) -> int:
+    """Return the largest number of jobs that ran at the same time."""
+    spans = [
+        (one.started_at, one.finished_at) for one in records if one.started_at and one.finished_at
+    ]
+    running = (sum(began <= moment < ended for began, ended in spans) for moment, _ in spans)
+    return max(running, default=0)
+
+
+def _list(*, as_json: bool) -> None:
+    rows = [(one.name, one.title, str(one.folder)) for one in all_examples()]
+    if as_json:
+        keys = ("name", "about", "folder")
+        output.document({"examples": [dict(zip(keys, row, strict=True)) for row in rows]})
+    else:
+        output.table(("NAME", "WHAT IT IS", "FOLDER"), rows, elastic=(-2,))
+
+
+def _print_results(report: dict[str, Any], files: Sequence[str]) -> None:
+    output.notice("")
+    if report["text"]:
+        output.payload(output.printable(report["text"]))
+    _print_error(report)
+    failed = sum(job["state"] != JobState.SUCCEEDED for job in report["jobs"])
+    jobs = f"{len(report['jobs'])} jobs, {report['most_at_once']} at once, {failed} without success"
+    output.notice(f"\n{jobs}. New or changed in {report['workspace']}:")
+    for name in files:
+        output.notice(f"  {output.printable(name)}")
+
+
+def _print_demo_results(
+    report: dict[str, Any], diff: str, *, kept: bool, folder: Path | None
+) -> None:
+    """Print what changed and what to try next; `folder` is None where it has been removed."""
+    output.notice(f"\n{report['text'].strip()}\n")
+    tests = f"{report['tests_before']} before, {report['tests_after']} after"
+    output.payload(f"{diff}\ntests: {tests}; {len(report['jobs'])} jobs")
+    _print_error(report)
+    if kept:
+        output.notice(f"\nNext: fanout tree {report['root_id']} · fanout ps --all · fanout down")
+    if folder is not None:
+        output.notice(f"The sample is kept in {folder}: git -C {folder} diff")
+    else:
+        output.notice(
+            "\nNext: fanout demo --keep · fanout run 'YOUR GOAL' --workspace DIR · fanout doctor"
+        )
+
+
+def _print_error(report: dict[str, Any]) -> None:
+    if report["error"] is not None:
+        output.notice(f"{report['error']['type']}: {report['error']['message']}")
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """Run Git in a folder without the person's configuration and return its output.
+
+    Raises:
+        UsageProblem: Git is not installed.
+        WorkFailed: the command failed.
+    """
+    identity = ("-c", "user.name=fanout", "-c", "user.email=fanout@localhost")
+    try:
+        done = subprocess.run(  # noqa: S603 - no shell
+            ["git", "-C", str(folder), *identity, *arguments],  # noqa: S607 - the one on PATH
+            capture_output=True,
+            check=True,
+            env=os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"},
+        )
+    except FileNotFoundError:
+        raise UsageProblem("git is not on PATH: fanout merges with it.") from None
+    except subprocess.CalledProcessError as error:
+        reason = error.stderr.decode(errors="replace").strip()
+        raise WorkFailed(f"git {arguments[0]} failed: {reason}") from None
+    return done.stdout.decode(errors="replace")

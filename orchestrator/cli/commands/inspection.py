@@ -1,0 +1,202 @@
+"""`ps`, `tree`, `show`, `result` and `logs`: print what is known about jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from orchestrator.cli.commands.waiting import LIVE_STATES
+from orchestrator.cli.terminal import formatting, output
+from orchestrator.cli.terminal.exit_codes import UsageProblem
+from orchestrator.cli.terminal.ids import resolve_job, resolve_tree
+from orchestrator.cli.terminal.options import AsJson, JobArgument, LabelFilter, parse_labels
+from orchestrator.cli.terminal.session import ended_result, open_client
+from orchestrator.jobs.result import JobResult
+from orchestrator.jobs.state import JobRecord, JobState
+
+StateOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--state",
+        metavar="STATE",
+        help=f"List only jobs in this state ({', '.join(JobState)}); repeat for several.",
+    ),
+]
+
+NOTHING_RUNS = "No job is running or waiting; `fanout ps --all` lists those that have ended."
+
+
+def ps(
+    all_: Annotated[
+        bool, typer.Option("--all", "-a", help="Also list the jobs that have ended.")
+    ] = False,
+    state: StateOption = None,
+    label: LabelFilter = None,
+    limit: Annotated[
+        int, typer.Option(min=1, help="List at most this many jobs, oldest first.")
+    ] = 1000,
+    as_json: AsJson = False,
+) -> None:
+    """List the running and waiting jobs, and what each waits for."""
+    states = _states(state) if state else (None if all_ else LIVE_STATES)
+    labels = parse_labels(label)
+    asyncio.run(_ps(states, labels, limit, as_json=as_json))
+
+
+async def _ps(
+    states: Collection[JobState] | None, labels: dict[str, str], limit: int, *, as_json: bool
+) -> None:
+    async with open_client() as client:
+        records = await client.list(states=states, labels=labels or None, limit=limit)
+    if as_json:
+        output.document({"jobs": [record.model_dump(mode="json") for record in records]})
+        return
+    if not records:
+        output.notice("No job matches." if labels or states != LIVE_STATES else NOTHING_RUNS)
+        return
+    _print_records(records, indented=False)
+    if len(records) == limit:
+        output.notice(f"There may be more than {limit} jobs; --limit N lists more.")
+
+
+def tree(job: JobArgument, as_json: AsJson = False) -> None:
+    """List all jobs of a job's tree, parents first, and what they used together."""
+    asyncio.run(_tree(job, as_json=as_json))
+
+
+async def _tree(prefix: str, *, as_json: bool) -> None:
+    async with open_client() as client:
+        records = await client.tree(await resolve_tree(client, prefix))
+        usage = await client.tree_usage(records[0].root_id)
+    if as_json:
+        jobs = [record.model_dump(mode="json") for record in records]
+        output.document({"jobs": jobs, "usage": usage.model_dump(mode="json")})
+    else:
+        _print_records(records, indented=True)
+        output.notice(f"Used by all jobs of the tree: {formatting.used(usage)}")
+
+
+def show(job: JobArgument, as_json: AsJson = False) -> None:
+    """Print a job's record: its specification and its current state."""
+    asyncio.run(_show(job, as_json=as_json))
+
+
+async def _show(prefix: str, *, as_json: bool) -> None:
+    async with open_client() as client:
+        record = await client.get(await resolve_job(client, prefix))
+    if as_json:
+        output.document(record.model_dump(mode="json"))
+        return
+    times = ("submitted_at", "started_at", "finished_at")
+    values = {
+        name: value
+        for name, value in record.model_dump(mode="json").items()
+        if value not in (None, {}, [])
+    }
+    output.pairs(
+        (name, formatting.moment(value) if name in times else _shown(value))
+        for name, value in values.items()
+    )
+
+
+def result(job: JobArgument, as_json: AsJson = False) -> None:
+    """Print the result of a job that has ended; exit code 1 if it has not."""
+    asyncio.run(_result(job, as_json=as_json))
+
+
+async def _result(prefix: str, *, as_json: bool) -> None:
+    async with open_client() as client:
+        found = await ended_result(client, await resolve_job(client, prefix))
+    if as_json:
+        output.document(found.model_dump(mode="json"))
+    else:
+        print_result(found)
+
+
+def print_result(found: JobResult) -> None:
+    """Print a job's result for people: state, error, usage, changed files and summary."""
+    error = f"{found.error.type}: {found.error.message}" if found.error else None
+    files = [f"{change.change:<8} {change.path}" for change in found.files_modified]
+    span = formatting.span
+    output.pairs(
+        [
+            ("job", found.job_id),
+            ("state", found.state),
+            ("error", error),
+            ("sandbox", found.sandbox),
+            ("attempts", found.attempts),
+            ("time", f"{span(found.execution_seconds)} (queued {span(found.queued_seconds)})"),
+            ("usage", formatting.used(found.usage)),
+            ("files", "\n".join(files)),
+            ("output", None if found.output is None else _shown(found.output)),
+            ("unread", "\n".join(found.unread_messages)),
+            ("summary", found.summary),
+        ]
+    )
+
+
+def logs(
+    job: JobArgument,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new events until the job has ended.")
+    ] = False,
+    after: Annotated[
+        str,
+        typer.Option(
+            metavar="EVENT-ID", help="Print only events after this one (`id` in the JSON output)."
+        ),
+    ] = "0-0",
+    as_json: AsJson = False,
+) -> None:
+    """Print the events of a job's journal, one line each; with --json, one JSON object each."""
+    asyncio.run(_logs(job, after, follow=follow, as_json=as_json))
+
+
+async def _logs(prefix: str, after: str, *, follow: bool, as_json: bool) -> None:
+    async with open_client() as client:
+        job_id = await resolve_job(client, prefix)
+        try:
+            async for event in client.events(job_id, after, follow=follow):
+                if as_json:
+                    output.json_line(event.model_dump(mode="json"))
+                else:
+                    output.payload_now(formatting.event_line(event))
+        except asyncio.CancelledError:
+            output.notice(
+                f"Detached; the job continues. To continue reading: fanout logs -f {job_id}"
+            )
+            raise
+
+
+def _states(texts: Sequence[str]) -> frozenset[JobState]:
+    allowed = {str(state) for state in JobState}
+    if wrong := [text for text in texts if text not in allowed]:
+        raise UsageProblem(f"--state is {wrong[0]!r}; allowed are {', '.join(JobState)}.")
+    return frozenset(JobState(text) for text in texts)
+
+
+def _print_records(records: Sequence[JobRecord], *, indented: bool) -> None:
+    short = formatting.short_ids(record.id for record in records)
+    shorten = output.stdout_is_terminal()
+    rows = []
+    for record in records:
+        job_id = short[record.id] if shorten else record.id
+        label = formatting.title(record, 80)
+        what = "  " * record.depth + label if indented else label
+        doing = output.one_line(formatting.doing(record), 50) or "-"
+        attempt, elapsed = str(record.attempt), formatting.elapsed(record)
+        rows.append((job_id, record.state, attempt, record.agent, elapsed, doing, what))
+    output.table(
+        ("ID", "STATE", "ATTEMPT", "AGENT", "TIME", "NOW", "WHAT"),
+        rows,
+        state_column=1,
+        elastic=(-2, -1),
+    )
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,285 @@
+"""`run`: run a coordinator in this process and merge its jobs' changes into a folder."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from orchestrator.cli.commands.processes import announce_sandbox
+from orchestrator.cli.commands.waiting import live_console
+from orchestrator.cli.terminal import output
+from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
+from orchestrator.cli.terminal.live import Board, Fetch, change_line, shown
+from orchestrator.cli.terminal.options import AsJson
+from orchestrator.client import JobClient
+from orchestrator.configuration.agent_definitions import COORDINATOR
+from orchestrator.configuration.settings import Settings, load_settings
+from orchestrator.embedded.services import Embedded, attached
+from orchestrator.jobs.failures import DeadlineExceeded, LedgerUnavailable, UnknownJob
+from orchestrator.jobs.spec import new_job_id
+from orchestrator.jobs.state import JobRecord
+
+if TYPE_CHECKING:
+    from orchestrator.coordinator.conflicts import OpenConflict
+    from orchestrator.coordinator.coordinator import CoordinatorEvent, RunOutcome
+
+GIT_SECONDS = 30.0
+"""For `git status` of a large repository on a slow disk; when it takes longer, a person is asked."""
+
+
+def run_(
+    goal: Annotated[str, typer.Argument(help="The coordinator's task, in plain language.")],
+    *,
+    workspace: Annotated[
+        Path, typer.Option(metavar="DIR", help="The folder to work on; default: the current one.")
+    ] = Path(),
+    agent: Annotated[str, typer.Option(help="The agent that coordinates.")] = COORDINATOR,
+    model: Annotated[
+        str | None, typer.Option(help="The coordinator's model; default: FANOUT_MODEL.")
+    ] = None,
+    yes: Annotated[
+        bool,
+        typer.Option(
+            "--yes",
+            "-y",
+            help="Do not ask: files may be changed and the coordinator's calls are approved.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a coordinator agent on GOAL and merge its jobs' changes into DIR.
+
+    Exit code 1 if the coordinator fails or if unresolved merge conflicts remain. If no Redis is
+    configured (FANOUT_REDIS_URL) or running (`fanout up`), a private Redis and a worker run until
+    the command ends.
+    """
+    settings = load_settings()
+    if not workspace.is_dir():
+        raise UsageProblem(f"--workspace {str(workspace)!r} is not a folder.")
+    folder = workspace.resolve()
+    if not yes:
+        _confirm(folder)
+    outcome = asyncio.run(
+        _run(settings, goal=goal, workspace=folder, agent=agent, model=model, yes=yes)
+    )
+    if as_json:
+        error = outcome.error.model_dump() if outcome.error else None
+        report = {
+            "success": outcome.success,
+            "text": outcome.text,
+            "root_id": outcome.root_id,
+            "error": error,
+            "conflicts": [vars(conflict) for conflict in outcome.conflicts],
+        }
+        output.document(report)
+    elif outcome.text:
+        output.payload(output.printable(outcome.text))
+    if outcome.error is not None:
+        output.notice(f"{outcome.error.type}: {outcome.error.message}")
+    if outcome.conflicts:
+        output.notice(_format_conflicts(outcome.conflicts))
+    raise typer.Exit(_exit_code(outcome))
+
+
+def _exit_code(outcome: RunOutcome) -> ExitCode:
+    if outcome.success:
+        is_open = any(not conflict.changed_since for conflict in outcome.conflicts)
+        return ExitCode.WORK_FAILED if is_open else ExitCode.DONE
+    is_late = outcome.error is not None and outcome.error.type == DeadlineExceeded.__name__
+    return ExitCode.TIMED_OUT if is_late else ExitCode.WORK_FAILED
+
+
+def _format_conflicts(conflicts: Sequence[OpenConflict]) -> str:
+    """Return a warning that names the changes that were not merged."""
+    count = "1 conflict" if len(conflicts) == 1 else f"{len(conflicts)} conflicts"
+    named = ", ".join(
+        f"{output.one_line(conflict.path)} (job {conflict.job_id}"
+        f"{'; the file has changed since, perhaps resolving it' if conflict.changed_since else ''})"
+        for conflict in conflicts
+    )
+    return f"WARNING: {count}, changes not merged: {named}. See: fanout diff JOB"
+
+
+async def _run(
+    settings: Settings, *, goal: str, workspace: Path, agent: str, model: str | None, yes: bool
+) -> RunOutcome:
+    async with (
+        _services(settings) as (reachable, look_back),
+        JobClient.from_settings(reachable) as client,
+    ):
+        workers = await client.workers()
+        if workers:
+            announce_sandbox(workers)
+        else:
+            output.notice("No worker is running, so jobs will wait; start one: fanout worker")
+        return await coordinate(
+            client,
+            goal=goal,
+            workspace=workspace,
+            agent=agent,
+            model=model,
+            default_model=settings.model,
+            look_back=look_back,
+            yes=yes,
+        )
+
+
+async def coordinate(
+    client: JobClient,
+    *,
+    goal: str,
+    workspace: Path,
+    agent: str,
+    model: str | None,
+    default_model: str,
+    look_back: str | None,
+    yes: bool = False,
+) -> RunOutcome:
+    """Run the coordinator with a live view of its jobs, or plain lines without a terminal.
+
+    Its final text is in the outcome and is not printed.
+
+    Args:
+        client: the connected client.
+        goal: the coordinator's task.
+        workspace: the folder that jobs start from and are merged into.
+        agent: the name of the coordinator's definition.
+        model: overrides the definition's model.
+        default_model: used if neither `model` nor the definition names one.
+        look_back: the command that shows the tree after an interruption; None if the tree does
+            not outlive this process.
+        yes: whether the coordinator's own calls are approved without asking.
+
+    Raises:
+        ModelNotConfigured: the model cannot be used; the message names what is missing.
+        JobFailure: a service failed; see its subclasses.
+    """
+    from orchestrator.cli.terminal.approval_prompt import decider  # noqa: PLC0415 - ADK takes seconds to import
+    from orchestrator.coordinator.coordinator import run_goal  # noqa: PLC0415
+
+    root_id = new_job_id()
+    console = live_console()
+    printer = _EventPrinter(console)
+    try:
+        on_change = _print_change if console is None else None
+        async with shown(
+            client, _tree_of(client, root_id), console=console, on_change=on_change
+        ) as watcher:
+            printer.board = watcher.board
+            return await run_goal(
+                client,
+                goal=goal,
+                workspace=workspace,
+                agent=agent,
+                model=model,
+                default_model=default_model,
+                root_id=root_id,
+                on_event=printer.print,
+                decide=decider(yes=yes, set_aside=watcher.set_aside),
+                stream_text=console is not None,
+            )
+    except asyncio.CancelledError:
+        output.notice("Interrupted: the coordinator and the jobs that it waited for are stopped.")
+        if look_back is not None:
+            output.notice(f"Their state: {look_back} {root_id}")
+        raise
+
+
+@asynccontextmanager
+async def _services(settings: Settings) -> AsyncIterator[tuple[Settings, str]]:
+    """Yield settings with a reachable Redis, and the command that shows a run's tree later.
+
+    A private Redis and a worker run while the context is open if there is no other.
+    """
+    try:
+        reachable = await asyncio.to_thread(attached, settings)
+    except LedgerUnavailable:
+        output.notice("Starting a Redis and a worker for this run …")
+        async with Embedded(settings, notice=output.notice) as embedded:
+            yield embedded.settings, "fanout up; fanout tree"
+    else:
+        yield reachable, "fanout tree"
+
+
+class _EventPrinter:
+    """Prints the coordinator's texts and tool calls; the live view shows its jobs' progress.
+
+    A text is held back until another event follows: the last one is the command's payload.
+    """
+
+    def __init__(self, console: Console | None) -> None:
+        self._console = console
+        self._held = ""
+        self.board: Board | None = None
+        """Shows a text while it is being written; None before the live view exists."""
+
+    def print(self, event: CoordinatorEvent) -> None:
+        """Print an event, or pass a partial text to the board."""
+        if event.kind == "partial":
+            if self.board is not None:
+                self.board.say(event.text)
+            return
+        text = output.printable(event.text).strip()
+        if event.kind == "progress" or not text:
+            return
+        if self.board is not None:
+            self.board.saying = ""
+        self._print_line(self._held, "")
+        self._held = text if event.kind == "text" else ""
+        if event.kind == "tool":
+            self._print_line(f"→ {text}", "dim")
+
+    def _print_line(self, line: str, style: str) -> None:
+        if not line:
+            return
+        if self._console is None:
+            output.notice(line)
+        else:
+            self._console.print(Text(line, style=style))
+
+
+def _print_change(record: JobRecord) -> None:
+    output.notice(change_line(record))
+
+
+def _tree_of(client: JobClient, root_id: str) -> Fetch:
+    async def fetch() -> list[JobRecord]:
+        try:
+            return await client.tree(root_id)
+        except UnknownJob:  # the coordinator has not submitted anything yet
+            return []
+
+    return fetch
+
+
+def _confirm(folder: Path) -> None:
+    """Ask a person at a terminal for consent, unless Git can restore every file.
+
+    Raises:
+        typer.Exit: the person declined.
+    """
+    if (
+        not output.stderr_is_terminal()
+        or not output.stdin_is_terminal()
+        or _is_clean_checkout(folder)
+    ):
+        return
+    if not typer.confirm(f"Agents will edit files in {folder}. Continue?", err=True):
+        raise typer.Exit(ExitCode.NOT_ALLOWED)
+
+
+def _is_clean_checkout(folder: Path) -> bool:
+    command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), "status", "--porcelain"]
+    try:
+        answer = subprocess.run(command, capture_output=True, check=False, timeout=GIT_SECONDS)  # noqa: S603 - no shell
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return answer.returncode == 0 and not answer.stdout.strip()

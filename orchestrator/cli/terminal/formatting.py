@@ -1,0 +1,212 @@
+"""Formats job records, results and journal events as single lines for people."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import takewhile
+from typing import Any
+
+from orchestrator.cli.terminal.output import one_line
+from orchestrator.jobs.result import JobResult, Usage
+from orchestrator.jobs.state import JobRecord, JobState
+from orchestrator.jobs.store.journal import EventType, JournalEvent
+
+SYMBOLS = {
+    JobState.QUEUED: "·",
+    JobState.RUNNING: "▶",
+    JobState.WAITING: "⏸",
+    JobState.SUCCEEDED: "✔",
+    JobState.FAILED: "✘",
+    JobState.TIMED_OUT: "⏱",
+    JobState.CANCELLED: "⊘",
+}
+
+SHORT_ID_CHARACTERS = 12
+"""Ten encode the millisecond of submission; two usually distinguish the jobs of one call."""
+
+SHORT_APPROVAL_CHARACTERS = 11
+"""Eight of them are of a hash: enough to identify an approval among thousands."""
+
+EVENT_CHARACTERS = 400
+"""Of an event in `fanout logs`; `fanout logs --json` prints it in full."""
+
+
+def short_ids(ids: Iterable[str]) -> dict[str, str]:
+    """Return the shortest unique prefix of each id, of at least `SHORT_ID_CHARACTERS`."""
+    ordered = sorted(set(ids))
+    shared = [0] * (len(ordered) + 1)
+    for index in range(1, len(ordered)):
+        shared[index] = _common_prefix(ordered[index - 1], ordered[index])
+    return {
+        job_id: job_id[: max(SHORT_ID_CHARACTERS, shared[index] + 1, shared[index + 1] + 1)]
+        for index, job_id in enumerate(ordered)
+    }
+
+
+def _common_prefix(left: str, right: str) -> int:
+    """Return how many leading characters two ids share."""
+    return sum(
+        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))
+    )
+
+
+def title(record: JobRecord, width: int = 60) -> str:
+    """Return a job's labels and the beginning of its description."""
+    labels = ",".join(f"{key}={value}" for key, value in record.labels.items())
+    return one_line(f"[{labels}] {record.description}" if labels else record.description, width)
+
+
+def doing(record: JobRecord) -> str:
+    """Return a job's current activity, or what it waits for."""
+    if record.waiting_for:
+        return f"waits for {record.waiting_for}"
+    return "" if record.last_event in (None, record.state) else str(record.last_event)
+
+
+def asks(record: JobRecord) -> str:
+    """Return the approval that a job waits for and the command to answer it; empty for others."""
+    if not record.approvals:
+        return ""
+    only = record.approvals[0][:SHORT_APPROVAL_CHARACTERS] if len(record.approvals) == 1 else None
+    return f"waiting: {record.waiting_for} — " + (
+        f"fanout approve {only}" if only else "fanout approvals"
+    )
+
+
+def elapsed(record: JobRecord, now: float | None = None) -> str:
+    """Return how long a job has been running or ran, or has waited if it never ran."""
+    end = record.finished_at or now or time.time()
+    return span(max(0.0, end - (record.started_at or record.submitted_at)))
+
+
+def span(seconds: float) -> str:
+    """Format a duration: 0.4s, 12s, 3m05s, 2h10m."""
+    if seconds < 10:  # noqa: PLR2004 - below it, tenths matter
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes == 0:
+        return f"{rest}s"
+    hours, minutes_left = divmod(minutes, 60)
+    return f"{minutes}m{rest:02}s" if hours == 0 else f"{hours}h{minutes_left:02}m"
+
+
+def moment(at: float | None) -> str:
+    """Format a Unix time as date and time in this machine's time zone."""
+    return "" if at is None else f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def event_line(event: JournalEvent) -> str:
+    """Format a journal event as `fanout logs` prints it."""
+    clock = datetime.fromtimestamp(event.at).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    text = one_line(_formatted(event), EVENT_CHARACTERS)
+    return f"{clock}  {event.attempt}  {event.type:<13}  {text}".rstrip()
+
+
+def _formatted(event: JournalEvent) -> str:
+    formatter = _FORMATTERS.get(event.type)
+    return _text(event.data) if formatter is None else formatter(event.data)
+
+
+def _format_state(data: dict[str, Any]) -> str:
+    rest = ", ".join(_text(value) for key, value in data.items() if key != "state" and value)
+    return f"{data.get('state')}: {rest}" if rest else str(data.get("state"))
+
+
+def _format_reply(data: dict[str, Any]) -> str:
+    calls = ", ".join(str(call.get("tool")) for call in dicts(data, "calls"))
+    return " ".join(filter(None, (_text(data.get("text")), f"→ {calls}" if calls else "")))
+
+
+def _format_results(data: dict[str, Any]) -> str:
+    return "; ".join(
+        f"{result.get('tool')}: {_text(result.get('result'))}" for result in dicts(data, "results")
+    )
+
+
+def _format_todos(data: dict[str, Any]) -> str:
+    return "; ".join(
+        f"{todo.get('status')}: {todo.get('content')}" for todo in dicts(data, "todos")
+    )
+
+
+def _format_answer(data: dict[str, Any]) -> str:
+    rest = [_text(data.get(name)) for name in ("arguments", "response", "message")]
+    by = f" by {data['by']}" if data.get("by") else ""
+    return " ".join(filter(None, (f"{data.get('id')} {data.get('decision')}{by}", *rest)))
+
+
+def tokens_of(event: JournalEvent) -> int:
+    """Return the input and output tokens of a model's reply; 0 for other events."""
+    usage = event.data.get("usage")
+    if event.type is not EventType.MODEL_REPLY or not isinstance(usage, dict):
+        return 0
+    return sum(int(str(usage.get(name) or 0)) for name in ("input_tokens", "output_tokens"))
+
+
+def tool_answers(event: JournalEvent) -> list[dict[str, Any]]:
+    """Return the tools' full results in a tool.result event, or the journal's excerpts of them."""
+    session_event = event.data.get("event")
+    if not isinstance(session_event, dict):
+        return [result["result"] for result in dicts(event.data, "results") if "result" in result]
+    content: dict[str, Any] = session_event.get("content") or {}  # type: ignore[assignment] # ADK's JSON
+    parts = dicts(content, "parts")
+    return [
+        part["function_response"].get("response") or {}
+        for part in parts
+        if "function_response" in part
+    ]
+
+
+def ended_line(result: JobResult) -> str:
+    """Format a job's final state and error as one line."""
+    ended = f"{result.job_id}  {result.state}"
+    if result.error is None:
+        return ended
+    return f"{ended}  {one_line(f'{result.error.type}: {result.error.message}')}"
+
+
+def used(usage: Usage) -> str:
+    """Format model calls, tool calls, tokens and cost as one line."""
+    cost = "" if usage.cost_usd is None else f", ${usage.cost_usd:.4f}"
+    tokens = f"{usage.input_tokens:,} in, {usage.output_tokens:,} out"
+    return f"{usage.model_calls} model calls, {usage.tool_calls} tool calls, {tokens}{cost}"
+
+
+def count_states(records: Sequence[JobRecord]) -> str:
+    """Return a summary such as `12 jobs: 3 running, 9 succeeded`."""
+    counts = [(state, sum(record.state is state for record in records)) for state in JobState]
+    states = ", ".join(f"{count} {state}" for state, count in counts if count)
+    jobs = f"{len(records)} {'job' if len(records) == 1 else 'jobs'}"
+    return f"{jobs}: {states}" if states else jobs
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def dicts(data: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """Return the objects in a list of an event's data; events of other versions may lack it."""
+    return [item for item in data.get(name) or () if isinstance(item, dict)]
+
+
+_FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
+    EventType.JOB_STATE: _format_state,
+    EventType.SANDBOX_READY: lambda data: f"{data.get('sandbox')} on {data.get('host')}",
+    EventType.MODEL_REQUEST: lambda data: f"{data.get('model')}, up to {data.get('tokens')} tokens",
+    EventType.MODEL_REPLY: _format_reply,
+    EventType.SESSION_EVENT: _format_reply,
+    EventType.TOOL_CALL: lambda data: f"{data.get('tool')} {_text(data.get('arguments'))}",
+    EventType.TOOL_RESULT: _format_results,
+    EventType.TODOS: _format_todos,
+    EventType.APPROVAL_REQUESTED: lambda data: (
+        f"{data.get('id')} {data.get('tool')} {_text(data.get('arguments'))}"
+    ),
+    EventType.APPROVAL_RESOLVED: _format_answer,
+    EventType.LOG: lambda data: _text(data.get("text")),
+    EventType.MESSAGE: lambda data: _text(data.get("text")),
+}

@@ -1,0 +1,114 @@
+# The public names of `orchestrator.deep_agent`; `__init__.py` loads each from here when it is first used.
+
+# Approvals by people
+from .approval.gate import AWAITING as AWAITING
+from .approval.requests import PendingApproval as PendingApproval
+from .approval.requests import answers_message as answers_message
+from .approval.requests import confirmation_answers as confirmation_answers
+from .approval.requests import confirmation_calls as confirmation_calls
+from .approval.requests import pending_approvals as pending_approvals
+from .approval.requests import request_of as request_of
+
+# Files and shells that an agent works on
+from .backends.bounded_output import BoundedOutput as BoundedOutput
+from .backends.composite import CompositeBackend as CompositeBackend
+from .backends.composite import composite as composite
+from .backends.directory import DirectoryBackend as DirectoryBackend
+from .backends.environment import BackendEnvironment as BackendEnvironment
+from .backends.local_shell import LocalShellBackend as LocalShellBackend
+from .backends.overlay import OverlayBackend as OverlayBackend
+from .backends.protocol import Backend as Backend
+from .backends.protocol import BackendFactory as BackendFactory
+from .backends.protocol import Entry as Entry
+from .backends.protocol import EntryKind as EntryKind
+from .backends.protocol import Execution as Execution
+from .backends.protocol import Hit as Hit
+from .backends.protocol import Hits as Hits
+from .backends.protocol import OutputSink as OutputSink
+from .backends.protocol import Shell as Shell
+from .backends.protocol import Walk as Walk
+from .backends.read_only import ReadOnlyBackend as ReadOnlyBackend
+from .backends.state import DictState as DictState
+from .backends.state import StateBackend as StateBackend
+from .backends.state import state_with as state_with
+
+# Long conversations
+from .context.compaction import later_than as later_than
+from .context.summarization import SummarizationConfig as SummarizationConfig
+
+# The factory
+from .create import DEFAULT_MODEL as DEFAULT_MODEL
+from .create import create_deep_agent as create_deep_agent
+from .create import create_deep_app as create_deep_app
+
+# Sub-agents in this process, and calls with deferred results
+from .delegation.deferred import DeferredCall as DeferredCall
+from .delegation.deferred import deferred_calls as deferred_calls
+from .delegation.deferred import deferred_result as deferred_result
+from .delegation.deferred import results_event as results_event
+from .delegation.roster import SubAgentSpec as SubAgentSpec
+from .delegation.subagents import DelegationStyle as DelegationStyle
+
+# Failures
+from .failures import McpServerFailed as McpServerFailed
+from .failures import McpServerUnavailable as McpServerUnavailable
+from .failures import ModelContextExceeded as ModelContextExceeded
+from .failures import ModelFailed as ModelFailed
+from .failures import ModelNotConfigured as ModelNotConfigured
+from .failures import ModelRefused as ModelRefused
+from .failures import ModelUnavailable as ModelUnavailable
+from .failures import ScriptFailed as ScriptFailed
+from .failures import ToolMistake as ToolMistake
+from .failures import UnknownGuardedTool as UnknownGuardedTool
+
+# Budgets, guards and the final answer's schema
+from .guards.budget import Account as Account
+from .guards.budget import Accounts as Accounts
+from .guards.budget import Budget as Budget
+from .guards.budget import BudgetLimits as BudgetLimits
+from .guards.budget import usage_of as usage_of
+from .guards.budget_plugin import BudgetFactory as BudgetFactory
+from .guards.dangling_calls import DanglingCall as DanglingCall
+from .guards.dangling_calls import answered as answered
+from .guards.dangling_calls import unanswered_calls as unanswered_calls
+from .guards.loop_guard import REPEATED_CALL as REPEATED_CALL
+from .guards.structured_output import OutputMismatch as OutputMismatch
+from .guards.structured_output import OutputSchema as OutputSchema
+
+# Messages to a running agent
+from .inbox import message_number as message_number
+
+# Tools of MCP servers
+from .mcp.server import McpServer as McpServer
+from .mcp.server import remote_server as remote_server
+from .mcp.tools import McpTools as McpTools
+
+# The text of messages
+from .messages import is_reply as is_reply
+from .messages import last_reply as last_reply
+from .messages import text_of as text_of
+from .models.facts import price as price
+
+# Models, their retries, usage and prices
+from .models.rate_limiter import RateLimiter as RateLimiter
+from .models.resolve import preload_client as preload_client
+from .models.resolve import resolve_model as resolve_model
+from .models.retries import ResilientModel as ResilientModel
+from .models.retries import RetryPolicy as RetryPolicy
+from .models.scripted_model import Conversation as Conversation
+from .models.scripted_model import Script as Script
+from .models.scripted_model import ScriptedCall as ScriptedCall
+from .models.scripted_model import ScriptedModel as ScriptedModel
+from .models.scripted_model import ScriptedReply as ScriptedReply
+from .models.usage import ModelUsage as ModelUsage
+
+# Helpers for tools and parts of an agent
+from .names import agent_identifier as agent_identifier
+from .part import Part as Part
+from .progress_tool import ProgressTool as ProgressTool
+from .prompts import WORKSPACE_RESTORED as WORKSPACE_RESTORED
+from .summary import summary_of as summary_of
+from .tool import MethodTool as MethodTool
+from .tool import polling as polling
+from .tool import tabular as tabular
+from .tools.live_output import text_mode as text_mode

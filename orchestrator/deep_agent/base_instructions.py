@@ -1,0 +1,29 @@
+"""The instructions that every deep agent gets: how it works and reports."""
+
+from __future__ import annotations
+
+from google.adk.agents.readonly_context import ReadonlyContext
+
+from orchestrator.deep_agent import prompts
+from orchestrator.deep_agent.part import Part
+
+
+class BaseInstructions(Part):
+    """The agent's own prompt, general instructions, and how a sub-agent ends.
+
+    Args:
+        own: The agent's own prompt.
+        is_subagent: Whether another agent reads the result.
+    """
+
+    def __init__(self, own: str | None, *, is_subagent: bool) -> None:
+        parts = [own.strip() + "\n"] if own and own.strip() else []
+        parts.append(prompts.WORK)
+        if is_subagent:
+            parts.append(prompts.SUBAGENT)
+        self._text = "\n".join(parts)
+
+    async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
+        """Return the instructions, which never change."""
+        del context, tools
+        return self._text

@@ -1,0 +1,119 @@
+"""Delegated calls with deferred results: the run ends and is resumed, in any process, with them.
+
+Such a call returns `deferred_result`. While it has no other result the model is not called. The
+caller of the agent appends an event with the results (`results_event`) and resumes the run. Nothing
+is started before the run has ended, so a call whose result was lost in a crash had no effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.events import Event
+from google.adk.flows.llm_flows._base_llm_processor import BaseLlmRequestProcessor
+from google.adk.models.llm_request import LlmRequest
+from google.adk.tools.tool_context import ToolContext
+from google.genai import types
+
+from orchestrator.deep_agent.guards.dangling_calls import DanglingCall, answered
+from orchestrator.deep_agent.part import Part
+
+DEFERRING_TOOLS = ("task", "tasks")
+"""The tools that may defer their results; the same result of another tool, such as an MCP server's,
+has no effect."""
+
+DEFERRED_STATUS = "waiting_for_tasks"
+
+_ARGUMENTS = "later_arguments:"
+"""Prefix of the session state's key for the arguments with which a call ran: a person may have
+changed those that the model gave."""
+
+
+class DeferredCall(NamedTuple):
+    """A call whose result is deferred."""
+
+    made: DanglingCall
+    arguments: dict[str, Any]
+    """The arguments with which it ran."""
+    notes: dict[str, Any]
+    """Further keys for its result, such as a note that a person changed the arguments."""
+
+
+def deferred_result(tool_context: ToolContext, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the preliminary result of a call, and store the arguments with which it ran."""
+    tool_context.state[f"{_ARGUMENTS}{tool_context.function_call_id}"] = dict(arguments)
+    return {
+        "status": DEFERRED_STATUS,
+        "message": "The tasks are under way; their results take the place of this.",
+    }
+
+
+def deferred_calls(events: Iterable[Event]) -> list[DeferredCall]:
+    """Return the calls whose results are deferred, in order; of those with one id, the newest."""
+    made: dict[str | None, DanglingCall] = {}
+    waiting: dict[str | None, DeferredCall] = {}
+    for event in events:
+        for call in event.get_function_calls():
+            made[call.id] = DanglingCall(event, call)
+            waiting.pop(call.id, None)
+        for response in event.get_function_responses():
+            waiting.pop(response.id, None)
+            arguments = event.actions.state_delta.get(f"{_ARGUMENTS}{response.id}")
+            given = response.response or {}
+            is_deferred = (
+                response.name in DEFERRING_TOOLS and given.get("status") == DEFERRED_STATUS
+            )
+            if response.id in made and arguments is not None and is_deferred:
+                notes = {
+                    name: value
+                    for name, value in given.items()
+                    if name not in ("status", "message")
+                }
+                waiting[response.id] = DeferredCall(made[response.id], arguments, notes)
+    return list(waiting.values())
+
+
+def results_event(results: Sequence[tuple[DeferredCall, Mapping[str, Any]]]) -> Event:
+    """Return the event with the results of calls of one reply."""
+    event = answered([waiting.made for waiting, _ in results])
+    parts = [
+        types.Part(
+            function_response=types.FunctionResponse(
+                id=waiting.made.call.id,
+                name=waiting.made.call.name,
+                response={**result, **waiting.notes},
+            )
+        )
+        for waiting, result in results
+    ]
+    event.content = types.Content(role="user", parts=parts)
+    return event
+
+
+class DeferredResults(Part):
+    """Ends the run while a result is deferred.
+
+    It comes early among the parts, so that the others do nothing to such a session.
+    """
+
+    def request_processors(self) -> Sequence[BaseLlmRequestProcessor]:
+        """Return the processor that looks for deferred results before every model call."""
+        return (_EndWhileDeferred(),)
+
+
+class _EndWhileDeferred(BaseLlmRequestProcessor):
+    name = "later_results"
+
+    async def run_async(
+        self, invocation_context: InvocationContext, llm_request: LlmRequest
+    ) -> AsyncGenerator[Event]:
+        """End the run if a result is deferred; no event is yielded."""
+        del llm_request
+        now = invocation_context.invocation_id
+        own = (event for event in invocation_context.session.events if event.invocation_id == now)
+        if deferred_calls(own):
+            invocation_context.end_invocation = True
+        return
+        yield  # the interface is a generator

@@ -1,0 +1,41 @@
+"""The text of messages in a conversation: events, and replies of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from google.adk.events import Event
+from google.adk.models.llm_response import LlmResponse
+from google.genai import types
+
+
+def parts_of(message: LlmResponse | None) -> list[types.Part]:
+    """Return the parts of a message; none if it has no content.
+
+    Args:
+        message: A reply of a model, or an event, which ADK derives from it.
+    """
+    return (message.content.parts if message is not None and message.content else None) or []
+
+
+def text_of(message: LlmResponse | None, separator: str = "") -> str:
+    """Return the text of a message without the model's thoughts."""
+    return separator.join(part.text for part in parts_of(message) if part.text and not part.thought)
+
+
+def is_reply(message: LlmResponse) -> bool:
+    """Return whether a message comes from a model."""
+    return message.content is not None and message.content.role == "model"
+
+
+def last_reply(events: Sequence[Event]) -> Event | None:
+    """Return the model's last reply, or the error in its place; None if there is neither.
+
+    Events after it are ADK's bookkeeping.
+    """
+    replies = (
+        event
+        for event in reversed(events)
+        if event.error_code or (is_reply(event) and text_of(event).strip())
+    )
+    return next(replies, None)

@@ -1,0 +1,98 @@
+"""The rate limiter of models: each request to a service waits until it may be sent."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+from uuid import uuid4
+
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.genai import types
+
+from orchestrator.deep_agent.models.errors import asked_for_seconds, is_rate_limited
+from orchestrator.deep_agent.models.size import CHARACTERS_PER_TOKEN, tokens_in
+from orchestrator.deep_agent.models.usage import reply_usage
+
+ANSWER_TOKENS = 8_192
+"""The assumed size of a reply where the request sets no limit: ADK's default for Claude."""
+INPUT_MARGIN = 4 / 3
+"""Factor on the estimate of a request's size: code and most languages have fewer characters per
+token than English."""
+
+
+@runtime_checkable
+class RateLimiter(Protocol):
+    """Limits the rate of requests to models.
+
+    `request` is the unique id of a request, `model` the model's name as in settings and agent
+    definitions, `tokens` the estimated size of the request and its reply. What `enter` raises ends
+    the run.
+    """
+
+    async def enter(self, request: str, model: str, tokens: int) -> None:
+        """Wait until the request may be sent; the caller sends it at once."""
+
+    async def settle(self, request: str, model: str, tokens: int, used: int) -> None:
+        """Record that the request was answered and used so many tokens."""
+
+    async def cut(
+        self, request: str, model: str, tokens: int, asked_seconds: float | None
+    ) -> object:
+        """Record that the service rejected the request for its rate limit.
+
+        `asked_seconds` is how long the service asks to wait, if it says so.
+        """
+
+
+class LimitedRequest:
+    """One request to a model under a rate limiter; without a limiter it is never delayed.
+
+    Args:
+        rate_limiter: None for no limits.
+        model: The model's name as in settings and agent definitions.
+        request: Its size is estimated once, here.
+    """
+
+    def __init__(self, rate_limiter: RateLimiter | None, model: str, request: LlmRequest) -> None:
+        self._rate_limiter = rate_limiter
+        self._model = model
+        self._id = uuid4().hex
+        self._tokens = _estimate(request) if rate_limiter is not None else 0
+        self._used = 0
+
+    async def wait(self) -> None:
+        """Wait until the request may be sent.
+
+        Raises:
+            Exception: Whatever the rate limiter's `enter` raises.
+        """
+        if self._rate_limiter is not None:
+            await self._rate_limiter.enter(self._id, self._model, self._tokens)
+
+    def note(self, response: LlmResponse) -> None:
+        """Record the tokens that a response reports; the last report counts."""
+        self._used = reply_usage(response).tokens or self._used
+
+    async def answered(self) -> None:
+        """Report that the reply is complete."""
+        if self._rate_limiter is not None:
+            await self._rate_limiter.settle(
+                self._id, self._model, self._tokens, self._used or self._tokens
+            )
+
+    async def failed(self, error: Exception) -> None:
+        """Report that there was no complete reply; only a rate-limit error is passed on."""
+        if self._rate_limiter is not None and is_rate_limited(error):
+            await self._rate_limiter.cut(
+                self._id, self._model, self._tokens, asked_for_seconds(error)
+            )
+
+
+def _estimate(request: LlmRequest) -> int:
+    """Return the estimated size of a request and its reply, in tokens."""
+    config = request.config
+    tools = [tool for tool in config.tools or [] if isinstance(tool, types.Tool)]
+    declared = [tool.model_dump_json(exclude_none=True) for tool in tools]
+    fixed = sum(map(len, (*declared, str(config.system_instruction or "")))) // CHARACTERS_PER_TOKEN
+    contents = sum(map(tokens_in, request.contents))
+    return round((fixed + contents) * INPUT_MARGIN) + (config.max_output_tokens or ANSWER_TOKENS)

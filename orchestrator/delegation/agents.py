@@ -1,0 +1,109 @@
+"""Agents made from definitions, for a coordinator and for an agent on a worker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from google.adk.agents import LlmAgent
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.base_toolset import BaseToolset
+
+from orchestrator.configuration.agent_definitions import AgentDefinition
+from orchestrator.configuration.definition_files import resolved_paths
+from orchestrator.configuration.mcp_servers import McpServerDefinition
+from orchestrator.deep_agent import (
+    BudgetLimits,
+    McpServer,
+    McpServerFailed,
+    ModelFailed,
+    SummarizationConfig,
+    create_deep_agent,
+    remote_server,
+)
+from orchestrator.jobs.failures import (
+    AgentFailed,
+    InvalidJob,
+    JobFailure,
+    McpServerUnavailable,
+    ModelUnavailable,
+)
+from orchestrator.jobs.spec import Limits, TreeBounds
+
+
+def create_agent(
+    definition: AgentDefinition,
+    model: str,
+    tools: Sequence[BaseTool | BaseToolset],
+    *,
+    added_instruction: str,
+    files_folder: str,
+    **options: Any,
+) -> LlmAgent:
+    """Return the deep agent that a definition describes.
+
+    Args:
+        definition: the agent's prompt, tools, skills, memory and policies.
+        model: a model's name, as `resolve_model` takes it.
+        tools: tools beside the built-in ones, such as `task` and those of MCP servers.
+        added_instruction: text after the definition's instruction.
+        files_folder: where the agent finds the definition's own memory and skills.
+        options: further arguments of `create_deep_agent`.
+
+    Raises:
+        InvalidJob: the model, a tool's name or the schema cannot be used as configured.
+    """
+    defined: dict[str, Any] = {
+        "built_in_tools": definition.tools,
+        "output_schema": definition.output_schema,
+        "name": definition.name,
+        "description": definition.description,
+        "skills": resolved_paths(definition.skills, files_folder),
+        "memory": resolved_paths(definition.memory, files_folder),
+        "summarization": SummarizationConfig(**definition.summarization.settings()),
+        "interrupt_on": definition.interrupt_on,
+        "instruction": definition.instruction + added_instruction,
+    }
+    try:
+        return create_deep_agent(model, list(tools), **{**defined, **options})
+    except ValueError as error:
+        raise InvalidJob(str(error)) from error
+
+
+def remote_mcp_server(server: McpServerDefinition) -> McpServer:
+    """Return an MCP server that is reached by its URL, with headers from this process's environment.
+
+    Raises:
+        InvalidJob: a header needs a variable that is not set.
+    """
+    try:
+        return remote_server(server, os.environ)
+    except ValueError as error:
+        raise InvalidJob(str(error)) from error
+
+
+def budget_limits(limits: Limits) -> BudgetLimits:
+    """Return the budgets among a job's limits; its time is not one of them."""
+    return BudgetLimits(
+        max_model_calls=limits.max_model_calls,
+        max_tokens=limits.max_tokens,
+        max_cost_usd=limits.max_cost_usd,
+        max_tool_calls=limits.max_tool_calls,
+    )
+
+
+def tree_budget_limits(bounds: TreeBounds) -> BudgetLimits:
+    """Return the budgets that all jobs of a tree share."""
+    return BudgetLimits(
+        max_model_calls=bounds.max_tree_model_calls,
+        max_tokens=bounds.max_tree_tokens,
+        max_cost_usd=bounds.max_tree_cost_usd,
+    )
+
+
+def job_failure(error: ModelFailed | McpServerFailed) -> JobFailure:
+    """Return the job's failure that a failure of its agent means."""
+    if isinstance(error, McpServerFailed):
+        return (McpServerUnavailable if error.retryable else InvalidJob)(str(error))
+    return (ModelUnavailable if error.retryable else AgentFailed)(str(error))

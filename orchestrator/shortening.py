@@ -1,0 +1,16 @@
+"""Text made to fit on one line."""
+
+from __future__ import annotations
+
+
+def one_line(text: str, max_characters: int | None = None) -> str:
+    """Return the text with every run of white space as one space, cut to a length.
+
+    Args:
+        text: Any text.
+        max_characters: The length of the result at most, an ellipsis included; no limit when None.
+    """
+    line = " ".join(text.split())
+    if max_characters is None or len(line) <= max_characters:
+        return line
+    return line[: max(0, max_characters - 1)] + "…"

@@ -1,0 +1,62 @@
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+from tests.architecture.sources import REPOSITORY
+
+JOBS = {"JobClient", "JobFailure", "JobRecord", "JobResult", "JobSpec", "JobState", "Limits"}
+AGENTS = {"create_coordinator", "create_coordinator_app", "create_deep_agent", "create_deep_app"}
+DEEP_AGENT = {
+    *("create_deep_agent", "create_deep_app", "SubAgentSpec", "DelegationStyle"),
+    *("Backend", "Shell", "Entry", "Walk", "Hit", "Hits", "Execution"),
+    *("StateBackend", "DirectoryBackend", "LocalShellBackend", "CompositeBackend"),
+    *("OverlayBackend", "ReadOnlyBackend", "BackendEnvironment"),
+    *("resolve_model", "preload_client", "ResilientModel", "RetryPolicy", "ModelUsage", "price"),
+    *("ScriptedModel", "Script"),
+    *("Budget", "BudgetLimits", "BudgetFactory", "Account", "Accounts"),
+    *("SummarizationConfig", "OutputSchema"),
+    "PendingApproval",
+    *("pending_approvals", "answers_message"),
+    *("McpServer", "McpTools", "remote_server"),
+    *("ModelFailed", "McpServerFailed", "ModelNotConfigured", "ToolMistake"),
+    *("MethodTool", "ProgressTool", "Part"),
+}
+DOORS = {
+    "fanout": JOBS | AGENTS,
+    "orchestrator": JOBS | AGENTS,
+    "orchestrator.deep_agent": DEEP_AGENT,
+}
+
+
+@pytest.mark.parametrize(("door", "documented"), DOORS.items(), ids=DOORS)
+def test_the_documented_names_are_public(door, documented):
+    module = importlib.import_module(door)
+
+    assert documented - set(module.__all__) == set()
+    assert [name for name in documented if f"`{name}`" not in (module.__doc__ or "")] == []
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_every_public_name_can_be_imported(door):
+    module = importlib.import_module(door)
+
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+    with pytest.raises(AttributeError, match="no_such_name"):
+        module.no_such_name  # noqa: B018 - reading it is what fails
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_importing_a_door_does_not_import_adk(door):
+    program = f"import sys, {door}; sys.exit('google.adk' in sys.modules)"
+
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, check=False)
+
+    assert done.returncode == 0
+
+
+def test_a_name_is_one_object_behind_every_door():
+    doors = [importlib.import_module(door) for door in DOORS]
+
+    assert len({door.create_deep_agent for door in doors}) == 1

@@ -1,0 +1,44 @@
+"""What all jobs of a worker share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.configuration.agent_definitions import AgentDefinitions
+from orchestrator.jobs.failures import UnknownAgent
+from orchestrator.jobs.spec import JobSpec, Limits, TreeBounds
+from orchestrator.jobs.store.ledger import Ledger
+from orchestrator.workspace.blobs import BlobStore
+
+
+@dataclass(frozen=True)
+class JobServices:
+    """The stores, the agents and the limits of an installation, for the jobs of one worker."""
+
+    ledger: Ledger
+    blobs: BlobStore
+    definitions: AgentDefinitions
+    defaults: Limits
+    """The installation's limits of a job, for fields that neither the job nor its agent sets."""
+    bounds: TreeBounds
+    """How far jobs may delegate."""
+
+    def limits_of(self, spec: JobSpec) -> Limits:
+        """Return the limits of a job: its own, then its agent's, then the installation's.
+
+        Raises:
+            UnknownAgent: this worker has no definition of its agent.
+        """
+        agent_limits = self.definitions[spec.agent].job_limits()
+        return spec.limits.over(agent_limits).over(self.defaults)
+
+    def given_limits(self, spec: JobSpec) -> Limits:
+        """Return the limits that were set for a job or its agent, which bind its descendants too.
+
+        The installation's defaults do not: they are what one agent needs, and each agent has them
+        for itself.
+        """
+        try:
+            return spec.limits.over(self.definitions[spec.agent].job_limits())
+        except UnknownAgent:  # another release's agent
+            return spec.limits

@@ -1,0 +1,41 @@
+from .docker.provider import DEFAULT_IMAGE, DockerProvider
+from .errors import (
+    DiskLimitExceeded,
+    EngineUnavailable,
+    ImageMissing,
+    SandboxDied,
+    SandboxStartFailed,
+    SnapshotUnusable,
+)
+from .local.provider import LocalProvider
+from .merge_target import merge_into
+from .process import Process, ProcessEnded
+from .protocol import (
+    WORKSPACE,
+    Command,
+    Sandbox,
+    SandboxProvider,
+    SandboxSpec,
+    SnapshotSource,
+)
+
+__all__ = [
+    "DEFAULT_IMAGE",
+    "WORKSPACE",
+    "Command",
+    "DiskLimitExceeded",
+    "DockerProvider",
+    "EngineUnavailable",
+    "ImageMissing",
+    "LocalProvider",
+    "Process",
+    "ProcessEnded",
+    "Sandbox",
+    "SandboxDied",
+    "SandboxProvider",
+    "SandboxSpec",
+    "SandboxStartFailed",
+    "SnapshotSource",
+    "SnapshotUnusable",
+    "merge_into",
+]
