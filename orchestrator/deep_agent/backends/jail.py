@@ -55,7 +55,7 @@ class Jail:
     ) -> Iterator[Place]:
         """Where the last name is, its parents resolved.
 
-        `follow_last` goes on through links there.
+        `follow_last` also follows links there.
         """
         with ExitStack() as opened:
             resolution = _Resolution(self._root, self._linked, opened, make_parents=make_parents)

@@ -164,7 +164,7 @@ class RunningCommand:
 def _let_go(pipe: Pipe) -> None:
     """Stop listening to a pipe.
 
-    The loop forgets it before it is closed. A closed one would go on to report events while a
+    The loop forgets it before it is closed. A closed one would still report events while a
     process that is just being started has a copy, and by then its number may be that of another
     command's pipe.
     """
@@ -205,7 +205,7 @@ def start(launch: Launch) -> RunningCommand:
 async def run(launch: Launch, on_output: OutputSink | None = None) -> Execution:
     """Run a command to its end; a cancelled caller leaves none of its processes behind.
 
-    What a command that ends by itself left running in the background goes on, unheard.
+    Background processes of a command that ends by itself keep running; their output is lost.
     """
     started = time.monotonic()
     try:
