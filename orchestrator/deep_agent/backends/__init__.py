@@ -1,1 +1,1 @@
-"""Where a deep agent's file tools read and write."""
+"""Backends: where an agent's files are and its commands run."""

@@ -33,13 +33,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_SEARCHED_BYTES = 10 * 1024**2
-"""Larger files are not searched: they are data, and reading them takes the time of all others."""
+"""Larger files are not searched: they are data, and reading them takes too long."""
 
 _BLOCK_BYTES = 1024**2
-"""Searched at once, a longer line in parts."""
+"""The size of a searched block; a longer line is searched in parts."""
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever."""
+"""Without O_NONBLOCK, opening a pipe without a writer would block for ever."""
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE_MODE = 0o666
@@ -123,14 +123,14 @@ class DirectoryBackend:
     async def _in_thread(
         self, path: str, work: Callable[Concatenate[str, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Do work on a path; an OSError names that path, not a part of it."""
+        """Run work on a path; an OSError names the whole path, not a part of it."""
         try:
             return await asyncio.to_thread(work, path, *args, **kwargs)
         except OSError as error:
             if error.filename is not None:
                 error.filename = path
             raise
-        except ValueError as error:  # a NUL, or a character that no file's name has
+        except ValueError as error:  # a NUL, or a character that is not valid in a file name
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path) from error
 
     def _locate(self, path: str) -> tuple[Jail, Sequence[str]]:
@@ -155,7 +155,7 @@ class DirectoryBackend:
         return jail.directory(names)
 
     def _above_mount(self, path: str) -> Entry | None:
-        """The only thing in a directory above the mount point: the way to it."""
+        """Return the only entry of a directory above the mount point: the next directory."""
         if path in self._jails or not (path == "/" or self._mount.startswith(path + "/")):
             return None
         rest = self._mount[len(path) :].strip("/")
@@ -174,7 +174,7 @@ class DirectoryBackend:
         with self._directory(path) as directory, os.scandir(directory) as found:
             entries = []
             for item in found:
-                with suppress(FileNotFoundError):  # gone since it was listed
+                with suppress(FileNotFoundError):  # it was removed after the listing
                     status = item.stat(follow_symlinks=False)
                     entries.append(_entry(posixpath.join(path, item.name), status))
         return sorted(entries, key=lambda entry: entry.path)
@@ -246,7 +246,7 @@ class DirectoryBackend:
                 yield entry.path, place
 
     def _files(self, path: str) -> Iterator[tuple[Entry, Place]]:
-        """Everything below a directory but directories, each with its open parent.
+        """Yield the entries below a directory except directories, each with its open parent.
 
         Links are not followed.
         """
@@ -306,7 +306,7 @@ def _remove_tree(place: Place) -> None:
 
 
 def _existing_mode(place: Place, *, create_only: bool) -> int | None:
-    """The permissions to keep; None for a new file."""
+    """Return the permissions to keep; None for a new file."""
     try:
         found = place.lstat()
     except FileNotFoundError:
@@ -325,7 +325,7 @@ def _put(place: Place, data: bytes, *, mode: int | None, create_only: bool) -> N
 
     A reader sees the old file or the new one, never half.
     """
-    draft = f".fanout-{uuid4().hex}~"  # a name that no change list takes up
+    draft = f".fanout-{uuid4().hex}~"  # such names are never listed as changes
     descriptor = os.open(draft, _CREATE, _NEW_FILE_MODE, dir_fd=place.directory)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -334,9 +334,7 @@ def _put(place: Place, data: bytes, *, mode: int | None, create_only: bool) -> N
                 os.fchmod(descriptor, mode)
         ends: Any = {"src_dir_fd": place.directory, "dst_dir_fd": place.directory}
         if create_only:
-            os.link(
-                draft, place.name, **ends
-            )  # fails when anything is there, which a rename does not
+            os.link(draft, place.name, **ends)  # it fails if the target exists, unlike a rename
         else:
             os.replace(draft, place.name, **ends)  # noqa: PTH105 - pathlib has no dir_fd
     finally:

@@ -1,4 +1,4 @@
-"""Resolving a path so that it cannot leave a directory: links, `..` and races included.
+"""Resolution of paths that cannot leave a directory, even by links, `..` or races.
 
 Each name is opened relative to its open parent and never followed by the kernel; a link is read and
 its names are resolved in the same way. This is openat2's RESOLVE_BENEATH, which Python cannot call.
@@ -17,7 +17,7 @@ from pathlib import Path
 from orchestrator.deep_agent.backends.paths import MAX_DEPTH
 
 MAX_LINKS = 40
-"""Linux's own limit on links in one path."""
+"""Linux's limit on links in one path."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -36,10 +36,10 @@ class Place:
 
 
 class Jail:
-    """A directory that no path leads out of; one that tries raises PermissionError."""
+    """A directory that no path can leave: such a path raises PermissionError."""
 
     def __init__(self, root: Path, linked: Mapping[str, Path] | None = None) -> None:
-        """Make a jail of an existing directory.
+        """Create a jail for an existing directory.
 
         Args:
             root: the directory.
@@ -55,7 +55,7 @@ class Jail:
     ) -> Iterator[Place]:
         """Where the last name is, its parents resolved.
 
-        `follow_last` goes on through links there.
+        `follow_last` also follows links there.
         """
         with ExitStack() as opened:
             resolution = _Resolution(self._root, self._linked, opened, make_parents=make_parents)
@@ -63,7 +63,7 @@ class Jail:
 
     @contextmanager
     def directory(self, names: Sequence[str]) -> Iterator[int]:
-        """An open directory; NotADirectoryError when it is something else."""
+        """Open a directory; NotADirectoryError if it is anything else."""
         with self.place(names, follow_last=True) as place:
             descriptor = os.open(place.name, _DIRECTORY, dir_fd=place.directory)
             try:
@@ -73,7 +73,7 @@ class Jail:
 
 
 class _Resolution:
-    """One path being resolved: the open directories from the root down to where it has come."""
+    """A path being resolved: the open directories from the root to the current one."""
 
     def __init__(
         self, root: Path, linked: Mapping[str, Path], opened: ExitStack, *, make_parents: bool
@@ -120,7 +120,7 @@ class _Resolution:
             return False
 
     def _target(self, link: Place) -> list[str]:
-        """The names that a link stands for; an absolute one must lead into a known directory."""
+        """Return the names in a link's target; an absolute one must be below a known directory."""
         self._links += 1
         if self._links > MAX_LINKS:
             raise PermissionError(errno.ELOOP, "too many links")
@@ -128,7 +128,7 @@ class _Resolution:
         return self._restart(target) if target.startswith("/") else _names(target)
 
     def _restart(self, target: str) -> list[str]:
-        """Go to the directory that an absolute target leads into; the names below it."""
+        """Enter the directory of an absolute target, and return the names below it."""
         for prefix, directory in ((str(self._root), self._root), *self._linked.items()):
             if target == prefix or target.startswith(prefix.rstrip("/") + "/"):
                 self._stack.clear()

@@ -23,35 +23,35 @@ from orchestrator.deep_agent.backends.bounded_output import BoundedOutput
 from orchestrator.deep_agent.backends.protocol import Execution, OutputSink
 
 COMMAND_MARKER = "FANOUT_COMMAND"
-"""The variable by which a command's processes are found, whatever session they moved to."""
+"""The variable by which a command's processes are found in any session."""
 
 GRACE_SECONDS = 1.0
-"""Between the request to end and the kill: enough to remove a lock file."""
+"""Between SIGTERM and SIGKILL: enough to remove a lock file."""
 
 ABANDONED_GRACE_SECONDS = 0.3
-"""The same where nobody waits for the command any more: its caller is in a hurry."""
+"""The same for a command whose caller was cancelled."""
 
 DRAIN_SECONDS = 0.075
 """How long an ended command's output is still awaited when a process that it left behind holds the
 pipe."""
 
 GIVE_UP_SECONDS = 5.0
-"""How long after the kill a command is reported although the kernel has not let go of it."""
+"""How long to wait for the kernel to remove a killed process before the command is reported."""
 
 READ_BYTES = 256 * 1024
-"""Taken from a pipe at once; a pipe's buffer holds less."""
+"""The size of one read from a pipe; a pipe's buffer is smaller."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """What is run, and within which bounds."""
+    """A command to run, with its limits."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
-    """All that it sees, but for its marker."""
+    """Its whole environment, except the marker."""
     timeout_seconds: float
     max_output_bytes: int
-    """Of output and of error output each; head and tail are kept."""
+    """The limit on output and on error output; their beginning and end are kept."""
     cwd: str = "/"
     stdin: bytes = b""
     merge_stderr: bool = True
@@ -71,7 +71,7 @@ class Pipe:
         self.open = True
 
     def read(self) -> bytes | None:
-        """What is there; None at the end."""
+        """Return the available bytes; None at the end."""
         try:
             data = os.read(self.descriptor, READ_BYTES)
         except BlockingIOError:
@@ -80,7 +80,7 @@ class Pipe:
         return data or None
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self.open:
             self.open = False
             os.close(self.descriptor)
@@ -88,18 +88,18 @@ class Pipe:
 
 @dataclass
 class RunningCommand:
-    """A command on its way. Created and awaited in the event loop."""
+    """A running command. Created and awaited in the event loop."""
 
     process: subprocess.Popen[bytes]
     pipes: Sequence[Pipe]
     marker: str
     exited: asyncio.Event = field(default_factory=asyncio.Event)
     silent: asyncio.Event = field(default_factory=asyncio.Event)
-    """All its outputs are closed."""
+    """Set when all its outputs are closed."""
     _release: list[Callable[[], None]] = field(default_factory=list)
 
     def listen(self, sink: Callable[[bytes], None]) -> None:
-        """Collect its output and its end."""
+        """Start to collect its output and its exit."""
         loop = asyncio.get_running_loop()
         for pipe in self.pipes:
             loop.add_reader(pipe.descriptor, self._on_output, pipe, sink)
@@ -122,7 +122,7 @@ class RunningCommand:
                 self.silent.set()
 
     def processes(self) -> list[int]:
-        """Its live processes: those of its session, and those that carry its marker."""
+        """Return its live processes: those of its session and those with its marker."""
         wanted = f"{COMMAND_MARKER}={self.marker}".encode()
         return [
             pid
@@ -131,7 +131,7 @@ class RunningCommand:
         ]
 
     async def stop(self, grace_seconds: float = GRACE_SECONDS) -> None:
-        """Ask its processes to end, then kill them."""
+        """Send SIGTERM to its processes, then SIGKILL."""
         ends = time.monotonic() + grace_seconds
         signal_all(await asyncio.to_thread(self.processes), signal.SIGTERM)
         while found := await asyncio.to_thread(self.processes):
@@ -143,7 +143,7 @@ class RunningCommand:
             await asyncio.sleep(0.02)
 
     async def drain(self) -> None:
-        """Await the rest of the output, shortly.
+        """Wait briefly for the rest of the output.
 
         A process that was left behind may hold it open.
         """
@@ -151,7 +151,7 @@ class RunningCommand:
             await asyncio.wait_for(self.silent.wait(), DRAIN_SECONDS)
 
     def release(self) -> None:
-        """Give back descriptors; its end is collected."""
+        """Close its descriptors, and reap the process."""
         for pipe in self.pipes:
             if pipe.open:
                 pipe.read()
@@ -162,9 +162,9 @@ class RunningCommand:
 
 
 def _let_go(pipe: Pipe) -> None:
-    """Listen to a pipe no more.
+    """Stop listening to a pipe.
 
-    The loop forgets it before it is closed. A closed one would go on to report events while a
+    The loop forgets it before it is closed. A closed one would still report events while a
     process that is just being started has a copy, and by then its number may be that of another
     command's pipe.
     """
@@ -173,7 +173,11 @@ def _let_go(pipe: Pipe) -> None:
 
 
 def start(launch: Launch) -> RunningCommand:
-    """Start a command; OSError when this machine cannot. Blocks for milliseconds."""
+    """Start a command. It blocks for milliseconds.
+
+    Raises:
+        OSError: The command cannot be started.
+    """
     pipes = [Pipe(launch.max_output_bytes) for _ in range(1 if launch.merge_stderr else 2)]
     link = launch.link
     stdin = _stdin_descriptor(launch.stdin) if link is None else link.detach()
@@ -201,7 +205,7 @@ def start(launch: Launch) -> RunningCommand:
 async def run(launch: Launch, on_output: OutputSink | None = None) -> Execution:
     """Run a command to its end; a cancelled caller leaves none of its processes behind.
 
-    What a command that ends by itself left running in the background goes on, unheard.
+    Background processes of a command that ends by itself keep running; their output is lost.
     """
     started = time.monotonic()
     try:
@@ -241,7 +245,7 @@ async def run(launch: Launch, on_output: OutputSink | None = None) -> Execution:
 async def _exits(
     current: RunningCommand, pumping: asyncio.Task[None], timeout_seconds: float
 ) -> bool:
-    """Whether the command ends in time; a sink that fails raises."""
+    """Wait, and return whether the command ended in time; raise what the sink raises."""
     waiting = asyncio.create_task(current.exited.wait())
     try:
         await asyncio.wait(
@@ -255,7 +259,7 @@ async def _exits(
 
 
 async def _started(launch: Launch) -> RunningCommand:
-    """Start in a thread; what a cancelled caller has started is stopped."""
+    """Start a command in a thread; if the caller is cancelled, the command is stopped."""
     starting = asyncio.ensure_future(asyncio.to_thread(start, launch))
     try:
         return await asyncio.shield(starting)
@@ -268,7 +272,7 @@ async def _started(launch: Launch) -> RunningCommand:
 
 
 class _Stream:
-    """Hands a command's output on to a sink that may be slow; holds no more than the output cap."""
+    """Forwards a command's output to a slow sink; buffers no more than the output limit."""
 
     def __init__(self, max_bytes: int, sink: OutputSink | None) -> None:
         self._left, self._sink = max_bytes, sink
@@ -290,18 +294,18 @@ class _Stream:
 
 
 def other_processes() -> Iterator[tuple[int, int]]:
-    """Process id and session id of every live process but this one."""
+    """Yield the process id and session id of every live process except this one."""
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit() or folder.name == str(os.getpid()):
             continue
-        with contextlib.suppress(OSError, IndexError):  # it ended meanwhile
+        with contextlib.suppress(OSError, IndexError):  # it has ended
             fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
             if fields[0] not in {b"Z", b"X"}:
                 yield int(folder.name), int(fields[3])
 
 
 def signal_all(pids: Sequence[int], number: int) -> None:
-    """Send a signal to those that are still there."""
+    """Send a signal to those processes that still exist."""
     for pid in pids:
         with contextlib.suppress(OSError):
             os.kill(pid, number)

@@ -1,4 +1,4 @@
-"""The seam between the file tools and the place where files are.
+"""The protocol between the file tools and the storage of files.
 
 A backend stores bytes under normalised absolute paths and knows nothing of lines, globs, limits or
 messages: those are `orchestrator.deep_agent.tools.files`, once for all backends. What is wrong with
@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 MAX_FILE_BYTES = 10 * 1024**2
-"""The largest file that is read or written whole: two copies of it fit any worker's memory many
-times."""
+"""The largest file that is read or written as a whole: a worker has memory for many copies."""
 
 EntryKind = Literal["file", "directory", "symlink", "other"]
 
 OutputSink = Callable[[bytes], Awaitable[None]]
-"""Receives a command's output while it runs, in order, at most what the output cap lets through."""
+"""Receives a command's output while it runs, in order, up to the limit on its size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,16 +40,16 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Walk:
-    """The files below a directory, sorted by path, or as many as the budget allowed."""
+    """The files below a directory, sorted by path, up to the limits."""
 
     entries: tuple[Entry, ...]
     complete: bool = True
-    """False when the number or the time ran out first."""
+    """False if the limit on entries or time was reached first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hit:
-    """A line that contains the text looked for."""
+    """A line that contains the searched text."""
 
     path: str
     line_number: int
@@ -60,7 +59,7 @@ class Hit:
 
 @dataclass(frozen=True, kw_only=True)
 class Hits:
-    """The lines found, in any order of files, or as many as the budget allowed."""
+    """The matching lines, in any order of files, up to the limits."""
 
     hits: tuple[Hit, ...]
     complete: bool = True
@@ -68,15 +67,15 @@ class Hits:
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How a command ended. It ran, whatever its exit code is."""
+    """The outcome of a command that ran, with any exit code."""
 
     exit_code: int
     """-N when signal N killed it; 127 when it could not be started."""
     output: bytes
-    """Standard output, with the error output in it unless that was asked for separately."""
+    """Standard output, including error output unless that was requested separately."""
     error_output: bytes = b""
     total_bytes: int
-    """How much output it wrote; more than `len(output)` means the middle was dropped."""
+    """The size of its output; if larger than `len(output)`, the middle was dropped."""
     timed_out: bool = False
     """The time limit was reached and every process of the command was killed."""
     out_of_memory: bool = False
@@ -85,7 +84,7 @@ class Execution:
 
     @property
     def text(self) -> str:
-        """The output decoded, undecodable bytes replaced."""
+        """The output as text, with undecodable bytes replaced."""
         return self.output.decode(errors="replace")
 
     @property
@@ -106,19 +105,33 @@ class Backend(Protocol):
         ...
 
     async def stat(self, path: str) -> Entry:
-        """What is at the path, links followed; FileNotFoundError when nothing is."""
+        """Return the entry at a path, following links.
+
+        Raises:
+            FileNotFoundError: The path does not exist.
+        """
         ...
 
     async def list(self, path: str) -> Sequence[Entry]:
-        """A directory's entries, sorted by path; NotADirectoryError for a file."""
+        """Return a directory's entries, sorted by path.
+
+        Raises:
+            FileNotFoundError: The path does not exist.
+            NotADirectoryError: It is a file.
+        """
         ...
 
     async def read_bytes(self, path: str, max_bytes: int) -> bytes:
-        """The first `max_bytes` of a file."""
+        """Return the first `max_bytes` bytes of a file.
+
+        Raises:
+            FileNotFoundError: The path does not exist.
+            IsADirectoryError: It is a directory.
+        """
         ...
 
     async def write_bytes(self, path: str, data: bytes, *, create_only: bool = False) -> None:
-        """Put a whole file in place atomically, making its directories.
+        """Write a whole file atomically, and create its directories.
 
         An existing file keeps its mode.
 
@@ -127,11 +140,15 @@ class Backend(Protocol):
         ...
 
     async def delete(self, path: str) -> None:
-        """Remove a file, a link or a whole directory; FileNotFoundError when nothing is there."""
+        """Remove a file, a link or a whole directory.
+
+        Raises:
+            FileNotFoundError: The path does not exist.
+        """
         ...
 
     async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walk:
-        """All files below a directory; links not followed, `.git` directories left out."""
+        """Return all files below a directory, without following links, except in `.git`."""
         ...
 
     async def grep(
@@ -143,7 +160,7 @@ class Backend(Protocol):
         max_hits: int,
         timeout_seconds: float,
     ) -> Hits:
-        """Lines that contain `text` literally, in a file, below a directory, or in the files of `only`.
+        """Return the lines with a literal text in a file, a directory or the files of `only`.
 
         Binary files (a NUL in the first 8 KiB) and `.git` directories are left out; links are not
         followed.
@@ -172,4 +189,4 @@ class Shell(Protocol):
 
 
 BackendFactory = Callable[[Any], Backend]
-"""Makes a backend from a session's state, at each tool call."""
+"""Creates a backend from a session's state, at each tool call."""

@@ -169,7 +169,7 @@ class Subagents(Part):
         Args:
             name: The sub-agent's name.
             description: The task.
-            context: What else the child is told.
+            context: Further information for the child.
             timeout_seconds: The child's time limit; None for no limit.
             tool_context: The context of the parent's call.
 

@@ -1,1 +1,1 @@
-"""What an agent is told from files: memory and skills."""
+"""Files in an agent's instruction: memory and skills."""

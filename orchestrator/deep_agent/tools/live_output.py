@@ -1,7 +1,4 @@
-"""What a command prints, shown while it runs.
-
-ADK's partial events, for people only and never stored.
-"""
+"""Live output of commands, as ADK's partial events: for people only, and never stored."""
 
 # mypy: disable-error-code="name-defined"
 # (a subclass of an ADK model names PIL, which is not installed)
@@ -21,15 +18,14 @@ from orchestrator.deep_agent.backends.bounded_output import BoundedOutput
 from orchestrator.deep_agent.backends.protocol import OutputSink
 
 LIVE_OUTPUT_SECONDS = 1.0
-"""Between two looks at the output: a person reads no faster, and each look is an event for every
-front end. A command that takes less shows nothing and costs nothing."""
+"""Between two events: a person reads no faster, and every front end handles each event. A shorter
+command shows nothing and costs nothing."""
 
 MAX_LIVE_LINES = 3
 """Enough to see what a command is doing; the whole output is its result."""
 
 MAX_LIVE_BYTES = 600
-"""Three lines of a wide terminal; a program that prints no line ends must not make an event
-large."""
+"""Three lines of a wide terminal: output without line ends must not make an event large."""
 
 STREAM = "stream"
 """The key in an event's `custom_metadata` whose value `output` marks a command's output."""
@@ -38,16 +34,16 @@ Result = TypeVar("Result")
 
 
 def text_mode(*, streamed: bool) -> StreamingMode:
-    """How ADK is to run an agent so that its model's words come in pieces, or whole."""
+    """Return ADK's streaming mode for replies in pieces, or as a whole."""
     return StreamingMode.SSE if streamed else StreamingMode.NONE
 
 
 async def shown_live(
     work: Callable[[OutputSink], Awaitable[Result]], tool_context: ToolContext, tool: str
 ) -> Result:
-    """Do the work of a tool's call, and show the newest lines of what it writes to the sink.
+    """Do the work of a tool's call, and emit the newest lines of what it writes to the sink.
 
-    The work is cancelled, and waited for, when the call is cancelled or whoever watches goes away.
+    If the call is cancelled, the work is cancelled and awaited.
     """
     tail = _Tail()
     task = asyncio.ensure_future(work(tail.take))
@@ -77,7 +73,7 @@ class _Tail:
         self._is_new = True
 
     def newest(self) -> str:
-        """The last lines, if something came since; of a progress bar only what stands there now."""
+        """Return the last lines if there is new output; of a progress bar, only its last state."""
         if not self._is_new:
             return ""
         self._is_new = False
@@ -87,10 +83,7 @@ class _Tail:
 
 
 class _LiveLines(BaseNode):
-    """ADK's way to emit events from within a tool.
-
-    One that has no output leaves nothing in the session.
-    """
+    """Emits events from within a tool; a node without output stores nothing in the session."""
 
     events: Callable[[], AsyncGenerator[Event, None]]
 
