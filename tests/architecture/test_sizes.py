@@ -4,6 +4,7 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 50
 
 LONGER = {
+    "orchestrator/cli/commands/run.py:coordinate": "describes its arguments one by one",
     "orchestrator/client.py": "one class: every question that a program asks about jobs",
     "orchestrator/coordinator/coordinator.py:run_goal": "describes its arguments one by one",
     "orchestrator/deep_agent/delegation/subagents.py": "one tool, its sub-agents and their run",
