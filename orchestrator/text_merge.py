@@ -117,7 +117,7 @@ def _merge_file(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
 
 
 def git_environment() -> dict[str, str]:
-    """Return an environment in which Git reads only a repository's own settings and never prompts."""
+    """Return an environment in which Git reads only a repository's settings and never prompts."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return kept | {
         "GIT_CONFIG_NOSYSTEM": "1",

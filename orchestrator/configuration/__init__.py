@@ -1,1 +1,1 @@
-"""Reads the configuration: settings, agent definitions, log set-up."""
+"""Reads the configuration: settings, agent definitions and their files, log set-up."""

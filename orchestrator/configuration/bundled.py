@@ -1,4 +1,4 @@
-"""The data folders that fanout brings along: `config` and `sandbox_images`."""
+"""The data folders of fanout: `config` and `sandbox_images`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def bundled(name: str) -> Path:
-    """The path of a data folder.
-
-    Inside the installed package, or beside the packages in a checkout.
+    """Return the path of a data folder: in the installed package, or in the checkout.
 
     Args:
         name: `config` or `sandbox_images`.

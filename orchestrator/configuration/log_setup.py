@@ -1,4 +1,4 @@
-"""Structured logs: JSON lines on standard error, once per process."""
+"""Structured logs: JSON lines on standard error."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ from typing import Any
 import structlog
 import structlog.tracebacks
 
+_QUOTE_REQUESTS = (
+    "httpx", "httpcore", "httpx2", "httpcore2", "urllib3", "google_genai", "google_adk", "openai",
+    "anthropic", "docker", "mcp", "client",
+)  # fmt: skip
+"""Loggers whose records below warning quote requests, and with them prompts; `client` is that of
+MCP's sessions."""
+
 _traceback_with_texts = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 
 
 def _traceback(exc_info: structlog.typing.ExcInfo) -> list[dict[str, Any]]:
-    """A traceback without the exceptions' texts: they may quote a prompt or a file."""
+    """Return a traceback without the exceptions' texts, which may quote a prompt or a file."""
     stacks = _traceback_with_texts(exc_info)
     for stack in stacks:
         stack.pop("exc_value", None)
@@ -21,9 +28,12 @@ def _traceback(exc_info: structlog.typing.ExcInfo) -> list[dict[str, Any]]:
 
 
 def set_up_logging(level: str) -> None:
-    """Send structlog's and every library's records through one JSON formatter.
+    """Send the records of structlog and of all libraries through one JSON formatter.
 
-    `level` is one of `Settings.log_level`. Calling it again replaces what was set before.
+    A second call replaces the set-up of the first.
+
+    Args:
+        level: One of the values of `Settings.log_level`.
     """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -53,17 +63,5 @@ def set_up_logging(level: str) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
-    http = ("httpx", "httpcore", "httpx2", "httpcore2", "urllib3")
-    # `client` is the name under which MCP's sessions log
-    for noisy in (
-        *http,
-        "google_genai",
-        "google_adk",
-        "openai",
-        "anthropic",
-        "docker",
-        "mcp",
-        "client",
-    ):
-        # Their records below warning quote requests, and with them prompts.
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    for name in _QUOTE_REQUESTS:
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""The MCP servers of an agent definition: key `mcp_servers`, a list of these."""
+"""The MCP servers of an agent definition: the entries of its key `mcp_servers`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from pydantic import AfterValidator, Field, model_validator
 from orchestrator.jobs.spec import WireModel
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
-"""For a server's start and for each call: what other MCP clients grant, so servers are made for
-it."""
+"""For a server's start and for each call: the time of other MCP clients, which servers expect."""
 
 MAX_NAME_CHARACTERS = 32
-"""Half of what a tool's name may have: the other half is the server's."""
+"""Half of the maximum of a tool's full name; the other half is for the tool's own name."""
 
 MAX_TIMEOUT_SECONDS = 3600.0
-"""A tool that takes longer should be asked again for what it has begun."""
+"""A tool that takes longer should offer a call that polls for its result."""
 
 
 def _usable_url(url: str) -> str:
@@ -32,22 +31,21 @@ def _usable_url(url: str) -> str:
 
 
 class McpServerDefinition(WireModel):
-    """One server: at a `url`, reached from the worker, or a `command`, which runs inside the sandbox."""
+    """One server: at a `url`, which the worker connects to, or a `command` inside the sandbox."""
 
     name: str = Field(pattern=r"^[A-Za-z](?:_?[A-Za-z0-9-])*$", max_length=MAX_NAME_CHARACTERS)
-    """Begins the names of its tools, `<name>__<tool>`; so it has no `__` itself."""
+    """The beginning of its tools' names, `<name>__<tool>`; so it contains no `__`."""
     url: Annotated[str, AfterValidator(_usable_url)] | None = None
     transport: Literal["http", "sse"] | None = None
-    """Of a `url`; None is `http`, MCP's streamable HTTP."""
+    """Of a `url`; None: `http`, MCP's streamable HTTP."""
     headers: dict[str, str] = Field(default_factory=dict, repr=False, exclude=True)
-    """`${NAME}` is taken from the environment of the process that connects. Never shown, so not
+    """`${NAME}` is replaced from the environment of the process that connects. Never shown or
     dumped."""
     command: tuple[str, ...] | None = Field(default=None, min_length=1)
     env: dict[str, str] = Field(default_factory=dict)
-    """Added to the environment of a `command`, literally: whoever works in the sandbox can read
-    it."""
+    """Added to the environment of a `command`, literally; the agent can read it."""
     tools: tuple[str, ...] | None = None
-    """The tools to have, by the server's names; None gives all."""
+    """The tools to use, by the server's names; None: all."""
     timeout_seconds: float = Field(default=DEFAULT_TIMEOUT_SECONDS, gt=0, le=MAX_TIMEOUT_SECONDS)
     """For the start, and for each call."""
 

@@ -27,11 +27,11 @@ SECRET_WORDS = ("password", "secret", "key", "token", "redis_url", "basic_auth")
 
 
 class InvalidSetting(ValueError):
-    """A setting has a value that is not allowed; the text names it and says what is."""
+    """A setting has a value that is not allowed; the text names it and the allowed values."""
 
 
 HIDDEN = "(hidden)"
-"""What is shown in the place of a secret."""
+"""Shown instead of a secret."""
 
 
 class _Section(BaseModel):
@@ -42,76 +42,76 @@ class SandboxSettings(_Section):
     """Where jobs run their commands."""
 
     provider: Literal["docker", "local", "auto"] | None = None
-    """`docker` needs an engine; `local` isolates nothing; `auto` takes docker where an engine
-    answers. Unset: `docker` for a worker, `auto` for `demo`, `run` and `up`."""
+    """`docker` needs an engine; `local` isolates nothing; `auto` is docker where an engine
+    responds. Unset: `docker` for a worker, `auto` for `demo`, `run` and `up`."""
     image: str = "fanout/python:latest"
     """For agents whose definition names none."""
     runtime: str | None = None
-    """The engine's runtime, `runc` or `runsc` for example; unset is the engine's default."""
+    """The engine's runtime, for example `runc` or `runsc`; unset: the engine's default."""
     owner: str = Field(default="fanout", pattern=r"^[a-z0-9][a-z0-9-]{0,30}$")
-    """Labels all containers and volumes; installations that share an engine need different ones."""
+    """The label of all containers and volumes; installations that share an engine need different
+    ones."""
 
 
 class WorkerSettings(_Section):
     """One worker process."""
 
     concurrency: int = Field(default=8, ge=1, le=1000)
-    """Jobs at once in this process."""
+    """The maximum number of concurrent jobs in this process."""
     lease_seconds: float = Field(default=9.0, ge=2, le=60)
-    """How long a silent attempt counts as alive; renewed every quarter."""
+    """The time without a heartbeat after which an attempt counts as lost; renewed every quarter."""
     reap_interval_seconds: float = Field(default=1.0, gt=0, le=60)
-    """Between two looks for jobs whose worker is gone: part of the time until they are back at
-    work."""
+    """Between two checks for jobs whose worker is lost: part of the time until they run again."""
     shutdown_grace_seconds: float = Field(default=10.0, ge=1, le=600)
-    """From SIGTERM until the process is gone."""
+    """From SIGTERM until the end of the process."""
     checkpoint_seconds: float = Field(default=60.0, ge=0, le=3600)
-    """Between two copies of a running job's changed files in the blob store: when a host is lost
-    with its disk, at most this much work is done again. A copy of few changes takes some 50 ms, and
-    never more than 5 % of the time goes into them. 0 makes none but those of jobs that wait."""
+    """Between two copies of a running job's changed files to the blob store: when a host is lost
+    with its disk, at most this much work is repeated. A copy of few changes takes some 50 ms, and
+    copies never take more than 5 % of the time. 0: copies only when a job begins to wait."""
     drain: bool = False
-    """On SIGTERM finish the running jobs instead of handing them over; a second SIGTERM hands
-    over."""
+    """On SIGTERM finish the running jobs instead of releasing them; a second SIGTERM releases
+    them."""
     queue: str = "fanout"
     stream_text: bool = False
-    """Whether a job's journal shows its model's words as they come. Each piece of a few words costs
-    0.3 ms of CPU time, and hundreds of agents share a process; what commands print is shown
-    anyway."""
+    """Whether a job's journal contains its model's text while it is generated. Each piece of a few
+    words costs 0.3 ms of CPU time, and hundreds of agents share a process; the output of commands
+    is always in the journal."""
 
 
 class LimitSettings(TreeBounds, Limits):
-    """What a job gets when neither it nor its agent says more, and how many run at once."""
+    """The default limits of a job, and the limits of concurrent jobs."""
 
     timeout_seconds: float = Field(default=1800, gt=0)
-    """Of all attempts of a job together: half an hour is ample for a task that one agent is
-    given."""
+    """Of all attempts of a job together: half an hour is ample for the task of one agent."""
     max_model_calls: int = Field(default=200, gt=0)
-    """Of a job: an agent that has not finished by then goes round in circles."""
+    """Of a job: an agent that has not finished by then repeats itself."""
     cpus: float = Field(default=1.0, gt=0)
     """Cores for the commands of a job: agents wait for models most of the time."""
     memory_bytes: int = Field(default=GIB, ge=64 * 1024**2)
-    """For the commands of a job: the test runs of most projects fit."""
+    """For the commands of a job: enough for the tests of most projects."""
     pids: int = Field(default=256, ge=16)
-    """Processes and threads of a job: parallel builds fit, a fork bomb does not."""
+    """Processes and threads of a job: enough for parallel builds, too few for a fork bomb."""
     disk_bytes: int = Field(default=2 * GIB, ge=1024**2)
-    """What a job may add to its workspace: installed packages and build results fit."""
+    """Bytes that a job may add to its workspace: enough for installed packages and build
+    results."""
     network: Literal["none"] | tuple[str, ...] = "none"
     host_jobs: int | None = Field(default=None, ge=1)
-    """Jobs at once on one host, over all its workers; unset: what its workers' concurrency adds up
-    to."""
+    """Concurrent jobs on one host, over all its workers; unset: the sum of its workers'
+    concurrency."""
     tree_jobs: int = Field(default=TREE_JOBS, ge=1)
-    """Jobs of one tree at once, over all hosts."""
+    """Concurrent jobs of one tree, over all hosts."""
     tenant_jobs: int | None = Field(default=None, ge=1)
-    """Jobs of one tenant at once, over all hosts, where `FANOUT_TENANTS` gives it no number of its
-    own."""
+    """Concurrent jobs of one tenant, over all hosts, unless `FANOUT_TENANTS` names the tenant's
+    own number."""
     snapshot_bytes: int = Field(default=2 * GIB, ge=1024)
     """The largest workspace that is sent to a job."""
 
     def tree_bounds(self) -> TreeBounds:
-        """The part that limits how jobs delegate."""
+        """Return the limits of a tree of jobs that delegate."""
         return TreeBounds(**self.model_dump(include=set(TreeBounds.model_fields)))
 
     def for_jobs(self) -> Limits:
-        """The part that limits a single job."""
+        """Return the limits of a single job."""
         return Limits(**self.model_dump(include=set(Limits.model_fields)))
 
 
@@ -120,17 +120,17 @@ class FlowerSettings(_Section):
 
     port: int = Field(default=5555, ge=1, le=65535)
     basic_auth: SecretStr | None = None
-    """`user:password`; unset: `fanout flower` makes a password and prints it once."""
+    """`user:password`; unset: `fanout flower` generates a password and prints it once."""
 
 
 def default_state_dir() -> Path:
-    """Where a person's own fanout keeps its Redis and blobs: the XDG state folder."""
+    """Return the folder of a person's own Redis and blobs: in the XDG state folder."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "fanout"
 
 
 class Settings(BaseSettings):
-    """Every setting; frozen."""
+    """All settings; frozen."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -139,7 +139,7 @@ class Settings(BaseSettings):
         env_ignore_empty=True,
         toml_file="config/fanout.toml",
         frozen=True,
-        extra="ignore",  # a `.env` holds other programs' names too
+        extra="ignore",  # a `.env` contains other programs' names too
     )
 
     redis_url: str | None = None
@@ -156,17 +156,16 @@ class Settings(BaseSettings):
     model: str = "gemini-2.5-flash"
     """For agents whose definition names none."""
     models: dict[str, ModelRate] = Field(default_factory=dict)
-    """By model, as it is written where it is used: `requests_per_minute` and `tokens_per_minute`,
-    over all workers and coordinators, which need the same; a model that is not named has no
-    limit."""
+    """By model, as named where it is used: `requests_per_minute` and `tokens_per_minute`, over all
+    workers and coordinators, which need the same setting; other models have no limit."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     sandbox: SandboxSettings = SandboxSettings()
     worker: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()
     flower: FlowerSettings = FlowerSettings()
     tenants: dict[str, TenantShare] = Field(default_factory=dict)
-    """JSON, or a table in TOML: `{"team-a": {"weight": 3, "jobs": 20}}`. One that is not named
-    has weight 1."""
+    """JSON, or a table in TOML: `{"team-a": {"weight": 3, "jobs": 20}}`. Other tenants have
+    weight 1."""
 
     @field_validator("redis_url")
     @classmethod
@@ -177,7 +176,7 @@ class Settings(BaseSettings):
 
     @property
     def blobs(self) -> str:
-        """The blob store's URL, given or by default."""
+        """The blob store's URL, set or by default."""
         return self.blobs_url or (self.state_dir / "blobs").resolve().as_uri()
 
     @classmethod
@@ -189,28 +188,31 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Environment before `.env` before `config/fanout.toml`."""
+        """Return the sources in order: environment, `.env`, `config/fanout.toml`."""
         toml = TomlConfigSettingsSource(settings_cls)
         return init_settings, env_settings, dotenv_settings, file_secret_settings, toml
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """Read the settings once, for a composition root.
+    """Read the settings, for a composition root.
+
+    Args:
+        overrides: Values of settings that replace those of all sources.
 
     Raises:
-        InvalidSetting: a value is not allowed; the text names the setting, the value (unless
-            secret) and what is allowed.
+        InvalidSetting: A value is not allowed; the text names the setting, the value (unless it is
+            a secret) and the allowed values.
     """
     try:
         return Settings(**overrides)
     except ValidationError as error:
-        raise InvalidSetting("\n".join(_in_words(detail) for detail in error.errors())) from None
+        raise InvalidSetting("\n".join(map(_format_error, error.errors()))) from None
     except ValueError as error:  # an unreadable TOML or .env file
         raise InvalidSetting(f"The settings cannot be read: {error}") from error
 
 
-def _in_words(detail: Any) -> str:
-    """One validation error as a sentence that says what to mend."""
+def _format_error(detail: Any) -> str:
+    """Return a validation error as a sentence that says what to correct."""
     path = [str(part) for part in detail["loc"]]
     name = PREFIX + "__".join(path).upper()
     secret = any(word in name.lower() for word in SECRET_WORDS)
@@ -220,7 +222,7 @@ def _in_words(detail: Any) -> str:
 
 
 def without_password(url: str) -> str:
-    """A URL whose password, and whose query where it might hold one, is hidden."""
+    """Return a URL with its password hidden, and its query, which may contain one."""
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -1,4 +1,4 @@
-"""When an agent's long conversation is summed up: the key `summarization` of a definition."""
+"""When an agent's long conversation is summarized: the key `summarization` of a definition."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ def _possible(size: tuple[str, float]) -> tuple[str, float]:
 
 
 Size = Annotated[tuple[Literal["fraction", "tokens", "messages"], float], AfterValidator(_possible)]
-"""So much of the model's window, so many tokens, or so many messages: `[fraction, 0.85]`."""
+"""A fraction of the model's window, a number of tokens or of messages: `[fraction, 0.85]`."""
 
 
 class SummarizationDefinition(WireModel):
-    """What is not set is the deep agent's default."""
+    """The settings of summarization; unset ones have the deep agent's default."""
 
     trigger: Size | None = None
     """The size at which the older part of a conversation is replaced by a summary."""
     keep: Size | None = None
-    """The newest part, which stays as it is."""
+    """The newest part, which is not summarized."""
     model: str | None = None
-    """Who writes the summary; the agent's own model when not set."""
+    """The model that writes the summary; None: the agent's own model."""
     window_tokens: int | None = Field(default=None, gt=0)
-    """The window of the agent's model, where no table knows it."""
+    """The window of the agent's model, for models of unknown size."""
 
     def settings(self) -> dict[str, Any]:
-        """What is set, as the deep agent's configuration takes it."""
+        """Return the set values as arguments of the deep agent's configuration."""
         return self.model_dump(exclude_none=True)

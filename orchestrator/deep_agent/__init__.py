@@ -12,7 +12,7 @@ These names are public; `__init__.pyi` lists them with the modules that define t
   `OutputSchema`.
 - Approvals: `PendingApproval`, `pending_approvals`, `answers_message`; their vocabulary is
   `orchestrator.approvals`.
-- MCP: `McpServer`, `McpTools`, `remote_server`.
+- MCP: `McpServer`, `McpTools`.
 - Failures: `ModelFailed`, `McpServerFailed`, `ModelNotConfigured`, `ToolMistake`, and their
   subclasses.
 - For what runs agents (the coordinator and the worker): `MethodTool`, `ProgressTool`, `Part`, and

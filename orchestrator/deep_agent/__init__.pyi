@@ -80,7 +80,6 @@ from .inbox import message_number as message_number
 
 # Tools of MCP servers
 from .mcp.server import McpServer as McpServer
-from .mcp.server import remote_server as remote_server
 from .mcp.tools import McpTools as McpTools
 
 # The text of messages

@@ -20,7 +20,6 @@ from orchestrator.deep_agent import (
     ModelFailed,
     SummarizationConfig,
     create_deep_agent,
-    remote_server,
 )
 from orchestrator.jobs.failures import (
     AgentFailed,
@@ -78,7 +77,14 @@ def remote_mcp_server(server: McpServerDefinition) -> McpServer:
         InvalidJob: a header needs a variable that is not set.
     """
     try:
-        return remote_server(server, os.environ)
+        return McpServer(
+            name=server.name,
+            url=server.url,
+            transport=server.transport or "http",
+            headers=server.headers,
+            tools=server.tools,
+            timeout_seconds=server.timeout_seconds,
+        ).with_environment(os.environ)
     except ValueError as error:
         raise InvalidJob(str(error)) from error
 

@@ -1,1 +1,1 @@
-"""Redis and a worker on one machine, with no set-up."""
+"""Redis and a worker as child processes on one machine, without any set-up."""

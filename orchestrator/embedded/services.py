@@ -1,15 +1,4 @@
-"""One machine and no set-up.
-
-A private Redis and a worker as child processes, kept in a state folder.
-
-The folder:
-
-- `redis/`: the append-only file, the socket and the log of Redis
-- `worker.log`: what the worker writes
-- `embedded.json`: how to reach them; only for its owner, because it may hold a password
-- `embedded.lock`: held while they are started or stopped
-- `embedded.users`: locked by every command that works with them
-"""
+"""Starts and stops a private Redis and a worker of this machine, without any set-up."""
 
 from __future__ import annotations
 
@@ -19,60 +8,49 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
-
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from orchestrator.client import JobClient
 from orchestrator.configuration.settings import PREFIX, SandboxSettings, Settings
 from orchestrator.embedded.child_process import ChildProcess
 from orchestrator.embedded.redis_server import RedisServer, answers
+from orchestrator.embedded.state_folder import (
+    EmbeddedRecord,
+    NotStarted,
+    StateFolder,
+    acquire,
+    try_lock,
+)
 from orchestrator.jobs.failures import LedgerUnavailable
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-"""The folder that holds our packages: it goes first on a child's path, before a stranger's
-`config`."""
+"""The folder of our packages: the first one on a child's path, before any other `config`."""
 
 WORKER_START_SECONDS = 60.0
 """Importing the agent libraries takes several seconds on a busy machine."""
 
-LOCK_WAIT_SECONDS = 90.0
-"""Longer than a start takes: a second command waits for the first one's."""
-
 NO_REDIS = "No Redis: set FANOUT_REDIS_URL, or start one here with `fanout up`."
-
-
-class NotStarted(LedgerUnavailable):
-    """Redis or the worker of this machine could not be started or stopped; the text says why."""
-
-
-class EmbeddedRecord(BaseModel):
-    """What `embedded.json` holds."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    redis_url: str
-    blobs_url: str
-    redis_pid: int | None
-    worker_pid: int | None
-    kept: bool
-    """Whether they outlive the command that started them."""
 
 
 class Embedded:
     """The Redis and the worker of a state folder, as an async context manager.
 
-    Attaches to those that already run there; otherwise it starts them and stops them at the end,
-    also when this process is killed. With `keep` they stay until `stop_embedded`. With `revive`
-    they are started only where they were killed; what another command has started or stopped by
-    then is left as it is.
+    Attaches to those that run already; otherwise it starts them, and stops them at the end, even
+    when this process is killed.
 
-    Raises on entry:
-        NotStarted: the folder cannot be used, or one of the two did not start.
+    Args:
+        settings: The settings of this process.
+        keep: Leave them running until `stop_embedded`.
+        revive: Start them only if they were killed, not if another command has started or stopped
+            them meanwhile.
+        notice: Called with a text when the end has to wait for other commands.
+
+    Raises:
+        LedgerUnavailable: On entry: Redis did not start, or stopped.
+        NotStarted: On entry: the folder cannot be used, or the worker did not start.
     """
 
     def __init__(
@@ -83,7 +61,7 @@ class Embedded:
         revive: bool = False,
         notice: Callable[[str], None] = lambda _text: None,
     ) -> None:
-        self._folder = settings.state_dir.expanduser().resolve()
+        self._folder = _state_folder(settings)
         self._keep = keep
         self._revive = revive
         self._notice = notice
@@ -91,28 +69,24 @@ class Embedded:
         self._owns_redis = False
         self._owns_worker = False
         self._kept = keep
-        self._redis = RedisServer(self._folder / "redis")
+        self._redis = _redis_server(self._folder)
         self._worker = _worker_process(self._folder)
         self.settings = settings.model_copy(
-            update={"blobs_url": settings.blobs, "state_dir": self._folder}
+            update={"blobs_url": settings.blobs, "state_dir": self._folder.path}
         )
-        """The settings that reach them, for a client; complete inside the context."""
+        """The settings of a client; inside the context, with the URL of Redis."""
 
     async def __aenter__(self) -> Self:
-        _prepare(self._folder)
+        self._folder.prepare()
         try:
-            with _words_of_the_disk(self._folder):
-                await self._enter()
+            with self._folder.disk_errors():
+                self._users = await self._folder.open_users()
+                async with self._folder.locked():
+                    await self._attach_or_start()
         except BaseException:
             await self._leave()
             raise
         return self
-
-    async def _enter(self) -> None:
-        self._users = (self._folder / "embedded.users").open("ab")
-        await _take(self._users, fcntl.LOCK_SH)
-        async with _locked(self._folder):
-            await self._attach_or_start()
 
     async def __aexit__(
         self,
@@ -123,15 +97,15 @@ class Embedded:
         await self._leave()
 
     async def _attach_or_start(self) -> None:
-        if self._revive and not await asyncio.to_thread(was_killed, self._folder):
+        if self._revive and not await asyncio.to_thread(_was_killed, self._folder):
             return
-        record = read_record(self._folder)
+        record = self._folder.read_record()
         alive = record is not None and self._redis.process.is_alive
         if record is not None and alive and await asyncio.to_thread(answers, record.redis_url):
             if self._keep and not record.kept:
                 raise NotStarted(
-                    f"Another command started the Redis of {self._folder} and stops it when it ends; "
-                    "try again then."
+                    f"Another command started the Redis of {self._folder.path} and stops it when "
+                    "it ends; try again then."
                 )
             self._kept = record.kept
             found = {"redis_url": record.redis_url, "blobs_url": record.blobs_url}
@@ -156,14 +130,15 @@ class Embedded:
             raise NotStarted(f"The worker cannot be started: {error}.") from error
 
     def _worker_settings(self) -> dict[str, str]:
-        """A private ledger needs a private owner.
+        """Return the settings of the worker.
 
-        A reaper removes what its own ledger does not know.
+        A private ledger needs a private owner of containers: a reaper removes the containers of its
+        owner that are not in its ledger.
         """
         sandbox = self.settings.sandbox
         owner = sandbox.owner
         if owner == SandboxSettings().owner:
-            owner += "-" + hashlib.sha256(os.fsencode(self._folder)).hexdigest()[:10]
+            owner += "-" + hashlib.sha256(os.fsencode(self._folder.path)).hexdigest()[:10]
         return {
             f"{PREFIX}SANDBOX__PROVIDER": sandbox.provider or "auto",
             f"{PREFIX}SANDBOX__OWNER": owner,
@@ -177,90 +152,84 @@ class Embedded:
                 worker.name.endswith(f"-{self._worker.pid}") for worker in await client.workers()
             ):
                 if not self._worker.is_alive or time.monotonic() > deadline:
-                    why = self._worker.last_log_line() or "it said nothing"
+                    why = self._worker.last_log_line() or "it wrote nothing"
                     raise NotStarted(f"The worker did not start ({self._worker.log_path}): {why}")
                 await asyncio.sleep(0.1)
 
     def _write_record(self) -> None:
-        record = EmbeddedRecord(
-            redis_url=str(self.settings.redis_url),
-            blobs_url=self.settings.blobs,
-            redis_pid=self._redis.process.pid,
-            worker_pid=self._worker.pid,
-            kept=self._kept,
+        self._folder.write_record(
+            EmbeddedRecord(
+                redis_url=str(self.settings.redis_url),
+                blobs_url=self.settings.blobs,
+                redis_pid=self._redis.process.pid,
+                worker_pid=self._worker.pid,
+                kept=self._kept,
+            )
         )
-        draft = self._folder / "embedded.json.new"
-        draft.unlink(missing_ok=True)
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(record.model_dump_json(indent=2) + "\n")
-        draft.replace(self._folder / "embedded.json")
 
     async def _leave(self) -> None:
-        """Stop what this context started, once nobody else works with it."""
+        """Stop what this context started, when no other command uses it any more."""
         try:
             if self._owns_redis and not self._kept:
-                await self._last_user()
+                await self._wait_for_other_users()
             if self._owns_worker and not self._kept:
                 await self._worker.stop(self.settings.worker.shutdown_grace_seconds)
             if self._owns_redis and not self._kept:
                 await self._redis.stop()
-                (self._folder / "embedded.json").unlink(missing_ok=True)
+                self._folder.remove_record()
         finally:
             if self._users is not None:
                 self._users.close()
 
-    async def _last_user(self) -> None:
-        """Wait until no other command works here; later ones wait until everything is stopped."""
-        if self._users is not None and not _taken(self._users, fcntl.LOCK_EX):
+    async def _wait_for_other_users(self) -> None:
+        """Wait until no other command uses the folder; new ones wait for the end of the stop."""
+        if self._users is not None and not try_lock(self._users, fcntl.LOCK_EX):
             self._notice("Another command still uses this Redis and worker: waiting for it to end.")
-            await _take(self._users, fcntl.LOCK_EX)
+            await acquire(self._users, fcntl.LOCK_EX)
 
 
-def read_record(folder: Path) -> EmbeddedRecord | None:
-    """What `embedded.json` says; None when there is none or it is not understood."""
-    try:
-        return EmbeddedRecord.model_validate_json((folder / "embedded.json").read_bytes())
-    except (OSError, ValidationError):
-        return None
-
-
-def was_killed(folder: Path) -> bool:
-    """Whether what ran in a state folder is gone without having been stopped.
-
-    What was in it must go on.
-    """
-    if not ((folder / "embedded.json").exists() and (folder / "redis" / "appendonlydir").is_dir()):
+def _was_killed(folder: StateFolder) -> bool:
+    """Return whether Redis or the worker of a folder ended without having been stopped."""
+    if not (folder.has_record and (folder.path / "redis" / "appendonlydir").is_dir()):
         return False
-    record = read_record(folder)
+    record = folder.read_record()
     if record is None or not answers(record.redis_url):
         return True
     return record.kept and not _worker_process(folder).is_alive
 
 
 async def reachable(settings: Settings, notice: Callable[[str], None]) -> Settings:
-    """As `attached`; what was killed in the state folder is started again first, and stays.
+    """Return the settings with the URL of Redis; restart what was killed in the state folder first.
+
+    A restarted Redis and worker run until `stop_embedded`.
+
+    Args:
+        settings: The settings of this process.
+        notice: Called with a text before a restart.
 
     Raises:
-        LedgerUnavailable: there is no Redis, or it cannot be started again.
+        LedgerUnavailable: No Redis is configured or running, or it cannot be restarted.
     """
-    folder = settings.state_dir.expanduser().resolve()
-    if settings.redis_url is None and await asyncio.to_thread(was_killed, folder):
-        notice(f"What ran in {folder} was killed; it is started again. Stop it: fanout down")
+    folder = _state_folder(settings)
+    if settings.redis_url is None and await asyncio.to_thread(_was_killed, folder):
+        notice(
+            f"The Redis or worker of {folder.path} was killed; it is started again. "
+            "Stop it: fanout down"
+        )
         async with Embedded(settings, keep=True, revive=True, notice=notice):
             pass
     return await asyncio.to_thread(attached, settings)
 
 
 def attached(settings: Settings) -> Settings:
-    """The settings with the Redis of the state folder, when none is configured and that one answers.
+    """Return the settings with the URL of the state folder's Redis, unless one is configured.
 
     Raises:
-        LedgerUnavailable: there is none.
+        LedgerUnavailable: No Redis is configured or running.
     """
     if settings.redis_url is not None:
         return settings
-    record = read_record(settings.state_dir.expanduser())
+    record = _state_folder(settings).read_record()
     if record is None or not answers(record.redis_url):
         raise LedgerUnavailable(NO_REDIS)
     return settings.model_copy(
@@ -269,28 +238,28 @@ def attached(settings: Settings) -> Settings:
 
 
 async def stop_embedded(settings: Settings) -> bool:
-    """Stop what `keep` left running in the state folder; False when nothing ran there.
+    """Stop the Redis and the worker of the state folder that outlived their command.
+
+    Returns:
+        False when none was running.
 
     Raises:
-        NotStarted: the folder cannot be used, or another command starts or stops right now.
+        NotStarted: Another command keeps starting or stopping them.
     """
-    folder = settings.state_dir.expanduser().resolve()
-    if not folder.is_dir():
+    folder = _state_folder(settings)
+    if not folder.path.is_dir():
         return False
-    async with _locked(folder):
-        worker, redis = _worker_process(folder), RedisServer(folder / "redis")
+    async with folder.locked():
+        worker, redis = _worker_process(folder), _redis_server(folder)
         ran = worker.is_alive or redis.process.is_alive
         await worker.stop(settings.worker.shutdown_grace_seconds)
         await redis.stop()
-        (folder / "embedded.json").unlink(missing_ok=True)
+        folder.remove_record()
     return ran
 
 
 def child_environment(settings: Settings) -> dict[str, str]:
-    """The environment of a child process of ours.
-
-    Where it finds our packages, Redis and the blobs.
-    """
+    """Return the environment of a child process: the paths of our packages, Redis and the blobs."""
     path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
     ours = {
         "PYTHONPATH": path,
@@ -303,53 +272,13 @@ def child_environment(settings: Settings) -> dict[str, str]:
     return {**os.environ, **ours}
 
 
-def _worker_process(folder: Path) -> ChildProcess:
-    return ChildProcess(folder, "worker")
+def _state_folder(settings: Settings) -> StateFolder:
+    return StateFolder(settings.state_dir.expanduser().resolve())
 
 
-def _prepare(folder: Path) -> None:
-    try:
-        for path in (folder, folder / "redis"):
-            path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if not os.access(path, os.W_OK | os.X_OK):
-                raise PermissionError(13, "it is not writable")
-    except OSError as error:
-        raise NotStarted(
-            f"The state folder {folder} cannot be used ({error.strerror}): "
-            "set FANOUT_STATE_DIR to another one."
-        ) from error
+def _redis_server(folder: StateFolder) -> RedisServer:
+    return RedisServer(folder.path / "redis")
 
 
-@contextmanager
-def _words_of_the_disk(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise NotStarted(
-            f"The state folder {folder} cannot be written to ({error.strerror}): make room there, or set "
-            "FANOUT_STATE_DIR to another one."
-        ) from error
-
-
-@asynccontextmanager
-async def _locked(folder: Path) -> AsyncIterator[None]:
-    """Only one command at a time starts or stops what a folder holds."""
-    deadline = time.monotonic() + LOCK_WAIT_SECONDS
-    with (folder / "embedded.lock").open("ab") as lock:
-        while not _taken(lock, fcntl.LOCK_EX):
-            if time.monotonic() > deadline:
-                raise NotStarted(f"Another command starts or stops fanout in {folder}; try again.")
-            await asyncio.sleep(0.1)
-        yield
-
-
-async def _take(file: IO[bytes], kind: int) -> None:
-    while not _taken(file, kind):  # noqa: ASYNC110 - another process holds the lock
-        await asyncio.sleep(0.1)
-
-
-def _taken(file: IO[bytes], kind: int) -> bool:
-    with suppress(BlockingIOError):
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-        return True
-    return False
+def _worker_process(folder: StateFolder) -> ChildProcess:
+    return ChildProcess(folder.path, "worker")

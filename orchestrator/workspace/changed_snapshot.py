@@ -29,26 +29,30 @@ def write(sink: IO[bytes], snapshot: Path | None, bundle: ChangeBundle) -> None:
     Raises:
         MalformedBundle: The bundle lacks a content.
     """
-    made = {file.path: file.after for file in bundle.changes.files if file.after is not None}
-    gone = {file.from_path or file.path for file in bundle.changes.files if file.before is not None}
+    written = {file.path: file.after for file in bundle.changes.files if file.after is not None}
+    removed = {
+        file.from_path or file.path for file in bundle.changes.files if file.before is not None
+    }
     with tarfile.open(fileobj=sink, mode="w", format=tarfile.PAX_FORMAT) as new:
         if snapshot is None:
-            _write(new, None, {}, made, bundle)
+            _write(new, None, {}, written, bundle)
             return
         with tarfile.open(snapshot, mode="r:") as old:
-            kept = _kept({member.name: member for member in old}, gone, made)
-            _write(new, old, kept, made, bundle)
+            kept = _kept({member.name: member for member in old}, removed, written)
+            _write(new, old, kept, written, bundle)
 
 
 def _kept(
-    members: dict[str, tarfile.TarInfo], gone: set[str], made: dict[str, FileVersion]
+    members: dict[str, tarfile.TarInfo], removed: set[str], written: dict[str, FileVersion]
 ) -> dict[str, tarfile.TarInfo]:
     """Return the unchanged members, without the directories that became empty."""
     held = _folders(members)
     left = {
-        name: member for name, member in members.items() if name not in gone and name not in made
+        name: member
+        for name, member in members.items()
+        if name not in removed and name not in written
     }
-    holding = _folders([*(name for name in left if not left[name].isdir()), *made])
+    holding = _folders([*(name for name in left if not left[name].isdir()), *written])
     holding |= _folders(name for name in left if left[name].isdir() and name not in held)
     return {
         name: member
@@ -72,13 +76,13 @@ def _write(
     new: tarfile.TarFile,
     old: tarfile.TarFile | None,
     kept: dict[str, tarfile.TarInfo],
-    made: dict[str, FileVersion],
+    written: dict[str, FileVersion],
     bundle: ChangeBundle,
 ) -> None:
     """Write all members in the order of their paths, as `snapshot.write` does."""
-    for name in sorted({*kept, *made}):
-        if name in made:
-            new.addfile(*_member(name, made[name], bundle))
+    for name in sorted({*kept, *written}):
+        if name in written:
+            new.addfile(*_member(name, written[name], bundle))
         elif old is not None:
             member = kept[name]
             new.addfile(member, old.extractfile(member) if member.isreg() else None)

@@ -19,7 +19,7 @@ DEEP_AGENT = {
     *("SummarizationConfig", "OutputSchema"),
     "PendingApproval",
     *("pending_approvals", "answers_message"),
-    *("McpServer", "McpTools", "remote_server"),
+    *("McpServer", "McpTools"),
     *("ModelFailed", "McpServerFailed", "ModelNotConfigured", "ToolMistake"),
     *("MethodTool", "ProgressTool", "Part"),
 }

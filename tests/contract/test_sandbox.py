@@ -26,7 +26,8 @@ from tests.conftest import missing
 from tests.contract.truth_set import CASES, Case, make_snapshot_tree
 from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.errors import DiskLimitExceeded, SnapshotUnusable
-from workers.sandbox.local.provider import LocalProvider, LocalSandbox
+from workers.sandbox.local.provider import LocalProvider
+from workers.sandbox.local.sandbox import LocalSandbox
 from workers.sandbox.protocol import (
     WORKSPACE,
     Command,

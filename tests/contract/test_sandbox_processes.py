@@ -13,7 +13,7 @@ from orchestrator.jobs.failures import SandboxFailure
 from tests.contract import test_sandbox as contract
 from tests.contract.test_sandbox import MIB, Bench, count, gone, sh, unique_sleep
 from workers.sandbox.docker.provider import DockerSandbox
-from workers.sandbox.local.provider import LocalSandbox
+from workers.sandbox.local.sandbox import LocalSandbox
 from workers.sandbox.process import Process, ProcessEnded
 from workers.sandbox.protocol import WORKSPACE, Command, Sandbox
 

@@ -23,7 +23,8 @@ from tests.integration.jobs.bench import Bench, opened_bench
 from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.integration.worker.children import delegates
 from tests.services import RedisProcess
-from workers.sandbox.local.provider import LocalProvider, LocalSandbox
+from workers.sandbox.local.provider import LocalProvider
+from workers.sandbox.local.sandbox import LocalSandbox
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 

@@ -65,7 +65,7 @@ class SandboxFolder:
     """The files of a sandbox's workspace, for a thread other than the event loop's.
 
     Paths are relative to the workspace. Every method raises `PathRefused` for a path that leaves
-    the workspace or goes through a link, `OSError` for what the file system rejects, and
+    the workspace or leads through a link, `OSError` for what the file system rejects, and
     `SandboxFailure`.
     """
 
@@ -149,7 +149,7 @@ class SandboxFolder:
             folder = f"{folder}/{name}"
             with suppress(FileNotFoundError):
                 if self._wait(self._sandbox.lstat(folder)).kind == "symlink":
-                    raise PathRefused("The path goes through a symlink.")
+                    raise PathRefused("The path leads through a symlink.")
         return f"{WORKSPACE}/{path}"
 
     def _content(self, path: str, entry: Entry) -> bytes | None:

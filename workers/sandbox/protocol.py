@@ -97,10 +97,10 @@ class Sandbox(Backend, Shell, Protocol):
         on_output: OutputSink | None = None,
     ) -> Execution:
         """See `Shell.execute`."""
-        wanted = Command(
+        shell_command = Command(
             argv=command, timeout_seconds=timeout_seconds, max_output_bytes=max_output_bytes
         )
-        return await self.run(wanted, on_output)
+        return await self.run(shell_command, on_output)
 
     def open_process(self, command: Command) -> AbstractAsyncContextManager[Process]:
         """Run a command while the context is open, then kill all its processes.

@@ -19,9 +19,9 @@ from orchestrator.embedded.services import (
     Embedded,
     attached,
     child_environment,
-    read_record,
     stop_embedded,
 )
+from orchestrator.embedded.state_folder import StateFolder
 from orchestrator.jobs.worker_info import WorkerInfo
 
 FLOWER_USER = "fanout"
@@ -124,14 +124,15 @@ def up(as_json: AsJson = False) -> None:
     They keep running until `fanout down`.
     """
     settings = load_settings()
-    record = read_record(settings.state_dir)
+    folder = StateFolder(settings.state_dir)
+    record = folder.read_record()
     workers = asyncio.run(_up(settings))
     if as_json:
         output.document(
             {"state_dir": str(settings.state_dir), "workers": [vars(one) for one in workers]}
         )
         return
-    is_same = record is not None and record == read_record(settings.state_dir)
+    is_same = record is not None and record == folder.read_record()
     state = "Already running" if is_same else "Started"
     output.payload(f"{state} in {settings.state_dir}; to stop: fanout down")
     announce_sandbox(workers)

@@ -96,7 +96,7 @@ def select(
 
 
 def filter_pattern(glob: str) -> str:
-    """Return the glob pattern of a grep filter, which without a slash matches names at any depth."""
+    """Return the glob pattern of a filter, which without a slash matches names at any depth."""
     return glob if "/" in glob else f"**/{glob}"
 
 
@@ -106,12 +106,12 @@ def is_binary(data: bytes) -> bool:
 
 
 def hits_in(blocks: Iterable[bytes], text: str, path: str) -> Iterator[Hit]:
-    """Find the lines of a file that contain a text, from the first; none of a binary file.
+    """Yield the lines of a file that contain a text; none of a binary file.
 
     Args:
-        blocks: the content, whole or in parts that end with a line.
-        text: what to look for.
-        path: the file's name in the hits.
+        blocks: The content, whole or in parts that end with a line.
+        text: The text, taken literally.
+        path: The file's path, for the hits.
     """
     needle = text.encode()
     if not needle or b"\n" in needle:

@@ -287,8 +287,8 @@ class OverlayBackend:
         total = sum(other.size_bytes for name, other in self._staged.items() if name != file.path)
         if total + file.size_bytes > MAX_STAGED_BYTES:
             raise ToolMistake(
-                f"Your changes would exceed {MAX_STAGED_BYTES} bytes, the most that a sub-agent may "
-                "hold. End here and say what is left to do."
+                f"Your changes would exceed {MAX_STAGED_BYTES} bytes, the most for a sub-agent. "
+                "End here and say what is left to do."
             )
         self._staged[file.path] = file
 

@@ -26,7 +26,8 @@ MAX_FOLDER_CHARACTERS = 128
 
 def history_folder(session_id: str) -> str:
     """Return the folder of a session's parts."""
-    return f"{CONVERSATION_HISTORY}/{re.sub(r'[^A-Za-z0-9_-]', '_', session_id)[:MAX_FOLDER_CHARACTERS]}"
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", session_id)[:MAX_FOLDER_CHARACTERS]
+    return f"{CONVERSATION_HISTORY}/{name}"
 
 
 def part_path(session_id: str, number: int) -> str:
@@ -67,7 +68,8 @@ def _blocks(event: Event) -> Iterator[str]:
         elif part.function_response:
             yield _block("Result of", part.function_response, part.function_response.response or {})
         elif part.inline_data:
-            yield f"({part.inline_data.mime_type}, {len(part.inline_data.data or b'')} bytes, not kept here)"
+            size = len(part.inline_data.data or b"")
+            yield f"({part.inline_data.mime_type}, {size} bytes, not kept here)"
         elif part.file_data:
             yield f"({part.file_data.mime_type}: {part.file_data.file_uri})"
 

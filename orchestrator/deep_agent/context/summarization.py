@@ -160,7 +160,7 @@ class Summarization(Part):
     async def on_model_error(
         self, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception
     ) -> LlmResponse | None:
-        """Continue with a summary after a request that was too long; the second time the run ends."""
+        """Continue with a summary after a request that was too long; only once."""
         del llm_request
         if not isinstance(error, ModelContextExceeded):
             return None
@@ -179,8 +179,9 @@ class Summarization(Part):
         size, most = await self._size(context, conversation, None)
         if size < most * COMPACT_SHARE:
             raise ToolMistake(
-                f"Not needed yet: the conversation has {size} of the {most} {self._unit} at which it is "
-                "summarized automatically; below half of them a summary is not worth it. Go on working."
+                f"Not needed yet: the conversation has {size} of the {most} {self._unit} at which "
+                "it is summarized automatically; below half of them a summary is not worth it. "
+                "Go on working."
             )
         if self._cut(conversation, share=1.0) <= conversation.shown_from:
             raise ToolMistake(
@@ -275,7 +276,7 @@ class Summarization(Part):
         return counted_tokens(context.session.events, name, context.isolation_scope)
 
     def _is_surely_short(self, context: InvocationContext) -> bool:
-        """Return whether no summary is due, as far as that is known without reading every message."""
+        """Return whether it is certain without reading all messages that no summary is due."""
         if self._unit == "messages":
             shown = messages_since_summary(context.session.events, context.isolation_scope)
             return shown < self._config.trigger[1]

@@ -89,7 +89,8 @@ def shortened(text: str, most: int) -> str:
     if len(text) <= most:
         return text
     head, tail = most * 3 // 4, most // 4
-    return f"{text[:head]}\n[… {len(text) - head - tail} characters are left out here …]\n{text[-tail:]}"
+    left_out = len(text) - head - tail
+    return f"{text[:head]}\n[… {left_out} characters are left out here …]\n{text[-tail:]}"
 
 
 def _is_request(event: Event) -> bool:

@@ -125,7 +125,7 @@ def task_message(description: str, context: str) -> types.Content:
 
 
 def answers_message(answers: Mapping[str, JsonValue]) -> types.Content:
-    """Return a person's answers to a child's questions, by the questions' ids, as ADK takes them."""
+    """Return the message with a person's answers to a child's questions, given by their ids."""
     responses = [
         types.FunctionResponse(
             id=asked, name=REQUEST_CONFIRMATION_FUNCTION_CALL_NAME, response=answer

@@ -95,5 +95,5 @@ def _as_member(made: SubAgentSpec | LlmAgent) -> Member:
 
 
 def name_key(name: str) -> str:
-    """Return a name's key, which is also its tool's name: `general_purpose` for `general-purpose`."""
+    """Return a name's key, also its tool's name: `general_purpose` for `general-purpose`."""
     return agent_identifier(name)

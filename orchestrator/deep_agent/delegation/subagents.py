@@ -1,8 +1,8 @@
 """Sub-agents in this process: delegation by one `task` tool, or by one tool for each sub-agent.
 
-A child is a separate run: it sees the description and the context that it is given, but no messages,
-plan or state of its parent, and only its last message is returned. Its changes to files are staged,
-and merged into the parent's files when it has succeeded.
+A child is a separate run: it sees the description and the context that it is given, but not its
+parent's messages, plan or state, and only its last message is returned. Its changes to files are
+staged, and merged into the parent's files when it has succeeded.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ Answer = dict[str, JsonValue]
 Description = Annotated[
     str,
     Field(
-        description="What to do, complete in itself: the sub-agent sees nothing of this conversation"
+        description="What to do, complete in itself: "
+        "the sub-agent sees nothing of this conversation"
     ),
 ]
 Context = Annotated[
@@ -364,8 +365,8 @@ class _AgentTool(ProgressTool):
         super().__init__(self.delegate)
         self.name = name_key(member.name)
         self.description = (
-            f"Delegate one self-contained task to the sub-agent {member.name} and wait for its result. "
-            f"{member.description}"
+            f"Delegate one self-contained task to the sub-agent {member.name} and wait for its "
+            f"result. {member.description}"
         )
 
     async def delegate(

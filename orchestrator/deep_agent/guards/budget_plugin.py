@@ -154,7 +154,8 @@ class BudgetPlugin(BasePlugin):
         if is_unknown or is_counted or budget.take_tool_call():
             return None
         return error_result(
-            f"Not done: the limit max_tool_calls={budget.limits.max_tool_calls} is reached. Sum up now."
+            f"Not done: the limit max_tool_calls={budget.limits.max_tool_calls} is reached. "
+            "Sum up now."
         )
 
     def _stop_clock(self, budget: Budget, run: str) -> None:

@@ -68,8 +68,9 @@ class LoopGuard(Part):
             ):
                 return LlmResponse(
                     error_code=REPEATED_CALL,
-                    error_message=f"The agent made the same call of {call.name} with the same arguments "
-                    f"{MAX_REPEATED_CALLS} times in a row, in spite of warnings, and was stopped.",
+                    error_message=f"The agent made the same call of {call.name} with the same "
+                    f"arguments {MAX_REPEATED_CALLS} times in a row, in spite of warnings, and was "
+                    "stopped.",
                 )
         return None
 

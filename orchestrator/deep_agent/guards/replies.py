@@ -62,11 +62,9 @@ class ReplyRepair(Part):
             _placeholder_calls(callback_context.session.events, UNREADABLE_REPLY, in_a_row=True)
             >= MAX_MALFORMED_IN_A_ROW
         ):
+            message = f"{MAX_MALFORMED_IN_A_ROW + 1} replies in a row could not be read."
             return llm_response.model_copy(
-                update={
-                    "error_code": "MALFORMED_REPLY",
-                    "error_message": f"{MAX_MALFORMED_IN_A_ROW + 1} replies in a row could not be read.",
-                }
+                update={"error_code": "MALFORMED_REPLY", "error_message": message}
             )
         return as_placeholder_call(llm_response, UNREADABLE_REPLY, MALFORMED_REPLY)
 

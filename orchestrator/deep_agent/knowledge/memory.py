@@ -62,7 +62,8 @@ class MemoryFiles(Part):
 async def _text(backend: Backend, path: str, most: int) -> str | None:
     """Return a file as the agent sees it, or why it is not shown; None if it does not exist."""
     if most <= 0:
-        return f"({path} is left out: the files together have over {MAX_TOTAL_CHARACTERS} characters.)\n"
+        reason = f"the files together have over {MAX_TOTAL_CHARACTERS} characters"
+        return f"({path} is left out: {reason}.)\n"
     try:
         data = await backend.read_bytes(path, MAX_FILE_BYTES + 1)
     except MISSING:

@@ -185,8 +185,8 @@ class McpConnection:
                 raise cause
         await _close(session)
         return (
-            f"mcp server {self._server.name} was lost during the call: {reason}. Whether the call had an "
-            "effect is not known; the next call connects again."
+            f"mcp server {self._server.name} was lost during the call: {reason}. Whether the call "
+            "had an effect is not known; the next call connects again."
         )
 
 

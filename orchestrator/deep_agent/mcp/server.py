@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
@@ -51,45 +51,17 @@ class McpServer:
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     """For the start, and for each call."""
 
+    def with_environment(self, environment: Mapping[str, str]) -> McpServer:
+        """Return the same server with `${NAME}` in its headers replaced by variables.
 
-class RemoteDefinition(Protocol):
-    """An agent definition's entry for a server at a URL; the kernel cannot import its class."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102 - as in McpServer, all of them
-    @property
-    def url(self) -> str | None: ...  # noqa: D102
-    @property
-    def transport(self) -> Literal["http", "sse"] | None: ...  # noqa: D102
-    @property
-    def headers(self) -> Mapping[str, str]: ...  # noqa: D102
-    @property
-    def tools(self) -> Collection[str] | None: ...  # noqa: D102
-    @property
-    def timeout_seconds(self) -> float: ...  # noqa: D102
-
-
-def remote_server(definition: RemoteDefinition, environment: Mapping[str, str]) -> McpServer:
-    """Return the server of a definition, with `${NAME}` in its headers replaced.
-
-    Args:
-        definition: The entry of an agent definition.
-        environment: The variables for the headers.
-
-    Raises:
-        ValueError: A variable is not set, or its value is not valid in a header.
-    """
-    return McpServer(
-        name=definition.name,
-        url=definition.url,
-        transport=definition.transport or "http",
-        headers={
-            header: _filled(definition.name, header, value, environment)
-            for header, value in definition.headers.items()
-        },
-        tools=definition.tools,
-        timeout_seconds=definition.timeout_seconds,
-    )
+        Raises:
+            ValueError: A variable is not set, or its value is not valid in a header.
+        """
+        headers = {
+            header: _filled(self.name, header, value, environment)
+            for header, value in self.headers.items()
+        }
+        return replace(self, headers=headers)
 
 
 def _filled(server: str, header: str, value: str, environment: Mapping[str, str]) -> str:
@@ -104,7 +76,7 @@ def _filled(server: str, header: str, value: str, environment: Mapping[str, str]
         filled.isascii() and filled.isprintable()
     ):  # the HTTP client's own error would quote it
         raise ValueError(
-            f"mcp server {server} did not start: its header {header} would have a line end or another "
-            "character that a header cannot have."
+            f"mcp server {server} did not start: its header {header} would have a line end or "
+            "another character that a header cannot have."
         )
     return filled

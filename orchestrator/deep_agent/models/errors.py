@@ -45,7 +45,7 @@ _TOO_LONG_CODES = frozenset({"context_length_exceeded", "request_too_large"})
 
 _TOO_LONG_MESSAGE = re.compile(
     r"input token count .*exceeds the maximum"  # gemini: INVALID_ARGUMENT, as for all mistakes
-    r"|prompt is too long|exceed context limit"  # anthropic: invalid_request_error, as for all mistakes
+    r"|prompt is too long|exceed context limit"  # anthropic: as above
     r"|maximum context length",  # services that copy OpenAI's, without its code
     re.IGNORECASE,
 )

@@ -251,8 +251,8 @@ class ScriptedModel(BaseLlm):
         replies = script.conversations[index].replies
         if turn >= len(replies):
             raise ScriptFailed(
-                f"{self.source}: conversations.{index} for agent {self.agent_name} has {len(replies)} "
-                f"replies, and reply {turn + 1} was asked for."
+                f"{self.source}: conversations.{index} for agent {self.agent_name} has "
+                f"{len(replies)} replies, and reply {turn + 1} was asked for."
             )
         return replies[turn]
 

@@ -401,8 +401,8 @@ def _why_partial(*, complete: bool) -> str:
     if complete:
         return ""
     return (
-        f"partial: the search stopped at its limit of {MAX_WALKED_FILES} files, {MAX_GREP_HITS} lines or "
-        f"{SEARCH_SECONDS:g} seconds; narrow it with path or glob"
+        f"partial: the search stopped at its limit of {MAX_WALKED_FILES} files, {MAX_GREP_HITS} "
+        f"lines or {SEARCH_SECONDS:g} seconds; narrow it with path or glob"
     )
 
 

@@ -68,8 +68,8 @@ class TodoTools(Part):
         """
         if _calls_in_this_reply(tool_context) > 1:
             raise ToolMistake(
-                "write_todos was called more than once in one reply; none of the lists was taken, because "
-                "each would replace the other. Call it once with the whole list."
+                "write_todos was called more than once in one reply; none of the lists was taken, "
+                "because each would replace the other. Call it once with the whole list."
             )
         before = tool_context.state.get(STATE_KEY) or []
         checked = _checked(todos)
@@ -105,7 +105,8 @@ def _fault(todo: Any, number: int) -> str | None:
         return f"Item {number} must be an object with content and status."
     unknown = sorted(str(key) for key in todo if key not in {"content", "status"})
     if unknown:
-        return f"Item {number} has unknown keys: {', '.join(unknown)}. Only content and status are allowed."
+        keys = ", ".join(unknown)
+        return f"Item {number} has unknown keys: {keys}. Only content and status are allowed."
     content = todo.get("content")
     if not isinstance(content, str) or not content.strip():
         return f"Item {number} needs a non-empty content."

@@ -222,12 +222,12 @@ class Ledger(Records):
 
     async def forget(self, older_than_seconds: float) -> int:
         """Delete jobs that ended that long ago, with their journals; return their number."""
-        before, forgotten = await self.now_ms() - milliseconds(older_than_seconds), 0
+        before, count = await self.now_ms() - milliseconds(older_than_seconds), 0
         while True:
-            gone, checked = await self._run("forget", before, FORGET_BATCH)
-            forgotten += len(gone)
+            deleted, checked = await self._run("forget", before, FORGET_BATCH)
+            count += len(deleted)
             if checked < FORGET_BATCH:
-                return forgotten
+                return count
 
     # For workers
 

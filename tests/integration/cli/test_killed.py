@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from orchestrator.embedded.child_process import ChildProcess
-from orchestrator.embedded.services import EmbeddedRecord, read_record
+from orchestrator.embedded.state_folder import EmbeddedRecord, StateFolder
 from tests.integration.cli.conftest import Ended, Fanout
 from tests.integration.cli.test_embedded import within
 from tests.integration.scripts import DONE, conversation, shell, write_script
@@ -73,7 +73,7 @@ def state(fanout: Fanout) -> Path:
 
 
 def record(fanout: Fanout) -> EmbeddedRecord:
-    found = read_record(state(fanout))
+    found = StateFolder(state(fanout)).read_record()
     assert found is not None
     return found
 

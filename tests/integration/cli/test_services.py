@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.embedded.services import read_record
+from orchestrator.embedded.state_folder import StateFolder
 from tests.integration.cli.conftest import Fanout
 from tests.integration.cli.test_embedded import within
 
@@ -39,7 +39,7 @@ def test_up_leaves_a_worker_that_later_commands_find_and_down_stops_it(lonely_fa
     assert waited.code == 1
     assert "failed" in waited.out
     assert lonely_fanout("ps").code == 3
-    assert read_record(lonely_fanout.folder / "state") is None
+    assert StateFolder(lonely_fanout.folder / "state").read_record() is None
 
 
 def test_two_ups_at_once_start_one_redis(lonely_fanout: Fanout):

@@ -155,5 +155,5 @@ async def test_what_does_not_fit_into_memory_is_refused(
     monkeypatch.setattr("orchestrator.deep_agent.backends.overlay.MAX_STAGED_BYTES", 10)
     overlay = OverlayBackend(base)
     await overlay.write_bytes("/a", b"x" * 6)
-    with pytest.raises(ToolMistake, match="would pass 10 bytes"):
+    with pytest.raises(ToolMistake, match="would exceed 10 bytes"):
         await overlay.write_bytes("/b", b"x" * 6)

@@ -23,7 +23,7 @@ from orchestrator.deep_agent.approval.requests import pending_approvals
 from orchestrator.deep_agent.failures import McpServerFailed, McpServerUnavailable
 from orchestrator.deep_agent.mcp import transport as mcp_transport
 from orchestrator.deep_agent.mcp.results import as_result
-from orchestrator.deep_agent.mcp.server import McpServer, remote_server
+from orchestrator.deep_agent.mcp.server import McpServer
 from orchestrator.deep_agent.mcp.tools import (
     MAX_DESCRIPTION_CHARACTERS,
     MAX_NAME_CHARACTERS,
@@ -35,7 +35,8 @@ from orchestrator.jobs.failures import SandboxFailure
 from orchestrator.jobs.spec import Limits
 from tests.mcp_servers import PIXEL, STDIO_SERVER, HttpServer, http_server, make_server, url_of
 from tests.unit.deep_agent.running import Run, call, scripted
-from workers.sandbox.local.provider import LocalProvider, LocalSandbox
+from workers.sandbox.local.provider import LocalProvider
+from workers.sandbox.local.sandbox import LocalSandbox
 from workers.sandbox.protocol import WORKSPACE, Command, Sandbox, SandboxSpec
 
 KEY = "key-canary-90210"
@@ -376,18 +377,18 @@ async def test_a_server_that_was_restarted_is_reached_again(http: HttpServer) ->
 async def test_headers_are_filled_from_the_environment_and_are_not_shown(http: HttpServer) -> None:
     http.wanted = ("authorization", f"Bearer {KEY}")
     definition = at(http, headers={"authorization": "Bearer ${MY_KEY}"})
-    server = remote_server(definition, {"MY_KEY": KEY})
+    server = definition.with_environment({"MY_KEY": KEY})
 
     assert await results(server, call("calc__add", a=1, b=1)) == [
         {"status": "success", "result": {"result": 2}}
     ]
     assert KEY not in repr(server)
     with pytest.raises(ValueError, match="its header authorization needs MY_KEY"):
-        remote_server(definition, {})
+        definition.with_environment({})
     with pytest.raises(
         ValueError, match="its header authorization would have a line end"
     ) as refused:
-        remote_server(definition, {"MY_KEY": f"{KEY}\n"})
+        definition.with_environment({"MY_KEY": f"{KEY}\n"})
     assert KEY not in str(refused.value)
 
 

@@ -321,7 +321,7 @@ async def test_a_childs_end_leaves_its_toolset_open_for_the_next_child() -> None
         ([{"name": "x"}], "needs a name and a description"),
         ([{"name": "x", "description": "d", "prompt": "p"}], "has no prompt"),
         ([worker(built_in_tools=["nothing"])], "No such built-in tool"),
-        ([worker(built_in_tools=["execute"])], "has no shell"),
+        ([worker(built_in_tools=["execute"])], "cannot have a shell"),
         (
             [worker(subagents=[worker(subagents=[worker(subagents=[])], name="b")], name="a")],
             "levels deep; 3 are allowed",

@@ -1,8 +1,7 @@
-"""The attach stream of a container: asyncio all the way, over whatever the engine is reached by.
+"""The attach stream of a container for asyncio, over any connection to an engine.
 
-docker-py's own attach gives a blocking socket that must be pumped by threads; here the request is
-written by hand, so a unix socket, TCP and TLS are one code path and a thousand streams cost no
-thread.
+docker-py's own attach returns a blocking socket that needs threads; here the request is written by
+hand, so a unix socket, TCP and TLS share one code path and a thousand streams need no thread.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ from orchestrator.deep_agent import BoundedOutput
 from workers.sandbox.errors import EngineUnavailable, SandboxDied
 
 _READ_AHEAD_BYTES = 1024 * 1024
-"""Of what a sandbox sends, waiting in memory: one part of an answer fits."""
+"""Of a sandbox's output, buffered in memory: one part of a reply fits."""
 _STDERR = 2
 _STDERR_KEPT_BYTES = 2048
-"""The last words of a resident that died, for the error."""
+"""The end of a dead resident's error output, for the error message."""
 _CONNECT_SECONDS = 30.0
-"""What a busy engine takes to attach to a container."""
+"""The longest that a busy engine takes to attach to a container."""
 
 
 @dataclass(frozen=True)
 class EngineAddress:
-    """Where an engine answers."""
+    """The address of an engine."""
 
     url: str
     """`unix://PATH` or `tcp://HOST:PORT`."""
     tls: ssl.SSLContext | None = None
 
     async def connect(self) -> AttachStream:
-        """A fresh connection; the engine's HTTP API is spoken on it.
+        """Open a connection for the engine's HTTP API.
 
         Raises:
             EngineUnavailable: nothing answers there.
@@ -58,10 +57,10 @@ class EngineAddress:
 
 
 class AttachStream:
-    """A container's standard streams as one `ByteStream`: its output is read, its input written.
+    """A container's standard streams as one `ByteStream`: reads its output, writes its input.
 
-    Docker puts an 8-byte header before each piece of output; it is taken off here. Of error output
-    the last 2 KiB are kept apart, to say why a container ended before it was ready.
+    Docker puts an 8-byte header before each piece of output; it is removed here. The last 2 KiB of
+    error output are kept separately, to explain why a container ended before it was ready.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -78,9 +77,12 @@ class AttachStream:
     async def attach(self, path: str) -> None:
         """Ask the engine to turn this connection into the streams of a container.
 
+        Args:
+            path: the path and the query of the request.
+
         Raises:
-            SandboxDied: the container is gone.
-            EngineUnavailable: the engine refused or hung up.
+            SandboxDied: the container does not exist any more.
+            EngineUnavailable: the engine refused or closed the connection.
         """
         request = (
             f"POST {path} HTTP/1.1\r\nHost: docker\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n"
@@ -105,7 +107,7 @@ class AttachStream:
         return "no reason given"
 
     async def read(self) -> bytes:
-        """The next bytes of the container's output; b"" when it has ended."""
+        """Return the next bytes of the container's output; b"" when it has ended."""
         try:
             while not self._left_in_piece:
                 head = await self._reader.readexactly(8)
@@ -121,15 +123,16 @@ class AttachStream:
         return data
 
     async def write(self, data: bytes) -> None:
-        """Hand bytes to the container's input; waits while the peer does not take them."""
+        """Write to the container's input; waits while the peer does not read.
+
+        Raises:
+            OSError: the connection is broken.
+        """
         self._writer.write(data)
         await self._writer.drain()
 
     async def close(self) -> None:
-        """End the stream, which is the container's lease.
-
-        Its main process sees the end of its input.
-        """
+        """Close the stream; the container's main process reads the end of its input and exits."""
         self._writer.close()
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(1):

@@ -1,8 +1,7 @@
-"""What every container of ours is created with.
+"""The Engine API configuration of our containers: the job's limits and constant hardening.
 
-The job's limits and the hardening that is always on.
-
-The numbers behind the choices are in the notes on the sandbox: all flags together cost under 2 ms a start.
+The measurements behind the choices are in the notes on the sandbox: all flags together cost less
+than 2 ms a start.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from workers.sandbox.inside.forward import PORT
 from workers.sandbox.protocol import WORKSPACE
 
 AGENT_USER = "10001:10001"
-"""Who a job's processes are. Numeric: engines may look a name up on the host, where it does not exist."""
+"""The user of a job's processes. Numeric: engines may look a name up on the host, where it is
+unknown."""
 
 CODE_FOLDER = "/opt/fanout"
 """Where the resident's code is mounted, read-only."""
@@ -27,8 +27,8 @@ HOME = "/home/agent"
 _MIB = 1024**2
 _OPEN_FILES = 8192
 _TMP_SHARE, _HOME_SHARE, _SHM_SHARE = 4, 8, 8
-"""Of the memory limit, as divisors. Together they are half of it: tmpfs pages count as the container's
-memory, and a tmpfs that could fill it would let one `dd` kill the whole sandbox."""
+"""Of the memory limit, as divisors. Together they are half of it: tmpfs pages count as the
+container's memory, and a tmpfs that could fill it would let one `dd` kill the whole sandbox."""
 _TMP_MOST, _HOME_MOST, _SHM_MOST = 2048 * _MIB, 512 * _MIB, 64 * _MIB
 _BYTES_PER_INODE = 8192
 """Inodes of a tmpfs are kernel memory that its size does not bound."""
@@ -37,7 +37,7 @@ _ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": HOME,
     "LANG": "C.UTF-8",
-    # What tools leave behind would be listed as the job's changes.
+    # Files that tools leave behind would be listed as the job's changes.
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTEST_ADDOPTS": "-p no:cacheprovider",
     "MYPY_CACHE_DIR": "/tmp/.mypy_cache",  # noqa: S108 - the container's own tmpfs
@@ -53,7 +53,7 @@ _PROXY_ENVIRONMENT = {
     "HTTP_PROXY": _PROXY,
     "HTTPS_PROXY": _PROXY,
     "NO_PROXY": _NO_PROXY,
-    # Some read these only; curl takes http_proxy in no other way.
+    # Some programs read these only; curl ignores HTTP_PROXY.
     "http_proxy": _PROXY,
     "https_proxy": _PROXY,
     "no_proxy": _NO_PROXY,
@@ -61,15 +61,15 @@ _PROXY_ENVIRONMENT = {
 
 
 def named_hosts(limits: Limits) -> tuple[str, ...]:
-    """The hosts that a job's commands may reach; none for the network `none`."""
+    """Return the hosts that a job's commands may reach; none for the network `none`."""
     return limits.network if isinstance(limits.network, tuple) else ()
 
 
 def seccomp_profile() -> str:
-    """Our seccomp profile as one line of JSON, as the Engine API takes it.
+    """Return our seccomp profile as one line of JSON, the format of the Engine API.
 
-    The engine's default for a container without capabilities, less io_uring, less the AF_ALG and AF_VSOCK
-    sockets, native architectures only.
+    It is the engine's default for a container without capabilities, without io_uring and the AF_ALG
+    and AF_VSOCK sockets, for native architectures only.
     """
     text = resources.files("workers.sandbox.docker").joinpath("seccomp.json").read_text("utf-8")
     return json.dumps(json.loads(text), separators=(",", ":"))
@@ -79,7 +79,18 @@ def sandbox_config(
     *, image: str, limits: Limits, seccomp: str, network: str, runtime: str | None,
     mounts: Sequence[Mapping[str, Any]], labels: Mapping[str, str], heartbeat_seconds: float,
 ) -> dict[str, Any]:  # fmt: skip
-    """The Engine API configuration of a job's container. The limits that it names must be set."""
+    """Return the Engine API configuration of a job's container.
+
+    Args:
+        image: the image's name.
+        limits: those that are used here must be set.
+        seccomp: the profile.
+        network: the network mode.
+        runtime: an OCI runtime; None uses the engine's default.
+        mounts: the workspace and the code.
+        labels: by which the container is found.
+        heartbeat_seconds: how long the resident waits for a sign of life.
+    """
     memory = limits.memory_bytes or 0
     environment = {**_ENVIRONMENT, **(_PROXY_ENVIRONMENT if named_hosts(limits) else {})}
     host = {
@@ -88,7 +99,9 @@ def sandbox_config(
         "NanoCpus": int((limits.cpus or 0) * 1e9),
         "PidsLimit": limits.pids,
         "Tmpfs": {
-            "/tmp": _tmpfs(memory // _TMP_SHARE, _TMP_MOST, "mode=1777"),  # noqa: S108 - it is the mount
+            "/tmp": _tmpfs(  # noqa: S108 - it is the mount
+                memory // _TMP_SHARE, _TMP_MOST, "mode=1777"
+            ),
             HOME: _tmpfs(memory // _HOME_SHARE, _HOME_MOST, "uid=10001,gid=10001,mode=0700"),
         },
         "ShmSize": min(memory // _SHM_SHARE, _SHM_MOST),
@@ -120,7 +133,7 @@ def steward_config(
     command: list[str],
     labels: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The Engine API configuration of a steward: root over one volume's files, and nothing else."""
+    """Return the Engine API configuration of a steward: root over one volume's files only."""
     host = {
         **_hardening(seccomp, "none"),
         **_memory(2048 * _MIB),
@@ -140,7 +153,10 @@ def steward_config(
 
 
 def holder_config(*, image: str, seccomp: str, labels: Mapping[str, str]) -> dict[str, Any]:
-    """The Engine API configuration of a container that holds a network namespace until its input ends."""
+    """Return the configuration of a container that holds a network namespace.
+
+    It ends with its input.
+    """
     host = {**_hardening(seccomp, "none"), **_memory(32 * _MIB), "PidsLimit": 8}
     return {**_piped(image, ["cat"], labels), "User": AGENT_USER, "HostConfig": host}
 
@@ -153,10 +169,10 @@ def local_volume(
     labels: Mapping[str, str],
     read_only: bool = False,
 ) -> dict[str, Any]:
-    """The mount of a volume of the local driver, which the engine makes where it is not there.
+    """Return the mount of a volume of the local driver, which the engine creates if needed.
 
-    Its options are those of mount(8), with paths of the engine's host: an overlay or a folder of another
-    volume gets into a container so without a bind mount, whose paths some engines translate.
+    Its options are those of mount(8), with paths of the engine's host: an overlay or a folder of
+    another volume is mounted this way without a bind mount, whose paths some engines translate.
     """
     return {
         "Type": "volume",
@@ -172,9 +188,9 @@ def local_volume(
 
 
 def _piped(image: str, command: list[str], labels: Mapping[str, str]) -> dict[str, Any]:
-    """A container whose main process lives on its attach stream.
+    """Return a container whose main process depends on its attach stream.
 
-    The end of its input ends its lease.
+    The end of its input ends the container.
     """
     return {
         "Image": image,
@@ -203,7 +219,7 @@ def _hardening(seccomp: str, network: str) -> dict[str, Any]:
 
 
 def _memory(limit: int) -> dict[str, Any]:
-    """A limit with no swap beside it."""
+    """Return a memory limit without swap."""
     return {"Memory": limit, "MemorySwap": limit}
 
 

@@ -1,6 +1,6 @@
-"""A Debian base image without a registry: debootstrap into a folder, the folder into the engine.
+"""A Debian base image without a registry: debootstrap into a folder, imported by the engine.
 
-The mirror, the proxy and the certificates are those of the machine that builds; they are found when
+The mirror, the proxy and the certificates are those of the machine that builds; they are read when
 it runs.
 """
 
@@ -48,13 +48,17 @@ class AptSource:
 
 
 async def make_debian_base(engine: Engine, on_line: OnLine) -> None:
-    """Put `fanout/debian:bookworm` on the engine; about 40 s.
+    """Create `fanout/debian:bookworm` on the engine, in about 40 s.
 
     Needs root and debootstrap on this machine.
 
+    Args:
+        engine: the engine that imports the image.
+        on_line: receives the progress.
+
     Raises:
-        ImageBuildFailed: with what is missing, or debootstrap's last words.
-        SandboxFailure: the engine does not take it.
+        ImageBuildFailed: names what is missing, or quotes debootstrap's last line.
+        SandboxFailure: the engine rejects the image or does not answer.
     """
     if shutil.which("debootstrap") is None:
         raise ImageBuildFailed(
@@ -73,7 +77,7 @@ async def make_debian_base(engine: Engine, on_line: OnLine) -> None:
 
 
 def host_sources(apt: Path = _APT) -> list[AptSource]:
-    """The machine's own Debian sources of the release that we build; none on another system."""
+    """Return the machine's own Debian sources of the release; none on another system."""
     found = [
         AptSource(*match)
         for path in _files(apt, "list")
@@ -92,7 +96,7 @@ def _files(apt: Path, ending: str) -> Iterator[Path]:
 
 
 def _of_stanza(stanza: str) -> list[AptSource]:
-    """The sources of one deb822 stanza."""
+    """Return the sources of one deb822 stanza."""
     lines = (line.partition(":") for line in stanza.splitlines() if not line.startswith(("#", " ")))
     fields = {name.strip().lower(): value.strip() for name, _, value in lines}
     if fields.get("enabled", "yes").lower() == "no" or "deb" not in fields.get("types", "").split():
@@ -126,7 +130,12 @@ def _take_over_settings(root: Path) -> None:
     """The machine's proxy and certificate settings of apt, where it has any."""
     if shutil.which("apt-config") is None:
         return
-    dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=False)  # noqa: S607 - as installed
+    dump = subprocess.run(
+        ["apt-config", "dump"],  # noqa: S607 - as installed
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     settings = _ACQUIRE.findall(dump.stdout)
     if settings:
         (root / "etc/apt/apt.conf.d/90host").write_text("\n".join(settings) + "\n")

@@ -1,7 +1,7 @@
 """The Docker engine for asyncio: docker-py in threads, and its errors as ours.
 
-The one file that knows docker-py's exceptions. Each call says what it is doing, and a failure
-repeats it.
+The only module that knows docker-py's exceptions. Each call names what it does, and its failure
+repeats that name.
 """
 
 from __future__ import annotations
@@ -24,32 +24,36 @@ from workers.sandbox.errors import EngineUnavailable, ImageMissing, SandboxDied,
 
 T = TypeVar("T")
 OnLine = Callable[[str], None]
-"""Takes a line of progress; called in a thread."""
+"""Receives a line of progress; called in a thread."""
 
 _CALL_SECONDS = 60
-"""docker-py's own default. An engine that needs longer for one of our small calls is as good as
-gone."""
+"""docker-py's own default. An engine that needs longer for one of our small calls counts as
+unavailable."""
 
 _BUILD_SECONDS = 900
-"""How long a build may say nothing: installing packages is quiet."""
+"""How long a build may be silent: installing packages prints nothing."""
 
 _PARALLEL_CALLS = 32
-"""Connections to the engine that are kept open: one for each call that is made at the same time."""
+"""Connections to the engine that are kept open: one for each simultaneous call."""
 _DONE = 204
 _GONE = 404
 _CONFLICT = 409
 _REMOVAL_SECONDS = 10.0
-"""How long a removal that is under way is awaited."""
+"""How long to wait for a removal in progress."""
 _REMOVAL_POLL_SECONDS = 0.02
-"""Between two looks at it: a removal takes 80 ms."""
+"""Between two checks of a removal, which takes 80 ms."""
 
 
 class ImageBuildFailed(Exception):
-    """An image could not be built; the message has the builder's last words."""
+    """An image could not be built; the message quotes the builder."""
 
 
 async def uninterrupted(work: Awaitable[T]) -> T:
-    """Wait for work that must not be left half done; a cancellation counts once it has ended."""
+    """Wait for work that must be completed; a cancellation is raised once it has ended.
+
+    Raises:
+        CancelledError: the caller was cancelled meanwhile.
+    """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -59,7 +63,7 @@ async def uninterrupted(work: Awaitable[T]) -> T:
             if task.cancelled():
                 raise
             cancelled = error
-        except Exception:  # noqa: BLE001 - it is the task's own failure, raised by result() below
+        except Exception:  # noqa: BLE001 - the task's failure, raised by result() below
             break
     if cancelled is not None:
         if not task.cancelled():
@@ -69,13 +73,19 @@ async def uninterrupted(work: Awaitable[T]) -> T:
 
 
 def translated(error: Exception, doing: str, host: str) -> SandboxFailure:
-    """A docker-py or requests exception as one of ours."""
+    """Return a docker-py or requests exception as a failure of ours.
+
+    Args:
+        error: the exception.
+        doing: what failed, in the infinitive.
+        host: the engine's address.
+    """
     if isinstance(error, docker_errors.ImageNotFound):
         return ImageMissing(
             f"The Docker engine has no image to {doing}; see `fanout images build`."
         )
     if isinstance(error, docker_errors.NotFound):
-        return SandboxDied(f"Could not {doing}: it is not on the Docker engine any more.")
+        return SandboxDied(f"Could not {doing}: it does not exist on the Docker engine any more.")
     if isinstance(error, docker_errors.APIError):
         reason = error.explanation or type(error).__name__
         return SandboxStartFailed(f"The Docker engine could not {doing}: {reason}")
@@ -89,7 +99,7 @@ def translated(error: Exception, doing: str, host: str) -> SandboxFailure:
 
 
 def image_missing(image: str) -> ImageMissing:
-    """What to tell when an image is not there."""
+    """Return the failure for a missing image, with the command that builds it."""
     name = image.removeprefix("fanout/").partition(":")[0]
     if name == image.partition(":")[0]:
         return ImageMissing(f"The image {image} is not on this engine: build or pull it there.")
@@ -100,13 +110,21 @@ def image_missing(image: str) -> ImageMissing:
 
 
 class Engine:
-    """One engine. Made without I/O; the first call connects.
+    """One engine. Creating the object does no I/O; the first call connects.
 
-    A cancelled caller waits until the engine has answered, so nothing is made behind its back.
+    A cancelled caller waits until the engine has answered, so that nothing is created without its
+    knowledge. Every method raises the failures of `translated`: `EngineUnavailable`,
+    `ImageMissing`, `SandboxDied` (what it names does not exist any more) and `SandboxStartFailed`
+    (the engine refused).
     """
 
     def __init__(self, docker_host: str | None = None) -> None:
-        """`docker_host` None takes DOCKER_HOST and its companions from the environment, or the usual one."""
+        """Prepare a connection.
+
+        Args:
+            docker_host: the engine's address; None uses DOCKER_HOST and its companions from the
+                environment, or the default.
+        """
         options: dict[str, Any] = (
             kwargs_from_env() if docker_host is None else {"base_url": docker_host}
         )
@@ -121,8 +139,8 @@ class Engine:
     def _connected(self) -> docker.APIClient:
         if self.host.startswith("ssh://"):
             raise EngineUnavailable(
-                "An engine is not reached over ssh:// here; forward its socket "
-                "(ssh -N -L /tmp/engine.sock:/var/run/docker.sock HOST) and name that in DOCKER_HOST."
+                "ssh:// engines are not supported; forward the engine's socket "
+                "(ssh -N -L /tmp/engine.sock:/var/run/docker.sock HOST) and set DOCKER_HOST to it."
             )
         with self._connecting:
             if self._api is None:
@@ -135,7 +153,11 @@ class Engine:
             return self._api
 
     async def call(self, doing: str, request: Callable[[docker.APIClient], T]) -> T:
-        """One request in a thread.
+        """Send one request in a thread.
+
+        Args:
+            doing: what it does, in the infinitive, for error messages.
+            request: calls docker-py.
 
         Raises:
             SandboxFailure: see `translated`.
@@ -150,15 +172,15 @@ class Engine:
             raise translated(error, doing, self.host) from error
 
     async def version(self) -> dict[str, Any]:
-        """The engine's answer to `GET /version`."""
-        return await self.call("say its version", lambda api: dict(api.version()))
+        """Return the engine's answer to `GET /version`."""
+        return await self.call("report its version", lambda api: dict(api.version()))
 
     async def info(self) -> dict[str, Any]:
-        """The engine's answer to `GET /info`."""
+        """Return the engine's answer to `GET /info`."""
         return await self.call("describe itself", lambda api: dict(api.info()))
 
     async def image(self, name: str) -> dict[str, Any] | None:
-        """What the engine says of an image; None when it has none of that name."""
+        """Return the engine's data about an image; None when it has none of that name."""
         return await self.call(
             f"look for {name}", _unless_gone(lambda api: dict(api.inspect_image(name)))
         )
@@ -174,10 +196,18 @@ class Engine:
     ) -> None:
         """Build a folder with a Dockerfile, on the host's network.
 
-        Its resolver may listen on loopback only.
+        The host's resolver may listen on loopback only, hence its network.
+
+        Args:
+            folder: the build context.
+            tag: the image's name.
+            arguments: the build arguments.
+            labels: the image's labels.
+            on_line: receives the progress.
 
         Raises:
-            ImageBuildFailed: with the builder's last words.
+            ImageBuildFailed: quotes the builder.
+            SandboxFailure: see `call`.
         """
 
         def build(api: docker.APIClient) -> None:
@@ -196,17 +226,18 @@ class Engine:
         await self.call(f"build {tag}", build)
 
     async def import_image(self, archive: IO[bytes], repository: str, tag: str) -> None:
-        """Make an image of a root file system's tar."""
+        """Create an image from the tar of a root file system."""
         await self.call(
             f"import {repository}",
             lambda api: api.import_image_from_stream(archive, repository=repository, tag=tag),
         )
 
     async def create_container(self, name: str, config: Mapping[str, Any]) -> str:
-        """Make a container from an Engine API configuration; its id.
+        """Create a container from an Engine API configuration; return its id.
 
         Raises:
-            ImageMissing: the message says how to build the image.
+            ImageMissing: the message names the command that builds the image.
+            SandboxFailure: see `call`.
         """
         try:
             made = await self.call(
@@ -230,7 +261,7 @@ class Engine:
     async def containers(
         self, labels: Iterable[str], *, running_too: bool = True
     ) -> list[dict[str, Any]]:
-        """The containers that have all these labels (`key` or `key=value`), whatever their state."""
+        """List the containers that have all these labels (`key` or `key=value`), in any state."""
         filters: dict[str, Any] = {"label": list(labels)}
         if not running_too:
             filters["status"] = ["created", "exited", "dead"]
@@ -239,7 +270,12 @@ class Engine:
         )
 
     async def remove_container(self, container: str) -> bool:
-        """Kill and remove a container and wait until it is gone; whether it was there."""
+        """Kill and remove a container and wait for its removal; return whether it existed.
+
+        Raises:
+            EngineUnavailable: the engine does not remove it in time.
+            SandboxFailure: see `call`.
+        """
 
         async def remove() -> bool:
             deadline = asyncio.get_running_loop().time() + _REMOVAL_SECONDS
@@ -259,7 +295,7 @@ class Engine:
     async def create_volume(
         self, name: str, options: Mapping[str, str], labels: Mapping[str, str]
     ) -> str:
-        """Make a volume of the local driver, or find it; its mount point on the engine's host."""
+        """Create or find a volume of the local driver; return its mount point on the host."""
         made = await self.call(
             "create a volume",
             lambda api: api.create_volume(
@@ -269,14 +305,14 @@ class Engine:
         return str(made["Mountpoint"])
 
     async def volumes(self, label: str) -> list[dict[str, Any]]:
-        """The volumes that have this label (`key` or `key=value`)."""
+        """List the volumes that have this label (`key` or `key=value`)."""
         answer = await self.call(
             "list volumes", lambda api: api.volumes(filters={"label": [label]})
         )
         return list(answer["Volumes"] or [])
 
     async def remove_volume(self, name: str) -> bool:
-        """Remove a volume; False when it is not there, or when a container uses it."""
+        """Remove a volume; False when it does not exist or a container uses it."""
 
         def remove(api: docker.APIClient) -> bool:
             try:
@@ -290,8 +326,13 @@ class Engine:
         return await self.call("remove a volume", remove)
 
     async def attach(self, container: str) -> AttachStream:
-        """The container's standard streams; to be called before it is started."""
-        api_version = await self.call("say its API version", lambda api: str(api.api_version))
+        """Attach to the container's standard streams; to be called before it is started.
+
+        Raises:
+            SandboxDied: the container does not exist any more.
+            EngineUnavailable: the engine does not answer, or refused.
+        """
+        api_version = await self.call("report its API version", lambda api: str(api.api_version))
         address = await asyncio.to_thread(self._address)
         stream = await address.connect()
         try:
@@ -314,7 +355,7 @@ class Engine:
         return EngineAddress(self.host, context)
 
     async def close(self) -> None:
-        """Give back the connections."""
+        """Close the connections."""
         if self._api is not None:
             await asyncio.to_thread(self._api.close)
             self._api = None
@@ -323,7 +364,7 @@ class Engine:
 def _unless_gone(
     request: Callable[[docker.APIClient], T],
 ) -> Callable[[docker.APIClient], T | None]:
-    """The request, answering None where the engine knows no such thing."""
+    """Wrap a request so that it returns None where the engine answers 404."""
 
     def attempt(api: docker.APIClient) -> T | None:
         try:
@@ -335,7 +376,7 @@ def _unless_gone(
 
 
 def _removal(container: str) -> Callable[[docker.APIClient], int]:
-    """Force a removal; the status says whether it is done, was not needed, or is under way (409)."""
+    """Return a forced removal, whose status is 204 (done), 404 (not found) or 409 (in progress)."""
 
     def attempt(api: docker.APIClient) -> int:
         try:

@@ -1,6 +1,4 @@
-"""The images that sandboxes run in.
-
-Which there are, whether the engine has them, and building them.
+"""The images that sandboxes run in: lists and builds them.
 
 Also a program, for `fanout images`: `python -m workers.sandbox.docker.images ls [--json] | build
 [NAME…]`.
@@ -29,7 +27,7 @@ BUILT_ON: Mapping[str, str | None] = {"base": None, "python": "base"}
 """Each image and the one of ours that it is built on, in the order of building."""
 
 CONTENT_LABEL = "fanout.content"
-"""The hash of the folder that an image was built from."""
+"""The label with the hash of the folder from which an image was built."""
 
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
@@ -37,23 +35,23 @@ _PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
 
 @dataclass(frozen=True, kw_only=True)
 class ImageStatus:
-    """One of our images on one engine."""
+    """One of our images on an engine."""
 
     name: str
     image: str
     present: bool
     up_to_date: bool
-    """Built from the folder as it is now."""
+    """Built from the folder in its present state."""
     size_bytes: int = 0
 
 
 def tag(name: str) -> str:
-    """What an image is called on the engine."""
+    """Return an image's name on the engine."""
     return f"fanout/{name}:latest"
 
 
 def content_hash(name: str) -> str:
-    """The hash of an image's folder, and of those that it is built on."""
+    """Return the hash of an image's folder and of those that it is built on."""
     digest = hashlib.sha256((content_hash(below) if (below := BUILT_ON[name]) else "").encode())
     for path in sorted((FOLDER / name).rglob("*")):
         if path.is_file() and path.name != "README.md":
@@ -63,7 +61,11 @@ def content_hash(name: str) -> str:
 
 
 async def list_images(engine: Engine) -> list[ImageStatus]:
-    """All our images, and whether the engine has them."""
+    """Return the status of all our images on an engine.
+
+    Raises:
+        SandboxFailure: the engine does not answer.
+    """
     return [await _status(engine, name) for name in BUILT_ON]
 
 
@@ -88,17 +90,17 @@ async def build(
     bootstrap: bool = False,
     on_line: OnLine,
 ) -> None:
-    """Build one image, and first the one that it is built on where the engine has none.
+    """Build an image, after the one that it is built on if that is missing or out of date.
 
     Args:
-        engine: where to.
+        engine: the engine that builds.
         name: a folder of `sandbox_images`.
-        base_image: what the lowest image is built on; None takes Debian's from a registry.
-        bootstrap: make that from Debian packages instead, unless it was made before.
-        on_line: takes the progress.
+        base_image: what the lowest image is built on; None uses Debian's from a registry.
+        bootstrap: make that from Debian packages instead, unless it exists.
+        on_line: receives the progress.
 
     Raises:
-        ImageBuildFailed: the message has the builder's last words.
+        ImageBuildFailed: quotes the builder.
         SandboxFailure: the engine does not answer.
     """
     below = BUILT_ON[name]
@@ -127,7 +129,7 @@ async def build(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The program; its exit code."""
+    """Run the program; return its exit code."""
     arguments = _parser().parse_args(argv)
     try:
         return asyncio.run(
@@ -142,17 +144,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="fanout images", description="The sandboxes' images.")
+    parser = argparse.ArgumentParser(prog="fanout images", description="The images of sandboxes.")
     actions = parser.add_subparsers(dest="action", required=True)
-    listing = actions.add_parser("ls", help="list them, and whether the engine has them")
-    listing.add_argument("--json", action="store_true", help="one document")
-    building = actions.add_parser("build", help="build them")
+    listing = actions.add_parser("ls", help="list the images and their state on the engine")
+    listing.add_argument("--json", action="store_true", help="print one JSON document")
+    building = actions.add_parser("build", help="build images on the engine")
     building.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"which ones; default: {', '.join(BUILT_ON)}"
+        "names", nargs="*", metavar="NAME", help=f"images to build; default: {', '.join(BUILT_ON)}"
     )
-    building.add_argument("--base", metavar="IMAGE", help="build on this image")
     building.add_argument(
-        "--bootstrap", action="store_true", help="make the base from Debian packages"
+        "--base", metavar="IMAGE", help="use this image as the base of the lowest one"
+    )
+    building.add_argument(
+        "--bootstrap",
+        action="store_true",
+        help="make the base from Debian packages instead of a registry's image",
     )
     return parser
 
@@ -160,11 +166,13 @@ def _parser() -> argparse.ArgumentParser:
 async def _ls(*, as_json: bool) -> int:
     images = await list_images(Engine())
     if as_json:
-        print(json.dumps({"images": [asdict(image) for image in images]}))  # noqa: T201 - the payload
+        document = {"images": [asdict(image) for image in images]}
+        print(json.dumps(document))  # noqa: T201 - the payload
         return 0
     for image in images:
         state = "missing" if not image.present else "ready" if image.up_to_date else "out of date"
-        print(f"{image.image:<24} {state:<12} {image.size_bytes / 1e6:>6.0f} MB")  # noqa: T201 - the payload
+        line = f"{image.image:<24} {state:<12} {image.size_bytes / 1e6:>6.0f} MB"
+        print(line)  # noqa: T201 - the payload
     return 0
 
 

@@ -1,7 +1,7 @@
-"""What dead workers left on an engine, found by label.
+"""Removal of what dead workers left on an engine, found by label.
 
-Each thing is removed for itself: one that the engine does not let go of, or takes long over, holds
-up none of the others, and is tried again in the next round.
+Each thing is removed separately: one that the engine fails to remove, or removes slowly, delays
+none of the others, and is retried in the next round.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from workers.sandbox.docker.steward_client import Steward
 log = structlog.get_logger(__name__)
 
 SILENT_SECONDS = 8.0
-"""How long a worker must have been missing before what is its goes: after Redis was away, all of
-them are missing for a moment. With the six seconds for which it counts as living and a round of the
-reaper, what it left is gone 20 s after its death."""
+"""How long a worker must have been missing before its containers are removed: after an outage of
+Redis, all of them are missing for a moment. With the six seconds for which it counts as living and
+a round of the reaper, its containers are removed 20 s after its death."""
 STEP_SECONDS = 15.0
-"""How long one removal may keep a round; the engine may go on with it."""
+"""How long one removal may delay a round; the engine may continue it."""
 PARALLEL_REMOVALS = 4
-"""At once: starts of sandboxes need the engine, too."""
+"""At once: starting sandboxes needs the engine, too."""
 
 IsLive = Callable[[str], Awaitable[bool]]
 Removal = Callable[[], Awaitable[bool]]
@@ -36,17 +36,21 @@ LivingWorkers = Callable[[], Awaitable[Collection[str]]]
 
 
 class Leftovers:
-    """Removes an owner's containers, volumes and files that nobody will use again.
+    """Removes an owner's containers, volumes and files that will not be used again.
 
-    Running containers of a dead worker end by themselves, with their streams, if they can. Left
-    over are those that were created and never started, that are paused or hang, those of jobs that
-    have ended elsewhere; volumes, and files.
+    Running containers of a dead worker end by themselves, with their streams, if they can. What
+    remains are containers that were created and never started, that are paused or hang, or whose
+    job ended elsewhere; volumes, and files.
     """
 
     def __init__(self, engine: Engine, names: Names, living_workers: LivingWorkers | None) -> None:
-        """`living_workers`: the names of the workers that are known to live.
+        """Make it without I/O.
 
-        None where nobody knows.
+        Args:
+            engine: the engine.
+            names: those of this worker.
+            living_workers: returns the names of the workers known to be alive; None when that is
+                unknown.
         """
         self._engine = engine
         self._names = names
@@ -55,7 +59,18 @@ class Leftovers:
         self._slots = asyncio.Semaphore(PARALLEL_REMOVALS)
 
     async def remove(self, steward: Callable[[], Awaitable[Steward]], is_live: IsLive) -> int:
-        """Remove what can be removed now; how many things went."""
+        """Remove what can be removed now.
+
+        Args:
+            steward: returns the running steward.
+            is_live: whether a job may still use its files.
+
+        Returns:
+            The number of things removed.
+
+        Raises:
+            SandboxFailure: the engine does not answer.
+        """
         ended = _Ended(is_live)
         containers = await self._engine.containers([self._names.of_owner])
         silent = await self._silent_workers(containers)
@@ -67,8 +82,8 @@ class Leftovers:
         removed = await self._each(
             [(_name(each), partial(self._engine.remove_container, each["Id"])) for each in useless]
         )
-        keeper = await steward()
-        code = self._names.code(keeper.code_id)
+        running = await steward()
+        code = self._names.code(running.code_id)
         volumes = await self._engine.volumes(self._names.of_owner)
         stale = [
             volume["Name"]
@@ -83,11 +98,11 @@ class Leftovers:
             each["Labels"].get(JOB)
             for each in await self._engine.containers([self._names.of_owner])
         }
-        old = [job for job in await keeper.jobs() if job not in used and await ended({JOB: job})]
-        return removed + await self._each([(job, partial(keeper.delete, job)) for job in old])
+        old = [job for job in await running.jobs() if job not in used and await ended({JOB: job})]
+        return removed + await self._each([(job, partial(running.delete, job)) for job in old])
 
     def _is_useless(self, container: dict[str, Any], silent: Collection[str]) -> bool:
-        """Whether nobody can use a container any more, whatever its job does."""
+        """Return whether a container cannot be used any more, whatever its job's state."""
         labels, state = container["Labels"], container["State"]
         of_former_self = (
             labels.get(WORKER) == self._names.worker and labels.get(PROCESS) != self._names.process
@@ -97,7 +112,7 @@ class Leftovers:
         return is_dead or was_never_started or of_former_self or labels.get(WORKER) in silent
 
     async def _silent_workers(self, containers: list[dict[str, Any]]) -> Collection[str]:
-        """The workers that have something here, and have been missing for long enough to be dead."""
+        """Return the workers with containers here that have been missing long enough to be dead."""
         if self._living_workers is None:
             return ()
         living = {self._names.worker, *await self._living_workers()}
@@ -109,28 +124,26 @@ class Leftovers:
         ]
 
     async def _each(self, removals: list[tuple[str, Removal]]) -> int:
-        """Carry out removals, some at a time; how many did something."""
+        """Run removals, several at a time; return how many removed something."""
         return sum(await asyncio.gather(*(self._one(name, removal) for name, removal in removals)))
 
     async def _one(self, name: str, removal: Removal) -> bool:
         async with self._slots:
-            going_on = asyncio.ensure_future(removal())
-            done, _ = await asyncio.wait({going_on}, timeout=STEP_SECONDS)
-            if not done:  # the engine cannot be interrupted; its answer is not awaited here
-                going_on.add_done_callback(_forget)
-                log.warning("a leftover is not removed yet", name=name, after_seconds=STEP_SECONDS)
+            removing = asyncio.ensure_future(removal())
+            done, _ = await asyncio.wait({removing}, timeout=STEP_SECONDS)
+            if not done:  # the engine cannot be interrupted
+                removing.add_done_callback(_forget)
+                log.warning("leftover not removed yet", name=name, after_seconds=STEP_SECONDS)
                 return False
             try:
-                return going_on.result()
+                return removing.result()
             except SandboxFailure as error:
-                log.warning(
-                    "a leftover was not removed, it is tried again", name=name, error=str(error)
-                )
+                log.warning("leftover not removed, will be retried", name=name, error=str(error))
                 return False
 
 
 class _Ended:
-    """Whether the job that some labels name has ended; each job is asked for once."""
+    """Whether the job that some labels name has ended; each job is looked up once."""
 
     def __init__(self, is_live: IsLive) -> None:
         self._is_live = is_live
@@ -150,6 +163,6 @@ def _name(container: dict[str, Any]) -> str:
 
 
 def _forget(removal: asyncio.Future[bool]) -> None:
-    """Take the late answer of a removal, so that nobody complains."""
+    """Retrieve a removal's late result, or asyncio would log its exception."""
     if not removal.cancelled():
         removal.exception()

@@ -1,4 +1,4 @@
-"""How what we leave on an engine is called and labelled, so that a reaper finds it."""
+"""Names and labels of what we create on an engine, by which a reaper finds it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ JOB, ATTEMPT, EXPIRES = "fanout.job", "fanout.attempt", "fanout.expires"
 PROCESS = "fanout.process"
 
 START_SECONDS = 120.0
-"""A container that was created and not started within this time never will be: its worker died
-between."""
+"""A container that was not started within this time after its creation never will be: its worker
+died in between."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
@@ -25,16 +25,20 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 class Names:
     """The names and labels of one worker process.
 
-    All workers with one owner share volumes and leftovers.
+    All workers with the same owner share volumes and remove each other's leftovers.
     """
 
     owner: str
     worker: str
     process: str = field(default_factory=lambda: secrets.token_hex(4))
-    """Unlike a former process's of the same worker name."""
+    """Distinguishes this process from a former one with the same worker name."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError: the owner becomes part of names on the engine."""
+        """Check the owner, which becomes part of names on the engine.
+
+        Raises:
+            ValueError: it has characters that the engine rejects.
+        """
         if not _NAME.fullmatch(self.owner):
             raise ValueError("an owner is up to 63 letters, digits, '-' and '_'")
 
@@ -44,7 +48,7 @@ class Names:
         return f"fanout-{self.owner}"
 
     def code(self, identity: str) -> str:
-        """The volume through which sandboxes see one version of the resident."""
+        """The volume with one version of the resident's code."""
         return f"{self.store}.code.{identity}"
 
     def workspace(self, job_id: str) -> str:
@@ -52,14 +56,14 @@ class Names:
         return f"{self.store}.job.{job_id}"
 
     def container(self, role: Role, what: str = "") -> str:
-        """A fresh container name."""
+        """Return a new container name."""
         parts = (self.store, role, what, secrets.token_hex(4))
         return ".".join(part for part in parts if part)
 
     def labels(
         self, role: Role, job_id: str | None = None, attempt: int | None = None
     ) -> dict[str, str]:
-        """The labels of a container or a volume."""
+        """Return the labels of a container or a volume."""
         labels = {
             OWNER: self.owner,
             WORKER: self.worker,

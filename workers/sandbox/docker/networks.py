@@ -1,9 +1,8 @@
-"""Empty network namespaces, kept ready on engines that take long to make one.
+"""Empty network namespaces, kept ready on engines that are slow to make one.
 
 Before version 28 Docker runs a hook for each container's network, about 95 ms even for `none`. A
 holder is a tiny container with network `none`; a sandbox that joins its namespace starts without
-the hook. A namespace is never shared by two sandboxes at once, and holds nothing but the loopback
-device.
+the hook. A namespace is never shared by two sandboxes at once, and has only a loopback device.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ _MOST_IDLE = 32
 
 @dataclass
 class _Holder:
-    """A container that lives on its stream, as sandboxes do."""
+    """A container that depends on its stream, as sandboxes do."""
 
     container: str
     stream: AttachStream
     end: asyncio.Task[bytes]
-    """Done when the container has ended: it never says anything."""
+    """Done when the container has ended: it never writes anything."""
 
 
 def networks_are_slow(engine_version: str) -> bool:
-    """Whether this engine is one that takes long to make a network namespace."""
+    """Return whether an engine of this version is slow to make a network namespace."""
     major = engine_version.partition(".")[0]
     return major.isdigit() and int(major) < _WITHOUT_HOOK
 
@@ -46,7 +45,7 @@ def networks_are_slow(engine_version: str) -> bool:
 class EmptyNetworks:
     """The idle namespaces of one worker.
 
-    Without one at hand a sandbox gets a network of its own.
+    When none is idle, a sandbox gets its own network.
     """
 
     def __init__(self, engine: Engine, names: Names, image: str) -> None:
@@ -61,12 +60,18 @@ class EmptyNetworks:
         self._filling: asyncio.Task[None] | None = None
 
     def keep_ready(self, wanted: int, gate: asyncio.Semaphore, seccomp: str) -> None:
-        """Keep so many idle namespaces ready from now on; their starts pass the gate, too."""
+        """Keep so many idle namespaces ready from now on.
+
+        Args:
+            wanted: how many.
+            gate: limits simultaneous starts, also of the holders.
+            seccomp: the profile of the holders.
+        """
         self._wanted, self._gate, self._seccomp = wanted, gate, seccomp
         self._fill()
 
     def take(self) -> str:
-        """The network mode for one sandbox; to be given back."""
+        """Return the network mode for one sandbox; `give_back` returns it."""
         while self._idle:
             holder = self._idle.pop()
             if not holder.end.done():
@@ -78,7 +83,12 @@ class EmptyNetworks:
         return NONE
 
     async def give_back(self, mode: str, *, reusable: bool) -> None:
-        """End a loan; `reusable` says that the sandbox is surely gone."""
+        """Return a namespace.
+
+        Args:
+            mode: from `take`.
+            reusable: whether the sandbox certainly has ended.
+        """
         holder = self._lent.pop(mode, None)
         if holder is None:
             return
@@ -102,7 +112,7 @@ class EmptyNetworks:
             self._filling = asyncio.create_task(self._fill_up())
 
     async def _fill_up(self) -> None:
-        """Make holders, one after another, each behind the sandboxes that already wait for their start."""
+        """Make holders one after another, each after the sandboxes that wait for their start."""
         with contextlib.suppress(SandboxFailure):  # it only makes starts faster
             while self._gate is not None and len(self._idle) < self._wanted:
                 async with self._gate:

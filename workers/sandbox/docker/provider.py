@@ -1,8 +1,8 @@
-"""Sandboxes in Docker: one hardened container for each attempt, its workspace an overlay on the snapshot.
+"""Sandboxes in Docker: a hardened container for each attempt, its workspace an overlay.
 
-The worker needs the Engine API and nothing else: no mounts, no root, and the engine may be on another host.
-The job's files live in its upper layer on the steward's volume, so a container or a worker may die and the
-next attempt opens a new container on the same files.
+The worker needs only the Engine API: no mounts, no root, and the engine may be on another host. The
+job's files are in the overlay's upper layer on the steward's volume, so a container or a worker may
+die and the next attempt opens a new container on the same files.
 """
 
 from __future__ import annotations
@@ -44,25 +44,27 @@ STEWARD_IMAGE = "fanout/base"
 DEFAULT_IMAGE = "fanout/python"
 
 HEARTBEAT_SECONDS = 15.0
-"""How long a resident waits for a sign of life of a worker whose connection stays open, say because it is
-stopped. The longest lease of a job: by then another attempt may be at work."""
+"""How long a resident waits for a sign of life from a worker whose connection is still open, for
+example because it is stopped. It is the longest lease of a job: afterwards another attempt may have
+begun."""
 
 SNAPSHOT_CACHE_BYTES = 20 * 1024**3
-"""Of unpacked snapshots on an engine, the most recently used are kept: a tenth of a common disk."""
+"""The limit on unpacked snapshots on an engine, of which the most recently used are kept: a tenth
+of a common disk."""
 DISK_WATCH_SECONDS = 2.0
-"""Between two looks at what a job has written: in that time a disk takes a few GB at the most."""
+"""Between two measurements of the jobs' disk usage: in that time a disk writes a few GB at most."""
 STORE_TRIES = 4
 STORE_TRY_SECONDS = 0.4
-"""Between two tries: an engine that lets go of a volume needs a moment."""
+"""Between two tries: an engine needs a moment to release a volume."""
 _READY_SECONDS = 30.0
-"""What a container takes to start on a busy engine."""
+"""The longest that a container takes to start on a busy engine."""
 _MOUNT_FAILED = "failed to mount local volume"
-"""What the engine says when its host mounts no overlay there."""
+"""The engine's message when its host cannot mount an overlay there."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineStatus:
-    """An engine that can run sandboxes."""
+    """Data about an engine that can run sandboxes."""
 
     id: str
     version: str
@@ -72,7 +74,7 @@ class EngineStatus:
 
 
 class _LimitedClient(ResidentClient):
-    """A resident's client whose sandbox may have been ended for a limit; then that is what callers hear."""
+    """A resident's client that reports an exceeded limit when its sandbox was ended for it."""
 
     exceeded: DiskLimitExceeded | None = None
 
@@ -97,7 +99,7 @@ class _Container:
 
 
 class DockerSandbox(ResidentSandbox):
-    """A sandbox in a container. Until it is closed, `changes` works also when the container has gone."""
+    """A sandbox in a container. Until it is closed, `changes` works without the container."""
 
     kind: Literal["docker", "local"] = "docker"
     home = container_config.HOME
@@ -118,25 +120,36 @@ class DockerSandbox(ResidentSandbox):
         self._steward = steward
 
     def open_process(self, command: Command) -> AbstractAsyncContextManager[Process]:
-        """See `Sandbox.open_process`."""
+        """See `Sandbox.open_process`.
+
+        Raises:
+            SandboxDied: the container has ended.
+            DiskLimitExceeded: the job wrote more than its limit.
+        """
         return resident_process(
             self._limited, command.max_output_bytes, partial(self._run_live, command)
         )
 
     async def changes(self) -> IO[bytes]:
-        """See `Sandbox.changes`."""
+        """See `Sandbox.changes`.
+
+        Raises:
+            SandboxDied: the sandbox is closed.
+            SandboxFailure: the steward failed and no other could be started.
+        """
         if self.container.is_closed:
             raise SandboxDied("the sandbox is closed")
         steward = await self._steward()
         return await steward.bundle(self.spec.job_id)
 
     def exceed(self, used_bytes: int) -> bool:
-        """Fail every running and later call when this is over the disk limit; whether it is."""
+        """Fail running and later calls if this exceeds the disk limit; return whether it does."""
         limit = self.spec.limits.disk_bytes
         if limit is None or used_bytes <= limit:
             return False
         self._limited.exceeded = DiskLimitExceeded(
-            f"The job wrote {used_bytes} bytes to its workspace; its limit (disk_bytes) is {limit} bytes."
+            f"The job wrote {used_bytes} bytes to its workspace; "
+            f"its limit (disk_bytes) is {limit} bytes."
         )
         self._limited.mark_dead("the disk limit is exceeded")
         return True
@@ -149,21 +162,30 @@ class DockerProvider:
 
     def __init__(
         self, snapshots: SnapshotSource, *, owner: str, worker: str, runtime: str | None = None,
-        start_gate: int | None = None, docker_host: str | None = None, steward_image: str = STEWARD_IMAGE,
-        snapshot_cache_bytes: int = SNAPSHOT_CACHE_BYTES, living_workers: LivingWorkers | None = None,
+        start_gate: int | None = None, docker_host: str | None = None,
+        steward_image: str = STEWARD_IMAGE, snapshot_cache_bytes: int = SNAPSHOT_CACHE_BYTES,
+        living_workers: LivingWorkers | None = None,
     ) -> None:  # fmt: skip
-        """Args:
-        snapshots: fetches a snapshot's archive.
-        owner: whose jobs these are; workers of one owner share volumes, and reap each other's leftovers.
-        worker: this process, as labels say it.
-        runtime: an OCI runtime of the engine other than its default, such as `runsc`.
-        start_gate: how many sandboxes may start at once; None takes the engine's number of cores. Starting
-            is bound by the processor, more at once only makes each one later.
-        docker_host: None takes what the environment says, as the docker command does.
-        steward_image: what the steward runs in.
-        snapshot_cache_bytes: how much unpacked snapshots that no job uses may take on the engine's disk.
-        living_workers: tells the names of the workers that live, so that what others left can go.
-        """  # noqa: D205 - the class says what it is
+        """Make a provider.
+
+        Args:
+            snapshots: fetches a snapshot's archive.
+            owner: the owner of the jobs; workers of one owner share volumes and remove each other's
+                leftovers.
+            worker: the name of this process in labels.
+            runtime: an OCI runtime of the engine other than its default, such as `runsc`.
+            start_gate: how many sandboxes may start at once; None uses the engine's number of
+                cores. The processor limits starts, so more at once would only delay each.
+            docker_host: the engine's address; see `Engine`.
+            steward_image: the image of the steward.
+            snapshot_cache_bytes: the limit on unpacked snapshots that no job uses, on the engine's
+                disk.
+            living_workers: returns the names of the living workers, whose containers are not
+                leftovers.
+
+        Raises:
+            ValueError: the owner has characters that the engine rejects.
+        """
         self._engine = Engine(docker_host)
         self._names = Names(owner, worker)
         self._snapshots = snapshots
@@ -184,11 +206,11 @@ class DockerProvider:
         self._watcher: asyncio.Task[None] | None = None
 
     async def probe(self, image: str = DEFAULT_IMAGE) -> EngineStatus:
-        """The engine, when it answers and has the images that are needed.
+        """Return the status of the engine if it can run sandboxes of this image.
 
         Raises:
             EngineUnavailable: it does not answer.
-            ImageMissing: the message says how to build the image.
+            ImageMissing: the message names the command that builds the image.
         """
         info = await self._engine.info()
         version = await self._engine.version()
@@ -208,7 +230,7 @@ class DockerProvider:
         """See `SandboxProvider.open`.
 
         Raises:
-            InvalidJob: the limit `network` names what is no host; see `egress_hosts`.
+            InvalidJob: the limit `network` has a malformed entry; see `egress.hosts`.
             SandboxFailure: see `workers.sandbox.errors`.
         """
         hosts = AllowedHosts(container_config.named_hosts(spec.limits))
@@ -223,11 +245,19 @@ class DockerProvider:
             await uninterrupted(self._close_container(sandbox.container, spec.job_id))
 
     async def discard(self, job_id: str) -> None:
-        """See `SandboxProvider.discard`."""
+        """See `SandboxProvider.discard`.
+
+        Raises:
+            SandboxFailure: the engine does not answer.
+        """
         await uninterrupted(self._discard(job_id))
 
     async def reap(self, is_live: Callable[[str], Awaitable[bool]]) -> int:
-        """See `SandboxProvider.reap`. What this process has open stays; it ends by itself."""
+        """See `SandboxProvider.reap`. Jobs that this process has open are kept.
+
+        Raises:
+            SandboxFailure: the engine does not answer.
+        """
         ours = {sandbox.spec.job_id for sandbox in self._open.values()}
 
         async def may_stay(job_id: str) -> bool:
@@ -236,7 +266,7 @@ class DockerProvider:
         return await self._leftovers.remove(self._steward, may_stay)
 
     async def close(self) -> None:
-        """End the steward; the volume goes too when no job has files on it and no other worker uses it."""
+        """End the steward, and remove its volume unless it has files of jobs or another steward."""
         await uninterrupted(self._close())
 
     async def _start(self, spec: SandboxSpec) -> DockerSandbox:
@@ -252,7 +282,10 @@ class DockerProvider:
             return await self._start_on(steward, spec)
 
     async def _start_on(self, steward: Steward, spec: SandboxSpec) -> DockerSandbox:
-        """Prepare the workspace, start the container, await its resident; nothing stays when that fails."""
+        """Prepare the workspace, start the container and wait for its resident.
+
+        When that fails, everything is removed.
+        """
         files_id = await steward.prepare(spec.job_id, spec.snapshot, overlay=self._overlay)
         container = _Container(self._names.container("sandbox", spec.job_id), self._networks.take())
         try:
@@ -269,7 +302,7 @@ class DockerProvider:
         return DockerSandbox(spec, container, container.client, self._steward, files_id)
 
     async def _connect(self, sandbox: DockerSandbox, hosts: AllowedHosts) -> None:
-        """Give a sandbox its way to the hosts that it may reach; without any, nothing listens in it."""
+        """Start the proxy of a sandbox whose job may reach hosts."""
         client = sandbox.container.client
         if not hosts.entries or client is None:
             return
@@ -308,7 +341,7 @@ class DockerProvider:
         )
 
     async def _close_container(self, container: _Container, job_id: str) -> None:
-        """Remove a container and its workspace volume; the job's files stay on the steward's volume."""
+        """Remove a container and its workspace volume; the job's files stay on the steward's."""
         self._open.pop(container.name, None)
         container.is_closed = True
         if container.egress is not None:
@@ -320,7 +353,7 @@ class DockerProvider:
             await container.client.close()
 
     async def _remove_containers(self, job_id: str) -> None:
-        """Make sure that no container of an earlier attempt has the job's files mounted."""
+        """Remove containers of earlier attempts, which have the job's files mounted."""
         for container in await self._engine.containers([self._names.of_owner, f"{JOB}={job_id}"]):
             await self._engine.remove_container(container["Id"])
 
@@ -331,12 +364,10 @@ class DockerProvider:
         await steward.delete(job_id)
 
     async def _watch_disks(self) -> None:
-        """End sandboxes that have written more than they may, while any is open."""
+        """End sandboxes that exceed their disk limit, while any is open."""
         while self._open:
             await asyncio.sleep(DISK_WATCH_SECONDS)
-            with contextlib.suppress(
-                SandboxFailure
-            ):  # without a steward there is nobody to measure until the next
+            with contextlib.suppress(SandboxFailure):  # the next round has another steward
                 await self._check_disks()
 
     async def _check_disks(self) -> None:
@@ -344,11 +375,11 @@ class DockerProvider:
         used = await (await self._steward()).measure([sandbox.spec.job_id for sandbox in watched])
         for sandbox in watched:
             if sandbox.exceed(used.get(sandbox.spec.job_id, 0)):
-                # All of it: a file that is deleted and still open takes space as long as its process lives.
+                # A deleted file that is still open uses space as long as its process lives.
                 await self._engine.remove_container(sandbox.container.name)
 
     async def _steward(self) -> Steward:
-        """The running steward, or a new one where there is none any more."""
+        """Return the running steward; start one when there is none."""
         async with self._starting:
             if self._current is not None and self._current.client.is_dead:
                 stale, self._current = self._current, None
@@ -389,7 +420,10 @@ class DockerProvider:
         await self._engine.close()
 
     async def _remove_store(self, steward: Steward) -> None:
-        """Remove the shared volumes, unless another worker's steward uses them; a killed one lets go soon."""
+        """Remove the shared volumes unless another steward uses them.
+
+        A steward that was killed releases them soon.
+        """
         for _ in range(STORE_TRIES):
             await self._engine.remove_volume(self._names.code(steward.code_id))
             if await self._engine.remove_volume(self._names.store):

@@ -1,4 +1,4 @@
-"""Removes what sandboxes occupied on the engine, without making anybody wait for an engine that hangs."""
+"""Removal of closed sandboxes from the engine, without waiting for an engine that hangs."""
 
 from __future__ import annotations
 
@@ -13,43 +13,48 @@ from workers.sandbox.docker.networks import EmptyNetworks
 log = structlog.get_logger(__name__)
 
 LEAVE_SECONDS = 1.5
-"""How long an attempt's end waits for its container's removal, which takes a tenth of a second. An
-engine that hangs does not keep a job from being cancelled: the end of the stream ends the
+"""How long the end of an attempt waits for its container's removal, which takes a tenth of a
+second. An engine that hangs must not delay a job's cancellation: the end of the stream ends the
 container, too."""
 
 
 class Removals:
-    """The removals that are under way."""
+    """The removals in progress."""
 
     def __init__(self, engine: Engine, networks: EmptyNetworks) -> None:
         self._engine = engine
         self._networks = networks
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._in_progress: set[asyncio.Task[None]] = set()
 
     async def remove(self, container: str, volume: str, network: str) -> None:
         """Remove a sandbox's container and volume, and give its network back.
 
-        What takes long goes on.
+        A removal that takes long continues in the background.
+
+        Args:
+            container: its name.
+            volume: its workspace volume.
+            network: its network mode, from `EmptyNetworks.take`.
         """
         removal = asyncio.create_task(self._remove(container, volume, network))
-        self._under_way.add(removal)
-        removal.add_done_callback(self._under_way.discard)
+        self._in_progress.add(removal)
+        removal.add_done_callback(self._in_progress.discard)
         await asyncio.wait({removal}, timeout=LEAVE_SECONDS)
 
     async def _remove(self, container: str, volume: str, network: str) -> None:
-        gone = False
+        is_removed = False
         try:
             await self._engine.remove_container(container)
-            gone = True
+            is_removed = True
             await self._engine.remove_volume(volume)
         except SandboxFailure as error:
             log.warning(
-                "a sandbox was not removed, the reaper tries again",
+                "sandbox not removed, the reaper will retry",
                 name=container,
                 error=str(error),
             )
-        await self._networks.give_back(network, reusable=gone)
+        await self._networks.give_back(network, reusable=is_removed)
 
     async def finish(self) -> None:
-        """Await those that are under way."""
-        await asyncio.gather(*self._under_way)
+        """Wait for the removals in progress."""
+        await asyncio.gather(*self._in_progress)

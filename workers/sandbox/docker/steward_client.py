@@ -1,7 +1,4 @@
-"""The worker's end of its steward.
-
-Starts the container and asks it for what `steward.py` offers.
-"""
+"""The worker's client of its steward: starts the container and calls its operations."""
 
 from __future__ import annotations
 
@@ -28,13 +25,14 @@ from workers.sandbox.resident.code import code_files
 OnChunk = Callable[[bytes], Awaitable[None]]
 
 STORE = "/store"
-"""Where the steward sees the volume."""
+"""The path of the volume for the steward."""
 
+_PYTHON = ("python3", "-ISB")
 _START_SECONDS = 30.0
-"""What the container of a steward takes to start on a busy engine."""
+"""The longest that a steward's container takes to start on a busy engine."""
 _SLOW_SECONDS = 600.0
-"""What unpacking, copying, bundling or deleting a big tree may take before the steward counts as
-dead."""
+"""The longest that unpacking, copying, bundling or deleting a big tree takes before the steward
+counts as dead."""
 
 _READ_BYTES = 4 * 1024**2
 """Read at once: large enough to be quick, small beside a process."""
@@ -43,7 +41,7 @@ _PREPARE_TRIES = 3
 
 @dataclass(kw_only=True)
 class Steward:
-    """One running steward. After a `SandboxDied` it is dead and a new one must be started."""
+    """A running steward. After a `SandboxDied` a new one must be started."""
 
     engine: Engine
     container: str
@@ -59,10 +57,18 @@ class Steward:
         cls, engine: Engine, snapshots: SnapshotSource, *,
         names: Names, image: str, seccomp: str, cache_bytes: int,
     ) -> Self:  # fmt: skip
-        """Start a steward on the owner's volume, which is made where it is not there.
+        """Start a steward on the owner's volume, which is created if it does not exist.
+
+        Args:
+            engine: the engine.
+            snapshots: fetches a snapshot's archive.
+            names: those of this worker.
+            image: the steward's image.
+            seccomp: the profile.
+            cache_bytes: the limit on unpacked snapshots that no job uses.
 
         Raises:
-            SandboxFailure: the engine does not answer, has no such image, or could not start it.
+            SandboxFailure: the engine does not answer, has no such image, or failed to start it.
         """
         store_labels = names.labels("store")
         mount_point = await engine.create_volume(names.store, {}, store_labels)
@@ -73,15 +79,7 @@ class Steward:
             mount=container_config.local_volume(
                 names.store, STORE, options={}, labels=store_labels
             ),
-            command=[
-                "python3",
-                "-ISB",
-                "/opt/steward",
-                STORE,
-                str(cache_bytes),
-                "/opt/resident",
-                identity,
-            ],
+            command=[*_PYTHON, "/opt/steward", STORE, str(cache_bytes), "/opt/resident", identity],
             labels=names.labels("steward"),
         )
         name = names.container("steward")
@@ -104,11 +102,11 @@ class Steward:
         )
 
     def code_options(self) -> dict[str, str]:
-        """The mount options of the resident's code."""
+        """Return the mount options of the resident's code."""
         return {"type": "none", "o": "bind,ro", "device": f"{self.mount_point}/code/{self.code_id}"}
 
     def workspace_options(self, job: str, snapshot: str | None, *, overlay: bool) -> dict[str, str]:
-        """The mount options of a job's workspace, once it is prepared."""
+        """Return the mount options of a job's workspace, once it is prepared."""
         home = f"{self.mount_point}/jobs/{job}"
         if not overlay:
             return {"type": "none", "o": "bind", "device": f"{home}/tree"}
@@ -117,12 +115,14 @@ class Steward:
         return {"type": "overlay", "device": "overlay", "o": f"{layers},userxattr,nosuid,nodev"}
 
     async def prepare(self, job: str, snapshot: str | None, *, overlay: bool) -> str:
-        """Make a job's folders, its snapshot unpacked; what an earlier attempt left stays.
+        """Create a job's folders with its snapshot unpacked; an earlier attempt's are kept.
 
-        See `Sandbox.files_id` for what is returned.
+        Returns:
+            See `Sandbox.files_id`.
 
         Raises:
             SnapshotUnusable: the archive is damaged or leaves its root.
+            SandboxFailure: the steward failed.
         """
         arguments = {"job": job, "snapshot": snapshot or EMPTY_SNAPSHOT, "overlay": overlay}
         for _try in range(_PREPARE_TRIES):  # another steward may evict between the two
@@ -132,11 +132,11 @@ class Steward:
             if snapshot is not None:
                 await self._unpack(snapshot)
         raise SandboxStartFailed(
-            "A snapshot went as often as it was unpacked: the snapshot cache is too small."
+            "A snapshot was evicted as often as it was unpacked: the snapshot cache is too small."
         )
 
     async def _unpack(self, snapshot: str) -> None:
-        """Send a snapshot once, however many jobs of this worker start on it at the same time."""
+        """Send a snapshot once, however many jobs of this worker start with it at the same time."""
         lock = self._unpacking.setdefault(snapshot, asyncio.Lock())
         waited = lock.locked()
         async with lock:
@@ -144,7 +144,8 @@ class Steward:
                 return
             archive = await self.snapshots(snapshot)
             try:
-                upload = await self.client.upload(_parts(archive), f"{STORE}/tmp")  # noqa: S108 - on the volume
+                folder = f"{STORE}/tmp"  # noqa: S108 - on the volume
+                upload = await self.client.upload(_parts(archive), folder)
                 arguments = {"snapshot": snapshot, "upload": upload}
                 await self._ask("unpack", arguments)
             except OperationFailed as failure:
@@ -161,7 +162,11 @@ class Steward:
                 self._unpacking.pop(snapshot, None)
 
     async def bundle(self, job: str) -> IO[bytes]:
-        """The job's change bundle, as an open temporary file."""
+        """Return the job's change bundle as an open temporary file.
+
+        Raises:
+            SandboxFailure: the steward failed.
+        """
         file = await asyncio.to_thread(tempfile.TemporaryFile)
 
         async def keep(chunk: bytes) -> None:
@@ -176,27 +181,36 @@ class Steward:
         return file
 
     async def measure(self, jobs: Sequence[str]) -> dict[str, int]:
-        """How many bytes each of these jobs has added to its snapshot."""
+        """Return how many bytes each of these jobs has added to its snapshot.
+
+        Raises:
+            SandboxFailure: the steward failed.
+        """
         answer = await self._ask("measure", {"jobs": list(jobs)})
         return {str(job): int(size) for job, size in answer["bytes"].items()}
 
     async def jobs(self) -> list[str]:
-        """The jobs that have files on the volume, also those of other workers."""
+        """Return the jobs that have files on the volume, also those of other workers.
+
+        Raises:
+            SandboxFailure: the steward failed.
+        """
         answer = await self._ask("jobs", {})
         return [str(job) for job in answer["jobs"]]
 
     async def delete(self, job: str) -> bool:
-        """Delete a job's files; whether there were any. Its containers must be gone."""
+        """Delete a job's files; return whether there were any. Its containers must be removed.
+
+        Raises:
+            SandboxFailure: the steward failed.
+        """
         answer = await self._ask("delete", {"job": job})
         return bool(answer["deleted"])
 
     async def _ask(
         self, operation: str, arguments: dict[str, Any], on_chunk: OnChunk | None = None
     ) -> dict[str, Any]:
-        """Have an operation carried out.
-
-        An OSError of the volume is the sandbox's failure, not a file's.
-        """
+        """Carry out an operation; an OSError of the volume is a failure of the sandbox."""
         try:
             answer, _ = await self.client.request(
                 operation, arguments, on_chunk=on_chunk, timeout_seconds=_SLOW_SECONDS
@@ -208,20 +222,24 @@ class Steward:
         return answer
 
     async def close(self) -> None:
-        """End the steward and its container."""
+        """End the steward and remove its container.
+
+        Raises:
+            SandboxFailure: the engine does not answer.
+        """
         await self.client.close()
         await self.engine.remove_container(self.container)
 
 
 def _code() -> tuple[bytes, str]:
-    """The archive of the steward's and the resident's code, and the name of the latter's version."""
+    """Return the archive of the steward's and the resident's code, and the latter's version."""
     code = code_files()
     identity = hashlib.sha256(repr(sorted(code.items())).encode()).hexdigest()[:16]
     return _archive({"steward": code_files("steward"), "resident": code}), identity
 
 
 def _archive(folders: Mapping[str, Mapping[str, bytes]]) -> bytes:
-    """A tar of folders of small files, all of them root's."""
+    """Return a tar of folders of small files, all of them owned by root."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for folder, files in folders.items():
@@ -231,7 +249,7 @@ def _archive(folders: Mapping[str, Mapping[str, bytes]]) -> bytes:
 
 
 async def _parts(path: Path) -> AsyncIterator[bytes]:
-    """A file's content in parts, read in a thread."""
+    """Yield a file's content in parts, read in a thread."""
     file = await asyncio.to_thread(path.open, "rb")
     try:
         while part := await asyncio.to_thread(file.read, _READ_BYTES):

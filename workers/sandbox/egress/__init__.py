@@ -1,1 +1,1 @@
-"""The proxy through which a sandbox reaches the hosts that it may."""
+"""The proxy through which a sandbox reaches the hosts that its job may reach."""

@@ -1,14 +1,15 @@
-"""Which hosts a job's commands may reach: what its limit `network` says, and what no list opens.
+"""The hosts that a job's commands may reach: its limit `network`, and what no list can permit.
 
 An entry of the list is one of
 
     name                  example.org: this name and no other, on the ports 80 and 443
-    names below one       *.example.org: any name that ends so, at any depth, but not example.org itself
-    address               192.0.2.7 or 2001:db8::7 (or [2001:db8::7]): for requests that give this address
+    names below one       *.example.org: any name with this ending, at any depth, but not
+                          example.org itself
+    address               192.0.2.7 or 2001:db8::7 (or [2001:db8::7]): for requests to this address
     any of them and port  example.org:8443, [2001:db8::7]:8443: this port only
 
-A name is as good as the addresses that it resolves to. Those of private, local and other special networks are
-refused, unless the list names the very address, too.
+A name permits the addresses to which it resolves. Those of private, local and other special
+networks are refused, unless the list names the address itself, too.
 """
 
 from __future__ import annotations
@@ -34,27 +35,28 @@ _MAX_PORT = 65535
 _SPECIAL_V4 = tuple(
     ipaddress.IPv4Network(network)
     for network in (
-        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
-        "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15",
-        "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3",
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16",
+        "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16",
+        "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3",
         "168.63.129.16/32",  # public by its number, and a cloud's metadata by its use
     )
 )  # fmt: skip
 """IANA's special-purpose addresses, and multicast."""
 
 _GLOBAL_V6 = ipaddress.IPv6Network("2000::/3")
-"""What is outside, is not on the internet: loopback, link-local, unique local, mapped IPv4, multicast."""
+"""Addresses outside of it are not on the internet: loopback, link-local, unique local, mapped IPv4,
+multicast."""
 _SPECIAL_V6 = tuple(
     ipaddress.IPv6Network(network)
     for network in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
 )
-"""Of these, tunnels would lead to any IPv4 address."""
+"""Excluded from it, since tunnels would lead to any IPv4 address."""
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-"""How a network that speaks IPv6 alone writes IPv4 addresses."""
+"""IPv4 addresses as a network that supports IPv6 only writes them."""
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is on the internet, and on nobody's own network."""
+    """Return whether an address is on the internet and not on a private network."""
     if isinstance(address, ipaddress.IPv6Address) and address in _NAT64:
         address = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     if isinstance(address, ipaddress.IPv4Address):
@@ -63,12 +65,10 @@ def is_public(address: Address) -> bool:
 
 
 def parse_authority(text: str) -> tuple[str | Address, int | None] | None:
-    """Host and port, if it has one, of `host`, `host:port` or `[address]:port`.
+    """Parse `host`, `host:port` or `[address]:port` into host and port; None when it is neither.
 
-    None when it is none of them.
-
-    A name comes in lower case without a last dot. Numbers that some programs take for addresses, such as
-    2130706433 or 0x7f.1, are no host at all.
+    A name is returned in lower case without a final dot. Numbers that some programs accept as
+    addresses, such as 2130706433 or 0x7f.1, are rejected.
     """
     match = _AUTHORITY.fullmatch(text)
     host = match and parse_host(match["host"])
@@ -79,7 +79,7 @@ def parse_authority(text: str) -> tuple[str | Address, int | None] | None:
 
 
 def parse_host(text: str) -> str | Address | None:
-    """An address, or a name in lower case; None when it is neither."""
+    """Return an address, or a name in lower case; None when it is neither."""
     if text.startswith("["):
         return _address(text[1:-1])
     name = text.lower().removesuffix(".")
@@ -99,10 +99,10 @@ def _address(text: str) -> Address | None:
 
 @dataclass(frozen=True)
 class _Entry:
-    """One line of the list."""
+    """An entry of the list."""
 
     host: str | Address
-    """Of a wildcard, what the name must end with, its dot included."""
+    """Of a wildcard, the required ending of the name with its dot."""
     ports: frozenset[int]
 
     def covers(self, host: str | Address, port: int) -> bool:
@@ -118,16 +118,20 @@ class AllowedHosts:
     """The hosts that one job may reach."""
 
     def __init__(self, entries: Sequence[str]) -> None:
-        """Raises InvalidJob: an entry is none; the message names it."""
+        """Parse the entries of a list.
+
+        Raises:
+            InvalidJob: an entry is malformed; the message quotes it.
+        """
         self.entries = tuple(entries)
         self._entries = tuple(_parse_entry(entry) for entry in entries)
 
     def names(self, host: str | Address, port: int) -> bool:
-        """Whether a request for this host may be tried."""
+        """Return whether a request for this host may be tried."""
         return any(entry.covers(host, port) for entry in self._entries)
 
     def admits(self, address: Address, port: int) -> bool:
-        """Whether a connection may be made to this address, whoever it belongs to."""
+        """Return whether a connection to this address is permitted, whatever its name."""
         return is_public(address) or self.names(address, port)
 
 
@@ -136,15 +140,16 @@ def _parse_entry(text: str) -> _Entry:
     parsed = parse_authority(_ascii(text.removeprefix("*."))) or _bare_address(text)
     if parsed is None or (wildcard and (not isinstance(parsed[0], str) or "." not in parsed[0])):
         raise InvalidJob(
-            f"The limit `network` names {text[:300]!r}, which is no host. An entry is a name (example.org), "
-            "the names below one (*.example.org) or an address, each with :port where it is not 80 or 443."
+            f"The limit `network` names {text[:300]!r}, which is no host. An entry is a name "
+            "(example.org), the names below one (*.example.org) or an address, each with :port "
+            "where it is not 80 or 443."
         )
     host, port = parsed
     return _Entry(f".{host}" if wildcard else host, frozenset({port}) if port else DEFAULT_PORTS)
 
 
 def _ascii(text: str) -> str:
-    """A name in other letters as the resolver knows it; what cannot be one is left as it is."""
+    """Return an international name as the resolver knows it; anything else unchanged."""
     try:
         return text if text.isascii() else text.encode("idna").decode()
     except UnicodeError:

@@ -1,14 +1,13 @@
-"""A sandbox's way to the hosts that its job may reach: an HTTP proxy in the worker.
+"""A sandbox's access to the hosts that its job may reach: an HTTP proxy in the worker.
 
-The container has no network. The resident takes connections to 127.0.0.1:3128 and carries them
-here, one tunnel each (see `tunnels`). The proxy takes `CONNECT host:port`, and plain HTTP requests
-for `http://host/path`, one a connection. A host must be on the list (see `egress_hosts`); its name
-is looked up once, here, and the connection goes to that very address, if it is one that the list
-opens. What is refused is answered with a status and a reason, and logged with job and host, without
-path or query.
+The container has no network. The resident accepts connections to 127.0.0.1:3128 and carries each
+here in a tunnel (see `tunnels`). The proxy accepts `CONNECT host:port`, and plain HTTP requests for
+`http://host/path`, one for each connection. A host must be on the list (see `hosts`); its name is
+resolved once, here, and the connection is made to that very address, if the list permits it. A
+refusal is answered with a status and a reason, and logged with job and host, without path or query.
 
-What goes through a tunnel it cannot know: hosts behind one address, as in a content network, are
-one to it.
+The content of a tunnel is unknown to the proxy: it cannot distinguish hosts behind one address, as
+in a content delivery network.
 """
 
 from __future__ import annotations
@@ -30,14 +29,13 @@ from workers.sandbox.resident.tunnels import LINE_BYTES, Tunnel, TunnelBroken, T
 log = structlog.get_logger(__name__)
 
 HEAD_SECONDS = 15.0
-"""How long a client may take to say what it wants."""
+"""How long a client may take to send its request's headers."""
 LOOKUP_SECONDS = 15.0
-"""How long a host's name may take to be resolved: a resolver's own patience is about as long."""
+"""How long the lookup of a host's name may take, about as long as a resolver's own timeout."""
 ENDED_SECONDS = 30.0
-"""How long a client may go on sending after the server has said everything."""
+"""How long a client may continue to send after the server has ended its side."""
 REFUSED_SECONDS = 1.0
-"""How long the rest of a refused request is awaited: an answer can get lost when its connection is
-reset."""
+"""How long to read the rest of a refused request: a reset of its connection can lose the answer."""
 LOGGED_REFUSALS = 1000
 """Of one sandbox; the rest are counted."""
 
@@ -58,7 +56,12 @@ class Egress:
         self._refusals = 0
 
     async def start(self, port: int = PORT) -> int:
-        """Begin to serve; the port inside the sandbox. See `ResidentClient.listen`."""
+        """Begin to serve; return the port inside the sandbox.
+
+        Raises:
+            OSError: the port is not available.
+            SandboxFailure: the sandbox failed.
+        """
         return await self._tunnels.listen(port)
 
     async def close(self) -> None:
@@ -78,7 +81,7 @@ class Egress:
             await _answer(tunnel, refusal)
 
     async def _carry_out(self, tunnel: Tunnel, request: ProxyRequest) -> None:
-        """Connect to the first of the host's addresses that takes the connection, and relay."""
+        """Connect to the first of the host's addresses that accepts, and relay."""
         for address in await self._addresses(request):
             async with contextlib.AsyncExitStack() as stack:
                 try:
@@ -98,10 +101,10 @@ class Egress:
         raise _refusal(502, request, "does not take connections.")
 
     async def _addresses(self, request: ProxyRequest) -> list[Address]:
-        """Where a request may go.
+        """Return the addresses to which a request may be sent.
 
         Raises:
-            Refusal: nowhere.
+            Refusal: there are none.
         """
         if not self._hosts.names(request.host, request.port):
             allowed = ", ".join(self._hosts.entries)
@@ -142,7 +145,7 @@ def _refusal(status: int, request: ProxyRequest, why: str) -> Refusal:
 
 
 async def _read_request(tunnel: Tunnel) -> ProxyRequest | None:
-    """What the client wants; None when it went without a word."""
+    """Read the client's request; None when it closed the connection without one."""
     try:
         async with asyncio.timeout(HEAD_SECONDS):
             head = await tunnel.read_until(b"\r\n\r\n")
@@ -161,7 +164,8 @@ async def _answer(tunnel: Tunnel, refusal: Refusal) -> None:
     text = f"{refusal}\n".encode()
     head = (
         f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n"
-        f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n"
+        "Content-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(text)}\r\nConnection: close\r\n\r\n"
     )
     await tunnel.write(head.encode() + text)
     await tunnel.end()
@@ -177,7 +181,7 @@ async def _relay(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
 ) -> None:
-    """Both directions, until the server has ended its own."""
+    """Relay both directions until the server has ended its own."""
     sending = asyncio.create_task(_send(tunnel, request, writer))
     try:
         if request.head is None:
@@ -196,7 +200,7 @@ async def _relay(
 
 
 async def _send(tunnel: Tunnel, request: ProxyRequest, writer: asyncio.StreamWriter) -> None:
-    """What the client sends, to the server."""
+    """Send to the server what the client sends."""
     try:
         async for part in _outgoing(tunnel, request):
             writer.write(part)
@@ -232,7 +236,7 @@ async def _exactly(tunnel: Tunnel, size: int) -> AsyncIterator[bytes]:
 
 
 async def _chunked(tunnel: Tunnel) -> AsyncIterator[bytes]:
-    """A chunked body to its end, trailers included."""
+    """Yield a chunked body to its end, trailers included."""
     size = -1
     try:
         while size != 0:

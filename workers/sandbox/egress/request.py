@@ -1,7 +1,7 @@
-"""What a client asks of a proxy: the head of its first request, read strictly.
+"""The request of a proxy's client: its headers, parsed strictly.
 
-Programs differ in how they read a malformed request, and the differences are how allow-lists are
-talked around; so whatever is not exactly as RFC 9112 has it is refused.
+Programs differ in how they read a malformed request, and attackers use the differences to evade
+allow-lists; so whatever does not conform to RFC 9112 is refused.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _URL = re.compile(r"http://([^/?#]*)([^#]*)", re.IGNORECASE)
 _DIGITS = re.compile(r"[0-9]{1,18}")
 
 _OF_THIS_HOP = frozenset({
-    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te",
-    "upgrade",
+    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
+    "te", "upgrade",
 })  # fmt: skip
 _NEVER_DROPPED = frozenset({"content-length", "transfer-encoding", "trailer"})
-"""A header `Connection` may name headers of this hop; the ones that tell where a body ends are
-none."""
+"""A header `Connection` may name headers of this hop, but never those that determine the end of a
+body."""
 
 
 class Refusal(Exception):
-    """The request is not carried out; the client gets the status and the message."""
+    """The request is refused; the client receives the status and the message."""
 
     def __init__(self, status: int, message: str, host: str = "", port: int = 0) -> None:
         super().__init__(message)
@@ -43,16 +43,16 @@ class ProxyRequest:
     host: str | Address
     port: int
     head: bytes | None
-    """What the server gets first; None for a tunnel (CONNECT)."""
+    """What is sent to the server first; None for a tunnel (CONNECT)."""
     body: int | Literal["chunked"]
-    """How long the body is that follows."""
+    """The length of the body that follows."""
 
 
 def parse_request(raw: bytes) -> ProxyRequest:
-    """The request whose head this is, its empty line included.
+    """Parse a request's headers, the empty line at their end included.
 
     Raises:
-        Refusal: it is malformed, or none that a proxy carries out.
+        Refusal: the request is malformed, or not one that a proxy carries out.
     """
     first, *lines = raw.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
     match = _REQUEST_LINE.fullmatch(first)

@@ -1,4 +1,4 @@
-"""How the proxies of a worker's sandboxes reach other machines."""
+"""Connections and name lookups for the proxies of a worker's sandboxes."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ CONNECT_SECONDS = 10.0
 LAST_BYTES_SECONDS = 5.0
 """How long the last bytes to a client may take before its connection is cut."""
 READ_AHEAD_BYTES = 32 << 10
-"""Of each connection, waiting in memory: there may be thousands."""
+"""Buffered for each connection: there may be thousands."""
 
 _LOOKUP_THREADS = 16
 _LOOKUPS_OF_A_JOB = 4
-"""At once: a job whose lookups hang leaves threads to the others."""
+"""At once: a job whose lookups hang leaves threads for the others."""
 _WAITING_LOOKUPS = 128
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 _MOST_CONNECTIONS = 2048
-"""Of all jobs of a worker: each takes two descriptors of the few thousand that a process has."""
+"""Of all jobs of a worker: each uses two descriptors of the few thousand that a process has."""
 
 
 class Overloaded(Exception):
-    """There is no connection or lookup to spare at the moment."""
+    """The limit on connections or lookups is reached."""
 
 
 class Uplink:
-    """Lookups in threads of their own, a bounded number of connections.
+    """Lookups in dedicated threads and a bounded number of connections.
 
     Shared by a worker's jobs.
     """
@@ -45,11 +45,12 @@ class Uplink:
     def __init__(
         self, resolve: Resolve | None = None, *, max_connections: int | None = None
     ) -> None:
-        """See the class.
+        """Make an uplink.
 
         Args:
-            resolve: looks a name up; None asks the system's resolver.
-            max_connections: None takes half of the files that this process may open, at most 2,048.
+            resolve: looks a name up; None uses the system's resolver.
+            max_connections: None allows half of the files that this process may open, at most
+                2,048.
         """
         self._threads = ThreadPoolExecutor(_LOOKUP_THREADS, thread_name_prefix="lookup")
         self.resolve = resolve or self._ask_the_system
@@ -59,11 +60,11 @@ class Uplink:
     async def connect(
         self, address: Address, port: int
     ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """A connection to this address, which is reset when the context ends with an exception.
+        """Open a connection, which is reset when the context ends with an exception.
 
         Raises:
-            OSError: it cannot be had.
-            Overloaded: there are too many already.
+            OSError: the connection failed.
+            Overloaded: the limit on connections is reached.
         """
         if self._free <= 0:
             raise Overloaded
@@ -89,7 +90,7 @@ class Uplink:
             self._free += 1
 
     def close(self) -> None:
-        """Look nothing up any more."""
+        """Cancel all lookups."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _ask_the_system(self, name: str) -> Sequence[str]:
@@ -99,7 +100,7 @@ class Uplink:
 
 
 class Lookups:
-    """The lookups of one job. Those of one name at the same time are one."""
+    """The lookups of one job. Simultaneous ones of one name are shared."""
 
     def __init__(self, resolve: Resolve) -> None:
         self._resolve = resolve
@@ -107,10 +108,10 @@ class Lookups:
         self._running: dict[str, asyncio.Task[list[Address]]] = {}
 
     async def addresses(self, name: str) -> list[Address]:
-        """The addresses of a name, none when it has none.
+        """Return the addresses of a name; empty when it has none.
 
         Raises:
-            Overloaded: too many others are being looked up.
+            Overloaded: too many other lookups are waiting.
         """
         task = self._running.get(name)
         if task is None:
@@ -121,7 +122,7 @@ class Lookups:
         return await asyncio.shield(task)
 
     async def close(self) -> None:
-        """Await nothing any more."""
+        """Cancel all lookups."""
         tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
@@ -139,10 +140,7 @@ class Lookups:
 
 
 def break_off(writer: asyncio.StreamWriter) -> None:
-    """Reset a connection that is not closed.
-
-    Its other end is not to take what it got for the whole.
-    """
+    """Reset a connection unless it is closed, so that its peer knows the data is incomplete."""
     link = writer.get_extra_info("socket")
     with suppress(OSError):  # it is closed already
         link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
@@ -150,7 +148,7 @@ def break_off(writer: asyncio.StreamWriter) -> None:
 
 
 def leads_here(writer: asyncio.StreamWriter) -> bool:
-    """Whether a connection's other end is this machine, by whichever of its addresses."""
+    """Return whether a connection's peer is this machine, by any of its addresses."""
     return bool(writer.get_extra_info("sockname")[0] == writer.get_extra_info("peername")[0])
 
 

@@ -148,7 +148,7 @@ class PrivateGit:
         arguments = ["fast-import", "--quiet", "--done", "--depth=0", "--big-file-threshold=512k"]
         with self._start(arguments, self._elsewhere, {}, subprocess.DEVNULL) as process:
             stream = process.stdin
-            assert stream is not None  # noqa: S101 - it was asked for
+            assert stream is not None  # noqa: S101 - requested above
             try:
                 for name, files in (("before", before), ("after", after)):
                     stream.write(
@@ -159,7 +159,7 @@ class PrivateGit:
                 stream.write(b"done\n")
                 stream.close()
             except BrokenPipeError:
-                pass  # its exit code says why
+                pass  # its exit code is checked below
         if process.returncode:
             raise GitFailed(f"git fast-import ended with {process.returncode}")
 

@@ -41,8 +41,8 @@ MAX_TOTAL_BYTES = 512 << 20
 """The most that a bundle carries; what comes later, sorted by path, is only named."""
 
 _BY_PRODUCT = re.compile(
-    r"(^|/)(__pycache__|\.pytest_cache|\.mypy_cache|\.ruff_cache|\.hypothesis|node_modules|\.venv)(/|$)"
-    r"|\.py[co]$|(^|/)\.fanout-[0-9a-f]+~$"
+    r"(^|/)(__pycache__|\.pytest_cache|\.mypy_cache|\.ruff_cache|\.hypothesis|node_modules"
+    r"|\.venv)(/|$)|\.py[co]$|(^|/)\.fanout-[0-9a-f]+~$"
 )
 """Files that tools leave behind, and the resident when it is killed during a write."""
 

@@ -1,6 +1,6 @@
 """The resident's commands: starts, reads, times and kills them. Runs inside: see `resident`."""
 
-# Descriptors and /proc are what this file works with, and importing pathlib would cost every start 5 ms:
+# This file works with descriptors and /proc, and importing pathlib would cost every start 5 ms:
 # ruff: noqa: PTH110, PTH123, PTH208
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class Commands:
         stdin = stdin_descriptor(take_upload(arguments), payload) if link is None else link
         _write_oom_score(
             self._oom_score, b"800"
-        )  # the kernel is to take the job's processes, not this one
+        )  # the kernel is to kill the job's processes, not this one
         try:
             run.spawn(arguments, stdin, environment)
         finally:
@@ -298,7 +298,7 @@ class Commands:
             self._advance_stop(run, now)
         elif run.exit_code is not None:
             if run.is_live and run.pid:
-                self._stop(run)  # what it has left behind goes with it
+                self._stop(run)  # processes that it left behind are killed
             elif not any(pipe.open for pipe in run.pipes):
                 self._finish(run)
             elif self._loop.is_stalled:  # its output has not been read yet
@@ -345,7 +345,7 @@ class Commands:
             signal_all(left, signal.SIGKILL)
             time.sleep(0.002)
             self.reap()
-        if self._is_init:  # it forks faster than one process can be killed after another
+        if self._is_init:  # it forks faster than its processes can be killed one by one
             self._kill_everything()
 
     def _kill_everything(self) -> None:
@@ -360,9 +360,7 @@ class Commands:
 
     def _finish(self, run: Run) -> None:
         for pipe in run.pipes:
-            for _part in range(
-                16
-            ):  # a pipe's worth and more; whoever still writes may do so forever
+            for _part in range(16):  # more than a pipe holds; a process may write for ever
                 if not pipe.open or not self._on_output(run, pipe):
                     break
             if pipe.open:
@@ -419,7 +417,5 @@ def _open_oom_score() -> int | None:
 
 def _write_oom_score(descriptor: int | None, score: bytes) -> None:
     if descriptor is not None:
-        with suppress(
-            OSError
-        ):  # lower than at the start: the engine gave this container a score of its own
+        with suppress(OSError):  # lower than at the start, where the engine set the score
             os.pwrite(descriptor, score, 0)

@@ -1,6 +1,6 @@
 """The resident's file operations. Runs inside the sandbox: see `resident`."""
 
-# Descriptors and DirEntry are what this file works with, and importing pathlib would cost every start 5 ms:
+# This file works with descriptors and DirEntry, and importing pathlib would cost every start 5 ms:
 # ruff: noqa: PTH101, PTH103, PTH105, PTH106, PTH108, PTH116, PTH118, PTH119, PTH120
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def remove_quietly(path: str) -> None:
-    """Remove a file that may be gone already."""
+    """Remove a file if it still exists."""
     with suppress(OSError):
         os.unlink(path)
 
 
 def _upload(arguments: dict[str, Any], payload: bytes) -> Reply:
     """Append a part to the upload `id` in `directory`; with `abort`, remove it."""
-    name, directory = str(arguments["id"]), str(arguments.get("directory", "/tmp"))  # noqa: S108 - our own tmpfs
+    name = str(arguments["id"])
+    directory = str(arguments.get("directory", "/tmp"))  # noqa: S108 - our own tmpfs
     if arguments.get("abort"):
         remove_quietly(_uploads.pop(name, ""))
         return {}, b""
@@ -198,7 +199,7 @@ def _files_below(root: str, deadline: float) -> Iterator[os.DirEntry[str] | None
         except OSError:
             if directory == root:
                 raise
-            continue  # unreadable, or deleted meanwhile: the rest still counts
+            continue  # unreadable, or deleted meanwhile
         for entry in names:
             if time.monotonic() > deadline:
                 yield None

@@ -121,7 +121,7 @@ class Forward:
         if event == "data":
             connection.waiting += payload
             if len(connection.waiting) > WINDOW_BYTES:
-                raise frames.FrameError("more than was asked for")
+                raise frames.FrameError("more than the window")
         elif event == "taken":
             connection.credit += taken
         elif event == "end":
@@ -141,7 +141,7 @@ class Forward:
     def _on_connect(self, listener: socket.socket, _events: int) -> None:
         try:
             link, _address = listener.accept()
-        except OSError:  # it is gone again, or there is no descriptor left for it
+        except OSError:  # it was closed meanwhile, or no descriptor is left for it
             return
         link.setblocking(False)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -156,13 +156,13 @@ class Forward:
         events = (select.POLLIN if reads else 0) | (select.POLLOUT if connection.waiting else 0)
         if events:
             self._loop.watch(connection.descriptor, partial(self._on_event, connection), events)
-        else:  # a broken connection would be reported again and again, whatever is asked for
+        else:  # a broken connection would be reported forever, whatever the events
             self._loop.forget(connection.descriptor)
 
     def _on_event(self, connection: Connection, events: int) -> None:
         if events & select.POLLOUT:
             self._deliver(connection)
-        elif connection.is_heard:  # also of a broken one, which says so
+        elif connection.is_heard:  # also a broken one, which raises
             self._hear(connection)
         else:
             self._break(connection)
@@ -201,7 +201,7 @@ class Forward:
             if connection.number > 0 or connection.is_closing or not connection.is_heard:
                 self._break(connection)
                 return
-            connection.waiting.clear()  # a process that has ended: its last output is still to be read
+            connection.waiting.clear()  # the process has ended: its last output is still unread
         if connection.is_closing and not connection.waiting:
             self._drop(connection)
             return
@@ -219,7 +219,7 @@ class Forward:
 
     def _drop(self, connection: Connection) -> None:
         self._loop.forget(connection.descriptor)
-        if connection.is_broken:  # the process is to see that this is no proper end
+        if connection.is_broken:  # the process must not take this for an orderly end
             connection.link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
         connection.link.close()
         del self._connections[connection.number]

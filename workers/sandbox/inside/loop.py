@@ -101,7 +101,7 @@ class Loop:
             except BlockingIOError:
                 self.watch(self._outgoing, self._flush, select.POLLOUT)
                 return
-            except OSError:  # the peer is gone, and the end of our input will say so, too
+            except OSError:  # the peer has closed; the end of our input follows
                 self._waiting.clear()
                 self._waiting_bytes = 0
                 break

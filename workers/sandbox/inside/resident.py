@@ -98,7 +98,7 @@ class Resident:
             self._commands.watch_outputs(0 if self._loop.is_stalled else select.POLLIN)
             if self._forward is not None:
                 self._forward.pause(self._loop.is_behind)
-            # with no event asked for, the peer's end is reported all the same
+            # with no event requested, the peer's end is still reported
             self._loop.watch(self._incoming, None, 0 if self._loop.is_blocked else select.POLLIN)
             self._loop.wait(max(0.0, until - now))
 
@@ -154,9 +154,8 @@ class Resident:
 
     def _tunnels(self) -> Forward:
         if self._forward is None:
-            from workers.sandbox.inside.forward import (  # noqa: PLC0415 - few need it, 10 ms to import
-                Forward,
-            )
+            # Few sandboxes need it, and its import takes 10 ms.
+            from workers.sandbox.inside.forward import Forward  # noqa: PLC0415
 
             self._forward = Forward(self._loop)
         return self._forward
@@ -179,7 +178,7 @@ class Resident:
 
         try:
             threading.Thread(target=work, daemon=True).start()
-        except RuntimeError:  # the job has used up its processes: better slowly than not at all
+        except RuntimeError:  # no process is left to the job: carry it out here, slowly
             self._loop.send(*_carry_out(with_context, number, arguments, payload))
 
     def _post(self, header: dict[str, Any], payload: bytes) -> None:
@@ -217,7 +216,7 @@ def _carry_out(
         return {"id": number, "errno": error.errno or errno.EIO, "path": path}, b""
     except ValueError:  # a path with a NUL
         return {"id": number, "errno": errno.EINVAL, "path": arguments.get("path")}, b""
-    except Exception as error:  # noqa: BLE001 - whatever it is, it must not end every other request
+    except Exception as error:  # noqa: BLE001 - must not end every other request
         return {
             "id": number,
             "refused": type(error).__name__,

@@ -75,13 +75,13 @@ class Store:
             fresh = self._scratch()
             shutil.copytree(code, fresh)
             compileall.compile_dir(fresh, quiet=2)  # or every start of a sandbox would do it
-            self._put_in_place(fresh, "code", code_id)
+            self._install(fresh, "code", code_id)
         if not self._path("snapshots", EMPTY_SNAPSHOT).exists():
             fresh = self._scratch()
             fresh.mkdir()
             (fresh / "bytes").write_text("0")
             _make_agents_folder(fresh / "tree")
-            self._put_in_place(fresh, "snapshots", EMPTY_SNAPSHOT)
+            self._install(fresh, "snapshots", EMPTY_SNAPSHOT)
         before = time.time() - _LEFTOVER_SECONDS
         for leftover in self._path("tmp").iterdir():
             if leftover.lstat().st_mtime < before:
@@ -108,7 +108,7 @@ class Store:
             complete = "upper" if overlay else "tree"
             if (home / complete).exists():
                 return (home / "files").read_text() if (home / "files").exists() else ""
-            _delete(home)  # half made, or made for the other way
+            _delete(home)  # incomplete, or made for the other way
             home.mkdir()
             files = uuid.uuid4().hex
             (home / "files").write_text(files)
@@ -126,7 +126,8 @@ class Store:
         Runs outside the lock: the snapshot is in use from here on and is not evicted.
         """
         copy = home / "tree.part"
-        subprocess.run(["cp", "-a", "--reflink=auto", "--", source, copy], check=True)  # noqa: S603, S607 - our paths
+        command = ["cp", "-a", "--reflink=auto", "--", str(source), str(copy)]
+        subprocess.run(command, check=True)  # noqa: S603 - our paths
         (home / "start_bytes").write_text(str(_used_bytes([copy])[0]))
         copy.rename(home / "tree")
 
@@ -145,7 +146,7 @@ class Store:
             (fresh / "bytes").write_text(str(size))
             with self._locked():
                 self._evict(self._cache_bytes - size)
-                self._put_in_place(fresh, "snapshots", snapshot)
+                self._install(fresh, "snapshots", snapshot)
         finally:
             archive.unlink(missing_ok=True)
             _delete(fresh)
@@ -201,10 +202,10 @@ class Store:
         _delete(away)
         return True
 
-    def _put_in_place(self, fresh: Path, *place: str) -> None:
+    def _install(self, fresh: Path, *parts: str) -> None:
         try:
-            fresh.rename(self._path(*place))
-        except OSError:  # another steward was first
+            fresh.rename(self._path(*parts))
+        except OSError:  # another steward was faster
             _delete(fresh)
 
     def _path(self, *parts: str) -> Path:
@@ -249,9 +250,11 @@ def _used_bytes(trees: Sequence[Path]) -> list[int]:
 
 def _du(option: str, trees: Sequence[Path]) -> list[int]:
     answer = subprocess.run(  # noqa: S603 - our own paths
-        ["du", "--summarize", "--null", option, "--", *trees],  # noqa: S607 - as installed in the image
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False,  # files vanish while it counts
-    )  # fmt: skip
+        ["du", "--summarize", "--null", option, "--", *trees],  # noqa: S607 - the image's
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=False,  # files vanish while it counts
+    )
     found = {}
     for line in answer.stdout.split(b"\0"):
         number, _, path = line.partition(b"\t")
@@ -262,7 +265,8 @@ def _du(option: str, trees: Sequence[Path]) -> list[int]:
 
 def _delete(path: Path) -> None:
     """Delete a tree of any depth, if there is one."""
-    subprocess.run(["rm", "-rf", "--", path], check=True)  # noqa: S603, S607 - our own paths, as installed
+    command = ["rm", "-rf", "--", str(path)]
+    subprocess.run(command, check=True)  # noqa: S603 - our own paths
 
 
 def _number(file: Path) -> int:

@@ -1,1 +1,1 @@
-"""Sandboxes as processes of this machine, without isolation."""
+"""Sandboxes without Docker: folders and processes of this machine."""

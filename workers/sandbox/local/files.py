@@ -14,22 +14,28 @@ from workers.sandbox.inside import archives
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copy a folder with its modes, times and links; shares blocks where the file system can."""
+    """Copy a folder with its modes, times and links; shares blocks where the file system can.
+
+    Raises:
+        CalledProcessError: it could not be copied.
+    """
     part = target.with_name(target.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     command = ["cp", "-a", "--reflink=auto", "--", str(source), str(part)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603 - our paths
+    subprocess.run(  # noqa: S603 - our paths
+        command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     part.rename(target)
 
 
 def unpack_snapshot(archive: Path, target: Path) -> None:
-    """Unpack a snapshot's archive into a folder that appears when it is complete.
+    """Unpack a snapshot's archive into a folder, which appears when it is complete.
 
-    A ready one stays.
+    An existing folder is kept.
 
     Raises:
-        SnapshotUnusable: it is damaged, or has something else than files, folders and symlinks
-            inside it.
+        SnapshotUnusable: see `archives.unpack`.
+        OSError: the file system refused.
     """
     if target.exists():
         return
@@ -44,14 +50,14 @@ def unpack_snapshot(archive: Path, target: Path) -> None:
             f"The snapshot {target.name[:12]} cannot be used: {error}."
         ) from error
     except OSError:
-        if not target.exists():  # unless another one was first
+        if not target.exists():  # unless another thread was faster
             raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
 def disk_bytes(folder: Path) -> int:
-    """What a folder takes on the disk, its entries included.
+    """Return the disk usage of a folder, its entries included.
 
     Files that vanish meanwhile do not count.
     """
@@ -71,4 +77,4 @@ def disk_bytes(folder: Path) -> int:
 
 
 _ENTRY_BYTES = 1024
-"""What an inode and its name cost; without it, ten million empty files would count as nothing."""
+"""The cost of an inode and its name; without it, ten million empty files would count as nothing."""

@@ -1,4 +1,4 @@
-"""Runs the local provider's commands as processes of this machine, and finds those of a whole job again."""
+"""The local provider's commands as processes of this machine, and finding a job's processes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _LIMITED = """
 for limit in "-c 0" "-d $1" "-f $2" "-w $3" "-x $3"; do ulimit $limit 2>/dev/null || :; done
 cd "$4" && shift 4 && exec "$@" || exit 127
 """
-"""The number of file locks is `-w` in one shell and `-x` in another; Linux has long ceased to
-enforce it."""
+"""The number of file locks is `-w` in one shell and `-x` in another; Linux no longer enforces
+it."""
 _MARKED_LIMIT = b"Max file locks"
 _BOUND = (
     f'mount --bind "$1" {WORKSPACE} && mount --bind "$2" /tmp && shift 2 && exec "$@" || exit 127'
@@ -35,17 +35,16 @@ _BOUND = (
 
 @dataclass(frozen=True)
 class JobFolder:
-    """Where a job's commands run."""
+    """The folder of a job and how its commands run in it."""
 
     token: str
-    """Unlike any other sandbox's of this machine; processes are found by it."""
+    """Unique among the sandboxes of this machine; processes are found by it."""
     tree: Path
     tmp: Path
     memory_bytes: int
     file_bytes: int
     bound: bool
-    """Commands see the tree as `/workspace` and `tmp` as `/tmp`, in a mount namespace of their
-    own."""
+    """Commands see the tree as `/workspace` and `tmp` as `/tmp`, in their own mount namespace."""
 
     @property
     def home(self) -> str:
@@ -58,9 +57,12 @@ class JobFolder:
         return "/tmp" if self.bound else str(self.tmp)  # noqa: S108 - the job's own
 
     def argv(self, command: Command, cwd: str) -> list[str]:
-        """The whole command line.
+        """Return the whole command line.
 
         A command that cannot be started ends with 127 or 126, as in a shell.
+
+        Raises:
+            ValueError: the command is empty.
         """
         own = (
             ["/bin/sh", "-c", command.argv] if isinstance(command.argv, str) else list(command.argv)
@@ -89,7 +91,7 @@ class JobFolder:
         ]
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
-        """What a command sees: nothing of the worker's environment."""
+        """Return the environment of a command; nothing of the worker's is in it."""
         return {
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": self.home,
@@ -102,10 +104,12 @@ class JobFolder:
 
 
 def processes_of_job(token: str, tree: Path | None) -> list[int]:
-    """Every live process of a sandbox: by its marks, by its mounts, by its working directory.
+    """Return every live process of a sandbox: by its marks, its mounts, its working directory.
 
-    Without a tree only by the marks, which are one attempt's own: the next one works in the same
-    folder.
+    Args:
+        token: the sandbox's.
+        tree: its folder. None searches by the marks only, which belong to one attempt: the next
+            attempt works in the same folder.
     """
     return [
         pid
@@ -115,9 +119,9 @@ def processes_of_job(token: str, tree: Path | None) -> list[int]:
 
 
 def _mark(token: str) -> int:
-    """A sandbox's token as the value of a resource limit.
+    """Return a sandbox's token as the value of a resource limit.
 
-    Processes inherit limits whatever becomes of their session, parent, folder and environment.
+    Processes inherit limits whatever happens to their session, parent, folder and environment.
     """
     return int.from_bytes(hashlib.sha256(token.encode()).digest()[:7])
 
@@ -131,7 +135,7 @@ def _is_marked(pid: int, token: str) -> bool:
 
 
 def _is_at_home(pid: int, tree: Path) -> bool:
-    """Whether a process is in the tree, or sees it as its workspace."""
+    """Return whether a process is in the tree, or sees it as its workspace."""
     folder = _link(f"/proc/{pid}/cwd")
     if folder == str(tree) or folder.startswith(f"{tree}/"):
         return True
@@ -141,7 +145,7 @@ def _is_at_home(pid: int, tree: Path) -> bool:
 
 
 def _mounts_of(pid: int, tree: Path) -> bytes:
-    """The lines of a process's mount table that name the tree, wherever its file system is mounted."""
+    """Return the lines of a process's mount table that name the tree, wherever it is mounted."""
     suffix = os.fsencode(f"/{tree.parent.name}/{tree.name} ")
     lines = _content(f"/proc/{pid}/mountinfo").split(b"\n")
     return b"\n".join(line for line in lines if suffix in line)
@@ -162,9 +166,10 @@ def _content(path: str) -> bytes:
 
 
 def kill_job(token: str, tree: Path | None) -> bool:
-    """Kill every process of a sandbox (see `processes_of_job`).
+    """Kill every process of a sandbox; see `processes_of_job`.
 
-    False when some stay for some seconds.
+    Returns:
+        False when some survive for several seconds.
     """
     deadline = time.monotonic() + GIVE_UP_SECONDS
     while found := processes_of_job(token, tree):
@@ -186,7 +191,13 @@ async def run(
 ) -> Execution:
     """Run a command to its end; a cancelled caller leaves none of its processes behind.
 
-    With a `link`, which becomes its input and output, it has no time limit.
+    Args:
+        folder: the job's.
+        command: what to run.
+        cwd: the folder in which it starts, as commands see it.
+        marker: the mark of this command's processes.
+        on_output: receives the output while the command runs.
+        link: becomes its input and output; there is no time limit then.
     """
     try:
         argv = folder.argv(command, cwd)
@@ -225,5 +236,5 @@ class SocketChannel:
         await self._writer.drain()
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection."""
         self._writer.close()

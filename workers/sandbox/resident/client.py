@@ -1,4 +1,4 @@
-"""The worker's end of a resident's stream: requests and their answers."""
+"""The client of a resident: sends requests over a stream and receives the replies."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from workers.sandbox.errors import SandboxDied
 from workers.sandbox.inside import frames
 
 DEFAULT_ANSWER_SECONDS = 120.0
-"""How long a request may go unanswered before the sandbox counts as dead."""
+"""How long a request may remain unanswered before the sandbox counts as dead."""
 
 MAX_QUEUED_FRAMES = 100_000
-"""A command that writes byte by byte makes a small frame of each; a hostile stream may not go on
-forever."""
+"""Of one request. A command that writes byte by byte makes a small frame of each byte; a hostile
+stream must not fill the memory."""
 
 _Frame = tuple[dict[str, Any], bytes]
 OnFrame = Callable[[dict[str, Any], bytes], None]
@@ -31,7 +31,7 @@ class ByteStream(Protocol):
     """Both directions of a connection; every method may raise OSError."""
 
     async def read(self) -> bytes:
-        """What has arrived, at least one byte; empty at the end."""
+        """Return what has arrived, at least one byte; empty at the end."""
         ...
 
     async def write(self, data: bytes) -> None:
@@ -44,7 +44,7 @@ class ByteStream(Protocol):
 
 
 class OperationFailed(SandboxFailure):
-    """The resident refused or failed an operation; `kind` says how."""
+    """The resident rejected or failed an operation; `kind` is the type of the failure."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -52,16 +52,18 @@ class OperationFailed(SandboxFailure):
 
 
 class ResidentClient:
-    """Sends requests to a resident; any number of them at once.
+    """Sends requests to a resident, any number of them at once.
 
-    After the stream's end, a malformed frame or an answer that does not come, every pending and
-    every later request raises `SandboxDied`.
+    After the end of the stream, a malformed frame or a missing reply, every pending and every later
+    request raises `SandboxDied`.
     """
 
     def __init__(self, stream: ByteStream, *, ttl_seconds: float | None = None) -> None:
-        """`ttl_seconds`: the resident's `FANOUT_RESIDENT_TTL`, if it has one.
+        """Make a client; `start` begins to read.
 
-        It hears a ping in time.
+        Args:
+            stream: the connection to the resident.
+            ttl_seconds: the resident's `FANOUT_RESIDENT_TTL`, if set; it is pinged in time.
         """
         self._stream = stream
         self._ttl_seconds = ttl_seconds
@@ -81,10 +83,10 @@ class ResidentClient:
         return self._death is not None
 
     async def start(self, timeout_seconds: float) -> None:
-        """Wait until the resident is there.
+        """Wait until the resident is ready.
 
         Raises:
-            SandboxDied: it ended, or did not come in time.
+            SandboxDied: it ended, or was not ready in time.
         """
         self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._transmit())]
         try:
@@ -96,7 +98,7 @@ class ResidentClient:
             self._tasks.append(asyncio.create_task(self._keep_alive(self._ttl_seconds)))
 
     async def close(self) -> None:
-        """Close the stream, which ends the resident and everything in its sandbox."""
+        """Close the stream, which ends the resident and all processes of its sandbox."""
         self.mark_dead("the sandbox is closed")
         for task in self._tasks:
             task.cancel()
@@ -107,7 +109,7 @@ class ResidentClient:
     def mark_dead(self, reason: str) -> None:
         """Fail every pending and every later request with `SandboxDied(reason)`.
 
-        The first reason counts.
+        Only the first reason is kept.
         """
         if self._death is None:
             self._death = reason
@@ -136,16 +138,16 @@ class ResidentClient:
         return int(result["port"])
 
     def begin_tunnel(self, receive: OnFrame) -> int:
-        """The number of a tunnel to a process that is about to be started.
+        """Return a new number for a tunnel to a process that is about to be started.
 
-        Its frames go to `receive`.
+        Its frames are passed to `receive`.
         """
         number = -next(self._numbers)
         self._own_tunnels[number] = receive
         return number
 
     async def close_tunnel(self, number: int) -> None:
-        """The end of a tunnel that `begin_tunnel` gave."""
+        """Close a tunnel that `begin_tunnel` opened."""
         del self._own_tunnels[number]
         with contextlib.suppress(SandboxDied):
             await self.send_tunnel(number, "close")
@@ -155,8 +157,14 @@ class ResidentClient:
     ) -> None:
         """Send a frame of a tunnel; waits while the resident is behind.
 
+        Args:
+            number: the tunnel's.
+            event: see `workers.sandbox.inside.forward`.
+            payload: the data.
+            taken: the number of bytes that a `taken` event acknowledges.
+
         Raises:
-            SandboxDied: the resident is gone.
+            SandboxDied: the resident has ended.
         """
         self._raise_if_dead()
         header = {"op": "tunnel", "target": number, "event": event, "bytes": taken}
@@ -172,22 +180,22 @@ class ResidentClient:
         timeout_seconds: float | None = DEFAULT_ANSWER_SECONDS,
         stop_seconds: float = 0.0,
     ) -> tuple[dict[str, Any], bytes]:
-        """Have an operation carried out; its result and payload.
+        """Carry out an operation; return its result and its payload.
 
         Args:
             op: the operation's name.
-            arguments: what it takes.
-            payload: at most `frames.MAX_PAYLOAD_BYTES`; more goes through `upload`.
-            on_chunk: receives the parts that come before the reply, in order; the resident waits
-                for it.
-            timeout_seconds: how long without a frame for it the sandbox counts as alive; None:
-                forever.
-            stop_seconds: how long a cancelled caller waits until the operation has ended.
+            arguments: its arguments.
+            payload: at most `frames.MAX_PAYLOAD_BYTES`; larger contents are sent with `upload`.
+            on_chunk: receives the parts that precede the reply, in order; the resident waits for
+                it.
+            timeout_seconds: the longest silence about this request before the sandbox counts as
+                dead; None waits for ever.
+            stop_seconds: how long a cancelled caller waits for the end of the operation.
 
         Raises:
-            OSError: of the right subclass, when the operation met one in the sandbox.
-            OperationFailed: the operation refused.
-            SandboxDied: the resident is gone, or became so.
+            OSError: the operation met an error of the file system; of the fitting subclass.
+            OperationFailed: the operation was rejected or failed.
+            SandboxDied: the resident has ended, or does so meanwhile.
         """
         self._raise_if_dead()
         number = next(self._numbers)
@@ -210,9 +218,14 @@ class ResidentClient:
         return _result(header), data
 
     async def upload(self, source: bytes | AsyncIterable[bytes], directory: str) -> str:
-        """Send a big content into a temporary file in `directory`.
+        """Send a large content into a temporary file in `directory`.
 
-        What to give an operation as `upload`.
+        Returns:
+            The argument `upload` for the operation that uses it.
+
+        Raises:
+            OSError: the file cannot be written.
+            SandboxFailure: see `request`.
         """
         name = f"{next(self._numbers)}"
         try:
@@ -249,10 +262,7 @@ class ResidentClient:
     async def _abandon(
         self, number: int, answers: asyncio.Queue[_Frame | SandboxDied], stop_seconds: float
     ) -> None:
-        """Tell the resident that nobody waits any more.
-
-        See the operation's end when there is time.
-        """
+        """Cancel a request in the resident; wait for its end if there is time."""
         with contextlib.suppress(TimeoutError, SandboxFailure):
             async with asyncio.timeout(max(stop_seconds, 1.0)):
                 await self._enqueue(_pack({"op": "cancel", "target": number}))
@@ -265,11 +275,11 @@ class ResidentClient:
             while data := await self._stream.read():
                 for header, payload in reader.feed(data):
                     self._dispatch(header, payload)
-            self.mark_dead("the sandbox is gone: its stream ended")
+            self.mark_dead("the sandbox has ended: its stream ended")
         except (OSError, EOFError) as error:
-            self.mark_dead(f"the sandbox is gone: its stream broke ({type(error).__name__})")
+            self.mark_dead(f"the sandbox has ended: its stream broke ({type(error).__name__})")
         except frames.FrameError:
-            self.mark_dead("the sandbox sent something that is no answer")
+            self.mark_dead("the sandbox sent something that is not a reply")
 
     def _dispatch(self, header: dict[str, Any], payload: bytes) -> None:
         if header.get("ready") is True:
@@ -284,11 +294,11 @@ class ResidentClient:
         if answers is None:
             return  # its caller no longer waits
         if answers.qsize() > MAX_QUEUED_FRAMES:
-            raise frames.FrameError("more parts than were asked for")
+            raise frames.FrameError("more parts than were acknowledged")
         answers.put_nowait((header, payload))
 
     def _on_tunnel(self, header: dict[str, Any], payload: bytes) -> bool:
-        """Hand a tunnel's frame to whom it belongs; False when nobody may have asked for one."""
+        """Pass on a tunnel's frame; return False when no tunnel can be open."""
         number = header["tunnel"]
         if type(number) is int and number < 0:
             receive = self._own_tunnels.get(number)
@@ -304,8 +314,8 @@ class ResidentClient:
             while True:
                 await self._stream.write(await self._outgoing.get())
         except OSError as error:
-            self.mark_dead(f"the sandbox is gone: its stream broke ({type(error).__name__})")
-            while True:  # nobody may wait for a place in the queue
+            self.mark_dead(f"the sandbox has ended: its stream broke ({type(error).__name__})")
+            while True:  # or callers would wait for a slot in the queue
                 await self._outgoing.get()
 
     async def _keep_alive(self, ttl_seconds: float) -> None:
@@ -318,24 +328,24 @@ class ResidentClient:
 def _pack(header: dict[str, Any], payload: bytes = b"") -> bytes:
     try:
         return frames.pack_frame(header, payload)
-    except UnicodeEncodeError as error:  # no file of the sandbox can have that name
+    except UnicodeEncodeError as error:  # no file can have that name
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from error
 
 
 def _result(header: dict[str, Any]) -> dict[str, Any]:
-    """A reply's result, or what it says went wrong."""
+    """Return a reply's result, or raise the error that it reports."""
     if "errno" in header:
         raise OSError(header["errno"], os.strerror(header["errno"]), header.get("path"))
     if "refused" in header:
         raise OperationFailed(str(header["refused"]), str(header.get("message", "")))
     result = header.get("result")
     if not isinstance(result, dict):
-        raise SandboxDied("the sandbox sent something that is no answer")
+        raise SandboxDied("the sandbox sent something that is not a reply")
     return result
 
 
 async def _chunks(source: bytes | AsyncIterable[bytes]) -> AsyncIterable[bytes]:
-    """The parts of a content, none above the size of a chunk."""
+    """Yield a content in parts of at most `frames.CHUNK_BYTES`."""
     if isinstance(source, bytes):
         for at in range(0, len(source), frames.CHUNK_BYTES):
             yield source[at : at + frames.CHUNK_BYTES]

@@ -1,8 +1,8 @@
-"""What a sandbox needs of this package's code, as files to put into it.
+"""The code that is copied into containers.
 
-The folder `workers/sandbox/inside` keeps its place in the package, so that its modules import each
-other inside as they do here. In a folder, the code is started with `python3 -ISB FOLDER` (which
-runs its `__main__.py`).
+The files of `workers/sandbox/inside` keep their path in the package, so that its modules import
+each other inside as they do here; the packages above it are empty. In a folder, the code is started
+with `python3 -ISB FOLDER`, which runs its `__main__.py`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from importlib import resources
 
 INSIDE = "workers/sandbox/inside"
-"""Stdlib-only, Python 3.8 or later, nothing that python3-minimal lacks."""
+"""Standard library only, Python 3.8 or later, nothing that python3-minimal lacks."""
 
 
 def code_files(main_module: str = "resident") -> dict[str, bytes]:
-    """Relative path and content of each file.
+    """Return the relative path and the content of each file.
 
     Args:
         main_module: a module of `workers.sandbox.inside` whose `main()` is run.

@@ -17,10 +17,10 @@ class _ProcessTunnel(Tunnel):
     """The tunnel to a process in a container."""
 
     def on_frame(self, header: dict[str, Any], payload: bytes) -> None:
-        """Take in a frame.
+        """Handle a frame.
 
         Raises:
-            FrameError: it breaks the rules.
+            FrameError: it breaks the protocol.
         """
         event, taken = header.get("event"), header.get("bytes", 0)
         if type(event) is not str or type(taken) is not int:
@@ -37,9 +37,15 @@ async def resident_process(
     max_error_bytes: int,
     run: Callable[[int, OutputSink], Coroutine[Any, Any, Execution]],
 ) -> AsyncIterator[Process]:
-    """A live process in a resident's sandbox.
+    """Run a process in a resident's sandbox while the context is open.
 
-    `run` has the resident run it on a tunnel of that number.
+    Args:
+        client: the resident's client.
+        max_error_bytes: how much of its error output is kept.
+        run: runs the command on the tunnel of that number, with a sink for its error output.
+
+    Raises:
+        SandboxFailure: the sandbox failed.
     """
     tunnel = _ProcessTunnel(0, client.send_tunnel)
     tunnel.number = client.begin_tunnel(tunnel.on_frame)

@@ -1,4 +1,4 @@
-"""A sandbox made of a resident's operations."""
+"""A sandbox whose operations a resident carries out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KINDS: dict[bytes, EntryKind] = {b"f": "file", b"d": "directory", b"l": "symlin
 class ResidentSandbox(Sandbox):
     """The commands and file operations of a `Sandbox`, carried out by a resident.
 
-    Providers add `changes`.
+    Providers add `open_process` and `changes`.
     """
 
     search_root = WORKSPACE
@@ -37,7 +37,7 @@ class ResidentSandbox(Sandbox):
         return await self._run(command, on_output)
 
     async def _run_live(self, command: Command, tunnel: int, on_errors: OutputSink) -> Execution:
-        """Run a command without a time limit, its input and output a tunnel of that number."""
+        """Run a command without a time limit, its input and output on the tunnel of that number."""
         endless = dataclasses.replace(
             command, stdin=b"", timeout_seconds=math.inf, merge_stderr=False
         )
@@ -56,7 +56,8 @@ class ResidentSandbox(Sandbox):
         }
         stdin = command.stdin
         if len(stdin) > frames.CHUNK_BYTES:
-            arguments["upload"], stdin = await self._client.upload(stdin, "/tmp"), b""  # noqa: S108 - the sandbox's own
+            folder = "/tmp"  # noqa: S108 - the sandbox's own
+            arguments["upload"], stdin = await self._client.upload(stdin, folder), b""
         result, data = await self._client.request(
             "run",
             arguments,
@@ -115,7 +116,7 @@ class ResidentSandbox(Sandbox):
         try:
             await self.list(path)
         except NotADirectoryError:
-            await self.read_bytes(path, 0)  # raises when it is no readable file
+            await self.read_bytes(path, 0)  # raises when it is not a readable file
             return dataclasses.replace(entry, kind="file")
         return dataclasses.replace(entry, kind="directory")
 
@@ -166,7 +167,7 @@ class ResidentSandbox(Sandbox):
 
 
 def _entries(data: bytes) -> tuple[Entry, ...]:
-    """What `files.entry_record` made."""
+    """Parse the records of `files.entry_record`."""
     entries = []
     for record in data.split(b"\0") if data else ():
         kind, size, modified, mode, path = record.split(b" ", 4)

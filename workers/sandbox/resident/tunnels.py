@@ -1,9 +1,7 @@
-"""The worker's end of a resident's tunnels.
+"""The worker's end of a resident's tunnels: connections that a job's processes made.
 
-Connections that a job's processes made to a loopback port.
-
-The frames are described in `workers.sandbox.inside.forward`. What comes through them is a job's
-doing and is bounded here, whatever the resident was supposed to keep to.
+The frames are described in `workers.sandbox.inside.forward`. Their content is under a job's control
+and is bounded here, whatever bounds the resident was supposed to keep.
 """
 
 from __future__ import annotations
@@ -23,18 +21,18 @@ from workers.sandbox.resident.client import ResidentClient
 log = structlog.get_logger(__name__)
 
 LINE_BYTES = 16 << 10
-"""The longest text that `Tunnel.read_until` looks through."""
+"""The longest text that `Tunnel.read_until` searches."""
 
 _MOST_OPEN = 2 * MAX_TUNNELS
-"""A tunnel that both sides close at the same time is here a little longer than there."""
+"""A tunnel that both sides close at the same time lives a little longer here than there."""
 
 
 class TunnelBroken(Exception):
-    """The connection did not end in order: there is nobody to answer."""
+    """The connection broke off; nothing can be sent on it."""
 
 
 class Tunnel:
-    """One connection. `read` what the process sends, `write` what it gets."""
+    """One connection: `read` receives from the process, `write` sends to it."""
 
     def __init__(
         self, number: int, send: Callable[[int, str, bytes, int], Awaitable[None]]
@@ -43,8 +41,8 @@ class Tunnel:
         self._send = send
         self._incoming = asyncio.StreamReader(limit=LINE_BYTES)
         self._unread = 0
-        """What has come and was not read; with what was read and not reported it is at most a
-        window."""
+        """What has arrived and was not read. Together with what was read and not reported it is at
+        most a window."""
         self._unreported = 0
         self._credit = WINDOW_BYTES
         self._has_credit = asyncio.Event()
@@ -52,20 +50,24 @@ class Tunnel:
         self._has_ended = False
 
     async def read(self, most: int = CHUNK_BYTES) -> bytes:
-        """The next bytes, at least one; empty when the process sends no more."""
+        """Return the next bytes, at least one; empty when the process sends no more."""
         return await self._took(await self._incoming.read(most))
 
     async def read_until(self, end: bytes) -> bytes:
-        """Everything up to `end`, which is included.
+        """Return everything up to and including `end`.
 
         Raises:
-            LimitOverrunError: it does not come within `LINE_BYTES`.
+            LimitOverrunError: it does not occur within `LINE_BYTES`.
             IncompleteReadError: the process sends no more.
         """
         return await self._took(await self._incoming.readuntil(end))
 
     async def write(self, data: bytes) -> None:
-        """Send bytes to the process; waits while it does not take them."""
+        """Send bytes to the process; waits while it does not read them.
+
+        Raises:
+            SandboxDied: the resident has ended.
+        """
         rest = memoryview(data)
         while rest:
             await self._has_credit.wait()
@@ -77,7 +79,7 @@ class Tunnel:
             await self._send(self.number, "data", bytes(part), 0)
 
     async def end(self) -> None:
-        """Send no more: the process reads the end when it has read the rest."""
+        """Send no more: the process reads the end after the rest."""
         await self._send(self.number, "end", b"", 0)
 
     async def _took(self, data: bytes) -> bytes:
@@ -89,15 +91,15 @@ class Tunnel:
         return data
 
     def receive(self, event: str, payload: bytes, taken: int) -> None:
-        """Take in a frame.
+        """Handle a frame.
 
         Raises:
-            FrameError: it breaks the rules.
+            FrameError: it breaks the protocol.
         """
         if event == "data" and payload and not self._has_ended:
             self._unread += len(payload)
             if self._unread + self._unreported > WINDOW_BYTES:
-                raise frames.FrameError("a tunnel sent more than it was asked for")
+                raise frames.FrameError("a tunnel sent more than its window")
             self._incoming.feed_data(payload)
         elif event == "end" and not self._has_ended:
             self._has_ended = True
@@ -109,7 +111,7 @@ class Tunnel:
             raise frames.FrameError("a tunnel's event is out of order")
 
     def break_off(self) -> None:
-        """Nothing more comes from the process; what has come can still be read."""
+        """Expect nothing more from the process; what has arrived can still be read."""
         if not self._has_ended:
             self._has_ended = True
             self._incoming.feed_eof()
@@ -119,9 +121,12 @@ class Tunnels:
     """All tunnels of one sandbox; each is served by a task, which ends with it."""
 
     def __init__(self, client: ResidentClient, serve: Callable[[Tunnel], Awaitable[None]]) -> None:
-        """`serve` is called with each tunnel.
+        """Make the tunnels of a client.
 
-        When it returns the tunnel is closed, when it raises reset.
+        Args:
+            client: the resident's client.
+            serve: is called with each tunnel. When it returns, the tunnel is closed; when it
+                raises, reset.
         """
         self._client = client
         self._serve = serve
@@ -129,15 +134,15 @@ class Tunnels:
         self._is_over = False
         self._open: dict[int, tuple[Tunnel, asyncio.Task[None]]] = {}
         self._turn = asyncio.Lock()
-        """One tunnel's frame at a time: a command's request waits behind that one, not behind
+        """One tunnel's frame at a time: a command's request waits behind one frame, not behind
         all."""
 
     async def listen(self, port: int) -> int:
-        """Begin; the port inside the sandbox. See `ResidentClient.listen`."""
+        """Begin to accept connections; see `ResidentClient.listen`. Returns the port."""
         return await self._client.listen(port, self.receive, self.abandon)
 
     async def close(self) -> None:
-        """End every tunnel."""
+        """End every tunnel and wait for it."""
         tasks = [task for _, task in self._open.values()]
         self.abandon()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -149,7 +154,7 @@ class Tunnels:
             task.cancel()
 
     def receive(self, header: dict[str, Any], payload: bytes) -> None:
-        """Take in a frame; see `OnFrame`.
+        """Handle a frame; see `OnFrame`.
 
         Raises:
             FrameError: it breaks the protocol.
@@ -183,8 +188,9 @@ class Tunnels:
             await self._serve(tunnel)
         except (TunnelBroken, OSError, EOFError, SandboxDied):
             event = "reset"
-        except Exception as error:  # noqa: BLE001 - a fault in serving one is to end that one
-            log.error("tunnel failed", error=type(error).__name__)  # noqa: TRY400 - a trace could hold what was sent
+        except Exception as error:  # noqa: BLE001 - a fault in one must not end the others
+            # A traceback could contain the data that was sent.
+            log.error("tunnel failed", error=type(error).__name__)  # noqa: TRY400
             event = "reset"
         with contextlib.suppress(SandboxDied):
             await self._send(tunnel.number, event, b"", 0)

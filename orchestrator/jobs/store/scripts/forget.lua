@@ -2,7 +2,7 @@
 -- kept until a later call: the parent may read it.
 -- ARGV: prefix, end of the retention in milliseconds since the epoch, maximum number of jobs.
 -- Returns the deleted ids, and the number of jobs that were checked.
-local before, gone = tonumber(ARGV[2]), {}
+local before, deleted = tonumber(ARGV[2]), {}
 local old = redis.call('ZRANGEBYSCORE', key('ended'), '-inf', '(' .. before, 'LIMIT', 0, ARGV[3])
 for _, id in ipairs(old) do
   local job = redis.call('HMGET', key('job', id), 'root', 'parent', 'idempotency')
@@ -21,7 +21,7 @@ for _, id in ipairs(old) do
     if job[3] and job[3] ~= '' then redis.call('DEL', key('idempotency', job[3])) end
     redis.call('DEL', key('job', id), key('journal', id), key('children', id))
     if id ~= job[1] then redis.call('DEL', key('usage', id)) end
-    gone[#gone + 1] = id
+    deleted[#deleted + 1] = id
   end
 end
-return {gone, #old}
+return {deleted, #old}

@@ -1,0 +1,171 @@
+"""The state folder of an embedded installation: its record and its locks.
+
+- `redis/`: the append-only file, the socket and the log of Redis
+- `worker.log`: the output of the worker
+- `embedded.json`: how to reach both; readable only by its owner, because it may contain a password
+- `embedded.lock`: held while a command starts or stops them
+- `embedded.users`: locked by every command that uses them
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from orchestrator.jobs.failures import LedgerUnavailable
+
+LOCK_WAIT_SECONDS = 90.0
+"""Longer than a start takes: a second command waits for the first one's."""
+
+
+class NotStarted(LedgerUnavailable):
+    """Redis or the worker of this machine could not be started or stopped; the text says why."""
+
+
+class EmbeddedRecord(BaseModel):
+    """The content of `embedded.json`."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    redis_url: str
+    blobs_url: str
+    redis_pid: int | None
+    worker_pid: int | None
+    kept: bool
+    """Whether they outlive the command that started them."""
+
+
+class StateFolder:
+    """The record and the locks of a state folder.
+
+    Args:
+        path: The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._record = path / "embedded.json"
+
+    def prepare(self) -> None:
+        """Create the folder.
+
+        Raises:
+            NotStarted: It cannot be created or written to.
+        """
+        try:
+            for path in (self.path, self.path / "redis"):
+                path.mkdir(parents=True, exist_ok=True, mode=0o700)
+                if not os.access(path, os.W_OK | os.X_OK):
+                    raise PermissionError(13, "it is not writable")
+        except OSError as error:
+            raise NotStarted(
+                f"The state folder {self.path} cannot be used ({error.strerror}): "
+                "set FANOUT_STATE_DIR to another one."
+            ) from error
+
+    @property
+    def has_record(self) -> bool:
+        """Whether `embedded.json` exists, readable or not."""
+        return self._record.exists()
+
+    def read_record(self) -> EmbeddedRecord | None:
+        """Return the content of `embedded.json`; None when it is missing or invalid."""
+        try:
+            return EmbeddedRecord.model_validate_json(self._record.read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def write_record(self, record: EmbeddedRecord) -> None:
+        """Replace `embedded.json`.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        draft = self.path / "embedded.json.new"
+        write_private(draft, record.model_dump_json(indent=2) + "\n")
+        draft.replace(self._record)
+
+    def remove_record(self) -> None:
+        """Remove `embedded.json`, if it exists."""
+        self._record.unlink(missing_ok=True)
+
+    @asynccontextmanager
+    async def locked(self) -> AsyncIterator[None]:
+        """Hold the lock of the command that starts or stops what runs in the folder.
+
+        Raises:
+            NotStarted: Another command holds the lock for longer than `LOCK_WAIT_SECONDS`.
+        """
+        deadline = time.monotonic() + LOCK_WAIT_SECONDS
+        with (self.path / "embedded.lock").open("ab") as lock:
+            while not try_lock(lock, fcntl.LOCK_EX):
+                if time.monotonic() > deadline:
+                    raise NotStarted(
+                        f"Another command starts or stops fanout in {self.path}; try again."
+                    )
+                await asyncio.sleep(0.1)
+            yield
+
+    async def open_users(self) -> IO[bytes]:
+        """Register this command as a user of the folder, until the returned file is closed."""
+        users = (self.path / "embedded.users").open("ab")
+        try:
+            await acquire(users, fcntl.LOCK_SH)
+        except BaseException:
+            users.close()
+            raise
+        return users
+
+    @contextmanager
+    def disk_errors(self) -> Iterator[None]:
+        """Translate errors of writing to the folder.
+
+        Raises:
+            NotStarted: The folder cannot be written to.
+        """
+        try:
+            yield
+        except OSError as error:
+            raise NotStarted(
+                f"The state folder {self.path} cannot be written to ({error.strerror}): make room "
+                "there, or set FANOUT_STATE_DIR to another one."
+            ) from error
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+async def acquire(file: IO[bytes], kind: int) -> None:
+    """Wait until an open file is locked.
+
+    Args:
+        file: The file.
+        kind: `fcntl.LOCK_SH` or `fcntl.LOCK_EX`.
+    """
+    while not try_lock(file, kind):  # noqa: ASYNC110 - another process holds the lock
+        await asyncio.sleep(0.1)
+
+
+def try_lock(file: IO[bytes], kind: int) -> bool:
+    """Lock an open file, as `acquire`; return False when another process holds its lock."""
+    with suppress(BlockingIOError):
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+        return True
+    return False

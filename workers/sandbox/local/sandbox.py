@@ -1,0 +1,212 @@
+"""A job's folder as a sandbox: a jailed directory backend, and commands as processes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import IO, Concatenate, Literal, ParamSpec, TypeVar
+
+from orchestrator.deep_agent import DirectoryBackend, Execution, OutputSink
+from orchestrator.jobs.failures import SandboxFailure
+from workers.sandbox.errors import DiskLimitExceeded, SandboxDied
+from workers.sandbox.inside.change_patch import GitFailed
+from workers.sandbox.inside.change_scan import scan_trees, write_bundle
+from workers.sandbox.local import processes as local_processes
+from workers.sandbox.local.files import disk_bytes
+from workers.sandbox.local.processes import JobFolder
+from workers.sandbox.process import Process
+from workers.sandbox.protocol import WORKSPACE, Command, Sandbox
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+DISK_CHECK_SECONDS = 2.0
+"""Between two measurements of a job's disk usage: each one walks its files."""
+
+
+class LocalSandbox(DirectoryBackend, Sandbox):
+    """A job's folder and the commands that run in it."""
+
+    kind: Literal["docker", "local"] = "local"
+    max_searched_bytes = None
+
+    def __init__(
+        self, folder: JobFolder, before: Path, max_disk_bytes: int | None, files_id: str
+    ) -> None:
+        """Make a sandbox on a prepared folder.
+
+        Args:
+            folder: where the job's commands run.
+            before: its snapshot, unpacked.
+            max_disk_bytes: how much the job may add to that.
+            files_id: see `Sandbox.files_id`.
+        """
+        tmp = {"/tmp": folder.tmp, folder.seen_tmp: folder.tmp}  # noqa: S108 - the job's own
+        super().__init__(folder.tree, mount=WORKSPACE, also=tmp)
+        self.home, self.files_id = folder.home, files_id
+        self._folder, self._before, self._max_disk_bytes = folder, before, max_disk_bytes
+        self._failure: SandboxFailure | None = None
+        """The failure that ended the sandbox; every later call raises it."""
+        self._numbers = itertools.count(1)
+        self._running: set[asyncio.Task[Execution]] = set()
+        self._watching: asyncio.Task[None] | None = None
+        self._start_bytes: int | None = None
+        self._measured_at = time.monotonic()
+
+    async def _in_thread(
+        self, path: str, work: Callable[Concatenate[str, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        self._raise_failure()
+        return await super()._in_thread(path, work, *args, **kwargs)
+
+    def _raise_failure(self) -> None:
+        """Raise the failure that ended the sandbox, if there is one."""
+        if self._failure is not None:
+            raise type(self._failure)(*self._failure.args)
+
+    async def run(self, command: Command, on_output: OutputSink | None = None) -> Execution:
+        """See `Sandbox.run`. A lack of memory is not distinguished from other failures.
+
+        Raises:
+            SandboxDied: the sandbox is closed.
+            DiskLimitExceeded: the job wrote more than its limit.
+        """
+        return await self._run_here(command, on_output)
+
+    @asynccontextmanager
+    async def open_process(self, command: Command) -> AsyncIterator[Process]:
+        """See `Sandbox.open_process`.
+
+        Raises:
+            SandboxDied: the sandbox is closed.
+            DiskLimitExceeded: the job wrote more than its limit.
+        """
+        ours, theirs = socket.socketpair()
+        channel = local_processes.SocketChannel(*await asyncio.open_connection(sock=ours))
+        process = Process(channel, command.max_output_bytes)
+        process.begin(self._run_here(command, process.add_errors, theirs))
+        try:
+            yield process
+        finally:
+            try:
+                await process.stop()
+            finally:
+                channel.close()
+                theirs.close()  # already closed, unless the process was never started
+
+    async def _run_here(
+        self, command: Command, on_output: OutputSink | None, link: socket.socket | None = None
+    ) -> Execution:
+        """Run a command and watch its limits; `link` makes it a live process."""
+        self._raise_failure()
+        marker = f"{self._folder.token}-{next(self._numbers)}"
+        cwd = command.cwd
+        if not self._folder.bound:
+            cwd = await asyncio.to_thread(self._real_folder, cwd)
+        work = local_processes.run(
+            self._folder, command, cwd, marker=marker, on_output=on_output, link=link
+        )
+        running = asyncio.create_task(work)
+        self._running.add(running)
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch_disk())
+        try:
+            await asyncio.wait({running})
+        finally:
+            if not running.done():
+                running.cancel()
+                await asyncio.wait({running})
+            self._running.discard(running)
+            stopped = running.cancelled() or running.exception() or running.result().timed_out
+            if stopped and link is None:  # a live process is always stopped: daemons stay
+                await self._sweep()
+            self._stop_watching()
+        if time.monotonic() > self._measured_at + DISK_CHECK_SECONDS / 2:
+            await self._check_disk()
+        self._raise_failure()
+        return running.result()
+
+    async def changes(self) -> IO[bytes]:
+        """See `Sandbox.changes`.
+
+        Raises:
+            SandboxDied: the sandbox is closed.
+            SandboxFailure: git is missing or failed.
+        """
+        if isinstance(self._failure, SandboxDied):
+            self._raise_failure()
+        return await asyncio.to_thread(self._write_changes)
+
+    async def close(self) -> None:
+        """Kill every process; the files are kept."""
+        self._failure = SandboxDied("the sandbox is closed")
+        for running in self._running:
+            running.cancel()
+        self._stop_watching()
+        await asyncio.to_thread(local_processes.kill_job, self._folder.token, self._folder.tree)
+
+    def _write_changes(self) -> IO[bytes]:
+        out = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+        try:
+            write_bundle(
+                out, self._before, self._folder.tree, scan_trees(self._before, self._folder.tree)
+            )
+        except GitFailed as error:
+            out.close()
+            raise SandboxFailure(f"the changes could not be listed: {error}") from error
+        except BaseException:
+            out.close()
+            raise
+        out.seek(0)
+        return out
+
+    def _real_folder(self, path: str) -> str:
+        """Return the folder in which a command starts; for a forbidden one a missing one."""
+        try:
+            with self._directory(path) as descriptor:
+                return str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        except OSError:
+            return "/nonexistent"
+
+    async def _sweep(self) -> None:
+        """Kill daemons that escaped a stopped command's session and marker, if no other runs."""
+        if not self._running:
+            await asyncio.to_thread(local_processes.kill_job, self._folder.token, self._folder.tree)
+
+    def _stop_watching(self) -> None:
+        if not self._running and self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+
+    async def _watch_disk(self) -> None:
+        pause = DISK_CHECK_SECONDS
+        while True:
+            await asyncio.sleep(pause)
+            took_seconds = await self._check_disk()
+            pause = max(DISK_CHECK_SECONDS, 10 * took_seconds)
+
+    async def _check_disk(self) -> float:
+        """Stop everything when the job has written too much; return how long measuring took."""
+        started = time.monotonic()
+        if self._max_disk_bytes is not None and self._failure is None:
+            grown = await asyncio.to_thread(self._grown_bytes)
+            if grown > self._max_disk_bytes:
+                limit = f"disk_bytes = {self._max_disk_bytes}"
+                self._failure = DiskLimitExceeded(
+                    f"the job wrote {grown} bytes; its limit is {limit}"
+                )
+                for running in self._running:
+                    running.cancel()
+        self._measured_at = time.monotonic()
+        return self._measured_at - started
+
+    def _grown_bytes(self) -> int:
+        if self._start_bytes is None:
+            self._start_bytes = disk_bytes(self._before)
+        return disk_bytes(self._folder.tree) + disk_bytes(self._folder.tmp) - self._start_bytes
