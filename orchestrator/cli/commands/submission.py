@@ -24,7 +24,6 @@ from orchestrator.cli.terminal.session import open_client
 from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.configuration.settings import Settings, load_settings
 
-
 FileOption = Annotated[
     str | None,
     typer.Option(
