@@ -4,7 +4,6 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 50
 
 LONGER = {
-    "orchestrator/cli/commands/run.py:coordinate": "describes its arguments one by one",
     "orchestrator/client.py": "one class: every question that a program asks about jobs",
     "orchestrator/deep_agent/delegation/subagents.py": "one tool, its sub-agents and their run",
     "orchestrator/deep_agent/tools/files.py": "one class: every file operation, for all backends",
@@ -12,7 +11,6 @@ LONGER = {
     "workers/sandbox/docker/provider.py": "one provider and its sandbox",
     "workers/sandbox/inside/change_scan.py": "one algorithm over two kinds of trees",
     "workers/sandbox/inside/commands.py": "one state machine: a command from its start to its end",
-    "orchestrator/cli/commands/submission.py:submit": "declares its options one by one",
     "orchestrator/deep_agent/create.py:create_deep_agent": "declares its arguments one by one",
 }
 """Files and functions that may be longer, each with the reason."""
