@@ -70,6 +70,11 @@ def run_(
     outcome = asyncio.run(
         _run(settings, goal=goal, workspace=folder, agent=agent, model=model, yes=yes)
     )
+    _print_outcome(outcome, as_json=as_json)
+    raise typer.Exit(_exit_code(outcome))
+
+
+def _print_outcome(outcome: RunOutcome, *, as_json: bool) -> None:
     if as_json:
         error = outcome.error.model_dump() if outcome.error else None
         report = {
@@ -86,7 +91,6 @@ def run_(
         output.notice(f"{outcome.error.type}: {outcome.error.message}")
     if outcome.conflicts:
         output.notice(_format_conflicts(outcome.conflicts))
-    raise typer.Exit(_exit_code(outcome))
 
 
 def _exit_code(outcome: RunOutcome) -> ExitCode:

@@ -24,18 +24,29 @@ from orchestrator.cli.terminal.session import open_client
 from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.configuration.settings import Settings, load_settings
 
+FileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--file",
+        metavar="JOBS.JSONL",
+        help="Submit the jobs of this file, one JSON object per line; - reads stdin.",
+    ),
+]
+JobTimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        help="Stop the job after this time, all attempts together; default: the agent's limit, "
+        "else FANOUT_LIMITS__TIMEOUT_SECONDS.",
+    ),
+]
+
 
 def submit(
     description: Annotated[str | None, typer.Argument(help="The task of the job's agent.")] = None,
     *,
-    file: Annotated[
-        str | None,
-        typer.Option(
-            "--file",
-            metavar="JOBS.JSONL",
-            help="Submit the jobs of this file, one JSON object per line; - reads stdin.",
-        ),
-    ] = None,
+    file: FileOption = None,
     agent: Annotated[
         str | None,
         typer.Option(help="The agent; `fanout agents` lists them. Default: general-purpose."),
@@ -50,14 +61,7 @@ def submit(
     model: Annotated[
         str | None, typer.Option(help="The model; default: the agent's own, else FANOUT_MODEL.")
     ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            help="Stop the job after this time, all attempts together; default: the agent's limit, "
-            "else FANOUT_LIMITS__TIMEOUT_SECONDS.",
-        ),
-    ] = None,
+    timeout: JobTimeoutOption = None,
     label: LabelOption = None,
     wait: Annotated[
         bool,

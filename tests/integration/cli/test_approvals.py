@@ -136,7 +136,7 @@ async def test_edits_rejections_and_messages_reach_the_journal(
     ("arguments", "code", "words"),
     [
         (["approve", "nothing"], ExitCode.USAGE, "No approval waits under 'nothing'"),
-        (["reject", FIRST], ExitCode.USAGE, "stands for 2 approvals, so name one"),
+        (["reject", FIRST], ExitCode.USAGE, "matches 2 approvals, so name one"),
         (
             ["approve", "ONE", "--respond", "x"],
             ExitCode.NOT_ALLOWED,
