@@ -1,4 +1,4 @@
-"""All of docker-compose.yml running, where its images are (`tests/architecture/test_compose.py`: its text)."""
+"""All of docker-compose.yml running, where its images are."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import io
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -31,10 +31,9 @@ from tests.integration.worker.approvals import (
     agents_folder,
     file_of,
     journal,
-    know_guarded_agent,
     parked,
 )
-from tests.services import Installation, RedisProcess, installation
+from tests.services import Installation, Installer, RedisProcess
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(150)]
 
@@ -53,15 +52,13 @@ SCRIPT = (
 
 
 @pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.docker)])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Installation]:
-    script = write_script(tmp_path, *SCRIPT)
+def place(request: pytest.FixtureRequest, install: Installer) -> Installation:
     settings = {
         "FANOUT_SANDBOX__PROVIDER": str(request.param),
-        "FANOUT_AGENTS_DIR": str(agents_folder(tmp_path)),
+        "FANOUT_AGENTS_DIR": str(agents_folder(install.folder)),
+        "FANOUT_WORKER__LEASE_SECONDS": "3",
     }
-    with installation(tmp_path, script=script, **settings) as made:
-        know_guarded_agent(made)
-        yield made
+    return install(*SCRIPT, **settings)
 
 
 async def test_worker_redis_and_parent_may_die_while_a_person_thinks(place: Installation) -> None:

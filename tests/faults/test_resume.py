@@ -27,7 +27,7 @@ from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.conftest import docker_answers
 from tests.faults.stepping import BEGUN, STEPS, Holds, Moment, SteppingModel, stepping_model
-from tests.services import ForkedWorker, Installation, WorkerProcess, installation
+from tests.services import ForkedWorker, Installation, Installer, WorkerProcess
 from workers.sandbox.docker.naming import JOB
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(240)]
@@ -205,9 +205,8 @@ def model(kills: list[Holds], provider: str) -> Iterator[SteppingModel]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, model: SteppingModel, provider: str) -> Iterator[Installation]:
-    with installation(tmp_path, script=None, **settings(provider, tmp_path, model)) as made:
-        yield made
+def place(install: Installer, model: SteppingModel, provider: str) -> Installation:
+    return install(**settings(provider, install.folder, model))
 
 
 async def test_a_worker_is_killed_at_every_step_and_nothing_is_done_twice(

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from orchestrator.client import JobClient
 from orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.builders import make_spec
-from tests.integration.scripts import DONE, conversation, shell, write_script
-from tests.services import Installation, WorkerProcess, installation
+from tests.integration.scripts import DONE, conversation, shell
+from tests.services import Installation, Installer, WorkerProcess
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
@@ -23,9 +21,8 @@ JOBS = 20
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Installation]:
-    with installation(tmp_path, script=write_script(tmp_path, *SCRIPT)) as made:
-        yield made
+def place(install: Installer) -> Installation:
+    return install(*SCRIPT)
 
 
 async def test_twenty_jobs_go_on_elsewhere_within_four_seconds_and_lose_no_attempt(
