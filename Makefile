@@ -4,11 +4,12 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults check bench chaos images clean
+.PHONY: help setup demo test faults coverage check bench chaos images clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
+COVERED := tests/unit tests/contract tests/integration/models tests/integration/jobs
 TOOLS := $(VENV)/.set-up-for-tests
 
 help: ## this list
@@ -24,6 +25,9 @@ test: $(TOOLS) ## all quick tests; those whose service is missing are skipped, o
 
 faults: $(TOOLS) ## the slow tests: workers, Redis and engines killed or paused, a thousand jobs
 	@$(BIN)/pytest -m slow
+
+coverage: $(TOOLS) ## what tests execute in their own process; fails when it falls below its floor
+	@$(BIN)/pytest -m 'not slow' --cov --cov-report=term $(COVERED)
 
 check: $(TOOLS) ## style, types, who imports whom
 	@$(BIN)/ruff check .

@@ -26,7 +26,7 @@ START_SECONDS = 40.0
 
 
 class RedisProcess:
-    """A private redis-server with `appendfsync always`, on a free port of the loopback interface."""
+    """A private redis-server with `appendfsync always`, on a free port of the loopback."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,8 +1,8 @@
-"""What was found in other deep agents (`notes/peers-deepagents.md`, B.3 and B.6), tried on every backend.
+"""What was found in other deep agents (`notes/peers-deepagents.md`), on every backend.
 
 | finding there                               | tests
 |
-|---------------------------------------------|--------------------------------------------------------------|
+|---------------------------------------------|------------------------------------------------------|
 | 1 code runs through options of grep         |
 test_no_option_of_a_search_program_is_taken_from_a_text      |
 | 2 glob and grep leave the virtual root      | test_patterns_and_links_…,

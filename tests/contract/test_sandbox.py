@@ -232,7 +232,7 @@ async def test_a_path_means_the_same_to_the_shell_and_to_the_file_operations(
 
 
 def _paths_are_shared(sandbox: Sandbox) -> bool:
-    """Not for the local provider where commands can be given no mount namespace, say without root."""
+    """Not for the local provider where commands get no mount namespace, say without root."""
     return not isinstance(sandbox, LocalSandbox) or sandbox._place.bound
 
 

@@ -152,7 +152,7 @@ async def until_prints(client: JobClient, job_id: str) -> None:
 
 
 async def let_go(place: Installation, within_seconds: float) -> list[str]:
-    """What is left in Redis, folders and on the engine after so long, beside what a living worker needs."""
+    """What is left in Redis, folders and the engine after so long, but for a living worker's."""
     return await _emptied(partial(_left, place), within_seconds)
 
 

@@ -119,7 +119,7 @@ async def test_a_worker_killed_in_an_approved_call_is_not_asked_about_again(
 
 
 class Mortal:
-    """Lets entry number `dies_at` of the journal and all after it fail, as if the worker were gone."""
+    """Lets entry `dies_at` of the journal and all after it fail, as if the worker were gone."""
 
     def __init__(self, bench: Bench) -> None:
         self._append, self._checkpoint = bench.journal.append, bench.ledger.checkpoint
@@ -176,7 +176,7 @@ async def lapse(bench: Bench, job_id: str) -> None:
 
 @pytest.mark.parametrize("when", ["asking", "answered"])
 async def test_a_worker_may_die_at_any_entry_of_the_journal(bench: Bench, when: str) -> None:
-    """The same job again and again, each time with a death one entry later, until it gets through."""
+    """The same job again and again, each time with a death one entry later, until it ends."""
     mortal = Mortal(bench)
     for dies_at in range(1, 40):
         spec = make_spec("side by side", agent="guarded", max_attempts=9)

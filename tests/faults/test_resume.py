@@ -171,7 +171,7 @@ def check_told(model: SteppingModel, ids: dict[str, str]) -> None:
 async def check(
     client: JobClient, model: SteppingModel, ids: dict[str, str]
 ) -> dict[str, JobResult]:
-    """Every job has ended well, no request was completed twice, and the files are the undisturbed one's."""
+    """Every job has succeeded, no request was completed twice, and the files are as undisturbed."""
     results = {name: await client.wait(job_id, 90) for name, job_id in ids.items()}
     assert [result.error for result in results.values() if not result.success] == []
     assert model.completed == {(name, step): 1 for name in ids for step in range(1, STEPS + 2)}

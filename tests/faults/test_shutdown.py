@@ -1,4 +1,4 @@
-"""SIGTERM: jobs go on elsewhere without losing an attempt, or are finished first by a worker that drains."""
+"""SIGTERM: jobs are requeued without losing an attempt, or finished first by a draining worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of tenants and agents, and whose turn it is, on real workers and as the journals tell it."""
+"""Limits of tenants and agents, and whose turn it is, on real workers, from the journals."""
 
 from __future__ import annotations
 

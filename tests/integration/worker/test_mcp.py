@@ -169,9 +169,11 @@ def servers_of(place: Installation) -> list[str]:
     running = (
         path.parent for path in Path("/proc").glob("[0-9]*/cmdline") if b"server.py" in _read(path)
     )
-    mine = place.folder.name.encode()
+    mine = (str(place.folder).encode(), place.owner.encode())
     return [
-        path.name for path in running if mine in _read(path / "mountinfo") + _read(path / "environ")
+        path.name
+        for path in running
+        if any(word in _read(path / "mountinfo") + _read(path / "environ") for word in mine)
     ]
 
 
