@@ -65,7 +65,7 @@ class RedisProcess:
     def kill(self) -> None:
         assert self._process is not None
         self._process.kill()
-        self._process.wait()
+        self._process.wait(timeout=10)
 
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
