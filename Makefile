@@ -4,11 +4,14 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults check bench chaos images clean
+.PHONY: help setup demo test faults coverage check bench chaos images clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
+# Tests that run our code in their own process; one of four hundred steps takes minutes when measured.
+COVERED := tests/unit tests/contract tests/integration/models tests/integration/jobs \
+    --deselect tests/unit/deep_agent/test_summarization.py::test_four_hundred_steps_keep_the_goal_the_pairs_and_the_whole_history
 TOOLS := $(VENV)/.set-up-for-tests
 
 help: ## this list
@@ -24,6 +27,9 @@ test: $(TOOLS) ## all quick tests; those whose service is missing are skipped, o
 
 faults: $(TOOLS) ## the slow tests: workers, Redis and engines killed or paused, a thousand jobs
 	@$(BIN)/pytest -m slow
+
+coverage: $(TOOLS) ## what tests execute in their own process; fails when it falls below its floor
+	@$(BIN)/pytest -m 'not slow' --cov --cov-report=term $(COVERED)
 
 check: $(TOOLS) ## style, types, who imports whom
 	@$(BIN)/ruff check .

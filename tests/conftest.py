@@ -11,7 +11,9 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import docker
@@ -20,7 +22,7 @@ import redis
 from blockbuster import BlockBuster, blockbuster_ctx
 
 from tests.forked import ADDRESS, start_fork_server
-from tests.services import RedisProcess
+from tests.services import Installer, RedisProcess
 
 OURS = ["orchestrator", "workers"]
 
@@ -150,6 +152,22 @@ def _allow(guard: BlockBuster) -> None:
         function.can_block_in("orchestrator/client.py", {"__init__", "from_settings"})
         # The Redis client looks up its own version with each new connection.
         function.can_block_in("redis/utils.py", {"get_lib_version"})
+        # What measures coverage guards its own data, wherever it is called.
+        function.can_block_in("coverage/collector.py", {"lock_data"})
+
+
+@pytest.fixture
+def install(tmp_path: Path) -> Iterator[Installer]:
+    """Makes installations in the test's folder, which end with the test."""
+    with ExitStack() as opened:
+        yield Installer(tmp_path, opened)
+
+
+@pytest.fixture(scope="module")
+def install_for_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installer]:
+    """Makes installations that the module's tests share."""
+    with ExitStack() as opened:
+        yield Installer(tmp_path_factory.mktemp("installation"), opened)
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,7 @@ import tempfile
 import threading
 import traceback
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 NUMBER = struct.Struct("!i")
@@ -125,6 +126,9 @@ class Server:
     def _end(self) -> None:
         for pid in self._clients:
             os.kill(pid, signal.SIGKILL)
+        address = Path(self._listener.getsockname())
+        address.unlink()
+        address.parent.rmdir()
 
 
 def load() -> None:

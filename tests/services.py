@@ -11,20 +11,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.configuration.settings import Settings, load_settings
 from tests.forked import REPOSITORY, ForkedProcess
+from tests.integration.scripts import write_script
 
 START_SECONDS = 40.0
 
 
 class RedisProcess:
-    """A private redis-server with `appendfsync always`, on a free port of the loopback interface."""
+    """A private redis-server with `appendfsync always`, on a free port of the loopback."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -63,7 +65,7 @@ class RedisProcess:
     def kill(self) -> None:
         assert self._process is not None
         self._process.kill()
-        self._process.wait()
+        self._process.wait(timeout=10)
 
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -136,7 +138,8 @@ class Installation:
         self.redis = redis
         self.workers: list[WorkerProcess] = []
         self.settings: Settings = load_settings(redis_url=redis.url, state_dir=folder / "state")
-        self.definitions = load_agent_definitions()
+        agents = environment.get("FANOUT_AGENTS_DIR")
+        self.definitions = load_agent_definitions(Path(agents) if agents else None)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("FANOUT_")}
         self.environment = {
             **kept,
@@ -199,6 +202,30 @@ def installation(
     finally:
         made.stop()
         redis.stop()
+
+
+class Installer:
+    """Makes installations in one folder, which end together."""
+
+    def __init__(self, folder: Path, opened: ExitStack) -> None:
+        self.folder = folder
+        self._opened = opened
+
+    def below(self, name: str) -> Installer:
+        """One for a folder inside of this one's, for the second installation of a module."""
+        folder = self.folder / name
+        folder.mkdir()
+        return Installer(folder, self._opened)
+
+    def __call__(self, *conversations: dict[str, Any], **environment: str) -> Installation:
+        """An installation with a Redis and no workers yet.
+
+        Args:
+            conversations: the script of its model, if that is to be a scripted one.
+            environment: settings of its processes.
+        """
+        script = write_script(self.folder, *conversations) if conversations else None
+        return self._opened.enter_context(installation(self.folder, script=script, **environment))
 
 
 def containers_of(owner: str) -> list[str]:

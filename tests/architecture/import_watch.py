@@ -1,4 +1,4 @@
-"""Imports the modules that are named as arguments, and prints what code of ours does while it is imported.
+"""Imports the modules that its arguments name, and prints what our code does meanwhile.
 
 Run as a program in a process of its own, from the repository's folder.
 """

@@ -71,6 +71,12 @@ def test_every_test_folder_is_a_package():
     ] == []
 
 
+def test_tests_hold_no_comments_for_a_type_checker_that_does_not_read_them():
+    mark = "type: " + "ignore"
+
+    assert [name for name, text in texts() if name.startswith("tests/") and mark in text] == []
+
+
 def test_what_the_constraints_pin_is_what_the_project_asks_for():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     asked = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]

@@ -1,7 +1,11 @@
-from tests.architecture.sources import file_lengths, function_lengths
+from collections import Counter
+from pathlib import PurePosixPath
+
+from tests.architecture.sources import file_lengths, function_lengths, package_sources
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 50
+MAX_FOLDER_MODULES = 14
 
 LONGER = {
     "orchestrator/client.py": "one class: every question that a program asks about jobs",
@@ -24,6 +28,13 @@ def test_no_function_is_too_long():
     assert [
         f for f in function_lengths() if f.lines > MAX_FUNCTION_LINES and f.where not in LONGER
     ] == []
+
+
+def test_no_folder_has_too_many_modules():
+    paths = [PurePosixPath(name) for name, _ in package_sources()]
+    modules = Counter(str(path.parent) for path in paths if path.name != "__init__.py")
+
+    assert {folder: count for folder, count in modules.items() if count > MAX_FOLDER_MODULES} == {}
 
 
 def test_every_exception_is_still_needed():

@@ -53,7 +53,7 @@ RECORD = Benchmark(
 
 
 async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples]]:
-    """Claim a thousand jobs, beat for them as twenty workers do, then end them and weigh what is left."""
+    """Claim a thousand jobs, beat for them as twenty workers, end them and weigh what is left."""
     del wanted
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         server = RedisProcess(Path(name))
@@ -88,7 +88,7 @@ async def _claimed(ledger: Ledger) -> list[Claim]:
 
 
 async def _beating(ledger: Ledger, redis: Redis, claims: list[Claim]) -> list[float]:
-    """Redis's share of one core, in percent, while each worker renews its jobs four times a lease."""
+    """Redis's share of a core, in percent, while each worker renews its jobs four times a lease."""
     share = len(claims) // WORKERS
     batches = [claims[first : first + share] for first in range(0, len(claims), share)]
 

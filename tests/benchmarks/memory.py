@@ -43,7 +43,7 @@ FIELDS = {RSS: "rss", PSS: "pss", USS: "uss"}
 
 
 async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples]]:
-    """Weigh the worker before its first job, and when every agent has used a tool and awaits its model.
+    """Weigh the worker before its first job, and when every agent has used a tool and waits.
 
     A job's commands are processes of their own and not in it; none runs meanwhile.
     """

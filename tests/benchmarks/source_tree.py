@@ -1,4 +1,4 @@
-"""A repository of 5,000 source files with one commit, what a job changes in it, and how Git lists that."""
+"""A repository of 5,000 source files, what a job changes in it, and how Git lists that."""
 
 from __future__ import annotations
 

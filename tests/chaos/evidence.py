@@ -1,4 +1,4 @@
-"""What a run left: journals, results and files of every job, the ledger's keys, the engine's things."""
+"""What a run left: journals, results and files of jobs, the ledger's keys, the engine's things."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def _compared(told: list[Step], lines: list[Line]) -> list[str]:
 
 
 def overlapping(lines: list[Line], events: list[JournalEvent]) -> list[str]:
-    """Containers that wrote in between each other, or after the next attempt's sandbox was ready."""
+    """Containers that wrote in between each other, or after the next attempt's was ready."""
     attempts = [event for event in events if event.type is EventType.SANDBOX_READY]
     if any(event.data.get("sandbox") == "local" for event in attempts):
         return []  # all of this machine is one place
@@ -145,7 +145,7 @@ def _since_fresh_start(events: list[JournalEvent]) -> list[JournalEvent]:
 def _of_children(
     job: JobEvidence, files: Mapping[str, str], jobs: Mapping[str, JobEvidence]
 ) -> list[str]:
-    """What a child made stands in its parent's files, when the parent was told that it succeeded."""
+    """What a child made is in its parent's files, if the parent heard that it succeeded."""
     found = []
     told = {
         str((answer.get("response") or {}).get("job_id")): answer["response"]

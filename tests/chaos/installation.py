@@ -1,4 +1,4 @@
-"""What a run destroys: a Redis, an engine, a disk and workers of its own, all in one temporary folder."""
+"""What a run destroys: its own Redis, engine, disk and workers, in one temporary folder."""
 
 from __future__ import annotations
 

@@ -1,42 +1,26 @@
-"""What was found in other deep agents (`notes/peers-deepagents.md`, B.3 and B.6), tried on every backend.
+"""What was found in other deep agents (`notes/peers-deepagents.md`), on every backend.
 
-| finding there                               | tests
-|
-|---------------------------------------------|--------------------------------------------------------------|
-| 1 code runs through options of grep         |
-test_no_option_of_a_search_program_is_taken_from_a_text      |
-| 2 glob and grep leave the virtual root      | test_patterns_and_links_…,
-test_backend_properties.py        |
-| 3 the default backend is no jail            | test_files_of_this_machine_are_not_there
-|
-| 4, 5 a delegation drops or replaces a policy| unit/deep_agent/test_subagents.py,
-unit/deep_agent/*approval*|
-| 4 a list of commands is matched loosely     | nothing matches commands: a sandbox confines them
-|
-| 6 a client names the folder a worker uses   | a job's spec has no folder: it starts from a
-snapshot        |
-| 7 fetching a URL reaches inside             | test_no_tool_fetches, unit/test_egress_rules.py
-|
-| 8 the shell sees keys in the environment    | test_the_shell_sees_no_key_of_this_process
-|
-| 8 tracebacks reach the model                |
-test_a_tool_that_fails_tells_its_reason_and_no_traceback     |
-| 9 wrapping a tool overwrites globals        | no tool is wrapped: `MethodTool` calls the method
-|
-| an escaping link ends the run               | test_patterns_and_links_…
-|
-| traversal and corruption through edit       | test_an_edit_cannot_be_led_away_…,
-test_file_writing.py      |
-| a swapped link wins a race                  | test_a_folder_that_is_swapped_…,
-unit/deep_agent/test_jail.py|
-| output is held whole                        | test_300_mb_of_output_take_no_memory
-|
-| a search or a command blocks the event loop | test_no_pattern_…, test_no_depth_…,
-test_commands_run_at_…   |
-| a killed command leaves processes           | test_shell_tool.py
-|
-| archives with hostile names                 | unit/test_adversarial_archives.py,
-unit/test_merge.py        |
+The findings there, by number, and what tests or prevents them here:
+
+- 1 code runs through options of grep: test_no_option_of_a_search_program_is_taken_from_a_text
+- 2 glob and grep leave the virtual root: test_patterns_and_links_…, test_backend_properties.py
+- 3 the default backend is no jail: test_files_of_this_machine_are_not_there
+- 4, 5 a delegation drops or replaces a policy: unit/deep_agent/test_subagents.py,
+  unit/deep_agent/*approval*
+- 4 a list of commands is matched loosely: nothing matches commands: a sandbox confines them
+- 6 a client names the folder a worker uses: a job's spec has no folder: it starts from a snapshot
+- 7 fetching a URL reaches inside: test_no_tool_fetches, unit/test_egress_rules.py
+- 8 the shell sees keys in the environment: test_the_shell_sees_no_key_of_this_process
+- 8 tracebacks reach the model: test_a_tool_that_fails_tells_its_reason_and_no_traceback
+- 9 wrapping a tool overwrites globals: no tool is wrapped: `MethodTool` calls the method
+- an escaping link ends the run: test_patterns_and_links_…
+- traversal and corruption through edit: test_an_edit_cannot_be_led_away_…, test_file_writing.py
+- a swapped link wins a race: test_a_folder_that_is_swapped_…, unit/deep_agent/test_jail.py
+- output is held whole: test_300_mb_of_output_take_no_memory
+- a search or a command blocks the event loop: test_no_pattern_…, test_no_depth_…,
+  test_commands_run_at_…
+- a killed command leaves processes: test_shell_tool.py
+- archives with hostile names: unit/test_adversarial_archives.py, unit/test_merge.py
 """
 
 import asyncio

@@ -233,7 +233,7 @@ async def test_a_path_means_the_same_to_the_shell_and_to_the_file_operations(
 
 
 def _paths_are_shared(sandbox: Sandbox) -> bool:
-    """Not for the local provider where commands can be given no mount namespace, say without root."""
+    """Not for the local provider where commands get no mount namespace, say without root."""
     return not isinstance(sandbox, LocalSandbox) or sandbox._folder.bound
 
 
@@ -364,7 +364,7 @@ async def test_many_commands_run_at_once(shared: Sandbox) -> None:
 
 
 # --- time
-# ---------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -793,7 +793,7 @@ async def test_a_job_without_changes_has_an_empty_bundle(bench: Bench, sample: s
 
 
 # --- life
-# ---------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
 
 
 async def test_a_snapshot_is_unpacked_as_it_was(bench: Bench, sample: str) -> None:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def lives(shell: Tools, file: str) -> bool:
-    """Whether the process whose number is in the file is there, and not just waiting to be collected."""
+    """Whether the process whose number is in the file runs, and does not just wait to be reaped."""
     shown = await shell.execute(command=f"sed 's/.*) //' /proc/$(cat {file})/stat")
     return shown["exit_code"] == 0 and shown["output"][:1] not in {"Z", "X"}
 

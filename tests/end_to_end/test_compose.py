@@ -1,4 +1,4 @@
-"""docker-compose.yml as Compose reads it, and the whole of it running where its images are."""
+"""All of docker-compose.yml running, where its images are."""
 
 from __future__ import annotations
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 
 import pytest
 
 from orchestrator.client import JobClient
 from orchestrator.jobs.store.journal import EventType
 from tests.forked import run_module
-from tests.integration.scripts import conversation, says, write_script
-from tests.services import Installation, installation
+from tests.integration.scripts import conversation, says
+from tests.services import Installation, Installer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -23,14 +22,12 @@ AGENTS = ("general-purpose", "researcher")
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Installation]:
-    script = write_script(tmp_path, conversation(".*", says("## Summary\nNothing to do.")))
+def place(install: Installer) -> Installation:
     limits = {
         "FANOUT_LIMITS__HOST_JOBS": str(HOST_LIMIT),
         "FANOUT_LIMITS__TREE_JOBS": str(TREE_LIMIT),
     }
-    with installation(tmp_path, script=script, **limits) as made:
-        yield made
+    return install(conversation(".*", says("## Summary\nNothing to do.")), **limits)
 
 
 def submit_file(place: Installation, count: int, name: str) -> list[str]:

@@ -25,7 +25,7 @@ from tests.integration.models.model_server import (
     model_server,
     text,
 )
-from tests.services import Installation, installation
+from tests.services import Installation, Installer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
@@ -44,19 +44,16 @@ def service() -> Iterator[ModelServer]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, service: ModelServer) -> Iterator[Installation]:
+def place(install_for_module: Installer, service: ModelServer) -> Installation:
     settings = {
         "FANOUT_MODEL": LIMITED,
         "FANOUT_MODELS": json.dumps({LIMITED: {"requests_per_minute": MOST}}),
         "FANOUT_WORKER__LEASE_SECONDS": "3",
     }
-    folder = tmp_path_factory.mktemp("limits")
-    with installation(
-        folder, script=None, **environment(service, "a-key-of-tests"), **settings
-    ) as made:
-        for _ in range(2):
-            made.start_worker(concurrency=8)  # one can take all jobs of the other
-        yield made
+    made = install_for_module(**environment(service, "a-key-of-tests"), **settings)
+    for _ in range(2):
+        made.start_worker(concurrency=8)  # one can take all jobs of the other
+    return made
 
 
 @pytest.fixture

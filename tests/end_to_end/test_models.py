@@ -31,7 +31,7 @@ from tests.integration.models.model_server import (
     text,
 )
 from tests.integration.models.providers import told
-from tests.services import Installation, installation
+from tests.services import Installation, Installer
 from workers.upkeep.warm_up import warm_up
 
 pytestmark = pytest.mark.redis
@@ -51,12 +51,11 @@ def service() -> Iterator[ModelServer]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, service: ModelServer) -> Iterator[Installation]:
-    folder = tmp_path_factory.mktemp("models")
+def place(install_for_module: Installer, service: ModelServer) -> Installation:
     settings = {"FANOUT_MODEL": "gemini-2.5-flash", "FANOUT_LOG_LEVEL": "debug"}
-    with installation(folder, script=None, **environment(service, KEY), **settings) as made:
-        made.start_worker()
-        yield made
+    made = install_for_module(**environment(service, KEY), **settings)
+    made.start_worker()
+    return made
 
 
 class Agent:

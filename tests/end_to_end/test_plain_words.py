@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +12,8 @@ from orchestrator.jobs.spec import Limits
 from orchestrator.jobs.state import JobState
 from tests.builders import make_spec
 from tests.forked import run_module
-from tests.integration.scripts import DONE, conversation, shell, write_script
-from tests.services import REPOSITORY, Installation, installation
+from tests.integration.scripts import DONE, conversation, shell
+from tests.services import REPOSITORY, Installation, Installer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
@@ -23,12 +21,8 @@ FILL = "dd if=/dev/zero of=big.bin bs=1M count=200 2>&1; sleep 6; echo went on"
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Installation]:
-    script = write_script(
-        tmp_path, conversation("fill the disk", shell("echo a > a.txt"), shell(FILL), DONE)
-    )
-    with installation(tmp_path, script=script) as made:
-        yield made
+def place(install: Installer) -> Installation:
+    return install(conversation("fill the disk", shell("echo a > a.txt"), shell(FILL), DONE))
 
 
 def fanout(

@@ -11,7 +11,6 @@ import os
 import shutil
 import stat
 import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ import pytest
 
 from orchestrator.jobs.result import JobResult
 from tests.builders import make_spec
-from tests.integration.scripts import DONE, call, calls, conversation, shell, write_script
-from tests.services import Installation, containers_of, installation, volumes_of
+from tests.integration.scripts import DONE, call, calls, conversation, shell
+from tests.services import Installation, Installer, containers_of, volumes_of
 
 pytestmark = [pytest.mark.docker, pytest.mark.redis, pytest.mark.timeout(240)]
 
@@ -74,14 +73,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    folder = tmp_path_factory.mktemp("installation")
-    script = write_script(
-        folder, *(conversation(f"^{name}$", *steps, DONE) for name, steps in JOBS.items())
-    )
-    with installation(folder, script=script, FANOUT_SANDBOX__PROVIDER="docker") as made:
-        made.start_worker(concurrency=8)
-        yield made
+def place(install_for_module: Installer) -> Installation:
+    script = [conversation(f"^{name}$", *steps, DONE) for name, steps in JOBS.items()]
+    made = install_for_module(*script, FANOUT_SANDBOX__PROVIDER="docker")
+    made.start_worker(concurrency=8)
+    return made
 
 
 def fingerprint(folder: Path) -> str:

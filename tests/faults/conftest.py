@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.scripts import DONE, conversation, shell, write_script
-from tests.services import Installation, installation
+from tests.integration.scripts import DONE, conversation, shell
+from tests.services import Installation, Installer
 
 SCRIPT = (
     conversation(
@@ -40,11 +39,9 @@ def provider(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def place(tmp_path: Path, provider: str) -> Iterator[Installation]:
-    script = write_script(tmp_path, *SCRIPT)
+def place(install: Installer, provider: str) -> Installation:
     settings = {"FANOUT_SANDBOX__PROVIDER": provider, "FANOUT_WORKER__LEASE_SECONDS": "3"}
-    with installation(tmp_path, script=script, **settings) as made:
-        yield made
+    return install(*SCRIPT, **settings)
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from pathlib import Path
 from redis.asyncio import Redis
 
 from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.store.connection import connect
 from orchestrator.jobs.store.journal import EventType
@@ -66,10 +65,6 @@ def agents(folder: Path) -> Path:
     (made / "lead.yaml").write_text(LEAD)
     (made / "guarded-lead.yaml").write_text(GUARDED_LEAD)
     return made
-
-
-def know_agents(place: Installation) -> None:
-    place.definitions = load_agent_definitions(Path(place.environment["FANOUT_AGENTS_DIR"]))
 
 
 def running(word: str) -> list[str]:
@@ -157,7 +152,7 @@ async def until_prints(client: JobClient, job_id: str) -> None:
 
 
 async def let_go(place: Installation, within_seconds: float) -> list[str]:
-    """What is left in Redis, folders and on the engine after so long, beside what a living worker needs."""
+    """What is left in Redis, folders and the engine after so long, but for a living worker's."""
     return await _emptied(partial(_left, place), within_seconds)
 
 
@@ -211,6 +206,5 @@ def stopping_place(folder: Path, provider: str, concurrency: int) -> Iterator[In
         installation(folder, script=script, **settings, **environment(service, "key")) as made,
     ):
         service.answers[:] = [HANGS] * 50
-        know_agents(made)
         made.start_worker(concurrency=concurrency)
         yield made

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import io
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -31,10 +31,9 @@ from tests.integration.worker.approvals import (
     agents_folder,
     file_of,
     journal,
-    know_guarded_agent,
     parked,
 )
-from tests.services import Installation, RedisProcess, installation
+from tests.services import Installation, Installer, RedisProcess
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(150)]
 
@@ -53,15 +52,13 @@ SCRIPT = (
 
 
 @pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.docker)])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Installation]:
-    script = write_script(tmp_path, *SCRIPT)
+def place(request: pytest.FixtureRequest, install: Installer) -> Installation:
     settings = {
         "FANOUT_SANDBOX__PROVIDER": str(request.param),
-        "FANOUT_AGENTS_DIR": str(agents_folder(tmp_path)),
+        "FANOUT_AGENTS_DIR": str(agents_folder(install.folder)),
+        "FANOUT_WORKER__LEASE_SECONDS": "3",
     }
-    with installation(tmp_path, script=script, **settings) as made:
-        know_guarded_agent(made)
-        yield made
+    return install(*SCRIPT, **settings)
 
 
 async def test_worker_redis_and_parent_may_die_while_a_person_thinks(place: Installation) -> None:
@@ -122,7 +119,7 @@ async def test_a_worker_killed_in_an_approved_call_is_not_asked_about_again(
 
 
 class Mortal:
-    """Lets entry number `dies_at` of the journal and all after it fail, as if the worker were gone."""
+    """Lets entry `dies_at` of the journal and all after it fail, as if the worker were gone."""
 
     def __init__(self, bench: Bench) -> None:
         self._append, self._checkpoint = bench.journal.append, bench.ledger.checkpoint
@@ -179,7 +176,7 @@ async def lapse(bench: Bench, job_id: str) -> None:
 
 @pytest.mark.parametrize("when", ["asking", "answered"])
 async def test_a_worker_may_die_at_any_entry_of_the_journal(bench: Bench, when: str) -> None:
-    """The same job again and again, each time with a death one entry later, until it gets through."""
+    """The same job again and again, each time with a death one entry later, until it ends."""
     mortal = Mortal(bench)
     for dies_at in range(1, 40):
         spec = make_spec("side by side", agent="guarded", max_attempts=9)

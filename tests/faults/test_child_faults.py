@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -24,10 +24,9 @@ from tests.integration.worker.children import (
     children_of,
     delegates,
     delegating_agents,
-    know_agents,
     until,
 )
-from tests.services import Installation, RedisProcess, installation
+from tests.services import Installation, Installer, RedisProcess
 from workers.sandbox.merge_target import SandboxFolder
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
@@ -54,15 +53,13 @@ WHOLE = ["top", "2", "3", "4", "bottom", "after"]
 
 
 @pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.docker)])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Installation]:
+def place(request: pytest.FixtureRequest, install: Installer) -> Installation:
     settings = {
         "FANOUT_SANDBOX__PROVIDER": str(request.param),
-        "FANOUT_AGENTS_DIR": str(delegating_agents(tmp_path)),
+        "FANOUT_AGENTS_DIR": str(delegating_agents(install.folder)),
         "FANOUT_WORKER__LEASE_SECONDS": "2",
     }
-    with installation(tmp_path, script=write_script(tmp_path, *SCRIPT), **settings) as made:
-        know_agents(made)
-        yield made
+    return install(*SCRIPT, **settings)
 
 
 async def test_a_worker_is_killed_while_its_jobs_child_runs(place: Installation) -> None:

@@ -16,7 +16,6 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +24,7 @@ from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.faults.stepping import STEPS, Holds, SteppingModel, stepping_model
 from tests.faults.test_resume import UNDISTURBED, docker, files, until_held
-from tests.services import Installation, WorkerProcess, containers_of, installation, volumes_of
+from tests.services import Installation, Installer, WorkerProcess, containers_of, volumes_of
 
 pytestmark = [
     pytest.mark.redis,
@@ -56,16 +55,15 @@ def model() -> Iterator[SteppingModel]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, model: SteppingModel, provider: str) -> Iterator[Installation]:
+def place(install: Installer, model: SteppingModel, provider: str) -> Installation:
     settings = {
         "FANOUT_SANDBOX__PROVIDER": provider,
         "FANOUT_WORKER__LEASE_SECONDS": "6",
         "FANOUT_WORKER__CHECKPOINT_SECONDS": CHECKPOINT_SECONDS,
-        "FANOUT_BLOBS_URL": (tmp_path / "state" / "blobs").as_uri(),
+        "FANOUT_BLOBS_URL": (install.folder / "state" / "blobs").as_uri(),
         **model.environment(),
     }
-    with installation(tmp_path, script=None, **settings) as made:
-        yield made
+    return install(**settings)
 
 
 def start(place: Installation, name: str) -> Host:

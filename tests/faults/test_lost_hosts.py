@@ -118,7 +118,7 @@ async def go_on(bench: Bench, job_id: str) -> None:
 async def test_whenever_a_host_is_lost_only_the_work_since_the_checkpoint_is_done_again(
     bench: Bench,
 ) -> None:
-    """The same job again and again, lost at another entry each time, and once more on its next host."""
+    """The same job again and again, lost at another entry each time, and again on its next host."""
     mortal = Mortal(bench)
     for number in range(2, 25, 3):  # a turn has five entries: each kind of them, at another turn
         job_id = await dies_at(bench, mortal, "four steps", number)

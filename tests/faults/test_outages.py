@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from orchestrator.client import JobClient
 from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
-from tests.integration.scripts import DONE, conversation, shell, write_script
-from tests.services import Installation, installation
+from tests.integration.scripts import DONE, conversation, shell
+from tests.services import Installation, Installer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
@@ -24,13 +22,10 @@ LEASE_SECONDS, LONGER_SECONDS, SHORTER_SECONDS = 2, 3, 0.5
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Installation]:
-    script = write_script(tmp_path, SCRIPT)
-    with installation(
-        tmp_path, script=script, FANOUT_WORKER__LEASE_SECONDS=str(LEASE_SECONDS)
-    ) as made:
-        made.start_worker()
-        yield made
+def place(install: Installer) -> Installation:
+    made = install(SCRIPT, FANOUT_WORKER__LEASE_SECONDS=str(LEASE_SECONDS))
+    made.start_worker()
+    return made
 
 
 async def until_calls(client: JobClient, job_id: str, count: int) -> None:

@@ -27,7 +27,7 @@ from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.conftest import docker_answers
 from tests.faults.stepping import BEGUN, STEPS, Holds, Moment, SteppingModel, stepping_model
-from tests.services import ForkedWorker, Installation, WorkerProcess, installation
+from tests.services import ForkedWorker, Installation, Installer, WorkerProcess
 from workers.sandbox.docker.naming import JOB
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(240)]
@@ -171,7 +171,7 @@ def check_told(model: SteppingModel, ids: dict[str, str]) -> None:
 async def check(
     client: JobClient, model: SteppingModel, ids: dict[str, str]
 ) -> dict[str, JobResult]:
-    """Every job has ended well, no request was completed twice, and the files are the undisturbed one's."""
+    """Every job has succeeded, no request was completed twice, and the files are as undisturbed."""
     results = {name: await client.wait(job_id, 90) for name, job_id in ids.items()}
     assert [result.error for result in results.values() if not result.success] == []
     assert model.completed == {(name, step): 1 for name in ids for step in range(1, STEPS + 2)}
@@ -205,9 +205,8 @@ def model(kills: list[Holds], provider: str) -> Iterator[SteppingModel]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, model: SteppingModel, provider: str) -> Iterator[Installation]:
-    with installation(tmp_path, script=None, **settings(provider, tmp_path, model)) as made:
-        yield made
+def place(install: Installer, model: SteppingModel, provider: str) -> Installation:
+    return install(**settings(provider, install.folder, model))
 
 
 async def test_a_worker_is_killed_at_every_step_and_nothing_is_done_twice(

@@ -1,20 +1,18 @@
-"""SIGTERM: jobs go on elsewhere without losing an attempt, or are finished first by a worker that drains."""
+"""SIGTERM: jobs are requeued without losing an attempt, or finished first by a draining worker."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from orchestrator.client import JobClient
 from orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.builders import make_spec
-from tests.integration.scripts import DONE, conversation, shell, write_script
-from tests.services import Installation, WorkerProcess, installation
+from tests.integration.scripts import DONE, conversation, shell
+from tests.services import Installation, Installer, WorkerProcess
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
@@ -23,9 +21,8 @@ JOBS = 20
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Installation]:
-    with installation(tmp_path, script=write_script(tmp_path, *SCRIPT)) as made:
-        yield made
+def place(install: Installer) -> Installation:
+    return install(*SCRIPT)
 
 
 async def test_twenty_jobs_go_on_elsewhere_within_four_seconds_and_lose_no_attempt(

@@ -6,8 +6,6 @@ Seen, logged, and no harm to the other jobs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +13,8 @@ from orchestrator.client import JobClient
 from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
-from tests.integration.scripts import DONE, conversation, shell, write_script
-from tests.services import Installation, installation
+from tests.integration.scripts import DONE, conversation, shell
+from tests.services import Installation, Installer
 from workers.upkeep.watchdog import EXIT_BLOCKED
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
@@ -29,9 +27,8 @@ SCRIPT = (
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Installation]:
-    with installation(tmp_path, script=write_script(tmp_path, *SCRIPT)) as made:
-        yield made
+def place(install: Installer) -> Installation:
+    return install(*SCRIPT)
 
 
 async def test_a_short_block_is_logged_with_its_stack_and_costs_nothing(

@@ -1,4 +1,4 @@
-"""The change bundle of every case of the truth set, from two folders and from an overlay's upper layer."""
+"""The change bundle of every case of the truth set, from two folders and from an overlay."""
 
 from __future__ import annotations
 

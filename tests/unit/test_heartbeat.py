@@ -1,4 +1,4 @@
-"""Heartbeats: an attempt stops before another can begin, whatever keeps its lease from being renewed."""
+"""Heartbeats: an attempt whose lease is not renewed stops before another can begin."""
 
 from __future__ import annotations
 

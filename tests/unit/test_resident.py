@@ -1,4 +1,4 @@
-"""The resident as a process of its own, driven through its pipes as a container's attach stream would."""
+"""The resident as a process of its own, driven through its pipes as through a container's."""
 
 from __future__ import annotations
 

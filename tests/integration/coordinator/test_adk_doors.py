@@ -62,7 +62,11 @@ def environment(shared_place: Installation, tmp_path: Path, workspace: Path) -> 
 def embedded(environment: dict[str, str], tmp_path: Path) -> dict[str, str]:
     """The same without a Redis: one is started in the background."""
     del environment["FANOUT_REDIS_URL"]
-    return {**environment, "FANOUT_STATE_DIR": str(tmp_path / "own-state")}
+    own = {
+        "FANOUT_STATE_DIR": str(tmp_path / "own-state"),
+        "FANOUT_WORKER__SHUTDOWN_GRACE_SECONDS": "1",
+    }
+    return {**environment, **own}
 
 
 def adk_run(environment: dict[str, str], goal: str) -> subprocess.CompletedProcess[str]:

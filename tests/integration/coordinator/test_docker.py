@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.coordinator.driving import WORKER_SCRIPT, Coordination, running_times, task
-from tests.integration.scripts import calls, write_script
-from tests.services import Installation, containers_of, installation, volumes_of
+from tests.integration.scripts import calls
+from tests.services import Installation, Installer, containers_of, volumes_of
 
 pytestmark = [pytest.mark.redis, pytest.mark.docker, pytest.mark.timeout(90)]
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Installation]:
-    script = write_script(tmp_path, *WORKER_SCRIPT)
-    with installation(tmp_path, script=script, FANOUT_SANDBOX__PROVIDER="docker") as made:
-        made.start_worker()
-        yield made
+def place(install: Installer) -> Installation:
+    made = install(*WORKER_SCRIPT, FANOUT_SANDBOX__PROVIDER="docker")
+    made.start_worker()
+    return made
 
 
 async def test_sub_agents_in_containers_edit_one_file_at_once(

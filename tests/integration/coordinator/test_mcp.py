@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.coordinator.coordinator import create_coordinator
 from orchestrator.jobs.failures import InvalidJob
 from tests.forked import run_module
-from tests.integration.scripts import call, calls, conversation, says, write_script
+from tests.integration.scripts import call, calls, conversation, says
 from tests.mcp_servers import HttpServer, http_server, url_of
-from tests.services import Installation, installation
+from tests.services import Installation, Installer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
@@ -32,9 +31,8 @@ def http() -> Iterator[HttpServer]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, http: HttpServer) -> Iterator[Installation]:
-    folder = tmp_path_factory.mktemp("place")
-    agents = folder / "agents"
+def place(install_for_module: Installer, http: HttpServer) -> Installation:
+    agents = install_for_module.folder / "agents"
     agents.mkdir()
     servers = {
         "remote": REMOTE.format(url=url_of(http)),
@@ -44,9 +42,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, http: HttpServer) -> Iterato
     for name, server in servers.items():
         (agents / f"{name}.yaml").write_text(DEFINITION.format(name=name, server=server))
     environment = {"FANOUT_AGENTS_DIR": str(agents), "CALC_KEY": KEY, "NO_PROXY": "127.0.0.1"}
-    with installation(folder, script=write_script(folder, SCRIPT), **environment) as made:
-        made.definitions = load_agent_definitions(agents)
-        yield made
+    return install_for_module(SCRIPT, **environment)
 
 
 def coordinate(place: Installation, folder: Path, agent: str) -> Any:

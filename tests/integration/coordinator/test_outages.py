@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from orchestrator.jobs.store.journal import EventType
 from tests.forked import ForkedProcess
 from tests.integration.coordinator.driving import WORKER_SCRIPT, Coordination, Run, journal, task
 from tests.integration.scripts import call, calls, conversation, says, write_script
-from tests.services import Installation, installation
+from tests.services import Installation, Installer
 
 pytestmark = pytest.mark.redis
 
@@ -25,11 +25,9 @@ AWAY_SECONDS = 1.0
 
 
 @pytest.fixture
-def own_place(tmp_path: Path) -> Iterator[Installation]:
+def own_place(install: Installer) -> Installation:
     """A Redis of its own, and no worker yet."""
-    script = write_script(tmp_path, *WORKER_SCRIPT)
-    with installation(tmp_path, script=script) as place:
-        yield place
+    return install(*WORKER_SCRIPT)
 
 
 @pytest.fixture

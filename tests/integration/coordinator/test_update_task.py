@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -13,8 +12,8 @@ from orchestrator.jobs.failures import InvalidJob, UnknownJob
 from orchestrator.jobs.spec import JobSpec, new_job_id
 from orchestrator.jobs.store.journal import EventType
 from tests.integration.coordinator.driving import Coordination, journal
-from tests.integration.scripts import call, calls, conversation, says, shell, write_script
-from tests.services import Installation, installation
+from tests.integration.scripts import call, calls, conversation, says, shell
+from tests.services import Installation, Installer
 
 pytestmark = pytest.mark.redis
 
@@ -34,11 +33,10 @@ SCRIPT = (
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    folder = tmp_path_factory.mktemp("messages")
-    with installation(folder, script=write_script(folder, *SCRIPT)) as made:
-        made.start_worker(concurrency=4)
-        yield made
+def place(install_for_module: Installer) -> Installation:
+    made = install_for_module(*SCRIPT)
+    made.start_worker(concurrency=4)
+    return made
 
 
 @pytest.fixture
@@ -127,11 +125,11 @@ async def test_what_has_ended_or_is_not_there_takes_no_message(client: JobClient
 
 
 @pytest.fixture
-def lonely(tmp_path: Path) -> Iterator[Installation]:
+def lonely(install: Installer) -> Installation:
     """An installation of one worker, which may be killed."""
-    with installation(tmp_path, script=write_script(tmp_path, *SCRIPT)) as made:
-        made.start_worker(concurrency=1)
-        yield made
+    made = install(*SCRIPT, FANOUT_WORKER__LEASE_SECONDS="3")
+    made.start_worker(concurrency=1)
+    return made
 
 
 async def test_a_killed_worker_neither_loses_a_message_nor_delivers_it_twice(

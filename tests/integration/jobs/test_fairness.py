@@ -1,22 +1,21 @@
-"""Limits of tenants and agents, and whose turn it is, on real workers and as the journals tell it."""
+"""Limits of tenants and agents, and whose turn it is, on real workers, from the journals."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import pytest
 
 from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
-from tests.integration.scripts import DONE, conversation, says, shell, write_script
-from tests.services import Installation, installation
+from tests.integration.scripts import DONE, conversation, says, shell
+from tests.services import Installation, Installer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
@@ -40,9 +39,8 @@ class Span(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    folder = tmp_path_factory.mktemp("fairness")
-    agents = folder / "agents"
+def place(install_for_module: Installer) -> Installation:
+    agents = install_for_module.folder / "agents"
     agents.mkdir()
     for name, most in (("pair", PAIR_JOBS), ("single", 1)):
         definition = f"name: {name}\ndescription: d\ninstruction: work\nmax_running: {most}\n"
@@ -54,10 +52,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
         "FANOUT_WORKER__LEASE_SECONDS": str(LEASE_SECONDS),
         "FANOUT_WORKER__REAP_INTERVAL_SECONDS": str(REAP_SECONDS),
     }
-    with installation(folder, script=write_script(folder, *SCRIPT), **environment) as made:
-        made.definitions = load_agent_definitions(agents)
-        made.start_worker(PLACES)
-        yield made
+    made = install_for_module(*SCRIPT, **environment)
+    made.start_worker(PLACES)
+    return made
 
 
 async def submitted(client: JobClient, specs: Iterable[JobSpec]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The clients that a deep agent knows, each with two models of which the second has the larger window."""
+"""The clients that a deep agent knows, each with two models; the second has the larger window."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, contextmanager

@@ -1,4 +1,4 @@
-"""When a provider is asked to keep the beginning of a conversation, and what happens when that fails."""
+"""When a provider is asked to cache a conversation's beginning, and what happens if that fails."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What only Gemini says, and what is the same for all providers and needs no more than one of them."""
+"""What only Gemini does, and what is the same for all providers and tested on one of them."""
 
 import time
 from collections.abc import Sequence

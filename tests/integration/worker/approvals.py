@@ -6,11 +6,9 @@ import asyncio
 from pathlib import Path
 
 from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.journal import EventType, JournalEvent
-from tests.services import Installation
 
 GUARDED = """
 name: guarded
@@ -38,11 +36,6 @@ def agents_folder(folder: Path) -> Path:
     (agents / "guarded.yaml").write_text(GUARDED)
     (agents / "misspelt.yaml").write_text(MISSPELT)
     return agents
-
-
-def know_guarded_agent(place: Installation) -> None:
-    """Let the installation's clients know the agents of its folder."""
-    place.definitions = load_agent_definitions(Path(place.environment["FANOUT_AGENTS_DIR"]))
 
 
 async def parked(client: JobClient, job_id: str, times: int = 1) -> list[Approval]:

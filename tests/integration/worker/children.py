@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.integration.scripts import call, calls
-from tests.services import Installation
 
 LEAD = """
 name: lead
@@ -36,11 +34,6 @@ def delegating_agents(folder: Path) -> Path:
     (agents / "lead.yaml").write_text(LEAD)
     (agents / "guarded-lead.yaml").write_text(GUARDED_LEAD)
     return agents
-
-
-def know_agents(place: Installation) -> None:
-    """Let the installation's clients know the agents of its folder."""
-    place.definitions = load_agent_definitions(Path(place.environment["FANOUT_AGENTS_DIR"]))
 
 
 def task(description: str, agent: str = "general-purpose", **more: Any) -> dict[str, Any]:

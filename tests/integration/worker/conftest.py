@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from tests.integration.scripts import DONE, conversation, shell, write_script
-from tests.services import Installation, installation
+from tests.integration.scripts import DONE, conversation, shell
+from tests.services import Installation, Installer
 
 CANARY = "canary-4711"
 """Stands in a description, in what the agent does and in what it says: it must not be seen
@@ -29,7 +26,5 @@ SCRIPT = (
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Installation]:
-    script = write_script(tmp_path, *SCRIPT)
-    with installation(tmp_path, script=script) as made:
-        yield made
+def place(install: Installer) -> Installation:
+    return install(*SCRIPT)

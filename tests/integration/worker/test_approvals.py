@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,15 +16,14 @@ from orchestrator.jobs.spec import JobSpec, Limits
 from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
-from tests.integration.scripts import DONE, call, calls, conversation, shell, write_script
+from tests.integration.scripts import DONE, call, calls, conversation, shell
 from tests.integration.worker.approvals import (
     agents_folder,
     file_of,
     journal,
-    know_guarded_agent,
     parked,
 )
-from tests.services import Installation, installation
+from tests.services import Installation, Installer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(90)]
 
@@ -51,13 +49,11 @@ SCRIPT = (
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    folder = tmp_path_factory.mktemp("approvals")
-    script = write_script(folder, *SCRIPT)
-    with installation(folder, script=script, FANOUT_AGENTS_DIR=str(agents_folder(folder))) as made:
-        know_guarded_agent(made)
-        made.start_worker(concurrency=1)
-        yield made
+def place(install_for_module: Installer) -> Installation:
+    agents = agents_folder(install_for_module.folder)
+    made = install_for_module(*SCRIPT, FANOUT_AGENTS_DIR=str(agents))
+    made.start_worker(concurrency=1)
+    return made
 
 
 def guarded(description: str, **fields: object) -> JobSpec:

@@ -6,7 +6,6 @@ One that waits for children holds nothing, and gets their changes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,18 +14,17 @@ from orchestrator.jobs.spec import JobSpec, Limits
 from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
-from tests.integration.scripts import DONE, call, calls, conversation, shell, write_script
+from tests.integration.scripts import DONE, call, calls, conversation, shell
 from tests.integration.worker.approvals import file_of, journal, parked
 from tests.integration.worker.children import (
     answers,
     children_of,
     delegates,
     delegating_agents,
-    know_agents,
     task,
     until,
 )
-from tests.services import Installation, installation
+from tests.services import Installation, Installer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(90)]
 
@@ -76,16 +74,14 @@ SCRIPT = (
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    folder = tmp_path_factory.mktemp("children")
+def place(install_for_module: Installer) -> Installation:
     settings = {
-        "FANOUT_AGENTS_DIR": str(delegating_agents(folder)),
+        "FANOUT_AGENTS_DIR": str(delegating_agents(install_for_module.folder)),
         "FANOUT_LIMITS__MAX_CHILDREN": "3",
     }
-    with installation(folder, script=write_script(folder, *SCRIPT), **settings) as made:
-        know_agents(made)
-        made.start_worker(concurrency=2)
-        yield made
+    made = install_for_module(*SCRIPT, **settings)
+    made.start_worker(concurrency=2)
+    return made
 
 
 @pytest.fixture
@@ -259,18 +255,15 @@ async def test_a_task_runs_as_the_person_who_approved_it_edited_it(place: Instal
 
 
 @pytest.fixture
-def crowded(tmp_path: Path) -> Iterator[Installation]:
-    script = write_script(
-        tmp_path,
+def crowded(install: Installer) -> Installation:
+    made = install(
         conversation("top", delegates("middle", agent="lead"), DONE),
         conversation("middle", delegates("bottom"), DONE),
         conversation("bottom", DONE),
+        FANOUT_AGENTS_DIR=str(delegating_agents(install.folder)),
     )
-    agents = str(delegating_agents(tmp_path))
-    with installation(tmp_path, script=script, FANOUT_AGENTS_DIR=agents) as made:
-        know_agents(made)
-        made.start_worker(concurrency=2)
-        yield made
+    made.start_worker(concurrency=2)
+    return made
 
 
 @pytest.mark.timeout(120)

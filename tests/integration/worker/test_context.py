@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +10,12 @@ import yaml
 from google.adk.events import Event
 
 from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.deep_agent.models.usage import summary_calls
 from orchestrator.jobs.store.journal import EventType, JournalEvent
 from orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_spec
-from tests.integration.scripts import call, calls, conversation, write_script
-from tests.services import Installation, installation
+from tests.integration.scripts import call, calls, conversation
+from tests.services import Installation, Installer
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -50,14 +47,11 @@ def script() -> tuple[dict[str, Any], ...]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Installation]:
-    agents = tmp_path / "agents"
+def place(install: Installer) -> Installation:
+    agents = install.folder / "agents"
     agents.mkdir()
     (agents / "scribe.yaml").write_text(yaml.safe_dump(AGENT))
-    written = write_script(tmp_path, *script())
-    with installation(tmp_path, script=written, FANOUT_AGENTS_DIR=str(agents)) as made:
-        made.definitions = load_agent_definitions(agents)
-        yield made
+    return install(*script(), FANOUT_AGENTS_DIR=str(agents), FANOUT_WORKER__LEASE_SECONDS="3")
 
 
 @pytest.fixture

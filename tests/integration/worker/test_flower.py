@@ -93,7 +93,7 @@ def commands(place: Installation) -> Iterator[Path]:
         )
         yield path
         watching.terminate()
-        watching.wait()
+        watching.wait(timeout=10)
 
 
 def _celerys(commands: Path) -> list[str]:

@@ -6,7 +6,6 @@ Loops, calls that were cut off, budgets, and what is shown live.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,8 @@ from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.builders import make_spec
 from tests.forked import run_module
-from tests.integration.scripts import DONE, call, calls, conversation, says, shell, write_script
-from tests.services import Installation, installation
+from tests.integration.scripts import DONE, call, calls, conversation, says, shell
+from tests.services import Installation, Installer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
@@ -46,12 +45,11 @@ limits: {{timeout_seconds: {TIMEOUT_SECONDS}}}
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    folder = tmp_path_factory.mktemp("harness")
+def place(install_for_module: Installer) -> Installation:
     streaming = {"FANOUT_WORKER__STREAM_TEXT": "true", "FANOUT_WORKER__LEASE_SECONDS": "2"}
-    with installation(folder, script=write_script(folder, *SCRIPT), **streaming) as made:
-        made.start_worker()
-        yield made
+    made = install_for_module(*SCRIPT, **streaming)
+    made.start_worker()
+    return made
 
 
 async def journal(client: JobClient, job_id: str, kind: EventType) -> list[JournalEvent]:

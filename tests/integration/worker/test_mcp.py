@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobState
 from tests.builders import make_spec
-from tests.integration.scripts import call, calls, conversation, says, write_script
+from tests.integration.scripts import call, calls, conversation, says
 from tests.mcp_servers import STDIO_SERVER, HttpServer, http_server, url_of
-from tests.services import Installation, installation
+from tests.services import Installation, Installer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
@@ -57,10 +56,10 @@ def http() -> Iterator[HttpServer]:
 
 @pytest.fixture(scope="module", params=["local", pytest.param("docker", marks=pytest.mark.docker)])
 def place(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, http: HttpServer
-) -> Iterator[Installation]:
-    folder = tmp_path_factory.mktemp("place")
-    agents = make_agents(folder, url_of(http))
+    request: pytest.FixtureRequest, install_for_module: Installer, http: HttpServer
+) -> Installation:
+    install = install_for_module.below(request.param)
+    agents = make_agents(install.folder, url_of(http))
     environment = {
         "FANOUT_SANDBOX__PROVIDER": request.param,
         "FANOUT_AGENTS_DIR": str(agents),
@@ -68,10 +67,9 @@ def place(
         "CALC_KEY": KEY,
         "NO_PROXY": "127.0.0.1",
     }
-    with installation(folder, script=write_script(folder, *SCRIPT), **environment) as made:
-        made.definitions = load_agent_definitions(agents)
-        made.start_worker()
-        yield made
+    made = install(*SCRIPT, **environment)
+    made.start_worker()
+    return made
 
 
 @pytest.fixture
@@ -171,9 +169,11 @@ def servers_of(place: Installation) -> list[str]:
     running = (
         path.parent for path in Path("/proc").glob("[0-9]*/cmdline") if b"server.py" in _read(path)
     )
-    mine = place.folder.name.encode()
+    mine = (str(place.folder).encode(), place.owner.encode())
     return [
-        path.name for path in running if mine in _read(path / "mountinfo") + _read(path / "environ")
+        path.name
+        for path in running
+        if any(word in _read(path / "mountinfo") + _read(path / "environ") for word in mine)
     ]
 
 

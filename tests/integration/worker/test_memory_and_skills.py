@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,12 @@ from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import (
     AgentDefinition,
     load_agent_definition,
-    load_agent_definitions,
 )
 from orchestrator.configuration.settings import LimitSettings
 from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
-from tests.integration.scripts import call, calls, says, write_script
-from tests.services import Installation, installation
+from tests.integration.scripts import call, calls, says
+from tests.services import Installation, Installer
 from workers.agent.agent_files import copy_definition_files
 from workers.sandbox.local.provider import LocalProvider
 from workers.sandbox.protocol import Command, SandboxSpec
@@ -93,17 +91,13 @@ def make_agents(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module", params=["local", pytest.param("docker", marks=pytest.mark.docker)])
-def place(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Installation]:
-    folder = tmp_path_factory.mktemp("place")
-    agents = make_agents(folder)
-    script = write_script(folder, *SCRIPT)
+def place(request: pytest.FixtureRequest, install_for_module: Installer) -> Installation:
+    install = install_for_module.below(request.param)
+    agents = make_agents(install.folder)
     environment = {"FANOUT_SANDBOX__PROVIDER": request.param, "FANOUT_AGENTS_DIR": str(agents)}
-    with installation(folder, script=script, **environment) as made:
-        made.definitions = load_agent_definitions(agents)
-        made.start_worker()
-        yield made
+    made = install(*SCRIPT, **environment)
+    made.start_worker()
+    return made
 
 
 @pytest.fixture

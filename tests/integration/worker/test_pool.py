@@ -159,7 +159,9 @@ async def test_a_worker_that_is_there_before_its_redis_comes_alive_with_it(
 ) -> None:
     place.redis.kill()
     worker = place.start_worker()
-    await asyncio.sleep(6)
+    async with asyncio.timeout(30):
+        while "Cannot connect" not in worker.tail():  # noqa: ASYNC110 - a log has no event
+            await asyncio.sleep(0.1)
     assert worker.process is not None
     assert worker.process.poll() is None, worker.tail()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,9 +12,9 @@ from orchestrator.jobs.result import JobResult, Usage
 from orchestrator.jobs.spec import JobSpec, Limits
 from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
-from tests.integration.scripts import conversation, shell, write_script
-from tests.integration.worker.children import delegates, delegating_agents, know_agents
-from tests.services import Installation, installation
+from tests.integration.scripts import conversation, shell
+from tests.integration.worker.children import delegates, delegating_agents
+from tests.services import Installation, Installer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
@@ -34,17 +33,15 @@ SCRIPT = (
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    folder = tmp_path_factory.mktemp("budgets")
+def place(install_for_module: Installer) -> Installation:
     settings = {
-        "FANOUT_AGENTS_DIR": str(delegating_agents(folder)),
+        "FANOUT_AGENTS_DIR": str(delegating_agents(install_for_module.folder)),
         "FANOUT_LIMITS__MAX_TREE_TOKENS": str(TREE_TOKENS),
         "FANOUT_WORKER__LEASE_SECONDS": "2",
     }
-    with installation(folder, script=write_script(folder, *SCRIPT), **settings) as made:
-        know_agents(made)
-        made.start_worker(concurrency=6)
-        yield made
+    made = install_for_module(*SCRIPT, **settings)
+    made.start_worker(concurrency=6)
+    return made
 
 
 async def results_of(client: JobClient, root_id: str) -> dict[str, JobResult]:

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -21,8 +21,8 @@ from orchestrator.jobs.store.journal import EventType
 from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.ledger import Ledger
 from tests.builders import make_spec
-from tests.integration.scripts import DONE, conversation, shell, write_script
-from tests.services import Installation, WorkerProcess, installation
+from tests.integration.scripts import DONE, conversation, shell
+from tests.services import Installation, Installer, WorkerProcess
 from tests.unit.wire.record import FULL, RECORDED
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(150)]
@@ -42,14 +42,13 @@ WATCHED_SECONDS = 3
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+def place(install_for_module: Installer) -> Installation:
     """An older worker and two of this release."""
-    folder = tmp_path_factory.mktemp("versions")
-    with installation(folder, script=write_script(folder, *SCRIPT)) as made:
-        made.start_worker(module=OLDER)
-        made.start_worker()
-        made.start_worker()
-        yield made
+    made = install_for_module(*SCRIPT, FANOUT_WORKER__SHUTDOWN_GRACE_SECONDS="2")
+    made.start_worker(module=OLDER)
+    made.start_worker()
+    made.start_worker()
+    return made
 
 
 @pytest.fixture

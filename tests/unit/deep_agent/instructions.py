@@ -25,7 +25,7 @@ class _Listening(BasePlugin):
 async def instructions(
     *replies: dict[str, Any], state: dict[str, Any] | None = None, **agent: Any
 ) -> list[str]:
-    """The system instruction of every call of the model while it gives these replies and then ends."""
+    """The system instruction of every call of the model while it gives these replies and ends."""
     listening = _Listening()
     made = create_deep_agent(scripted([*replies, {"text": "Done."}]), **agent)
     runner = InMemoryRunner(app=create_deep_app(made, plugins=[listening]))

@@ -89,7 +89,7 @@ def history(session: Session) -> list[str]:
 
 
 def pairs_are_intact(contents: list[types.Content]) -> bool:
-    """Each content with calls is followed by one with as many results, and nothing else has results."""
+    """Each content with calls is followed by one with as many results; nothing else has any."""
     parts = [content.parts or [] for content in contents]
     calls = [sum(part.function_call is not None for part in found) for found in parts]
     results = [sum(part.function_response is not None for part in found) for found in parts]

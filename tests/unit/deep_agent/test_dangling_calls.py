@@ -1,4 +1,4 @@
-"""A call that nothing answered is answered before the model is asked again, and the model is told."""
+"""A call that nothing answered is answered before the next request, and the model sees that."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ async def test_gemini_is_not_sent_what_it_refuses(backend) -> None:
 
 
 class Picky(Watched):
-    """Refuses requests that show a certain image, as providers do with one that they cannot decode."""
+    """Rejects requests that show a certain image, as providers do with one that is broken."""
 
     refuses: bytes = PNG + b"\1"
 

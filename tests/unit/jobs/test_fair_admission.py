@@ -44,7 +44,7 @@ async def reason(ledger: Ledger, redis: FakeAsyncRedis, job_id: str) -> str | No
 
 
 def speaks(monkeypatch: pytest.MonkeyPatch, wire: int, *, of: str) -> None:
-    """This release reads up to that wire version, in which the specifications of one tree are stored."""
+    """This release reads up to that wire version; one tree's specifications are stored in it."""
 
     def made(spec: JobSpec) -> tuple[str | int, ...]:
         *values, _, stored = submission(spec)

@@ -1,4 +1,4 @@
-"""The ledger's scripts under random interleavings of all calls and lapses, held against plain Python."""
+"""The ledger's scripts under random interleavings of calls, compared with plain Python."""
 
 from __future__ import annotations
 

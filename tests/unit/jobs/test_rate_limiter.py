@@ -1,4 +1,4 @@
-"""The turns at a model under random interleavings, held against plain Python that tries every moment."""
+"""The turns at a model under random interleavings, compared with plain Python."""
 
 from __future__ import annotations
 
