@@ -101,7 +101,7 @@ async def test_one_that_is_not_removed_holds_up_none_of_the_others_and_is_tried_
     stuck = await hold(engine, dead, "exited")
     others = [await hold(engine, dead, "exited") for _ in range(3)]
     stuck_id = (await engine.call("look", lambda api: api.inspect_container(stuck)))["Id"]
-    remove = provider._engine.remove_container
+    remove, may_go_on = provider._engine.remove_container, asyncio.Event()
     failures: dict[str, SandboxFailure] = {
         "busy": EngineUnavailable("The Docker engine does not remove a container."),
         "fails": SandboxStartFailed("driver failed to remove root filesystem: device busy"),
@@ -109,7 +109,7 @@ async def test_one_that_is_not_removed_holds_up_none_of_the_others_and_is_tried_
 
     async def unwilling(container: str, **more: Any) -> bool:
         if container == stuck_id and how == "hangs":
-            await asyncio.sleep(4)  # for so long the engine's answer is missing
+            await may_go_on.wait()
         elif container == stuck_id:
             raise failures[how]
         return await remove(container, **more)
@@ -122,6 +122,7 @@ async def test_one_that_is_not_removed_holds_up_none_of_the_others_and_is_tried_
     assert not set(others) & set(left)
 
     monkeypatch.setattr(provider._engine, "remove_container", remove)
+    may_go_on.set()
     await provider.reap(nobody)
     assert stuck not in await names_on(engine, dead.owner)
 
