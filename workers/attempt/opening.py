@@ -47,8 +47,7 @@ async def open_sandbox(
         SandboxFailure: See `workers.sandbox`.
     """
     last = await journal.last_sandbox()
-    # The claim alone is not enough: an attempt that was released in an outage of Redis counts as
-    # none.
+    # The claim is not enough: an attempt that was released in an outage of Redis is not counted.
     is_first = last is None and claim.attempt == 1 and not claim.ran_seconds
     async with contextlib.AsyncExitStack() as stack:
         if last is None or last.data.get("host") != host:
@@ -63,11 +62,8 @@ async def open_sandbox(
                 await stack.aclose()
                 await provider.discard(spec.job_id)
                 sandbox = await stack.enter_async_context(provider.open(spec))
-        ready: dict[str, JsonValue] = {
-            "sandbox": sandbox.kind,
-            "host": host,
-            "files": sandbox.files_id,
-        }
+        ready: dict[str, JsonValue] = {"sandbox": sandbox.kind, "host": host}
+        ready["files"] = sandbox.files_id
         if not is_first and not resumed:
             entry = await checkpoint.restore(sandbox, blobs, journal)
             resumed = entry is not None
