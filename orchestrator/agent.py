@@ -1,7 +1,7 @@
-"""ADK's door: `adk web`, `adk run` and `adk api_server` find `app` and `root_agent` here.
+"""The module in which `adk web`, `adk run` and `adk api_server` find `app` and `root_agent`.
 
-Both are made when they are first asked for, with the settings of the environment. Without
-FANOUT_REDIS_URL a Redis and a worker are started on this machine, for as long as the process lives.
+Both are made when they are first used, with the settings of the environment. Without
+FANOUT_REDIS_URL a Redis and a worker are started on this machine, which end with the process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ def _app() -> App:
 
 
 def __getattr__(name: str) -> Any:
-    """`app` and `root_agent`, made at first use."""
+    """Return `app` or `root_agent`, made at first use.
+
+    Raises:
+        AttributeError: The module has no attribute of that name.
+    """
     if name == "app":
         return _app()
     if name == "root_agent":

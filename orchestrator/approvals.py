@@ -19,8 +19,8 @@ from pydantic import (
 )
 
 Decision = Literal["approve", "edit", "reject", "respond"]
-"""What a person may decide about a call: let it run, run it with other arguments, refuse it, or
-answer in its place."""
+"""A person's decision about a call: run it, run it with other arguments, do not run it, or use the
+person's text as its result."""
 
 DECISIONS: tuple[Decision, ...] = get_args(Decision)
 DEFAULT_DECISIONS: tuple[Decision, ...] = ("approve", "edit", "reject")
@@ -46,9 +46,9 @@ class ApprovalRequest(BaseModel):
     decisions: tuple[Decision, ...] = Field(min_length=1)
     """The decisions that the policy allows."""
     sha256: str
-    """The fingerprint of the tool and its complete arguments: an answer counts for them only."""
+    """The fingerprint of the tool and its complete arguments: an answer is valid for them only."""
     hint: str = ""
-    """Why the question is repeated; empty for the first time."""
+    """Why the request is repeated; empty the first time."""
 
 
 class ApprovalAnswer(BaseModel):
@@ -58,33 +58,38 @@ class ApprovalAnswer(BaseModel):
 
     decision: Decision
     arguments: dict[str, JsonValue] | None = None
-    """For `edit`: the complete arguments that the call runs with."""
+    """For `edit`: the complete arguments with which the call runs."""
     response: JsonValue = None
     """For `respond`: the text or object that the agent gets as the tool's result."""
     message: str = ""
     """A remark for the agent."""
     by: str = ""
-    """Who answered, as the front end knows them."""
+    """The name of the person, as the front end knows it."""
 
     @model_validator(mode="after")
     def _is_complete(self) -> ApprovalAnswer:
         if (self.decision == "edit") != (self.arguments is not None):
-            raise ValueError("arguments go with edit, and edit with arguments")
+            raise ValueError("edit needs arguments, and no other decision allows them")
         if (self.decision == "respond") != (self.response is not None):
-            raise ValueError("a response goes with respond, and respond with a response")
+            raise ValueError("respond needs a response, and no other decision allows one")
         return self
 
 
 def fingerprint(tool: str, arguments: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a call: the tool and its arguments as canonical JSON."""
+    """Return the SHA-256 digest of a call: of its tool and arguments as canonical JSON.
+
+    Args:
+        tool: The tool's name.
+        arguments: All arguments of the call.
+    """
     return hashlib.sha256(json.dumps([tool, arguments], sort_keys=True).encode()).hexdigest()
 
 
 def parse_policy(interrupt_on: InterruptOn) -> dict[str, tuple[Decision, ...]]:
-    """Return the decisions by tool; a tool with False is left out.
+    """Return the allowed decisions by tool; a tool with False is left out.
 
     Raises:
-        ValueError: a value is neither a bool nor a list of decisions, or the list is empty.
+        ValueError: A value is neither a bool nor a list of decisions, or the list is empty.
     """
     policy: dict[str, tuple[Decision, ...]] = {}
     for tool, value in interrupt_on.items():
@@ -107,12 +112,16 @@ _VALUE: TypeAdapter[bool | tuple[Decision, ...]] = TypeAdapter(
 
 
 def merge_policies(parent: InterruptOn, child: InterruptOn) -> dict[str, tuple[Decision, ...]]:
-    """Return the stricter of two policies: a tool that either guards, with what both allow.
+    """Return a policy that is as strict as both: the tools of either, with what both allow.
 
     Two lists without a common decision leave `reject`: neither policy may widen the other.
 
+    Args:
+        parent: The policy of the agent that delegates.
+        child: The policy of the agent that is called.
+
     Raises:
-        ValueError: see `parse_policy`.
+        ValueError: A policy is invalid; see `parse_policy`.
     """
     first, second = parse_policy(parent), parse_policy(child)
     merged = first | second

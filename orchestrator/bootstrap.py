@@ -1,4 +1,4 @@
-"""The composition root behind ADK's door: settings become a coordinator's app."""
+"""The composition root for ADK's commands: makes a coordinator's app from the settings."""
 
 from __future__ import annotations
 
@@ -21,10 +21,14 @@ from orchestrator.jobs.failures import LedgerUnavailable
 
 
 def coordinator_app() -> App:
-    """The coordinator on the workspace of the settings.
+    """Return the app of a coordinator on the workspace that the settings name.
 
-    Without FANOUT_REDIS_URL it works with the Redis that `fanout up` left running, or starts its
-    own.
+    Without FANOUT_REDIS_URL it uses the Redis that `fanout up` started, or starts its own.
+
+    Raises:
+        InvalidSetting: A setting is not usable.
+        InvalidAgentDefinition: An agent definition is invalid.
+        LedgerUnavailable: No Redis could be started.
     """
     settings = load_settings()
     try:
@@ -39,10 +43,11 @@ def coordinator_app() -> App:
 
 
 class _EmbeddedInBackground:
-    """An embedded Redis and worker, held by a thread of their own until the process ends.
+    """An embedded Redis and worker, which a thread of their own runs until the process ends.
 
-    ADK imports an agent inside or outside of a running loop, so neither can hold them; and the
-    kernel ends such children with the thread that started them, so it has to stay.
+    ADK imports an agent inside or outside of a running loop, so they need a loop of their own. The
+    operating system ends such children together with the thread that started them, so the thread
+    has to live as long as they do.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -53,7 +58,11 @@ class _EmbeddedInBackground:
         self._over = asyncio.Event()
 
     def start(self) -> Settings:
-        """Start them; the settings that reach them."""
+        """Start Redis and the worker, and return the settings with their address.
+
+        Raises:
+            Exception: Whatever the start raised.
+        """
         thread = threading.Thread(
             target=self._loop.run_until_complete, args=(self._hold(),), daemon=True
         )
@@ -70,7 +79,7 @@ class _EmbeddedInBackground:
                 self._settings = embedded.settings
                 self._ready.set()
                 await self._over.wait()
-        except Exception as error:  # noqa: BLE001 - the thread that waits raises it
+        except Exception as error:  # noqa: BLE001 - `start` raises it in the waiting thread
             self._failure = error
             self._ready.set()
 

@@ -13,20 +13,22 @@ from workers.celery_app import app, node_name
 
 
 def main() -> None:
-    """Start a worker with the settings of the environment and the options of the command line."""
+    """Start a worker with the settings of the environment and the options of the command line.
+
+    Raises:
+        SystemExit: The settings or options are not usable, or the worker has ended.
+    """
     parser = argparse.ArgumentParser(prog="python -m workers", description="Run fanout jobs.")
-    parser.add_argument("--concurrency", type=int, help="jobs at once in this process")
-    parser.add_argument("--queues", help="names of the queues to serve, with commas between them")
-    parser.add_argument("--drain", action="store_true", help="on SIGTERM finish running jobs first")
+    parser.add_argument("--concurrency", type=int, help="number of jobs that run at the same time")
+    parser.add_argument("--queues", help="comma-separated names of the queues to serve")
+    parser.add_argument("--drain", action="store_true", help="on SIGTERM, finish running jobs")
     options = parser.parse_args()
     if options.drain:
         os.environ["FANOUT_WORKER__DRAIN"] = "true"
-    if options.concurrency is not None:
-        os.environ["FANOUT_WORKER__CONCURRENCY"] = str(
-            options.concurrency
-        )  # one source for all its readers
+    if options.concurrency is not None:  # set in the environment, which all its readers use
+        os.environ["FANOUT_WORKER__CONCURRENCY"] = str(options.concurrency)
     settings, _ = load_worker_settings()
-    # Root is normal in a container, and what agents run does not run as this process's user.
+    # Root is normal in a container, and commands of agents do not run as this process's user.
     warnings.filterwarnings("ignore", category=SecurityWarning)
     queues = options.queues or settings.worker.queue
     app.worker_main(

@@ -1,4 +1,4 @@
-"""The composition root of a worker process: settings become the objects of `WorkerProcess`."""
+"""The composition root of a worker process: makes its objects from the settings."""
 
 from __future__ import annotations
 
@@ -48,32 +48,32 @@ from workers.sandbox import (
 from workers.upkeep.reaper import Reaper
 from workers.upkeep.retention import Retention
 from workers.upkeep.warm_up import warm_up
-from workers.upkeep.watchdog import Watchdog, give_back
+from workers.upkeep.watchdog import Watchdog, release_claims
 
 log = structlog.get_logger(__name__)
 
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3
 REGISTRATION_SECONDS = 6.0
-"""How long a worker counts as living without a word; renewed every third of it."""
+"""How long a registration is valid; it is renewed three times as often."""
 RESTART_SECONDS = 1.0
-"""Before background work that failed starts again, so that it does not fail in a circle."""
+"""The pause before background work that failed is started again."""
 SUBSCRIBE_AGAIN_SECONDS = 0.2
-"""After Redis went away: a cancel that comes when it is back is to be heard at once."""
+"""The pause before subscribing again after a lost connection; it delays cancellations."""
 
 
 def load_worker_settings() -> tuple[Settings, str]:
-    """The settings and the Redis that a worker cannot do without.
+    """Return the settings and the URL of the Redis that a worker needs.
 
     Raises:
-        SystemExit: with one sentence, when they are not usable.
+        SystemExit: They are not usable; the reason is printed to stderr.
     """
     try:
         settings = load_settings()
     except InvalidSetting as error:
-        raise _refuse(str(error), EXIT_USAGE) from None
+        raise _startup_error(str(error), EXIT_USAGE) from None
     if settings.redis_url is None:
-        raise _refuse(
+        raise _startup_error(
             "FANOUT_REDIS_URL is not set: a worker needs the Redis that its parents use.",
             EXIT_USAGE,
         )
@@ -82,13 +82,22 @@ def load_worker_settings() -> tuple[Settings, str]:
 
 @cache
 def worker() -> WorkerProcess:
-    """This process's worker, made at first use."""
+    """Return this process's worker, which is made when it is first used.
+
+    Raises:
+        SystemExit: The settings are not usable.
+    """
     settings, redis_url = load_worker_settings()
     return WorkerProcess(settings, redis_url)
 
 
 class WorkerProcess:
-    """Everything that a worker process holds, on its one loop."""
+    """The objects of a worker process, all on its one loop.
+
+    Args:
+        settings: The settings of the environment.
+        redis_url: The Redis that the parents use.
+    """
 
     def __init__(self, settings: Settings, redis_url: str) -> None:
         set_up_logging(settings.log_level)
@@ -100,41 +109,41 @@ class WorkerProcess:
         self._why_local = ""
         self._draining = False
         self._started_at: int | None = None
-        """By the Redis server's clock; None until it was asked."""
+        """By the Redis server's clock; None until it was read."""
         self._background: list[asyncio.Task[None]] = []
         self.agents = AgentLoop()
 
     def open(self) -> None:
-        """Make the parts and see that the sandboxes' provider answers.
+        """Make the objects, and check that the sandbox provider is usable.
 
         Raises:
-            SystemExit: with one sentence, when the worker cannot work.
+            SystemExit: The worker cannot start; the reason is printed to stderr.
         """
         try:
             self.agents.run(self._open())
         except JobFailure as error:
-            raise _refuse(str(error), EXIT_UNREACHABLE) from None
+            raise _startup_error(str(error), EXIT_UNREACHABLE) from None
         except InvalidAgentDefinition as error:
-            raise _refuse(str(error), EXIT_USAGE) from None
+            raise _startup_error(str(error), EXIT_USAGE) from None
 
-    def take_jobs(self) -> None:
-        """From now on the worker counts, and jobs come."""
+    def accept_jobs(self) -> None:
+        """Register the worker, so that jobs are sent to it, and start its background loops."""
         self.agents.run(self._start_background())
         self._watchdog.start()
 
-    def give_jobs_back(self) -> None:
-        """Release all jobs unharmed; when the grace time is over the process ends without them.
+    def release_jobs(self) -> None:
+        """Release all jobs without using up an attempt; after the grace time the process exits.
 
-        A draining worker takes no more jobs and ends with its last one; asked a second time it
-        releases.
+        A worker with the option `drain` accepts no more jobs and exits after its last one; on a
+        second call it releases its jobs.
         """
         asked_before, self._draining = self._draining, True
         asyncio.run_coroutine_threadsafe(self._register(), self.agents.loop)
         if self._settings.worker.drain and not asked_before:
-            log.info("the worker drains", jobs=len(self._heartbeats))
+            log.info("worker finishes its jobs, then exits", jobs=len(self._heartbeats))
             return
         grace = self._settings.worker.shutdown_grace_seconds
-        killer = threading.Timer(grace, self._give_up)
+        killer = threading.Timer(grace, self._exit_without_waiting)
         killer.daemon = True
         killer.start()
         self.agents.loop.call_soon_threadsafe(
@@ -142,7 +151,7 @@ class WorkerProcess:
         )
 
     def close(self) -> None:
-        """Let everything go."""
+        """Stop the background loops and close all connections."""
         self._watchdog.stop()
         self.agents.run(self._close())
         self.agents.stop()
@@ -173,7 +182,7 @@ class WorkerProcess:
             self.agents.loop,
             self.agents.thread_id,
             claims=lambda: self._heartbeats.claims,
-            step_down=self._step_down,
+            release_claims=self._release_claims,
             lease_seconds=settings.worker.lease_seconds,
         )
         await warm_up(
@@ -208,7 +217,7 @@ class WorkerProcess:
         )
 
     async def _open_provider(self) -> SandboxProvider:
-        """The provider asked for; `auto` takes local where Docker cannot be used, and says so."""
+        """Return the configured provider; `auto` falls back to local sandboxes with a warning."""
         sandbox = self._settings.sandbox
         wanted = sandbox.provider or "docker"
         if wanted != "local":
@@ -241,7 +250,7 @@ class WorkerProcess:
         return [worker.name for worker in await self._ledger.workers()]
 
     def info(self) -> WorkerInfo:
-        """What this worker tells of itself."""
+        """Return this worker's registration, as it is now."""
         return WorkerInfo(
             name=self._name,
             host=self._host,
@@ -262,10 +271,10 @@ class WorkerProcess:
             self._reaper.run,
             self._retention.run,
             self._keep_registered,
-            self._hear_cancellations,
+            self._watch_cancellations,
         )
         await self._register()
-        self._background = [asyncio.create_task(_for_ever(loop)) for loop in loops]
+        self._background = [asyncio.create_task(_run_forever(loop)) for loop in loops]
         log.info("worker ready", worker=self._name, sandbox=self._sandbox)
 
     async def _register(self) -> None:
@@ -275,28 +284,28 @@ class WorkerProcess:
                 self.info(), REGISTRATION_SECONDS, self._policy, self._started_at
             )
         except JobFailure as error:
-            log.warning("not registered", error=str(error))
+            log.warning("worker not registered", error=str(error))
 
     async def _keep_registered(self) -> None:
         while True:
             await self._register()
             await asyncio.sleep(REGISTRATION_SECONDS / 3)
 
-    async def _hear_cancellations(self) -> None:
-        """End a cancelled job at once; one whose message is lost ends with the next heartbeat."""
+    async def _watch_cancellations(self) -> None:
+        """Stop cancelled jobs at once; if the message is lost, the next heartbeat stops the job."""
         async with self._redis.pubsub(ignore_subscribe_messages=True) as channel:
             while True:
                 try:
                     await channel.subscribe(self._cancellations)
-                    self._heartbeats.beat_soon()  # what was told meanwhile stands in the ledger
+                    self._heartbeats.renew_now()  # reads cancels that were missed meanwhile
                     while True:
                         message = await channel.get_message(timeout=1.0)
                         if message is not None:
                             self._heartbeats.stop(
                                 message["data"], JobCancelled("The job was cancelled.")
                             )
-                except Exception as error:  # noqa: BLE001 - whatever broke the connection: subscribe again
-                    log.warning("cancellations not heard", error=type(error).__name__)
+                except Exception as error:  # noqa: BLE001 - subscribe again after any failure
+                    log.warning("subscription to cancellations lost", error=type(error).__name__)
                     await asyncio.sleep(SUBSCRIBE_AGAIN_SECONDS)
 
     async def _close(self) -> None:
@@ -304,24 +313,24 @@ class WorkerProcess:
         try:
             await self._ledger.register(self.info(), 0)
         except JobFailure as error:
-            log.warning("not signed off", error=str(error))
+            log.warning("worker not unregistered", error=str(error))
         await self._provider.close()
         await self._journal.close()
         await self._queue.close()
         await self._redis.aclose()
 
-    async def _step_down(self, claims: Collection[Claim], blocker: str | None) -> None:
-        """Give the jobs back from another thread's loop, on a connection of its own."""
+    async def _release_claims(self, claims: Collection[Claim], blocker: str | None) -> None:
+        """Release claims from another thread's loop, with a connection of its own."""
         async with connect(self._redis_url) as redis:
-            await give_back(Ledger(redis, Keys()), claims, blocker)
+            await release_claims(Ledger(redis, Keys()), claims, blocker)
 
-    def _give_up(self) -> None:
-        log.error("grace time is over: the worker ends without waiting", jobs=len(self._heartbeats))
+    def _exit_without_waiting(self) -> None:
+        log.error("grace time is over, worker exits at once", jobs=len(self._heartbeats))
         os._exit(1)
 
 
 def _policy(settings: Settings, definitions: AgentDefinitions) -> AdmissionPolicy:
-    """What this worker's settings and definitions say of how many jobs run at once."""
+    """Return the limits of concurrent jobs from this worker's settings and definitions."""
     return AdmissionPolicy(
         tree_jobs=settings.limits.tree_jobs,
         tenant_jobs=settings.limits.tenant_jobs,
@@ -332,17 +341,17 @@ def _policy(settings: Settings, definitions: AgentDefinitions) -> AdmissionPolic
     )
 
 
-async def _for_ever(work: Callable[[], Awaitable[None]]) -> None:
-    """Run what a worker cannot do without; whatever ends it is logged, and it starts again."""
+async def _run_forever(work: Callable[[], Awaitable[None]]) -> None:
+    """Run background work for ever; an exception is logged, and the work is started again."""
     while True:
         try:
             await work()
         except Exception:
-            log.exception("background work failed, it starts again", work=work.__qualname__)
+            log.exception("background work failed and is restarted", work=work.__qualname__)
         await asyncio.sleep(RESTART_SECONDS)
 
 
-def _refuse(sentence: str, exit_code: int) -> SystemExit:
-    """Say why the worker does not start."""
-    print(sentence, file=sys.stderr)  # noqa: T201 - before there is a worker there is no log
+def _startup_error(reason: str, exit_code: int) -> SystemExit:
+    """Print why the worker does not start, and return the exception that ends it."""
+    print(reason, file=sys.stderr)  # noqa: T201 - logging is set up later
     return SystemExit(exit_code)

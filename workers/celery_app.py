@@ -1,7 +1,4 @@
-"""The Celery app: how messages reach this worker.
-
-Configured when it is first used, not when imported.
-"""
+"""The Celery app of a worker; it is configured when it is first used, not when it is imported."""
 
 from __future__ import annotations
 
@@ -21,56 +18,57 @@ from workers.bootstrap import load_worker_settings, worker
 log = structlog.get_logger(__name__)
 
 
-class SteadyQoS(QoS):
-    """Lets unacknowledged messages go when they cannot be put back.
-
-    As kombu has it, that ends the worker.
-    """
+class TolerantQoS(QoS):
+    """Drops unacknowledged messages that cannot be put back; kombu's own class ends the worker."""
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
-        """Put them back if Redis is there; the ledger dispatches again what does not arrive."""
+        """Put them back if Redis is reachable; the ledger dispatches lost messages again."""
         try:
             super().restore_unacked_once(stderr)  # type: ignore[no-untyped-call] # kombu's types have gaps
-        except Exception as error:  # noqa: BLE001 - half closed connections fail in many ways
+        except Exception as error:  # noqa: BLE001 - half-closed connections fail in many ways
             log.warning("messages not put back", error=type(error).__name__)
 
 
-class SteadyChannel(Channel):
-    """Drops what is no message: as kombu has it, one such entry of a queue ends the worker."""
+class TolerantChannel(Channel):
+    """Drops malformed entries of a queue; with kombu's own class one of them ends the worker."""
 
-    QoS = SteadyQoS
+    QoS = TolerantQoS
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
             return super()._brpop_read(**options)  # type: ignore[no-untyped-call] # kombu's types have gaps
         except (ValueError, TypeError, KeyError, AttributeError):
-            log.exception("an entry of the queue is no message and was dropped")
+            log.exception("malformed entry of the queue dropped")
             raise Empty from None
 
 
-class SteadyTransport(Transport):
-    """Redis with such channels."""
+class TolerantTransport(Transport):
+    """A Redis transport with tolerant channels."""
 
-    Channel = SteadyChannel
+    Channel = TolerantChannel
 
 
 class FanoutCelery(Celery):  # type: ignore[misc] # Celery ships no types
     """Reads its options from the settings at first use."""
 
     def on_configure(self) -> None:
-        """Called by Celery before it looks at its configuration for the first time."""
-        TRANSPORT_ALIASES["redis"] = TRANSPORT_ALIASES["rediss"] = f"{__name__}:SteadyTransport"
+        """Configure the app; Celery calls this before it first reads its configuration."""
+        TRANSPORT_ALIASES["redis"] = TRANSPORT_ALIASES["rediss"] = f"{__name__}:TolerantTransport"
         self.config_from_object(celery_options())
 
 
 def celery_options() -> dict[str, Any]:
-    """Every option that is not Celery's default, with its reason."""
+    """Return the options that differ from Celery's defaults.
+
+    Raises:
+        SystemExit: The settings are not usable.
+    """
     settings, redis_url = load_worker_settings()
     return {
         "broker_url": celery_url(redis_url),
         "broker_transport_options": broker_options("fanout"),
         "broker_connection_retry_on_startup": True,  # a worker may start before its Redis
-        "broker_connection_max_retries": None,  # and outlives it: for ever, not a hundred times
+        "broker_connection_max_retries": None,  # and outlive it: retry without limit
         "task_default_queue": settings.worker.queue,
         "task_serializer": "json",
         "accept_content": ["json"],  # a pickle in the broker would be code
@@ -79,8 +77,8 @@ def celery_options() -> dict[str, Any]:
         "worker_pool": "workers.pool:TaskPool",
         "worker_concurrency": settings.worker.concurrency,
         "worker_prefetch_multiplier": 1,
-        "worker_disable_prefetch": True,  # a job waits where it can still be given to another worker
-        "worker_cancel_long_running_tasks_on_connection_loss": False,  # our leases decide that
+        "worker_disable_prefetch": True,  # a waiting job can still be sent to another worker
+        "worker_cancel_long_running_tasks_on_connection_loss": False,  # leases decide that
         "worker_send_task_events": True,  # Flower
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,
@@ -91,31 +89,29 @@ app = FanoutCelery("fanout", include=["workers.tasks"])
 
 
 def _log_as_configured(**_: Any) -> None:
-    """Keeps Celery's hands off logging; `workers.bootstrap` sets it up."""
+    """Keep Celery from configuring logging; `workers.bootstrap` does it."""
 
 
 def _open(**_: Any) -> None:
     try:
         worker().open()
     except Exception as error:
-        # Celery only logs what a handler raises, and would take jobs that it cannot run.
+        # Celery only logs an exception of a handler, and would accept jobs that it cannot run.
         log.exception("worker not opened", error=type(error).__name__)
         raise SystemExit(1) from error
 
 
-def _take_jobs(**_: Any) -> None:
-    worker().take_jobs()
+def _accept_jobs(**_: Any) -> None:
+    worker().accept_jobs()
 
 
-def _give_jobs_back(**_: Any) -> None:
-    """On SIGTERM, before Celery waits for its tasks.
+def _release_jobs(**_: Any) -> None:
+    """Release the jobs on SIGTERM, before Celery waits for its tasks, which end within a second.
 
-    Ours end within a second, so it waits no longer.
-
-    Mapping TERM to QUIT (REMAP_SIGTERM) would not help: Celery then sleeps first and tells us
-    afterwards.
+    Mapping TERM to QUIT (REMAP_SIGTERM) would not help: Celery then sleeps before it sends this
+    signal.
     """
-    worker().give_jobs_back()
+    worker().release_jobs()
 
 
 def _close(**_: Any) -> None:
@@ -123,12 +119,12 @@ def _close(**_: Any) -> None:
 
 
 def node_name() -> str:
-    """A worker's name among others on its host, for Celery and Flower."""
+    """Return this worker's name for Celery and Flower, unique among the workers of all hosts."""
     return f"fanout-{os.getpid()}@{socket.gethostname()}"
 
 
 signals.setup_logging.connect(_log_as_configured, weak=False)
 signals.worker_init.connect(_open, weak=False)
-signals.worker_ready.connect(_take_jobs, weak=False)
-signals.worker_shutting_down.connect(_give_jobs_back, weak=False)
+signals.worker_ready.connect(_accept_jobs, weak=False)
+signals.worker_shutting_down.connect(_release_jobs, weak=False)
 signals.worker_shutdown.connect(_close, weak=False)

@@ -1,11 +1,10 @@
-"""The worker's pool: threads that wait, and one asyncio loop that works.
+"""The worker's pool: threads that wait, and one asyncio loop that runs all agents.
 
-Celery knows tasks as blocking calls, agents are coroutines that wait for models most of their
-lives. So each task occupies a thread that only waits, and all agents of the process share one loop:
-hundreds of them fit where prefork fits a handful, and clients that belong to a loop stay with the
-one they know.
+A Celery task is a blocking call, an agent is a coroutine that waits for models most of the time. So
+each task occupies a thread that only waits, and all agents of the process share one loop: hundreds
+of them fit where prefork fits a handful, and clients that belong to a loop can be shared.
 
-The threads also give Celery what its own thread pool lacks: `revoke(terminate=True)`, which is
+The pool also supports what Celery's thread pool does not: `revoke(terminate=True)`, which is
 Flower's Terminate button, cancels the coroutine of the task.
 """
 
@@ -27,7 +26,7 @@ Result = TypeVar("Result")
 
 
 class AgentLoop:
-    """The one asyncio loop of a worker process, in a thread of its own."""
+    """The one asyncio loop of a worker process, in its own thread."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -38,40 +37,50 @@ class AgentLoop:
 
     @property
     def thread_id(self) -> int:
-        """The thread's, as `sys` knows it."""
+        """The thread's id, as `sys` uses it; 0 before it has started."""
         return self._thread.ident or 0
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine to its end and wait for it; not from the loop itself."""
+        """Run a coroutine on the loop and return its result; blocks the calling thread.
+
+        Must not be called from the loop itself.
+
+        Raises:
+            Exception: Whatever the coroutine raises.
+        """
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
     def stop(self) -> None:
-        """End the loop and its thread."""
+        """Stop the loop and wait for its thread."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout=5)
 
 
-class PooledTask:
+class PoolTask:
     """One task in the pool; it can be terminated before and while its coroutine runs."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self) -> None:
         self.terminated = False
         self._future: Future[Any] | None = None
         self._lock = threading.Lock()
 
     def terminate(self) -> None:
-        """Cancel the coroutine, now or as soon as there is one."""
+        """Cancel the coroutine, or prevent that one is started."""
         with self._lock:
             self.terminated = True
             if self._future is not None:
                 self._future.cancel()
 
-    def wait_for(self, loop: AgentLoop, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run the coroutine on the loop and block until it ends.
+    def run(self, loop: AgentLoop, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine on the loop and return its result; blocks the calling thread.
+
+        Args:
+            loop: Runs the coroutine.
+            work: The coroutine.
 
         Raises:
-            Ignore: the task was terminated; Celery has announced that already.
+            Ignore: The task was terminated; Celery has reported that already.
+            Exception: Whatever the coroutine raises.
         """
         with self._lock:
             if self.terminated:
@@ -88,16 +97,25 @@ class PooledTask:
 _current = threading.local()
 
 
-def wait_for(loop: AgentLoop, work: Coroutine[Any, Any, Result]) -> Result:
-    """For a task's body: run a coroutine on the loop, so that terminating the task cancels it."""
-    task: PooledTask | None = getattr(_current, "task", None)
-    return loop.run(work) if task is None else task.wait_for(loop, work)
+def run_on_loop(loop: AgentLoop, work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine for the Celery task of this thread, so that terminating the task cancels it.
+
+    Args:
+        loop: Runs the coroutine.
+        work: The coroutine.
+
+    Raises:
+        Ignore: The task was terminated; Celery has reported that already.
+        Exception: Whatever the coroutine raises.
+    """
+    task: PoolTask | None = getattr(_current, "task", None)
+    return loop.run(work) if task is None else task.run(loop, work)
 
 
-class _Terminable(ApplyResult):  # type: ignore[misc] # Celery ships no types
-    """What Celery keeps of a task that it gave to the pool."""
+class _TerminableResult(ApplyResult):  # type: ignore[misc] # Celery ships no types
+    """Celery's handle of a task in the pool."""
 
-    def __init__(self, future: Future[Any], task: PooledTask) -> None:
+    def __init__(self, future: Future[Any], task: PoolTask) -> None:
         super().__init__(future)
         self._task = task
 
@@ -113,7 +131,7 @@ class TaskPool(ThreadPool):  # type: ignore[misc] # Celery ships no types
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._numbers = itertools.count(1)
-        self._tasks: dict[int, PooledTask] = {}
+        self._tasks: dict[int, PoolTask] = {}
 
     def on_apply(
         self,
@@ -124,34 +142,39 @@ class TaskPool(ThreadPool):  # type: ignore[misc] # Celery ships no types
         accept_callback: Callable[..., Any] | None = None,
         **_: Any,
     ) -> ApplyResult:
-        """Give a task to a waiting thread.
+        """Run a task in one of the threads.
 
-        Its number stands where other pools have a process id.
+        Its number is passed to Celery instead of a process id. The arguments are Celery's.
         """
-        task = PooledTask(next(self._numbers))
-        self._tasks[task.number] = task
+        number = next(self._numbers)
+        task = self._tasks[number] = PoolTask()
 
         def run() -> None:
             _current.task = task
             try:
-                # Also when it was terminated before it began: Celery frees its slot once it is
-                # accepted, and `wait_for` runs nothing of it.
+                # Also if it was terminated before it started: Celery frees its slot when it is
+                # accepted, and `run_on_loop` runs nothing of it.
                 apply_target(
-                    target, args, kwargs, quiet(callback), accept_callback, pid=task.number
+                    target, args, kwargs, unless_terminated(callback), accept_callback, pid=number
                 )
             finally:
                 _current.task = None
-                self._tasks.pop(task.number, None)
+                self._tasks.pop(number, None)
 
-        def quiet(report: Callable[..., Any] | None) -> Callable[..., Any]:
-            # After a termination Celery has announced `revoked`; a second outcome would contradict
+        def unless_terminated(report: Callable[..., Any] | None) -> Callable[..., Any]:
+            # Celery has reported a terminated task as revoked; a second outcome would contradict
             # it.
             return lambda result: None if task.terminated or report is None else report(result)
 
-        return _Terminable(self.executor.submit(run), task)
+        return _TerminableResult(self.executor.submit(run), task)
 
     def terminate_job(self, pid: int, signal: Any = None) -> None:  # noqa: ARG002 - Celery's signature
-        """Terminate the task of that number."""
+        """Terminate a task.
+
+        Args:
+            pid: The task's number.
+            signal: Ignored.
+        """
         task = self._tasks.get(pid)
         if task is not None:
             task.terminate()

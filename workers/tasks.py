@@ -11,13 +11,13 @@ from orchestrator.jobs.store.queue import RUN_JOB
 from workers.attempt.job_runner import Progress
 from workers.bootstrap import worker
 from workers.celery_app import app
-from workers.pool import wait_for
+from workers.pool import run_on_loop
 
 PROGRESS_SECONDS = 1.0
-"""At most one progress event a job and second: dashboards keep them all."""
+"""The time between two progress events of a job: dashboards keep all of them."""
 _dashboards = ThreadPoolExecutor(1, "dashboards")
-"""Sends progress events: a thread of its own, because Celery blocks, and for long when its Redis is
-away."""
+"""Sends progress events in its own thread, because Celery blocks, for long if Redis is not
+reachable."""
 
 
 class JobNotSucceeded(Exception):
@@ -26,10 +26,14 @@ class JobNotSucceeded(Exception):
 
 @app.task(name=RUN_JOB, bind=True, throws=(JobNotSucceeded,))  # type: ignore[untyped-decorator] # Celery ships no types
 def run_job(self: Any, job_id: str) -> str:
-    """Run the next attempt of a job; one line about how it ended, for dashboards."""
+    """Run the next attempt of a job and return one line about its end, for dashboards.
+
+    Raises:
+        JobNotSucceeded: The job has ended, but not successfully.
+    """
     current = worker()
     report = _reporter(self)
-    result = wait_for(current.agents, current.runner.run(job_id, report))
+    result = run_on_loop(current.agents, current.runner.run(job_id, report))
     if result is None:
         return "not ended here"
     if not result.success:
@@ -38,9 +42,9 @@ def run_job(self: Any, job_id: str) -> str:
 
 
 def _reporter(task: Any) -> Progress:
-    """Sends progress events that Flower shows in its result column.
+    """Return a function that sends progress events, which Flower shows in its result column.
 
-    Whatever stands there while a job runs is replaced by its outcome.
+    At the end of the job the column shows its outcome instead.
     """
     task_id, hostname, sent_at = task.request.id, task.request.hostname, 0.0
     sending: Future[None] | None = None
@@ -53,7 +57,7 @@ def _reporter(task: Any) -> Progress:
         nonlocal sent_at, sending
         if time.monotonic() - sent_at >= PROGRESS_SECONDS and (sending is None or sending.done()):
             sent_at = time.monotonic()
-            sending = _dashboards.submit(send, line)  # fire and forget
+            sending = _dashboards.submit(send, line)  # a failure is ignored
 
     return report
 
@@ -61,7 +65,8 @@ def _reporter(task: Any) -> Progress:
 def _in_one_line(result: JobResult) -> str:
     tokens = result.usage.input_tokens + result.usage.output_tokens
     line = (
-        f"{result.state} · {len(result.files_modified)} files · {result.usage.model_calls} model calls"
-        f" · {tokens} tokens · {result.execution_seconds:.1f} s"
+        f"{result.state} · {len(result.files_modified)} files"
+        f" · {result.usage.model_calls} model calls · {tokens} tokens"
+        f" · {result.execution_seconds:.1f} s"
     )
     return f"{line} · {result.error.type}" if result.error else line

@@ -1,1 +1,1 @@
-"""The coordinator agent of `fanout run`: its tools, its jobs, the merge of their changes."""
+"""The coordinator agent of `fanout run`: its tools, its jobs, and the merge of their changes."""

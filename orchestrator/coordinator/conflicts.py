@@ -1,8 +1,8 @@
-"""What of the jobs' changes did not get into the workspace by the end of a coordinator's run.
+"""The changes of jobs that are not in the workspace at the end of a coordinator's run.
 
-A coordinator is told of each conflict and is to settle it. Whether it did cannot be read from the
-files: only that a file still is as it was when the conflict was told, so that nobody has done
-anything about it.
+Each conflict is reported to the coordinator, which should resolve it. Whether it did cannot be read
+from the files. What can be read is whether a file is unchanged since its conflict was reported, so
+that the conflict cannot have been resolved.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from pathlib import Path
 from orchestrator.coordinator.delivery import Delivery
 
 _State = tuple[int, int, int] | None
+"""What changes with a file; None for a missing file."""
 
 
 @dataclass(frozen=True)
 class OpenConflict:
-    """A change that was not put in."""
+    """A change that was not merged."""
 
     job_id: str
     path: str
     reason: str
     changed_since: bool
-    """Somebody has changed the file since: the conflict may be settled."""
+    """Whether the file was changed after the conflict was reported, which may have resolved it."""
 
 
 class Conflicts:
@@ -32,27 +33,26 @@ class Conflicts:
 
     def __init__(self, workspace: Path) -> None:
         self._workspace = workspace
-        self._told: dict[str, dict[str, tuple[str, _State]]] = {}
+        self._reported: dict[str, dict[str, tuple[str, _State]]] = {}
 
-    def note(self, delivery: Delivery) -> None:
-        """Take a delivery; of a job that is delivered again the newest counts."""
+    def add(self, delivery: Delivery) -> None:
+        """Add a delivery's conflicts; a later delivery of the same job replaces an earlier one."""
         found = delivery.merge.conflicts if delivery.merge else ()
-        before = self._told.get(delivery.result.job_id, {})
-        self._told[delivery.result.job_id] = {
+        before = self._reported.get(delivery.result.job_id, {})
+        self._reported[delivery.result.job_id] = {
             conflict.path: before.get(conflict.path, (conflict.reason, self._state(conflict.path)))
             for conflict in found
         }
 
-    def left(self) -> tuple[OpenConflict, ...]:
-        """The conflicts as they stand now, in the order in which they were told."""
+    def open_conflicts(self) -> tuple[OpenConflict, ...]:
+        """Return the conflicts in the order in which they were reported."""
         return tuple(
             OpenConflict(job_id, path, reason, changed_since=self._state(path) != state)
-            for job_id, told in self._told.items()
-            for path, (reason, state) in told.items()
+            for job_id, conflicts in self._reported.items()
+            for path, (reason, state) in conflicts.items()
         )
 
     def _state(self, path: str) -> _State:
-        """What a change of the file changes; None where there is none."""
         try:
             found = os.lstat(self._workspace / path)
         except OSError:

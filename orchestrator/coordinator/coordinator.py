@@ -1,4 +1,4 @@
-"""The coordinator: a deep agent with task tools."""
+"""The coordinator: a deep agent with task tools, and its run on a goal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ from orchestrator.deep_agent import (
     McpServerFailed,
     McpTools,
     ModelFailed,
-    ModelUsage,
     PendingApproval,
     ReadOnlyBackend,
     StateBackend,
@@ -58,8 +57,9 @@ from orchestrator.delegation.agents import (
     budget_limits,
     create_agent,
     job_failure,
+    model_usage,
     remote_mcp_server,
-    tree_budget_limits,
+    tree_account,
 )
 from orchestrator.delegation.calls import agent_list
 from orchestrator.jobs.failures import (
@@ -75,22 +75,22 @@ from orchestrator.jobs.store.outage import through_outage
 from orchestrator.shortening import one_line
 
 APP_NAME = "orchestrator"
-"""ADK wants an app to be named like the folder that it is found in."""
+"""ADK expects an app's name to be that of its folder."""
 USER_ID = "parent"
 DEFINITION_FOLDER = f"/{definition_files.FOLDER}"
-"""Where a coordinator finds what its definition brings along."""
+"""The folder in which a coordinator finds its definition files."""
 ABORTED = "INVOCATION_ABORTED"
-"""ADK's error code of a run that was cut: by our budget, which gives the reason."""
+"""ADK's error code of a run that our budget ended; the budget knows the reason."""
 CALL_CHARACTERS = 100
-"""A tool call is told in one line of a terminal."""
+"""A tool call is shown in one line of a terminal."""
 
 
 @dataclass(frozen=True)
 class CoordinatorEvent:
-    """Something that happened in a coordinator's run, for a person to read."""
+    """An event of a coordinator's run, for a person to read."""
 
     kind: Literal["text", "partial", "tool", "progress", "error"]
-    """`partial` is a piece of the text that comes next, where it is streamed."""
+    """`partial` is a piece of the next `text`, if text is streamed."""
     text: str
     job_id: str | None = None
 
@@ -103,20 +103,20 @@ class RunOutcome:
     text: str
     """The coordinator's last message."""
     root_id: str
-    """The tree of its jobs."""
+    """The id of the tree of its jobs."""
     error: JobError | None = None
     conflicts: tuple[OpenConflict, ...] = ()
     """Changes of jobs that are not in the workspace."""
 
 
 Decide = Callable[[PendingApproval], Awaitable[ApprovalAnswer]]
-"""Asks a person about a call."""
+"""Returns a person's answer to a request for approval."""
 
 NOBODY_TO_ASK = "Nobody can be asked: this run has no terminal, and was started without --yes."
 
 
 async def reject_unasked(_pending: PendingApproval) -> ApprovalAnswer:
-    """The answer where nobody can be asked."""
+    """Return a rejection, for runs in which no person can be asked."""
     return ApprovalAnswer(decision="reject", message=NOBODY_TO_ASK)
 
 
@@ -129,13 +129,19 @@ def create_coordinator(
     default_model: str = "gemini-2.5-flash",
     on_delivery: Callable[[Delivery], None] = lambda _: None,
 ) -> LlmAgent:
-    """An ADK agent that delegates to jobs on `workspace`; works with any ADK Runner.
+    """Return an ADK agent that delegates to jobs; it works with any ADK Runner.
 
-    `on_delivery` is told of each job that has ended, with what became of its changes.
+    Args:
+        client: Submits the jobs.
+        workspace: The folder that jobs start from and whose files their changes are merged into.
+        agent: The name of the coordinator's definition.
+        model: Overrides the definition's model.
+        default_model: The model if neither `model` nor the definition names one.
+        on_delivery: Is called with the delivery of each job that has ended.
 
     Raises:
-        UnknownAgent: there is no definition of that name.
-        InvalidJob: its model cannot be used as configured.
+        UnknownAgent: No definition has that name.
+        InvalidJob: The definition cannot be used: its model, a tool's name or an MCP server.
     """
     definition = client.definitions[agent]
     callable_agents = client.definitions.callable_by(definition)
@@ -162,9 +168,11 @@ def create_coordinator(
 def create_coordinator_app(
     coordinator: LlmAgent, budget: Budget | BudgetFactory | None = None
 ) -> App:
-    """The ADK app of a coordinator, with the harness's plugins.
+    """Return the ADK app of a coordinator, with the plugins of a deep agent.
 
-    See `budgets_of` for an app of many runs.
+    Args:
+        coordinator: The agent, as of `create_coordinator`.
+        budget: The budget of one run, or a factory (`budgets_of`) for an app of many runs.
     """
     return create_deep_app(coordinator, name=APP_NAME, budget=budget)
 
@@ -182,17 +190,29 @@ async def run_goal(
     decide: Decide = reject_unasked,
     stream_text: bool = False,
 ) -> RunOutcome:
-    """Run a coordinator on a goal to its end.
+    """Run a coordinator on a goal to its end, and merge its jobs' changes as they end.
 
-    Its jobs' changes are merged into the workspace as they come.
+    Cancelling the run cancels the jobs that it waits for. A failure of the run is in the outcome.
 
-    `decide` is asked about each call of the coordinator's own that needs an approval.
-    `stream_text` tells the coordinator's words as they come, too.
-    Cancelling it cancels the jobs that it waits for.
+    Args:
+        client: Submits the jobs.
+        goal: What the coordinator has to achieve.
+        workspace: The folder that jobs start from and whose files their changes are merged into.
+        agent: The name of the coordinator's definition.
+        model: Overrides the definition's model.
+        default_model: The model if neither `model` nor the definition names one.
+        root_id: The id of the job tree; a new one if None.
+        on_event: Is called with each event.
+        decide: Is called with each of the coordinator's own calls that needs an approval.
+        stream_text: Whether `partial` events are reported as well.
+
+    Raises:
+        UnknownAgent: No definition has that name.
+        InvalidJob: The definition cannot be used: its model, a tool's name or an MCP server.
     """
     definition = client.definitions[agent]
     root_id = root_id or new_job_id()
-    budget = budgets_of(definition, _TreeAccount(client, root_id).read)([])
+    budget = budgets_of(definition, partial(_tree_accounts, client, root_id))([])
     conflicts = Conflicts(workspace)
     await preload_client(model or definition.model or default_model)
     coordinator = create_coordinator(
@@ -201,7 +221,7 @@ async def run_goal(
         agent=agent,
         model=model,
         default_model=default_model,
-        on_delivery=conflicts.note,
+        on_delivery=conflicts.add,
     )
     runner = InMemoryRunner(app=create_coordinator_app(coordinator, budget))
     await runner.session_service.create_session(
@@ -209,44 +229,45 @@ async def run_goal(
     )
     config = RunConfig(streaming_mode=text_mode(streamed=stream_text))
     try:
-        text = await _to_the_end(runner, root_id, goal, on_event, decide=decide, run_config=config)
+        text = await _run_to_end(runner, root_id, goal, on_event, decide=decide, run_config=config)
     except (ModelFailed, McpServerFailed, JobFailure) as error:
         failure = error if isinstance(error, JobFailure) else job_failure(error)
         on_event(CoordinatorEvent("error", str(failure)))
-        return RunOutcome(False, "", root_id, failure.as_error(), conflicts.left())
+        return RunOutcome(False, "", root_id, failure.as_error(), conflicts.open_conflicts())
     finally:
         await runner.close()
     failed = _limit_failure(budget)
     if not text and failed is None:
         failed = AgentFailed("The coordinator ended without an answer.")
     reason = failed.as_error() if failed else None
-    return RunOutcome(failed is None, text, root_id, reason, conflicts.left())
+    return RunOutcome(failed is None, text, root_id, reason, conflicts.open_conflicts())
 
 
-class _TreeAccount:
-    """What a coordinator's jobs may consume together: with it used up, the coordinator ends too."""
+async def _tree_accounts(client: JobClient, root_id: str) -> Sequence[Account]:
+    """Return the account that a coordinator's jobs share; the coordinator ends when it is used up.
 
-    def __init__(self, client: JobClient, root_id: str) -> None:
-        self._client = client
-        self._root_id = root_id
-        self._limits = tree_budget_limits(client.tree_bounds)
-
-    async def read(self) -> Sequence[Account]:
-        """As it is now."""
-        if self._limits == BudgetLimits():
-            return []
-        usage = await through_outage(partial(self._client.tree_usage, self._root_id))
-        return [Account(self._limits, ModelUsage(**usage.model_dump()), "tree_")]
+    Raises:
+        LedgerUnavailable: Redis does not answer for a long time.
+    """
+    account = tree_account(client.tree_bounds)
+    if account.limits == BudgetLimits():
+        return []
+    usage = await through_outage(partial(client.tree_usage, root_id))
+    return [replace(account, used=model_usage(usage))]
 
 
 def budgets_of(definition: AgentDefinition, shared: Accounts | None = None) -> BudgetFactory:
-    """Opens the accounts of a coordinator's runs.
+    """Return a factory that makes the budget of a run from the run's earlier events.
 
-    A definition's limits hold for each as for a job.
+    Args:
+        definition: The coordinator's definition; its limits hold for each run as for a job.
+        shared: Reads the accounts that the runs share with jobs.
     """
     limits = definition.job_limits()
-    of_a_run = replace(budget_limits(limits), max_seconds=limits.timeout_seconds)
-    return lambda events: Budget(of_a_run, used=usage_of(events, price), price=price, shared=shared)
+    run_limits = replace(budget_limits(limits), max_seconds=limits.timeout_seconds)
+    return lambda events: Budget(
+        run_limits, used=usage_of(events, price), price=price, shared=shared
+    )
 
 
 def _limit_failure(budget: Budget) -> JobFailure | None:
@@ -254,13 +275,13 @@ def _limit_failure(budget: Budget) -> JobFailure | None:
         return None
     if budget.is_out_of_time:
         return DeadlineExceeded(
-            f"The coordinator's {budget.limits.max_seconds:g} seconds are used up; limits.timeout_seconds in "
-            "its definition gives more."
+            f"The coordinator's {budget.limits.max_seconds:g} seconds are used up; "
+            "limits.timeout_seconds in its definition gives more."
         )
     return LimitReached(budget.reached)
 
 
-async def _to_the_end(
+async def _run_to_end(
     runner: InMemoryRunner,
     session_id: str,
     goal: str,
@@ -269,10 +290,14 @@ async def _to_the_end(
     decide: Decide,
     run_config: RunConfig,
 ) -> str:
-    """Run until nothing waits for a person any more; the last text."""
+    """Run until no request for approval is left, and return the last text.
+
+    Raises:
+        AgentFailed: The run ended with an error.
+    """
     message = types.Content(role="user", parts=[types.Part(text=goal)])
     while True:
-        text = await _drain(runner, session_id, message, on_event, run_config)
+        text = await _run_until_pause(runner, session_id, message, on_event, run_config)
         session = await runner.session_service.get_session(
             app_name=APP_NAME, user_id=USER_ID, session_id=session_id
         )
@@ -282,17 +307,17 @@ async def _to_the_end(
         message = answers_message([(pending, await decide(pending)) for pending in waiting])
 
 
-async def _drain(
+async def _run_until_pause(
     runner: InMemoryRunner,
     session_id: str,
     message: types.Content,
     on_event: Callable[[CoordinatorEvent], None],
     run_config: RunConfig,
 ) -> str:
-    """Run as far as it goes and pass on what happens; the last text.
+    """Run until the agent ends or pauses, report its events, and return the last text.
 
     Raises:
-        AgentFailed: the run ended with an error instead.
+        AgentFailed: The run ended with an error.
     """
     last, error = "", None
     run = runner.run_async(
@@ -300,10 +325,10 @@ async def _drain(
     )
     async with contextlib.aclosing(run) as events:
         async for event in events:
-            for told in _told(event):
-                on_event(told)
-                if told.kind == "text":
-                    last, error = told.text, None
+            for visible in _visible_events(event):
+                on_event(visible)
+                if visible.kind == "text":
+                    last, error = visible.text, None
             if event.error_code and event.error_code != ABORTED:
                 error = event.error_message or event.error_code
     if error is not None:
@@ -311,24 +336,21 @@ async def _drain(
     return last
 
 
-def _told(event: Event) -> list[CoordinatorEvent]:
-    """What a person is told of an ADK event."""
+def _visible_events(event: Event) -> list[CoordinatorEvent]:
+    """Return the events for a person that an ADK event contains."""
     text = text_of(event)
     if event.partial:
         job_id = (event.custom_metadata or {}).get("job_id")
         if job_id:
             return [CoordinatorEvent("progress", text.strip(), job_id)]
         return [] if event.custom_metadata or not text else [CoordinatorEvent("partial", text)]
-    told = [CoordinatorEvent("text", text)] if text and is_reply(event) else []
+    replies = [CoordinatorEvent("text", text)] if text and is_reply(event) else []
     calls = [] if confirmation_calls(event) else event.get_function_calls()
-    return told + [CoordinatorEvent("tool", _in_one_line(call)) for call in calls]
+    return replies + [CoordinatorEvent("tool", _call_line(call)) for call in calls]
 
 
-def _in_one_line(call: types.FunctionCall) -> str:
-    """A tool call as a person is told of it.
-
-    The tool, and how its description or first argument begins.
-    """
+def _call_line(call: types.FunctionCall) -> str:
+    """Return a tool call in one line: the tool and the start of its description or first text."""
     arguments = call.args or {}
     texts = (value for value in arguments.values() if isinstance(value, str))
     first = arguments.get("description") or next(texts, "")
@@ -336,11 +358,10 @@ def _in_one_line(call: types.FunctionCall) -> str:
 
 
 def root_id_of(tool_context: ToolContext) -> str:
-    """The tree of a session's jobs.
+    """Return the id of the tree of a session's jobs.
 
-    The session's id where that is ours and can be a job id, else a hash.
-
-    Elsewhere people choose the ids of their sessions, and two of them may choose the same.
+    For a session of `run_goal` it is the session's id. For any other it is a hash of the user's and
+    the session's ids, because two users may choose the same session id.
     """
     session = tool_context.session
     if session.user_id == USER_ID and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", session.id):
@@ -349,22 +370,26 @@ def root_id_of(tool_context: ToolContext) -> str:
 
 
 def _files(definition: AgentDefinition, workspace: Path) -> Backend:
-    """The workspace and, for reading, the memory and the skills beside the definition."""
+    """Return the workspace, with the definition files beside it for reading."""
     files = DirectoryBackend(workspace, mount="/workspace")
-    own = definition.files
-    if not own:
+    provided = definition.files
+    if not provided:
         return files
-    brought = StateBackend(state_with({f"/{file.path}": file.data for file in own}))
-    return composite(files, {DEFINITION_FOLDER: ReadOnlyBackend(brought)})
+    state = state_with({f"/{file.path}": file.data for file in provided})
+    return composite(files, {DEFINITION_FOLDER: ReadOnlyBackend(StateBackend(state))})
 
 
 def _mcp_tools(definition: AgentDefinition) -> list[McpTools]:
-    """The tools of its MCP servers; only a job has a sandbox to run one in."""
+    """Return the tools of the definition's MCP servers.
+
+    Raises:
+        InvalidJob: A server has a command, or a header needs a variable that is not set.
+    """
     for server in definition.mcp_servers:
         if server.command:
             raise InvalidJob(
                 f"mcp server {server.name} has a command, which runs in a job's sandbox only; "
-                "the agent of a coordinator takes servers with a url."
+                "a coordinator can use only servers with a url."
             )
     servers = [remote_mcp_server(server) for server in definition.mcp_servers]
     return [McpTools(servers)] if servers else []

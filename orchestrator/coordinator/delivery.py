@@ -1,4 +1,4 @@
-"""Dispatch: the parent's half of a job. Submit, wait on the journal, merge."""
+"""The parent's side of a job: submit it, follow its journal, merge its changes."""
 
 from __future__ import annotations
 
@@ -18,44 +18,59 @@ from orchestrator.workspace.merge import MergeReport
 
 @dataclass(frozen=True)
 class Delivery:
-    """A job that has ended, and what became of its changes in the parent's workspace."""
+    """The result of a job, and the report of the merge of its changes."""
 
     result: JobResult
     merge: MergeReport | None
-    """None when there was nothing to merge."""
+    """None when nothing was merged."""
 
 
-async def dispatch(
+async def deliver(
     client: JobClient, spec: JobSpec, workspace: Path
 ) -> AsyncGenerator[JournalEvent | Delivery]:
-    """Run a job on the workspace: its journal as it grows, then its delivery.
+    """Run a job on a workspace: yield its journal's events as they are written, then its delivery.
 
-    A caller that goes away cancels the job. Doing it again with the same id finds the same job, so
-    a parent that died and came back waits for what it had submitted.
+    Cancelling or closing the generator cancels the job. A second call with the same job id follows
+    the same job, so a restarted parent waits for the jobs that it had submitted.
+
+    Args:
+        client: Submits the job.
+        spec: The job.
+        workspace: The folder that the job starts from and whose files its changes are merged into.
+
+    Raises:
+        JobFailure: The job cannot be submitted or followed, or its changes cannot be merged.
     """
     try:
         job_id = await client.submit(spec, workspace=workspace)
         async for event in client.events(job_id):
             yield event
     except (asyncio.CancelledError, GeneratorExit):
-        await asyncio.shield(
-            _give_up(client, spec.id)
-        )  # it may have been stored before submit returned
+        # It may have been stored before `submit` returned.
+        await asyncio.shield(_cancel_quietly(client, spec.id))
         raise
-    yield await deliver(client, job_id, workspace)
+    yield await collect(client, job_id, workspace)
 
 
-async def _give_up(client: JobClient, job_id: str) -> None:
-    """Cancel a job as far as that can be done: nobody is left to be told that it cannot."""
+async def _cancel_quietly(client: JobClient, job_id: str) -> None:
+    """Cancel a job; a failure is ignored, because no caller is left that could handle it."""
     with contextlib.suppress(JobFailure):
         await client.cancel(job_id)
 
 
-async def deliver(client: JobClient, job_id: str, workspace: Path) -> Delivery:
-    """Wait for a submitted job's end and merge what it changed; merging again changes nothing.
+async def collect(client: JobClient, job_id: str, workspace: Path) -> Delivery:
+    """Wait for the end of a submitted job and merge its changes.
 
-    Changes of a job that did not succeed stay out of the workspace: they can be seen and applied by
-    hand.
+    Merging again changes nothing. Changes of a job that did not succeed are not merged; they can be
+    viewed and applied by hand.
+
+    Args:
+        client: Reads the result.
+        job_id: The job.
+        workspace: The folder whose files the changes are merged into.
+
+    Raises:
+        JobFailure: The result cannot be read, or the changes cannot be merged.
     """
     result = await client.wait(job_id)
     merged = await client.merge(result, workspace) if result.success else None

@@ -1,7 +1,7 @@
-"""The coordinator's tools: `task` and its kin. Each call becomes a job; none of them ever raises.
+"""The coordinator's tools: `task` and those that work with started tasks.
 
-A tool that raises would cancel its siblings and end the coordinator's run, so every failure comes
-back as an answer with `status: error` and a sentence for the model.
+Each call becomes a job. No tool raises, because that would cancel the other calls of the same reply
+and end the coordinator's run: a failure is returned as a result with `status: error`.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from google.adk.events import Event
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
-from pydantic import JsonValue, ValidationError
+from pydantic import ValidationError
 
 from orchestrator.approvals import InterruptOn
 from orchestrator.cancellation import cancel_and_wait
 from orchestrator.client import JobClient
-from orchestrator.coordinator.delivery import Delivery, deliver, dispatch
+from orchestrator.coordinator.delivery import Delivery, collect, deliver
 from orchestrator.deep_agent import (
     DelegationStyle,
     MethodTool,
@@ -29,8 +30,22 @@ from orchestrator.deep_agent import (
     polling,
     tabular,
 )
-from orchestrator.delegation.answers import Answer, delivered, partial, progress, refused, shown
-from orchestrator.delegation.calls import TaskCall, check_agent, job_id_of_call
+from orchestrator.delegation.answers import (
+    TaskResult,
+    job_summary,
+    progress_event,
+    progress_line,
+    task_error,
+    task_result,
+    task_results,
+)
+from orchestrator.delegation.calls import DEFAULT_SUBAGENT, TaskCall, check_agent
+from orchestrator.delegation.tool_texts import (
+    TASK_OF_COORDINATOR,
+    TASKS,
+    agent_tool_text,
+    described,
+)
 from orchestrator.jobs.failures import JobFailure, UnknownJob
 from orchestrator.jobs.spec import JobSpec, Limits
 from orchestrator.jobs.state import JobRecord
@@ -38,31 +53,21 @@ from orchestrator.jobs.state import JobRecord
 LONGEST_WAIT_SECONDS = 600.0
 """How long one `wait_tasks` call may block the coordinator: it can ask again."""
 
-
-_AGENT_TOOL = """\
-Delegate one self-contained task to the sub-agent {agent} and wait for its result. {description}
-
-The sub-agent works in its own sandbox on a copy of the workspace, which it sees at /workspace. When it
-succeeds, its changes are merged into the workspace. Several calls in one reply run at the same time.
-
-Args:
-    description: What to do, complete in itself: the sub-agent sees nothing of this conversation.
-    context: What it should know besides: findings, constraints, file paths.
-    timeout_seconds: How long it may take; leave it out for the agent's own limit.
-"""
+Steps = AsyncGenerator[Event | TaskResult]
+"""Progress events, then one result."""
 
 
 class TaskTools:
     """The tools of one coordinator on one workspace.
 
     Args:
-        client: the way to the jobs.
-        workspace: the folder that jobs start from and merge into.
-        agents: the agents that this coordinator may call, with their descriptions.
-        root_of: names the tree of a tool call's session.
-        interrupt_on: the coordinator's approval policy, which binds its jobs as well.
+        client: Submits the jobs and reads their results.
+        workspace: The folder that jobs start from and whose files their changes are merged into.
+        agents: The agents that this coordinator may call, with their descriptions.
+        root_of: Returns the id of the job tree of a tool call's session.
+        interrupt_on: The coordinator's approval policy, which binds its jobs as well.
         delegation: `task` for all agents, or one tool for each.
-        on_delivery: told of each job that has ended, with what became of its changes.
+        on_delivery: Is called with each delivery.
     """
 
     def __init__(
@@ -84,78 +89,41 @@ class TaskTools:
         self._interrupt_on = dict(interrupt_on or {})
 
     def tools(self) -> list[BaseTool]:
-        """All of them, for an ADK agent."""
+        """Return the tools for an ADK agent."""
         methods = (
             *(self.start_task, self.check_task, self.wait_tasks),
             *(self.update_task, self.cancel_task, self.list_tasks),
         )
-        delegating: list[BaseTool] = [ProgressTool(self.task)]
+        delegating: list[BaseTool] = [described(ProgressTool(self.task), TASK_OF_COORDINATOR)]
         if self._delegation == "agent_tools":
             delegating = [_AgentTool(self, name, text) for name, text in self._agents.items()]
         return [
             *delegating,
-            ProgressTool(self.tasks),
+            described(ProgressTool(self.tasks), TASKS),
             *(MethodTool(method) for method in methods),
         ]
 
-    async def task(
+    def task(
         self,
         description: str,
         tool_context: ToolContext,
-        subagent_type: str = "general-purpose",
+        subagent_type: str = DEFAULT_SUBAGENT,
         context: str = "",
         timeout_seconds: float | None = None,
-    ) -> AsyncGenerator[Event | Answer]:
-        """Delegate one self-contained task to a sub-agent and wait for its result.
-
-        The sub-agent works in its own sandbox on a copy of the workspace, which it sees at
-        /workspace. When it succeeds, its changes are merged into the workspace. Call `task` several
-        times in one reply to run sub-agents at the same time.
-
-        Args:
-            description: What to do, complete in itself: the sub-agent sees nothing of this
-                conversation.
-            subagent_type: Which agent does it.
-            context: What it should know besides: findings, constraints, file paths.
-            timeout_seconds: How long it may take; leave it out for the agent's own limit.
-
-        Returns:
-            status, job_id, summary, files_modified, merge (applied, conflicts), execution_seconds,
-            usage, and output or error.
-        """
-        job_id = ""
-        try:
-            call_id = _call_id(tool_context)
-            wanted = TaskCall(description, subagent_type, context, timeout_seconds)
-            spec = self._spec(tool_context, call_id, wanted)
-            job_id = spec.id
-            async with aclosing(self._steps(spec)) as steps:
-                async for step in steps:
-                    yield step
-        except Exception as failure:  # noqa: BLE001 - one that raises would end its siblings
-            yield refused(failure, job_id)
+    ) -> Steps:
+        """Run a task as a job. The model reads `TASK_OF_COORDINATOR`."""
+        make_call = partial(TaskCall, description, subagent_type, context, timeout_seconds)
+        return self._run(make_call, _call_id(tool_context), tool_context)
 
     @tabular
-    async def tasks(
-        self, tasks: list[dict[str, Any]], tool_context: ToolContext
-    ) -> AsyncGenerator[Event | Answer]:
-        """Delegate many tasks at once and wait for all of them.
-
-        One that fails does not stop the others.
-
-        Args:
-            tasks: Objects with `description` and, if wanted, `subagent_type`, `context`,
-                `timeout_seconds`, as for `task`.
-
-        Returns:
-            status, and `results`: one answer as of `task` for each, in order.
-        """
-        steps: asyncio.Queue[tuple[int, Event | Answer]] = asyncio.Queue()
+    async def tasks(self, tasks: list[dict[str, Any]], tool_context: ToolContext) -> Steps:
+        """Run tasks as jobs, at the same time. The model reads `TASKS`."""
+        steps: asyncio.Queue[tuple[int, Event | TaskResult]] = asyncio.Queue()
         runners = [
             asyncio.create_task(self._one_of_many(number, item, tool_context, steps))
             for number, item in enumerate(tasks)
         ]
-        results: dict[int, JsonValue] = {}
+        results: dict[int, TaskResult] = {}
         try:
             while len(results) < len(runners):
                 number, value = await steps.get()
@@ -165,48 +133,55 @@ class TaskTools:
                     results[number] = value
         finally:
             await cancel_and_wait(*runners)
-        yield {"status": "success", "results": [results[number] for number in range(len(tasks))]}
+        yield task_results([results[number] for number in range(len(tasks))])
 
     async def _one_of_many(
         self,
         number: int,
         item: dict[str, Any],
         tool_context: ToolContext,
-        steps: asyncio.Queue[tuple[int, Event | Answer]],
+        steps: asyncio.Queue[tuple[int, Event | TaskResult]],
     ) -> None:
-        """Put a job's progress and then its one answer in the queue."""
+        """Put a task's progress and then its one result in the queue."""
+        call_id = f"{_call_id(tool_context)}.{number}"
+        run = self._run(partial(TaskCall.of_item, item, number), call_id, tool_context)
+        async with aclosing(run) as made:
+            async for step in made:
+                await steps.put((number, step))
+
+    async def _run(
+        self, make_call: Callable[[], TaskCall], call_id: str, tool_context: ToolContext
+    ) -> Steps:
+        """Run a task as a job: yield its progress, then its result or the reason of a failure."""
         job_id = ""
         try:
-            call_id = f"{_call_id(tool_context)}.{number}"
-            spec = self._spec(tool_context, call_id, TaskCall.of_item(item, number))
+            spec = self._spec(tool_context, call_id, make_call())
             job_id = spec.id
-            async with aclosing(self._steps(spec)) as made:
-                async for step in made:
-                    await steps.put((number, step))
-        except Exception as failure:  # noqa: BLE001 - as in task
-            await steps.put((number, refused(failure, job_id)))
+            async with aclosing(deliver(self._client, spec, self._workspace)) as steps:
+                async for step in steps:
+                    if isinstance(step, Delivery):
+                        yield self._report(step)
+                    elif (line := progress_line(step, spec.agent)) is not None:
+                        yield progress_event(line, step)
+        except Exception as failure:  # noqa: BLE001 - a tool that raises would end its siblings
+            yield task_error(failure, job_id)
 
-    async def _steps(self, spec: JobSpec) -> AsyncGenerator[Event | Answer]:
-        """A job's progress as it comes, then its answer."""
-        async with aclosing(dispatch(self._client, spec, self._workspace)) as steps:
-            async for step in steps:
-                if isinstance(step, Delivery):
-                    yield self._delivered(step)
-                elif (line := progress(step, spec.agent)) is not None:
-                    yield partial(line, step)
+    async def _collect(self, job_id: str) -> TaskResult:
+        """Wait for a started task and return its result, its changes merged."""
+        return self._report(await collect(self._client, job_id, self._workspace))
 
-    def _delivered(self, delivery: Delivery) -> Answer:
+    def _report(self, delivery: Delivery) -> TaskResult:
         self._on_delivery(delivery)
-        return delivered(delivery.result, delivery.merge)
+        return task_result(delivery.result, delivery.merge)
 
     async def start_task(
         self,
         description: str,
         tool_context: ToolContext,
-        subagent_type: str = "general-purpose",
+        subagent_type: str = DEFAULT_SUBAGENT,
         context: str = "",
         timeout_seconds: float | None = None,
-    ) -> Answer:
+    ) -> TaskResult:
         """Start a task as `task` does, without waiting for it.
 
         Args:
@@ -220,17 +195,17 @@ class TaskTools:
         """
         try:
             call_id = _call_id(tool_context)
-            wanted = TaskCall(description, subagent_type, context, timeout_seconds)
-            spec = self._spec(tool_context, call_id, wanted)
+            call = TaskCall(description, subagent_type, context, timeout_seconds)
+            spec = self._spec(tool_context, call_id, call)
             return {
                 "status": "success",
                 "job_id": await self._client.submit(spec, workspace=self._workspace),
             }
         except (JobFailure, ValidationError) as failure:
-            return refused(failure)
+            return task_error(failure)
 
     @polling
-    async def check_task(self, job_id: str, tool_context: ToolContext) -> Answer:
+    async def check_task(self, job_id: str, tool_context: ToolContext) -> TaskResult:
         """How a started task stands; when it has ended, its result, merged as `task` does.
 
         Args:
@@ -239,10 +214,10 @@ class TaskTools:
         try:
             record = await self._own(job_id, tool_context)
             if record.state.is_terminal:
-                return self._delivered(await deliver(self._client, job_id, self._workspace))
-            return {"status": "success", **shown(record)}
+                return await self._collect(job_id)
+            return {"status": "success", **job_summary(record)}
         except JobFailure as failure:
-            return refused(failure, job_id)
+            return task_error(failure, job_id)
 
     @polling
     @tabular
@@ -251,7 +226,7 @@ class TaskTools:
         job_ids: list[str],
         tool_context: ToolContext,
         timeout_seconds: float = LONGEST_WAIT_SECONDS,
-    ) -> Answer:
+    ) -> TaskResult:
         """Wait until all of these tasks have ended or the time is over.
 
         Args:
@@ -263,7 +238,7 @@ class TaskTools:
             others.
         """
         waiting = {
-            job_id: asyncio.create_task(self._settle(job_id, tool_context))
+            job_id: asyncio.create_task(self._collect_own(job_id, tool_context))
             for job_id in dict.fromkeys(job_ids)
         }
         if not waiting:
@@ -280,14 +255,14 @@ class TaskTools:
             "unfinished": [job_id for job_id, task in waiting.items() if task not in done],
         }
 
-    async def _settle(self, job_id: str, tool_context: ToolContext) -> Answer:
+    async def _collect_own(self, job_id: str, tool_context: ToolContext) -> TaskResult:
         try:
             await self._own(job_id, tool_context)
-            return self._delivered(await deliver(self._client, job_id, self._workspace))
-        except Exception as failure:  # noqa: BLE001 - the other results would be lost with it
-            return refused(failure, job_id)
+            return await self._collect(job_id)
+        except Exception as failure:  # noqa: BLE001 - the other tasks' results would be lost
+            return task_error(failure, job_id)
 
-    async def update_task(self, job_id: str, message: str, tool_context: ToolContext) -> Answer:
+    async def update_task(self, job_id: str, message: str, tool_context: ToolContext) -> TaskResult:
         """Tell a started task's sub-agent something while it works.
 
         It reads it before its next step.
@@ -300,10 +275,10 @@ class TaskTools:
             await self._own(job_id, tool_context)
             await self._client.send(job_id, message)
         except JobFailure as failure:
-            return refused(failure, job_id)
+            return task_error(failure, job_id)
         return {"status": "success", "job_id": job_id}
 
-    async def cancel_task(self, job_id: str, tool_context: ToolContext) -> Answer:
+    async def cancel_task(self, job_id: str, tool_context: ToolContext) -> TaskResult:
         """Stop a started task; what it did stays out of the workspace.
 
         Args:
@@ -313,7 +288,7 @@ class TaskTools:
             await self._own(job_id, tool_context)
             before = await self._client.cancel(job_id)
         except JobFailure as failure:
-            return refused(failure, job_id)
+            return task_error(failure, job_id)
         if before.state.is_terminal:
             return {
                 "status": "error",
@@ -324,18 +299,22 @@ class TaskTools:
 
     @polling
     @tabular
-    async def list_tasks(self, tool_context: ToolContext) -> Answer:
+    async def list_tasks(self, tool_context: ToolContext) -> TaskResult:
         """All tasks of this conversation, oldest first, and how they stand."""
         try:
             records = await self._client.tree(self._root_of(tool_context))
         except UnknownJob:
             records = []  # no task was ever started
         except JobFailure as failure:
-            return refused(failure)
-        return {"status": "success", "tasks": [shown(record) for record in records]}
+            return task_error(failure)
+        return {"status": "success", "tasks": [job_summary(record) for record in records]}
 
     async def _own(self, job_id: str, tool_context: ToolContext) -> JobRecord:
-        """The record of a job of this conversation; others' jobs do not exist here."""
+        """Return the record of a task of this conversation.
+
+        Raises:
+            UnknownJob: The job does not exist, or belongs to another conversation.
+        """
         with suppress(UnknownJob):
             record = await self._client.get(job_id)
             if record.root_id == self._root_of(tool_context):
@@ -344,41 +323,33 @@ class TaskTools:
 
     def _spec(self, tool_context: ToolContext, call_id: str, task: TaskCall) -> JobSpec:
         check_agent(task.subagent_type, self._agents)
-        root_id = self._root_of(tool_context)
-        return JobSpec(
-            id=job_id_of_call(root_id, call_id),
-            root_id=root_id,
-            agent=task.subagent_type,
-            description=task.description,
-            context=task.context or None,
+        return task.job_spec(
+            call_id,
+            root_id=self._root_of(tool_context),
             limits=Limits(timeout_seconds=task.timeout_seconds),
             interrupt_on=self._interrupt_on,
         )
 
 
 class _AgentTool(ProgressTool):
-    """One callable agent as a tool of its own; what it starts is a job as of `task`."""
+    """A tool that delegates to one agent, as `task` does."""
 
     def __init__(self, tools: TaskTools, agent: str, description: str) -> None:
         self._tools = tools
         self._agent = agent
         super().__init__(self.delegate)
         self.name = agent_identifier(agent)
-        self.description = _AGENT_TOOL.format(agent=agent, description=description)
+        self.description = agent_tool_text(agent, description)
 
-    async def delegate(
+    def delegate(
         self,
         description: str,
         tool_context: ToolContext,
         context: str = "",
         timeout_seconds: float | None = None,
-    ) -> AsyncGenerator[Event | Answer]:
-        """Start a job of this agent and wait for it."""
-        async with aclosing(
-            self._tools.task(description, tool_context, self._agent, context, timeout_seconds)
-        ) as steps:
-            async for step in steps:
-                yield step
+    ) -> Steps:
+        """Run a task as a job of this agent."""
+        return self._tools.task(description, tool_context, self._agent, context, timeout_seconds)
 
 
 def _call_id(tool_context: ToolContext) -> str:

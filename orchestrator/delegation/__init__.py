@@ -1,1 +1,1 @@
-"""What a call of `task` means, for a coordinator and for an agent on a worker."""
+"""What a coordinator and a job that delegates share: agents, tool texts, calls and results."""

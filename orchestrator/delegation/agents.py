@@ -1,4 +1,4 @@
-"""Agents made from definitions, for a coordinator and for an agent on a worker."""
+"""An agent and its budgets, made from a definition and limits, for coordinators and for jobs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from orchestrator.configuration.agent_definitions import AgentDefinition
 from orchestrator.configuration.definition_files import resolved_paths
 from orchestrator.configuration.mcp_servers import McpServerDefinition
 from orchestrator.deep_agent import (
+    Account,
     BudgetLimits,
     McpServer,
     McpServerFailed,
     ModelFailed,
+    ModelUsage,
     SummarizationConfig,
     create_deep_agent,
 )
@@ -28,6 +30,7 @@ from orchestrator.jobs.failures import (
     McpServerUnavailable,
     ModelUnavailable,
 )
+from orchestrator.jobs.result import Usage
 from orchestrator.jobs.spec import Limits, TreeBounds
 
 
@@ -43,15 +46,15 @@ def create_agent(
     """Return the deep agent that a definition describes.
 
     Args:
-        definition: the agent's prompt, tools, skills, memory and policies.
-        model: a model's name, as `resolve_model` takes it.
-        tools: tools beside the built-in ones, such as `task` and those of MCP servers.
-        added_instruction: text after the definition's instruction.
-        files_folder: where the agent finds the definition's own memory and skills.
-        options: further arguments of `create_deep_agent`.
+        definition: The agent's prompt, tools, skills, memory and policies.
+        model: A model's name, as `resolve_model` takes it.
+        tools: Tools beside the built-in ones, such as `task` and those of MCP servers.
+        added_instruction: Text after the definition's instruction.
+        files_folder: The folder in which the agent finds its definition files.
+        options: Further arguments of `create_deep_agent`.
 
     Raises:
-        InvalidJob: the model, a tool's name or the schema cannot be used as configured.
+        InvalidJob: The model, a tool's name or the schema cannot be used as configured.
     """
     defined: dict[str, Any] = {
         "built_in_tools": definition.tools,
@@ -71,10 +74,12 @@ def create_agent(
 
 
 def remote_mcp_server(server: McpServerDefinition) -> McpServer:
-    """Return an MCP server that is reached by its URL, with headers from this process's environment.
+    """Return an MCP server that is reached by its URL.
+
+    Its headers may use variables of this process's environment.
 
     Raises:
-        InvalidJob: a header needs a variable that is not set.
+        InvalidJob: A header needs a variable that is not set.
     """
     try:
         return McpServer(
@@ -99,17 +104,23 @@ def budget_limits(limits: Limits) -> BudgetLimits:
     )
 
 
-def tree_budget_limits(bounds: TreeBounds) -> BudgetLimits:
-    """Return the budgets that all jobs of a tree share."""
-    return BudgetLimits(
+def tree_account(bounds: TreeBounds) -> Account:
+    """Return the account that all jobs of a tree share, without what they have used."""
+    limits = BudgetLimits(
         max_model_calls=bounds.max_tree_model_calls,
         max_tokens=bounds.max_tree_tokens,
         max_cost_usd=bounds.max_tree_cost_usd,
     )
+    return Account(limits, ModelUsage(), "tree_")
+
+
+def model_usage(usage: Usage) -> ModelUsage:
+    """Return a job's usage in the form that budgets take."""
+    return ModelUsage(**usage.model_dump())
 
 
 def job_failure(error: ModelFailed | McpServerFailed) -> JobFailure:
-    """Return the job's failure that a failure of its agent means."""
+    """Return the job failure for a failure of the job's agent."""
     if isinstance(error, McpServerFailed):
         return (McpServerUnavailable if error.retryable else InvalidJob)(str(error))
     return (ModelUnavailable if error.retryable else AgentFailed)(str(error))

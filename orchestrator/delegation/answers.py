@@ -1,4 +1,4 @@
-"""What tools that delegate answer, on either side: jobs and their ends as the model reads them."""
+"""The results of the tools that delegate, as the model reads them, and their progress events."""
 
 from __future__ import annotations
 
@@ -18,38 +18,46 @@ from orchestrator.workspace.merge import Conflict, MergeReport, NotMerged
 
 log = structlog.get_logger(__name__)
 
-Answer = dict[str, JsonValue]
+TaskResult = dict[str, JsonValue]
+"""What a tool that delegates returns to the model; `status` is `success` or `error`."""
 
 _Explained = Conflict | NotMerged | SkippedFile
 
 
-def delivered(result: JobResult, merged: MergeReport | None) -> Answer:
-    """A job's result as the model sees it, with what became of its changes where there were any to merge."""
-    answer: Answer = {
+def task_result(result: JobResult, merged: MergeReport | None) -> TaskResult:
+    """Return the tool result of a job that has ended.
+
+    Args:
+        result: The job's result.
+        merged: The report of the merge of its changes; None if nothing was merged.
+    """
+    found: TaskResult = {
         "status": "success" if result.success else "error",
         "job_id": result.job_id,
         "summary": result.summary,
         "files_modified": [
             {"path": file.path, "change": str(file.change)} for file in result.files_modified
         ],
-        "merge": _merged(merged),
+        "merge": _merge_summary(merged),
         "execution_seconds": result.execution_seconds,
         "usage": result.usage.model_dump(exclude_none=True),
     }
     if result.output is not None:
-        answer["output"] = result.output
+        found["output"] = result.output
     if result.unread_messages:
-        answer["unread_messages"] = list(result.unread_messages)
+        found["unread_messages"] = list(result.unread_messages)
     if result.error is not None:
-        answer["error"] = f"{result.state}: {result.error.message}"
-    return answer
+        found["error"] = f"{result.state}: {result.error.message}"
+    return found
 
 
-def _merged(report: MergeReport | None) -> JsonValue:
-    """What became of the changes.
+def task_results(results: Sequence[TaskResult]) -> TaskResult:
+    """Return the tool result of `tasks`: one result for each task, in order."""
+    return {"status": "success", "results": [*results]}
 
-    What is neither applied nor in conflict is told only where there is any.
-    """
+
+def _merge_summary(report: MergeReport | None) -> JsonValue:
+    """Return the merge's report for the model; kinds without an entry are left out, but for two."""
     if report is None:
         return {"applied": [], "conflicts": []}
     merged: dict[str, JsonValue] = {
@@ -68,8 +76,14 @@ def _with_reasons(entries: Sequence[_Explained]) -> JsonValue:
     return [{"path": entry.path, "reason": entry.reason} for entry in entries]
 
 
-def refused(failure: Exception, job_id: str = "") -> Answer:
-    """A failure as the model sees it."""
+def task_error(failure: Exception, job_id: str = "") -> TaskResult:
+    """Return the tool result of a task that failed.
+
+    Args:
+        failure: A `JobFailure` or a `ValidationError` is quoted; of any other exception only the
+            type is named, because its text may hold content.
+        job_id: The job, if there is one.
+    """
     if isinstance(failure, ValidationError):
         first = failure.errors()[0]
         message = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
@@ -78,12 +92,12 @@ def refused(failure: Exception, job_id: str = "") -> Answer:
     else:
         log.error("task failed unexpectedly", error=type(failure).__name__, exc_info=failure)
         message = f"The task failed unexpectedly ({type(failure).__name__})."
-    answer: Answer = {"status": "error", "error": message}
-    return {**answer, "job_id": job_id} if job_id else answer
+    found: TaskResult = {"status": "error", "error": message}
+    return {**found, "job_id": job_id} if job_id else found
 
 
-def shown(record: JobRecord) -> Answer:
-    """A job in a list."""
+def job_summary(record: JobRecord) -> TaskResult:
+    """Return a job's state for a list of jobs."""
     return {
         "job_id": record.id,
         "agent": record.agent,
@@ -92,8 +106,13 @@ def shown(record: JobRecord) -> Answer:
     }
 
 
-def progress(event: JournalEvent, agent: str) -> str | None:
-    """A line about a job's progress, or None where an event tells nothing new."""
+def progress_line(event: JournalEvent, agent: str) -> str | None:
+    """Return one line about a job's progress; None for an event without news.
+
+    Args:
+        event: An event of the job's journal.
+        agent: The name of the job's agent.
+    """
     if event.type is EventType.JOB_STATE:
         why = f": {event.data['reason']}" if event.data["state"] == JobState.WAITING else ""
         return f"{agent} {event.data['state']}{why}"
@@ -104,8 +123,13 @@ def progress(event: JournalEvent, agent: str) -> str | None:
     return None
 
 
-def partial(line: str, event: JournalEvent) -> Event:
-    """Progress as ADK shows it: at once, to people only, never stored."""
+def progress_event(line: str, event: JournalEvent) -> Event:
+    """Return an ADK event that shows a line of progress to people; it is never stored.
+
+    Args:
+        line: The line, as of `progress_line`.
+        event: The event of the job's journal that it was made from.
+    """
     return Event(
         author="task",
         partial=True,

@@ -1,4 +1,4 @@
-"""What a call of `task` or `tasks` asks for, understood alike by a coordinator and an agent on a worker."""
+"""The arguments of `task` and `tasks`, and the job that one task becomes."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.jobs.failures import InvalidJob
+from orchestrator.jobs.spec import JobSpec
 
 DEFAULT_SUBAGENT = "general-purpose"
 
 
 @dataclass(frozen=True)
 class TaskCall:
-    """One task that an agent wants done.
+    """One task that an agent delegates.
 
     Raises:
-        InvalidJob: there is nothing to do in it.
+        InvalidJob: The description is empty.
     """
 
     description: str
@@ -26,16 +27,20 @@ class TaskCall:
     timeout_seconds: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no agent could do."""
+        """Reject an empty description."""
         if not self.description.strip():
             raise InvalidJob("description is empty: say completely what to do.")
 
     @classmethod
     def of_item(cls, item: Mapping[str, Any], number: int) -> TaskCall:
-        """An item of `tasks`.
+        """Return the task that an item of `tasks` describes.
+
+        Args:
+            item: The item, as the model wrote it.
+            number: Its index, for the error's text.
 
         Raises:
-            InvalidJob: it is no such item.
+            InvalidJob: The item has no description or an unknown key.
         """
         known = set(cls.__dataclass_fields__)
         if (
@@ -48,27 +53,57 @@ class TaskCall:
             )
         return cls(**item)
 
+    def job_spec(
+        self, call_id: str, *, root_id: str, parent_id: str | None = None, **fields: Any
+    ) -> JobSpec:
+        """Return the job that runs this task.
+
+        The same call, made again after a crash, has the same job id.
+
+        Args:
+            call_id: The tool call, unique within its job or session.
+            root_id: The tree of the job.
+            parent_id: The job that delegates; None for a coordinator.
+            fields: The other fields of the job, such as its limits.
+
+        Raises:
+            ValidationError: A field is not allowed.
+        """
+        return JobSpec(
+            id=job_id_of_call(parent_id or root_id, call_id),
+            root_id=root_id,
+            parent_id=parent_id,
+            agent=self.subagent_type,
+            description=self.description,
+            context=self.context or None,
+            **fields,
+        )
+
 
 def check_agent(name: str, agents: Mapping[str, str]) -> None:
-    """Refuse an agent that may not be called.
+    """Reject an agent that may not be called.
+
+    Args:
+        name: The agent that the model wants to call.
+        agents: The agents that may be called.
 
     Raises:
-        InvalidJob: the text lists those that may.
+        InvalidJob: The agent is not among them; the text lists them.
     """
     if name not in agents:
         raise InvalidJob(f"There is no subagent_type {name!r}; there are: {', '.join(agents)}.")
 
 
 def agent_list(agents: Mapping[str, str]) -> str:
-    """The agents that may be called, with their descriptions, as a prompt says it."""
+    """Return the text for an instruction that lists callable agents with their descriptions."""
     return "\n".join(
         ["Values of subagent_type:", *(f"- {name}: {text}" for name, text in agents.items())]
     )
 
 
 def job_id_of_call(parent_id: str, call_id: str) -> str:
-    """The job id of a tool call: the same call, made again after a crash, is the same job.
+    """Return the id of the job that a tool call starts: a hash of its arguments.
 
-    A hash, so that four characters of it are mostly enough to name the job among its siblings.
+    Four characters of a hash are mostly enough to name the job among its siblings.
     """
     return hashlib.sha256(f"{parent_id}/{call_id}".encode()).hexdigest()[:26]

@@ -1,7 +1,7 @@
-"""Approvals: the calls for which jobs wait, and what a person answered.
+"""Approvals: the calls for which jobs wait, and the answers of people.
 
-Arguments and answers are content. They stand in Redis, in the journal and until then in the
-request, and nowhere else: no log, message or error text holds them.
+Arguments and answers are content. They are stored in Redis and in the journal only: no log, message
+or error text contains them.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from orchestrator.jobs.failures import (
 from orchestrator.jobs.spec import JobId
 
 APPROVAL_ID_CHARACTERS = 20
-"""Hexadecimal ones of a hash: 80 bits, so that no two approvals of an installation meet."""
+"""Hexadecimal digits of a hash: 80 bits, so that all approvals of an installation differ."""
 MAX_SHOWN_CHARACTERS = 64 * 1024
-"""Of a call's arguments as JSON: a person judges by them, so they are whole where that is possible
-at all; Redis holds them for as long as the job waits."""
+"""The size of a call's arguments as JSON up to which they are shown completely, because a person
+decides by them; Redis holds them as long as the job waits."""
 SHOWN_VALUE_CHARACTERS = 4_000
-"""How much of a text is left where the arguments together are longer."""
+"""The length to which each value is cut if the arguments together are longer."""
 MAX_ANSWER_CHARACTERS = 256 * 1024
-"""Of an answer as JSON. It stays in the journal; larger texts belong in files."""
+"""The size of an answer as JSON. It is stored in the journal; larger texts belong in files."""
 KEPT_SECONDS = 30 * 24 * 3600
-"""How long an answered approval is remembered, to say so to whoever answers it again."""
+"""How long an answered approval is remembered, to report a second answer to it as one."""
 
 
 class Approval(ApprovalRequest):
@@ -42,13 +42,19 @@ class Approval(ApprovalRequest):
     id: str
     job_id: JobId
     truncated: bool = False
-    """Whether long texts in `arguments` are cut; the call has them whole."""
+    """Whether long values in `arguments` are cut; the call itself has them completely."""
     requested_at: float | None = None
     """Seconds since the epoch by the Redis server's clock; None before it is stored."""
 
 
 def waiting_approval(job_id: JobId, confirmation_id: str, request: ApprovalRequest) -> Approval:
-    """Return the approval for which a job waits, its arguments cut to what a person is shown."""
+    """Return the approval for which a job waits, with its arguments cut for display.
+
+    Args:
+        job_id: The job.
+        confirmation_id: The id of the request in the job's session.
+        request: The call that needs a decision.
+    """
     arguments, truncated = shown_arguments(request.arguments)
     return Approval(
         **{name: getattr(request, name) for name in ApprovalRequest.model_fields}
@@ -59,11 +65,11 @@ def waiting_approval(job_id: JobId, confirmation_id: str, request: ApprovalReque
     )
 
 
-def serialized(answer: ApprovalAnswer) -> str:
+def answer_json(answer: ApprovalAnswer) -> str:
     """Return the answer as JSON.
 
     Raises:
-        InvalidAnswer: it is too long, or not Unicode.
+        InvalidAnswer: It is too long, or not valid Unicode.
     """
     try:
         text = answer.model_dump_json(exclude_none=True)
@@ -77,13 +83,13 @@ def serialized(answer: ApprovalAnswer) -> str:
 
 
 def approval_id(job_id: str, confirmation_id: str) -> str:
-    """The id of an approval: the same request, asked again after a crash, is the same approval."""
+    """Return the id of an approval; a request that is repeated after a crash has the same id."""
     digest = hashlib.sha256(f"{job_id}/{confirmation_id}".encode()).hexdigest()
     return f"ap_{digest[:APPROVAL_ID_CHARACTERS]}"
 
 
 def shown_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, JsonValue], bool]:
-    """Arguments as a person is shown them, and whether something was cut."""
+    """Return a call's arguments for display, and whether values were cut."""
     if len(json.dumps(arguments)) <= MAX_SHOWN_CHARACTERS:
         return dict(arguments), False
     return {name: _cut(value) for name, value in arguments.items()}, True
@@ -95,9 +101,15 @@ def _cut(value: Any) -> JsonValue:
     return value if more <= 0 else f"{text[:SHOWN_VALUE_CHARACTERS]}… ({more:,} more characters)"
 
 
-def refusal(approval_id: str, decision: str, told: Sequence[str]) -> ApprovalRefused:
-    """Why an answer was not taken, from what answer.lua says."""
-    match told:
+def refusal(approval_id: str, decision: str, reply: Sequence[str]) -> ApprovalRefused:
+    """Return the failure for an answer that was not accepted.
+
+    Args:
+        approval_id: The approval.
+        decision: The decision of the answer.
+        reply: What the script answer.lua returned.
+    """
+    match reply:
         case ["settled", "withdrawn", job_id]:
             return AnsweredAlready(f"Job {job_id} has ended, so {approval_id} needs no answer.")
         case ["settled", earlier, job_id]:
@@ -111,6 +123,6 @@ def refusal(approval_id: str, decision: str, told: Sequence[str]) -> ApprovalRef
     return UnknownApproval(f"There is no approval {approval_id}.")
 
 
-def waiting_words(tools: list[str]) -> str:
-    """What a job waits for, in a person's words."""
+def awaited_tools(tools: list[str]) -> str:
+    """Return the reason that a job's state shows while it waits for approval of these tools."""
     return f"approval of {', '.join(dict.fromkeys(tools))}"

@@ -150,4 +150,4 @@ async def test_a_429_that_one_job_meets_holds_the_others_back(
     assert arrived[2] - arrived[1] >= 1.5, "not all at once"
     sent = await requests_of(client, [first, *others])
     assert [abs(at - told) < 1 for at, told in zip(arrived, sent, strict=True)] == [True] * 5
-    assert "nobody asks it for 3 s" in (await waits_of(client, first))[0]
+    assert "none is sent for 3 s" in (await waits_of(client, first))[0]

@@ -37,7 +37,7 @@ def test_an_agent_with_few_tools_reaches_the_general_one_only_by_name(fields, na
     children = Children(services, make_spec(), lead, ends_at=math.inf, used=ModelUsage)
     assert bool(children.tools()) == (named is not None)
     for name in named or ():
-        assert f"- {name}:" in children.words()
-    assert ("general-purpose" in children.words()) == (
+        assert f"- {name}:" in children.instruction()
+    assert ("general-purpose" in children.instruction()) == (
         named is not None and "general-purpose" in named
     )

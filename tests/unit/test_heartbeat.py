@@ -52,7 +52,7 @@ async def beating(ledger: FakeLedger) -> AsyncIterator[tuple[Heartbeats, Attempt
     heartbeats, attempt = Heartbeats(ledger, LEASE), Attempt()
     claim = Claim(make_spec(), token=1, attempt=1, ran_seconds=0, submitted_at=0, started_at=0)
     running = asyncio.create_task(heartbeats.run())
-    with heartbeats.holding(claim, attempt.stop):
+    with heartbeats.hold(claim, attempt.stop):
         yield heartbeats, attempt
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from celery.exceptions import Ignore
 
-from workers.pool import AgentLoop, TaskPool, wait_for
+from workers.pool import AgentLoop, TaskPool, run_on_loop
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_all_tasks_share_one_loop_and_its_results_come_back(
         return number, threading.get_ident()
 
     def run(number: int) -> tuple[int, int]:
-        return wait_for(loop, work(number))
+        return run_on_loop(loop, work(number))
 
     for number in range(8):
         celery.apply(pool, partial(run, number))
@@ -92,7 +92,7 @@ def test_terminating_a_running_task_cancels_its_coroutine_and_reports_nothing(
             cancelled.set()
             raise
 
-    celery.apply(pool, lambda: wait_for(loop, long()))
+    celery.apply(pool, lambda: run_on_loop(loop, long()))
     until(lambda: celery.accepted)
     time.sleep(0.05)
     pool.terminate_job(celery.accepted[0])
@@ -115,7 +115,7 @@ def test_a_task_terminated_while_it_waits_for_a_thread_is_accepted_and_runs_noth
     for _ in range(4):
         celery.apply(pool, release.wait)
     until(lambda: len(celery.accepted) == 4)
-    queued = celery.apply(pool, lambda: wait_for(loop, work()))
+    queued = celery.apply(pool, lambda: run_on_loop(loop, work()))
     queued.terminate()
     release.set()
 
@@ -130,7 +130,7 @@ def test_a_failure_of_the_coroutine_is_the_failure_of_the_task(loop: AgentLoop) 
         raise ValueError("it failed")
 
     with pytest.raises(ValueError, match="it failed"):
-        wait_for(loop, fail())
+        run_on_loop(loop, fail())
 
 
 def test_terminating_an_unknown_number_ends_no_other_task(loop: AgentLoop, pool: TaskPool) -> None:

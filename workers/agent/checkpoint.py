@@ -1,14 +1,13 @@
-"""A job's files as a blob, now and then.
+"""Checkpoints: copies of a job's files, from which another host can resume the job.
 
-With the newest another host can go on from where the job was then.
+A checkpoint is the job's change bundle, which is merged into a fresh sandbox on the same snapshot.
+What a bundle does not contain is lost then: ignored files, the contents of `.git`, and files
+outside the workspace. A bundle that had to leave out a changed file cannot be resumed from; the result of a
+job that ends without its worker reports it all the same.
 
-It is the job's change bundle, merged into a fresh sandbox on the same snapshot. What a bundle does
-not carry is gone then: ignored files, the insides of `.git`, what is outside the workspace. A
-bundle that had to leave out a changed file is no checkpoint to go on from; a job that ends without
-its worker reports it all the same.
-
-One is taken between the results of tools and the next model call, when none of the agent's calls
-runs. The entry in the journal marks the place in the conversation to which the files belong.
+A checkpoint is taken between the results of tools and the next model call, when none of the agent's
+calls runs. Its entry in the journal marks the position in the conversation to which the files
+belong.
 """
 
 from __future__ import annotations
@@ -37,25 +36,23 @@ from workers.sandbox import Sandbox, SandboxStartFailed, merge_into
 log = structlog.get_logger(__name__)
 
 MAX_SHARE = 0.05
-"""Of an agent's time that may go into checkpoints: one that takes long is taken less often."""
+"""The share of an agent's time that checkpoints may take: slow ones are taken less often."""
 MAX_SECONDS = 30.0
-"""An agent waits no longer for one; it goes on without."""
+"""How long an agent waits for a checkpoint before it continues without one."""
 MAX_SO_FAR_BYTES = 32 * 1024
-"""Of a job's record in Redis for the list of its changed files: some 300; the rest stands in the
-bundle."""
+"""The size of the list of changed files in a job's record in Redis: some 300 files; the bundle
+lists all."""
 MARK = "checkpoint"
-"""A member of the archive that makes each checkpoint a blob of its own, which nobody misses when it
-goes."""
+"""A member of the archive that makes each checkpoint a different blob, which can be removed without
+affecting another."""
 READ_BYTES = 1024 * 1024
-"""At once: large enough that the hash, not the loop, takes the time."""
+"""Read at once: large enough that the time is spent on the hash, not on the loop."""
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """A checkpoint that is stored."""
-
+class _StoredCheckpoint:
     digest: str
-    """Of the bundle."""
+    """The digest of the bundle before it was marked."""
     blob: str
 
 
@@ -63,12 +60,12 @@ class Checkpoints:
     """The checkpoints of one attempt.
 
     Args:
-        sandbox: whose files are kept.
-        blobs: where.
-        ledger: told what a result without this worker would hold.
-        lease: of the attempt.
-        used: what the agent has consumed.
-        interval_seconds: between two; 0 takes none but those that are asked for.
+        sandbox: The job's sandbox.
+        blobs: Stores the bundles.
+        ledger: Stores what the job's result contains if it ends without this worker.
+        lease: The attempt's lease.
+        used: Returns what the agent has used.
+        interval_seconds: The time between two checkpoints; with 0 only `store` takes any.
     """
 
     def __init__(
@@ -88,109 +85,113 @@ class Checkpoints:
         self._used = used
         self._interval_seconds = interval_seconds
         self._next_at = elapsed_clock() + interval_seconds
-        self._last: _Kept | None = None
-        self._whole: str | None = None
-        """The blob with which another host can go on."""
+        self._last: _StoredCheckpoint | None = None
+        self._complete: str | None = None
+        """The blob from which another host can resume the job."""
         self.stored: set[str] = set()
-        """The blobs that may be gone once the job has its result."""
+        """The blobs that can be removed when the job has its result."""
 
-    def went_on_from(self, blob: str | None) -> None:
-        """Say which checkpoint an earlier attempt left, to go when there is a newer one."""
-        self._whole = blob
+    def resume_from(self, blob: str | None) -> None:
+        """Set the checkpoint of an earlier attempt, which is removed when there is a newer one."""
+        self._complete = blob
         self.stored |= {blob} if blob else set()
 
-    async def at_rest(self) -> None:
-        """Take one if it is time; none of the agent's calls may run.
+    async def take_if_due(self) -> None:
+        """Take a checkpoint if it is due; none of the agent's calls may be running.
 
-        A failure is logged, and that is all.
+        Any other failure than the following is only logged.
 
         Raises:
-            LeaseLost: the attempt may no longer act.
+            LeaseLost: The attempt's lease is lost.
         """
-        began = elapsed_clock()
-        if not self._interval_seconds or began < self._next_at:
+        started_at = elapsed_clock()
+        if not self._interval_seconds or started_at < self._next_at:
             return
         try:
             async with asyncio.timeout(MAX_SECONDS):
                 with await self._sandbox.changes() as bundle:
-                    await self.keep(bundle)
+                    await self.store(bundle)
         except LeaseLost:
             raise
-        except (
-            JobFailure,
-            OSError,
-            ValueError,
-        ) as error:  # a timeout, a full disk, a bundle that is none
+        except (JobFailure, OSError, ValueError) as error:  # a timeout, a full disk, a bad bundle
             log.warning("no checkpoint", error=type(error).__name__)
-        took_seconds = elapsed_clock() - began
+        took_seconds = elapsed_clock() - started_at
         self._next_at = elapsed_clock() + max(self._interval_seconds, took_seconds / MAX_SHARE)
 
-    async def keep(self, bundle: IO[bytes]) -> None:
-        """Make a bundle of the job's files as they are now its newest checkpoint.
+    async def store(self, bundle: IO[bytes]) -> None:
+        """Store the job's current change bundle as its newest checkpoint.
 
         Raises:
-            LeaseLost: the attempt may no longer act.
+            LeaseLost: The attempt's lease is lost.
+            JobFailure: The blob or the ledger's entry cannot be stored.
+            ValueError: The bundle cannot be read.
         """
-        digest, is_whole, files = await asyncio.to_thread(_look_at, bundle)
+        digest, is_complete, files = await asyncio.to_thread(_inspect, bundle)
         if self._last is None or self._last.digest != digest:
-            await asyncio.to_thread(_mark, bundle)
+            await asyncio.to_thread(_make_unique, bundle)
             blob = await self._blobs.put_file(bundle)
             self.stored.add(blob)
         else:
             blob = self._last.blob
-        kept = _Kept(digest, blob)
         self._lease.check()
         claim = self._lease.claim
         so_far = ResultSoFar(
-            files_modified=_bounded(files),
+            files_modified=_limited(files),
             changes=blob if files else None,
             usage=self._used(),
             sandbox=self._sandbox.kind,
         )
-        entry = {"changes": blob} if is_whole else None
+        entry = {"changes": blob} if is_complete else None
         if not await self._ledger.checkpoint(claim.spec.id, claim.token, so_far, entry):
             raise LeaseLost("Another attempt holds the job.")
-        self._last = kept
-        self._whole = blob if is_whole else self._whole
-        await self._drop(self.stored - {blob, self._whole})
+        self._last = _StoredCheckpoint(digest, blob)
+        self._complete = blob if is_complete else self._complete
+        await self._remove(self.stored - {blob, self._complete})
 
-    async def drop(self) -> None:
-        """Remove what the job's end has made useless."""
-        await self._drop(self.stored)
+    async def remove_all(self) -> None:
+        """Remove all checkpoints of a job that has its result; failures are logged."""
+        await self._remove(self.stored)
 
-    async def _drop(self, blobs: set[str]) -> None:
+    async def _remove(self, blobs: set[str]) -> None:
         self.stored = self.stored - blobs
         for blob in blobs:
             try:
                 await self._blobs.delete(blob)
-            except JobFailure as error:  # it goes with the job's other blobs
-                log.warning("an old checkpoint stays", error=type(error).__name__)
+            except JobFailure as error:  # it is removed with the job's other blobs
+                log.warning("an old checkpoint was not removed", error=type(error).__name__)
 
 
 class CheckpointPlugin(BasePlugin):
-    """Takes checkpoints before model calls.
-
-    Then every tool has answered, and the journal says what.
-    """
+    """Takes checkpoints before model calls, when every tool's result is in the journal."""
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         super().__init__(name="checkpoints")
         self._checkpoints = checkpoints
 
     async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
-        """The agent rests for a moment."""
+        """Take a checkpoint if it is due: no call of the agent runs now.
+
+        Raises:
+            LeaseLost: The attempt's lease is lost.
+        """
         del callback_context, llm_request
-        await self._checkpoints.at_rest()
+        await self._checkpoints.take_if_due()
 
 
-async def restored(sandbox: Sandbox, blobs: BlobStore, journal: AttemptJournal) -> str | None:
-    """Put the newest checkpoint into a fresh sandbox.
+async def restore(sandbox: Sandbox, blobs: BlobStore, journal: AttemptJournal) -> str | None:
+    """Merge the newest checkpoint into a fresh sandbox and return the id of its journal entry.
 
-    The id of its journal entry, None where there is none.
+    Returns None if there is no checkpoint, or if its blob is missing.
+
+    Args:
+        sandbox: A sandbox on the job's snapshot.
+        blobs: Where checkpoints are stored.
+        journal: The attempt's journal.
 
     Raises:
-        SandboxStartFailed: not all of it could be written.
-        NotUnderstood: a newer release wrote it.
+        SandboxStartFailed: Not all files could be written.
+        NotUnderstood: A newer release wrote the checkpoint.
+        LedgerUnavailable: Redis does not answer.
     """
     entry = await journal.checkpoint()
     if entry is None:
@@ -198,7 +199,7 @@ async def restored(sandbox: Sandbox, blobs: BlobStore, journal: AttemptJournal) 
     try:
         report = await merge_into(sandbox, await blobs.fetch(str(entry.data["changes"])))
     except BlobMissing:
-        log.warning("the checkpoint is gone, the job begins anew")
+        log.warning("the checkpoint is missing, the job starts from the beginning")
         return None
     except NewerBundle as error:
         raise NotUnderstood(str(error)) from error
@@ -207,8 +208,8 @@ async def restored(sandbox: Sandbox, blobs: BlobStore, journal: AttemptJournal) 
     return entry.id
 
 
-def _look_at(bundle: IO[bytes]) -> tuple[str, bool, tuple[FileChange, ...]]:
-    """A bundle's digest, whether nothing is left out, and the changes it lists."""
+def _inspect(bundle: IO[bytes]) -> tuple[str, bool, tuple[FileChange, ...]]:
+    """Return a bundle's digest, whether no changed file is left out, and the changed files."""
     bundle.seek(0)
     digest = hashlib.sha256()
     while piece := bundle.read(READ_BYTES):
@@ -218,8 +219,8 @@ def _look_at(bundle: IO[bytes]) -> tuple[str, bool, tuple[FileChange, ...]]:
         return digest.hexdigest(), not opened.changes.skipped, opened.changes.summary()
 
 
-def _mark(bundle: IO[bytes]) -> None:
-    """Make the bundle's content unlike any other's; it stands at its start afterwards."""
+def _make_unique(bundle: IO[bytes]) -> None:
+    """Add a random member, so that the bundle becomes a blob of its own; rewind the bundle."""
     bundle.seek(0)
     with tarfile.open(fileobj=bundle, mode="a", format=tarfile.GNU_FORMAT) as archive:
         member = tarfile.TarInfo(MARK)
@@ -229,8 +230,8 @@ def _mark(bundle: IO[bytes]) -> None:
     bundle.seek(0)
 
 
-def _bounded(files: tuple[FileChange, ...]) -> tuple[FileChange, ...]:
-    """As many as a job's record may hold."""
+def _limited(files: tuple[FileChange, ...]) -> tuple[FileChange, ...]:
+    """Return as many of the files as a job's record may hold."""
     size, fitting = 0, 0
     for file in files:
         size += len(file.model_dump_json(exclude_defaults=True)) + 1

@@ -11,14 +11,18 @@ from orchestrator.delegation.agents import remote_mcp_server
 from workers.sandbox import Command, Sandbox
 
 ERROR_OUTPUT_BYTES = 16_384
-"""What is kept of a server's error output, for the text of an error: a long traceback."""
+"""How much of a server's error output is kept for the text of an error: a long traceback."""
 
 
 def mcp_tools(servers: Sequence[McpServerDefinition], sandbox: Sandbox) -> list[McpTools]:
     """Return the tools of these servers; an empty list for no servers.
 
+    Args:
+        servers: The servers of the agent's definition.
+        sandbox: The job's sandbox, in which a server with a command is started.
+
     Raises:
-        InvalidJob: a header needs a variable that this process's environment does not have.
+        InvalidJob: A header needs a variable that is not set.
     """
     opened = [
         _in_sandbox(server, sandbox) if server.command else remote_mcp_server(server)

@@ -19,15 +19,15 @@ class JobServices:
     blobs: BlobStore
     definitions: AgentDefinitions
     defaults: Limits
-    """The installation's limits of a job, for fields that neither the job nor its agent sets."""
+    """The installation's limits, for fields that neither the job nor its agent sets."""
     bounds: TreeBounds
-    """How far jobs may delegate."""
+    """How deep and how much jobs may delegate."""
 
     def limits_of(self, spec: JobSpec) -> Limits:
         """Return the limits of a job: its own, then its agent's, then the installation's.
 
         Raises:
-            UnknownAgent: this worker has no definition of its agent.
+            UnknownAgent: This worker has no definition of the job's agent.
         """
         agent_limits = self.definitions[spec.agent].job_limits()
         return spec.limits.over(agent_limits).over(self.defaults)
@@ -35,8 +35,7 @@ class JobServices:
     def given_limits(self, spec: JobSpec) -> Limits:
         """Return the limits that were set for a job or its agent, which bind its descendants too.
 
-        The installation's defaults do not: they are what one agent needs, and each agent has them
-        for itself.
+        The installation's defaults are left out: they hold for each job by itself.
         """
         try:
             return spec.limits.over(self.definitions[spec.agent].job_limits())

@@ -1,8 +1,8 @@
-"""A sub-agent's session, written to the job's journal event by event, and read back to go on.
+"""A sub-agent's session, written to the job's journal event by event, and read to resume it.
 
-Each complete ADK event is one journal event whose data holds it whole (`event`, or `event_blob`
-when it is large) beside what a person wants to see. That makes the journal enough for the next
-attempt: it replays the events and asks the model for the next step only.
+Each complete ADK event is one journal event whose data holds it completely (`event`, or
+`event_blob` if it is large) beside a readable summary. So the next attempt needs only the journal:
+it replays the events and asks the model for the next step.
 """
 
 from __future__ import annotations
@@ -32,19 +32,26 @@ from orchestrator.jobs.store.journal import EventType, Journal, JournalEvent
 from orchestrator.jobs.store.outage import through_outage
 from orchestrator.shortening import one_line
 from orchestrator.workspace.blobs import BlobStore
-from workers.agent.past import Past, of_conversation
+from workers.agent.history import History, split_lost
 from workers.heartbeat import HeldLease
 
 INLINE_EVENT_BYTES = 64 * 1024
-"""Larger ADK events are blobs: Redis holds ids and lists, not file contents."""
+"""Larger ADK events are stored as blobs: Redis holds ids and lists, not file contents."""
 SHOWN_CHARACTERS = 2_000
-"""How much of a text or an argument the readable part of an event shows."""
+"""The length of a text or an argument in the readable part of an event, at most."""
 LINE_CHARACTERS = 80
-"""A record's `last_event` is one line of a table."""
+"""The length of a record's `last_event`, which is one line of a table."""
 
 
 class AttemptJournal:
-    """The journal of one attempt: every append passes the lease's fence first."""
+    """The journal of one attempt: every append checks the lease first.
+
+    Args:
+        journal: The journals of all jobs.
+        blobs: Where large events are stored.
+        lease: The attempt's lease.
+        progress: Is called with a line for a dashboard; it contains names of tools, no texts.
+    """
 
     def __init__(
         self, journal: Journal, blobs: BlobStore, lease: HeldLease, progress: Callable[[str], None]
@@ -53,10 +60,9 @@ class AttemptJournal:
         self._blobs = blobs
         self._lease = lease
         self._progress = progress
-        """Told what a dashboard may show: names of tools, no texts."""
         self._replies = 0
         self.messages_read = 0
-        """How many messages to the job stand in its conversation."""
+        """The number of messages to the job that its conversation contains."""
 
     async def note(
         self,
@@ -65,14 +71,21 @@ class AttemptJournal:
         line: str | None = None,
         used: dict[str, float] | None = None,
     ) -> None:
-        """Append an event, also through an outage that the lease outlives, and charge what it tells was used.
+        """Append an event and charge its usage; an outage shorter than the lease is survived.
+
+        Args:
+            kind: The event's type.
+            data: The event's data.
+            line: The record's new `last_event`; None leaves it.
+            used: The usage to charge to the job, by field name.
 
         Raises:
-            LeaseLost: the attempt may no longer act.
+            LeaseLost: The attempt's lease is lost.
+            LedgerUnavailable: Redis does not answer for a long time.
         """
         self._lease.check()
         claim = self._lease.claim
-        self._tell(kind, data)
+        self._report_progress(kind, data)
         name = uuid4().hex
 
         async def append() -> None:
@@ -86,16 +99,22 @@ class AttemptJournal:
 
         await through_outage(append)
 
-    def _tell(self, kind: EventType, data: dict[str, JsonValue]) -> None:
+    def _report_progress(self, kind: EventType, data: dict[str, JsonValue]) -> None:
         if kind is EventType.MODEL_REPLY:
             self._replies += 1
         elif kind is EventType.TOOL_CALL:
             self._progress(f"turn {self._replies} · {data['tool']}")
 
     async def note_session_event(self, event: Event) -> None:
-        """Append a complete ADK event."""
+        """Append a complete ADK event.
+
+        Raises:
+            LeaseLost: The attempt's lease is lost.
+            LedgerUnavailable: Redis does not answer for a long time.
+            JobFailure: A large event cannot be stored as a blob.
+        """
         raw = event.model_dump_json(exclude_none=True)
-        data: dict[str, JsonValue] = _shown(event)
+        data: dict[str, JsonValue] = _readable(event)
         if len(raw) > INLINE_EVENT_BYTES:
             data["event_blob"] = await self._blobs.put(raw.encode())
         else:
@@ -103,38 +122,52 @@ class AttemptJournal:
         await self.note(_kind(event), data, _line(event), _used(event))
         self._count_message(event)
 
-    async def past(self) -> Past:
-        """What earlier attempts left of the conversation that goes on.
+    async def history(self) -> History:
+        """Return the conversation of earlier attempts.
 
         Raises:
-            NotUnderstood: another release wrote something of it that this one cannot read.
+            NotUnderstood: Another release wrote an entry that this one cannot read.
+            LedgerUnavailable: Redis does not answer.
+            JobFailure: The blob of a large event cannot be read.
         """
-        past = Past()
-        kept, lost = of_conversation(await self._journal.read(self._lease.claim.spec.id))
+        history = History()
+        kept, lost = split_lost(await self._journal.read(self._lease.claim.spec.id))
         for entry in kept:
-            past.note(entry, await self._session_event(entry))
-        past.lost = [event for entry in lost if (event := await self._session_event(entry))]
-        for event in past.events:
+            history.add(entry, await self._session_event(entry))
+        history.lost = [event for entry in lost if (event := await self._session_event(entry))]
+        for event in history.events:
             self._count_message(event)
-        return past
+        return history
 
     def _count_message(self, event: Event) -> None:
         self.messages_read = max(self.messages_read, message_number(event))
 
     async def messages(self, after: int) -> list[str]:
-        """What was said to the job, without the first so many."""
+        """Return the messages to the job, without the first `after`.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer.
+        """
         return await self._journal.messages(self._lease.claim.spec.id, after)
 
     async def last_sandbox(self) -> JournalEvent | None:
-        """What the last attempt that came so far said of its sandbox."""
+        """Return the entry in which the last attempt with a sandbox described it; None if none did.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer.
+        """
         entries = await self._journal.read(self._lease.claim.spec.id)
         return next(
             (entry for entry in reversed(entries) if entry.type is EventType.SANDBOX_READY), None
         )
 
     async def checkpoint(self) -> JournalEvent | None:
-        """The newest checkpoint of the conversation."""
-        kept, _ = of_conversation(await self._journal.read(self._lease.claim.spec.id))
+        """Return the entry of the newest checkpoint of the conversation; None if there is none.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer.
+        """
+        kept, _ = split_lost(await self._journal.read(self._lease.claim.spec.id))
         return next((entry for entry in reversed(kept) if entry.type is EventType.CHECKPOINT), None)
 
     async def _session_event(self, entry: JournalEvent) -> Event | None:
@@ -154,7 +187,7 @@ class AttemptJournal:
 
 
 class JournaledSessions(InMemorySessionService):
-    """Keeps the session in memory for ADK and puts each of its events in the journal first."""
+    """A session service that keeps the session in memory and appends its events to a journal."""
 
     def __init__(self, journal: AttemptJournal) -> None:
         super().__init__()
@@ -162,17 +195,23 @@ class JournaledSessions(InMemorySessionService):
         self._replaying = False
 
     async def append_event(self, session: Session, event: Event) -> Event:
-        """Write ahead, then append: what a model or a tool answered is never asked for twice."""
-        if (
-            session.events and not event.partial
-        ):  # another host's clock may be ahead; summaries go by times
+        """Append an event to the journal and then to the session.
+
+        The journal is first, so that no model or tool is asked twice for the same step.
+
+        Raises:
+            LeaseLost: The attempt's lease is lost.
+            JobFailure: The event cannot be stored.
+        """
+        if session.events and not event.partial:
+            # Another host's clock may be ahead, and summaries depend on the order of times.
             event.timestamp = later_than(session.events[-1].timestamp, event.timestamp)
         if not event.partial and not self._replaying:
             await self._journal.note_session_event(event)
         return await super().append_event(session, event)
 
     async def replay(self, session: Session, events: list[Event]) -> None:
-        """Put the events of earlier attempts in place without writing them again."""
+        """Append the events of earlier attempts to the session, but not to the journal."""
         self._replaying = True
         try:
             for event in events:
@@ -182,9 +221,9 @@ class JournaledSessions(InMemorySessionService):
 
 
 class JournalPlugin(BasePlugin):
-    """Writes what tools are about to do.
+    """Appends an entry before each tool call, and each new todo list.
 
-    Its appends are the fence as well; models' requests have a gate.
+    The appends are a fence as well; for requests to models the rate limiter's are.
     """
 
     def __init__(self, journal: AttemptJournal) -> None:
@@ -194,31 +233,38 @@ class JournalPlugin(BasePlugin):
     async def before_tool_callback(
         self, *, tool: Any, tool_args: dict[str, Any], tool_context: Any
     ) -> None:
-        """Note that a tool begins; its result is a session event."""
+        """Append that a tool starts; its result is a session event.
+
+        Raises:
+            LeaseLost: The attempt's lease is lost.
+            LedgerUnavailable: Redis does not answer for a long time.
+        """
         data = {
             "id": tool_context.function_call_id,
             "tool": tool.name,
-            "arguments": _short(tool_args),
+            "arguments": _shortened(tool_args),
         }
         await self._journal.note(EventType.TOOL_CALL, data, _call_line(tool.name, tool_args))
 
     async def after_tool_callback(
         self, *, tool: Any, tool_args: dict[str, Any], tool_context: Any, result: Any
     ) -> None:
-        """Note a new todo list."""
+        """Append a new todo list.
+
+        Raises:
+            LeaseLost: The attempt's lease is lost.
+            LedgerUnavailable: Redis does not answer for a long time.
+        """
         del tool_context
-        if (
-            tool.name == "write_todos"
-            and isinstance(result, dict)
-            and result.get("status") == "success"
-        ):
+        is_success = isinstance(result, dict) and result.get("status") == "success"
+        if tool.name == "write_todos" and is_success:
             await self._journal.note(EventType.TODOS, {"todos": tool_args.get("todos")})
 
 
 def _used(event: Event) -> dict[str, float]:
-    """What an event tells was consumed.
+    """Return the usage that an event reports, by field name.
 
-    A reply that the harness gave in a model's place was no call.
+    A reply that the harness gave instead of a model is not a model call.
     """
     used = {name: value for name, value in vars(usage_of([event], price)).items() if value}
     if event.usage_metadata is None and event.model_version is None:
@@ -234,8 +280,8 @@ def _kind(event: Event) -> EventType:
     return EventType.MODEL_REPLY if is_reply(event) else EventType.SESSION_EVENT
 
 
-def _shown(event: Event) -> dict[str, JsonValue]:
-    """What a person wants to see of an event."""
+def _readable(event: Event) -> dict[str, JsonValue]:
+    """Return the part of an event that a person is shown."""
     data: dict[str, JsonValue] = {"author": event.author}
     if text := text_of(event):
         data["text"] = text[:SHOWN_CHARACTERS]
@@ -243,7 +289,7 @@ def _shown(event: Event) -> dict[str, JsonValue]:
         data["calls"] = [{"id": call.id, "tool": call.name} for call in calls]
     if responses := event.get_function_responses():
         data["results"] = [
-            {"id": answer.id, "tool": answer.name, "result": _short(answer.response or {})}
+            {"id": answer.id, "tool": answer.name, "result": _shortened(answer.response or {})}
             for answer in responses
         ]
     if usage := event.usage_metadata:
@@ -257,12 +303,12 @@ def _shown(event: Event) -> dict[str, JsonValue]:
     return data
 
 
-def _short(values: dict[str, Any]) -> dict[str, JsonValue]:
-    """The same mapping with long texts cut, as JSON."""
-    return {str(name): _short_value(value) for name, value in values.items()}
+def _shortened(values: dict[str, Any]) -> dict[str, JsonValue]:
+    """Return the mapping as JSON values, with long texts cut."""
+    return {str(name): _shortened_value(value) for name, value in values.items()}
 
 
-def _short_value(value: Any) -> JsonValue:
+def _shortened_value(value: Any) -> JsonValue:
     if isinstance(value, str):
         return value if len(value) <= SHOWN_CHARACTERS else value[:SHOWN_CHARACTERS] + "…"
     text = json.dumps(value, default=str)
@@ -275,6 +321,6 @@ def _line(event: Event) -> str | None:
 
 
 def _call_line(tool: str, arguments: dict[str, Any]) -> str:
-    """A tool call in one line: the tool and its first argument."""
+    """Return a tool call in one line: the tool and its first argument."""
     first = next(iter(arguments.values()), "")
     return one_line(f"{tool} {first}" if isinstance(first, str) else tool, LINE_CHARACTERS)

@@ -1,4 +1,4 @@
-"""A sub-agent: an agent definition and a sandbox become one ADK run with a journaled session."""
+"""A sub-agent: one ADK run of a job's agent in a sandbox, with a journaled session."""
 
 from __future__ import annotations
 
@@ -51,43 +51,43 @@ from orchestrator.jobs.failures import (
 from orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage
 from orchestrator.jobs.spec import JobSpec, Limits
 from orchestrator.jobs.store.rate_limiter import RateLimiter
-from workers.agent.agent_files import copy_definition_files
 from workers.agent.checkpoint import CheckpointPlugin, Checkpoints
 from workers.agent.children import Children
+from workers.agent.definition_files import copy_definition_files
+from workers.agent.history import Decisions, History, repair_events, waiting_approvals
 from workers.agent.live_log import LiveLog
 from workers.agent.mcp_servers import mcp_tools
-from workers.agent.model_gate import JournaledRequests
-from workers.agent.past import Decisions, Past, approvals_of, mended
+from workers.agent.rate_limits import JournaledRateLimiter
 from workers.agent.services import JobServices
 from workers.agent.session_journal import (
     AttemptJournal,
     JournaledSessions,
     JournalPlugin,
 )
-from workers.agent.shared_budget import SharedBudget, beyond
+from workers.agent.shared_budget import SharedBudget, subtract_usage
 from workers.heartbeat import HeldLease
 from workers.sandbox import Sandbox
 
 APP_NAME = "fanout_job"
 USER_ID = "job"
 NO_LIMIT_OF_ADK = 1_000_000
-"""Our budget counts model calls, over all attempts; ADK's own counter only knows this run."""
+"""Our budget counts model calls over all attempts; ADK's counter knows this run only."""
 FATAL_ERRORS = (SandboxFailure, LeaseLost, LedgerUnavailable)
-"""What a tool must not turn into text for the model: the agent could do nothing about it."""
+"""Errors that a tool must not report to the model, because the agent cannot handle them."""
 
 
 @dataclass(frozen=True)
 class AgentAnswer:
-    """What an agent's run brought."""
+    """The answer of an agent's run, or what the run waits for."""
 
     summary: str = ""
     output: JsonValue = None
     limit: str | None = None
-    """The budget that ended the run, in words."""
+    """The message of the budget that ended the run."""
     approvals: tuple[Approval, ...] = ()
-    """What the run waits for; it is not at its end then."""
+    """The approvals for which the run waits."""
     children: tuple[JobSpec, ...] | None = None
-    """The jobs that it waits for, likewise; None when it delegated nothing."""
+    """The jobs for which the run waits; None when no call is deferred."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,12 +96,12 @@ class SubagentFactory:
 
     services: JobServices
     default_model: str
-    """The model of an agent for which neither its job nor its definition names one."""
+    """The model if neither the job nor its agent's definition names one."""
     rate_limiter: RateLimiter
     stream_text: bool = False
     """Whether replies are streamed into the journal."""
     checkpoint_seconds: float = 0
-    """Between two checkpoints; 0 takes none at intervals."""
+    """The interval of checkpoints; 0 takes none at intervals."""
 
     def create(
         self,
@@ -133,19 +133,19 @@ class Subagent:
     `usage` may be read at any time, also after a failure.
 
     Args:
-        made_by: what all agents of this worker share.
-        spec: the job.
-        definition: the definition of the job's agent.
-        limits: the job's limits.
-        ends_at: when the job's time is over, on `elapsed_clock`.
-        sandbox: where the agent works.
-        journal: the attempt's journal.
-        lease: the attempt's lease.
+        factory: What all agents of this worker share.
+        spec: The job.
+        definition: The definition of the job's agent.
+        limits: The job's limits.
+        ends_at: When the job's time is over, on `elapsed_clock`.
+        sandbox: The sandbox in which the agent works.
+        journal: The attempt's journal.
+        lease: The attempt's lease.
     """
 
     def __init__(
         self,
-        made_by: SubagentFactory,
+        factory: SubagentFactory,
         spec: JobSpec,
         definition: AgentDefinition,
         limits: Limits,
@@ -155,19 +155,19 @@ class Subagent:
         journal: AttemptJournal,
         lease: HeldLease,
     ) -> None:
-        services = made_by.services
+        services = factory.services
         self._spec = spec
         self._definition = definition
         self._limits = limits
-        self._model = spec.model or definition.model or made_by.default_model
+        self._model = spec.model or definition.model or factory.default_model
         self._schema = spec.output_schema or definition.output_schema
         self._sandbox = sandbox
         self._journal = journal
-        self._rate_limiter = JournaledRequests(made_by.rate_limiter, journal)
-        self._streaming = text_mode(streamed=made_by.stream_text)
+        self._rate_limiter = JournaledRateLimiter(factory.rate_limiter, journal)
+        self._streaming = text_mode(streamed=factory.stream_text)
         self._budget = Budget()
         self._shared = SharedBudget(services, spec)
-        self._of_children = ModelUsage()
+        self._children_used = ModelUsage()
         self.children = Children(services, spec, definition, ends_at=ends_at, used=self._charged)
         self.checkpoints = Checkpoints(
             sandbox,
@@ -175,69 +175,68 @@ class Subagent:
             services.ledger,
             lease,
             used=lambda: self.usage,
-            interval_seconds=made_by.checkpoint_seconds,
+            interval_seconds=factory.checkpoint_seconds,
         )
 
     @property
     def usage(self) -> Usage:
-        """What the agent has consumed so far, earlier attempts included."""
+        """What the agent has used so far, earlier attempts included."""
         return Usage.model_validate(vars(self._budget.usage))
 
     async def run(self) -> AgentAnswer:
-        """Run the agent to its answer, from where the last attempt stopped whose files it has.
+        """Run the agent until it answers or waits, and return which of them.
+
+        It resumes the last attempt whose files the sandbox has.
 
         Raises:
-            JobFailure: the run ended without an answer.
+            JobFailure: The run ended without an answer.
         """
-        past = await self._journal.past()
-        self.checkpoints.went_on_from(past.checkpoint)
-        self._budget = self._budget_after(past, past.events)
-        if past.answer_at is not None:
-            return self._answer_again(past, past.answer_at)
+        history = await self._journal.history()
+        self.checkpoints.resume_from(history.checkpoint)
+        self._budget = self._budget_after(history, history.events)
+        if history.final_answer_index is not None:
+            return self._earlier_answer(history, history.final_answer_index)
         files_folder = await copy_definition_files(self._definition, self._sandbox)
         await preload_client(self._model)
-        app = self._app(files_folder, is_restored=past.is_restored)
+        app = self._app(files_folder, is_restored=history.is_restored)
         try:
-            events = await self._run(app, past)
+            events = await self._run(app, history)
         except (ModelFailed, McpServerFailed) as error:
             raise job_failure(error) from error
         return self._answer(events)
 
-    def _budget_after(self, past: Past, events: list[Event]) -> Budget:
-        """The account after these events; what was paid for work that is lost counts as well."""
-        used = usage_of(past.lost, price).plus(usage_of(events, price))
+    def _budget_after(self, history: History, events: list[Event]) -> Budget:
+        """Return the budget after these events; the usage of lost work counts as well."""
+        used = usage_of(history.lost, price).plus(usage_of(events, price))
         return Budget(
             budget_limits(self._limits), used=used, price=price, shared=self._read_accounts
         )
 
-    def _answer_again(self, past: Past, answer_at: int) -> AgentAnswer:
-        """The answer of an agent whose worker was lost after it was given.
-
-        The model is not asked again.
-        """
-        before = self._budget_after(past, past.events[:answer_at])
-        before.start_model_call()  # whether the budget let it go on, or made it sum up
+    def _earlier_answer(self, history: History, final_answer_index: int) -> AgentAnswer:
+        """Return the answer that the agent gave before its worker was lost; no model is asked."""
+        before = self._budget_after(history, history.events[:final_answer_index])
+        before.start_model_call()  # sets `reached` if the answer was a summary at a budget's end
         self._budget.reached = before.reached
-        return self._answer(past.events)
+        return self._answer(history.events)
 
-    async def _run(self, app: App, past: Past) -> list[Event]:
-        """Run to the end, or until a person or a child is needed; all events of the session."""
+    async def _run(self, app: App, history: History) -> list[Event]:
+        """Run until the agent ends or waits, and return all events of the session."""
         sessions = JournaledSessions(self._journal)
         runner = Runner(app=app, session_service=sessions)
         session = await sessions.create_session(
             app_name=APP_NAME, user_id=USER_ID, session_id=self._spec.id
         )
-        await sessions.replay(session, past.events)
-        for event in mended(past):
+        await sessions.replay(session, history.events)
+        for event in repair_events(history):
             await sessions.append_event(session, event)
-        decisions = past.decisions(self._spec.id)
-        results = None if decisions is None else await self.children.results(past, self._sandbox)
+        decisions = history.decisions(self._spec.id)
+        results = None if decisions is None else await self.children.results(history, self._sandbox)
         if decisions is None or results is None:
-            return past.events
+            return history.events
         for _, of_reply in groupby(results, lambda result: result[0].made.event.id):
             await sessions.append_event(session, results_event(list(of_reply)))
-        start = self._start(past.events, decisions)
-        live = LiveLog(self._journal, agent_identifier(self._definition.name))
+        start = self._start(history.events, decisions)
+        live_log = LiveLog(self._journal, agent_identifier(self._definition.name))
         run = runner.run_async(
             user_id=USER_ID,
             session_id=session.id,
@@ -247,7 +246,7 @@ class Subagent:
         try:
             async with contextlib.aclosing(run) as stream:
                 async for event in stream:
-                    await live.take(event)
+                    await live_log.add(event)
         finally:
             await runner.close()
         ended = await sessions.get_session(
@@ -255,21 +254,21 @@ class Subagent:
         )
         return ended.events if ended else []
 
-    def _start(self, past: list[Event], decisions: Decisions) -> dict[str, Any]:
-        """What the runner begins with.
-
-        What people decided, the point where it was left, or the task.
-        """
+    def _start(self, events: list[Event], decisions: Decisions) -> dict[str, Any]:
+        """Return the runner's arguments: answers of people, the run to resume, or the task."""
         if decisions:
             return {"new_message": answers_message(decisions)}
-        return {"invocation_id": past[-1].invocation_id} if past else {"new_message": self._task()}
+        if events:
+            return {"invocation_id": events[-1].invocation_id}
+        return {"new_message": self._task()}
 
     def _app(self, files_folder: str, *, is_restored: bool) -> App:
         agent = create_agent(
             self._definition,
             self._model,
             [*self.children.tools(), *mcp_tools(self._definition.mcp_servers, self._sandbox)],
-            added_instruction=self.children.words() + (WORKSPACE_RESTORED if is_restored else ""),
+            added_instruction=self.children.instruction()
+            + (WORKSPACE_RESTORED if is_restored else ""),
             files_folder=files_folder,
             backend=self._sandbox,
             output_schema=self._schema,
@@ -288,25 +287,22 @@ class Subagent:
 
     async def _read_accounts(self) -> Sequence[Account]:
         accounts = await self._shared.read()
-        self._of_children = beyond(self._shared.used, self._budget.usage)
+        self._children_used = subtract_usage(self._shared.used, self._budget.usage)
         return accounts
 
     def _charged(self) -> ModelUsage:
-        """What counts against the budgets that were set for the job: its children's use too."""
-        return self._budget.usage.plus(self._of_children)
+        """Return what counts against the job's budgets: its own and its children's usage."""
+        return self._budget.usage.plus(self._children_used)
 
     def _task(self) -> types.Content:
-        """What the agent is told.
-
-        The description and the context that its parent gave, nothing else.
-        """
+        """Return the first message: the description and the context that the parent gave."""
         text = self._spec.description
         if self._spec.context:
             text += f"\n\n<context>\n{self._spec.context}\n</context>"
         return types.Content(role="user", parts=[types.Part(text=text)])
 
     def _answer(self, events: list[Event]) -> AgentAnswer:
-        approvals = approvals_of(self._spec.id, events)
+        approvals = waiting_approvals(self._spec.id, events)
         children = self.children.specs(events)
         if approvals or children is not None:
             return AgentAnswer(approvals=approvals, children=children)
@@ -326,7 +322,7 @@ class Subagent:
 
 
 def _why_no_answer(last: Event | None) -> str:
-    """Our own reason where it can be told to anybody: other messages may quote the model."""
+    """Return the error text; it quotes only our own messages, because others may hold content."""
     if last is not None and last.error_code == REPEATED_CALL:
         return str(last.error_message)
     reason = f" ({last.error_code})" if last and last.error_code else ""
@@ -334,5 +330,5 @@ def _why_no_answer(last: Event | None) -> str:
 
 
 def limit_failure(answer: AgentAnswer) -> JobFailure | None:
-    """The failure that a used-up budget is; the run ended in order all the same."""
+    """Return the failure for a run that a budget ended; None if none did."""
     return LimitReached(answer.limit) if answer.limit else None

@@ -1,4 +1,4 @@
-"""An attempt while it runs: what stops it, and when its time is over."""
+"""A running attempt, its deadline, and the means to stop it."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ import contextlib
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
+from orchestrator.cancellation import CANCEL_AGAIN_SECONDS
 from orchestrator.configuration.agent_definitions import AgentDefinition
 from orchestrator.jobs.failures import JobCancelled, JobFailure, out_of_time
 from orchestrator.jobs.spec import Limits
 from orchestrator.jobs.store.ledger import Claim
 from workers.attempt.outcome import Outcome
 
-CANCEL_AGAIN_SECONDS = 0.2
-"""Between two cancellations: before Python 3.12 `wait_for` may lose one, so it is repeated."""
-
 
 class Attempt:
-    """One attempt while it runs, and the handle by which it is stopped from outside.
+    """One running attempt, which can be stopped from outside.
 
     Args:
-        claim: the job, and the right to run it.
-        definition: the definition of its agent.
-        limits: the job's limits with every field that a sandbox needs set.
-        claimed_at: when the claim was sent, on `elapsed_clock`.
+        claim: The job, and the right to run it.
+        definition: The definition of its agent.
+        limits: The job's limits, with every field set that a sandbox needs.
+        claimed_at: When the claim was sent, on `elapsed_clock`.
+
+    Raises:
+        ValueError: The limits have no `timeout_seconds`.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class Attempt:
         self.limits = limits
         self.timeout_seconds = limits.timeout_seconds
         self.left_seconds = max(limits.timeout_seconds - claim.ran_seconds, 0)
-        """What earlier attempts left of the job's time."""
+        """What is left of the job's time after earlier attempts."""
         self.ends_at = claimed_at + limits.timeout_seconds - claim.ran_seconds
         """When the job's time is over, on `elapsed_clock`."""
         self.stopped_by: JobFailure | None = None
@@ -47,24 +48,28 @@ class Attempt:
         self._stopping: asyncio.Task[None] | None = None
 
     async def run(self, work: Coroutine[Any, Any, Outcome]) -> Outcome:
-        """Run the attempt's work in a task of its own, which `stop` can end at any time."""
+        """Run the attempt's work in its own task, which `stop` can cancel at any time."""
         self._work = asyncio.create_task(work)
         try:
             return await self._work
-        except asyncio.CancelledError:  # the work had not begun
+        except asyncio.CancelledError:  # the work had not started
             return Outcome(failure=self.acknowledge())
         finally:
             if self._stopping is not None:
                 self._stopping.cancel()
 
     def stop(self, reason: JobFailure) -> None:
-        """End the attempt, unless it is being stopped already."""
+        """Stop the attempt, unless it is being stopped already.
+
+        Args:
+            reason: Becomes `stopped_by`.
+        """
         if self.stopped_by is None and self._work is not None:
             self.stopped_by = reason
             self._stopping = asyncio.create_task(self._cancel_until_acknowledged(self._work))
 
     def acknowledge(self) -> JobFailure:
-        """Return why the work was cancelled; what it still does then is not interrupted again."""
+        """Return why the work was cancelled; from now on it is not cancelled again."""
         self._acknowledged = True
         if self.stopped_by is None:  # Celery terminated the task
             self.stopped_by = JobCancelled("The job was terminated.")
@@ -77,7 +82,7 @@ class Attempt:
 
     @contextlib.contextmanager
     def deadline(self) -> Iterator[None]:
-        """Stop the attempt when the job's time is over, unless the body has ended by then."""
+        """Stop the attempt when the job's time is over, unless the context was left before."""
         late = out_of_time(self.timeout_seconds)
         alarm = asyncio.get_running_loop().call_later(self.left_seconds, self.stop, late)
         try:

@@ -1,7 +1,8 @@
 """One attempt of a job, from its claim to its commit.
 
-`JobRunner.run` is the story: claim, open the sandbox, run the agent, collect the changes, and then
-commit the result, or park, requeue or release the job. `outcome` has what is committed.
+`JobRunner.run` shows the sequence: claim the job, open the sandbox, run the agent, collect the
+changes, and then commit the result, or park, requeue or release the job. `outcome` defines what is
+committed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from workers.agent.services import JobServices
 from workers.agent.session_journal import AttemptJournal
 from workers.agent.subagent import Subagent, SubagentFactory, limit_failure
 from workers.attempt.attempt import Attempt
-from workers.attempt.opening import opened
+from workers.attempt.opening import open_sandbox
 from workers.attempt.outcome import Outcome, commit, result_of
 from workers.heartbeat import Heartbeats, HeldLease, elapsed_clock
 from workers.sandbox import Sandbox, SandboxDied, SandboxProvider, SandboxSpec
@@ -41,20 +42,19 @@ from workers.sandbox import Sandbox, SandboxDied, SandboxProvider, SandboxSpec
 log = structlog.get_logger(__name__)
 
 CHANGES_SECONDS = 60.0
-"""For the change list of a job that ended by itself."""
+"""The time limit for collecting the changes of a job that ended by itself."""
 HURRIED_CHANGES_SECONDS = 1.0
-"""For the change list of a cancelled or late job: with it and the removal of the container, the job
-ends within two seconds."""
+"""The time limit for collecting the changes of a cancelled or late job: together with the removal
+of the container, the job ends within two seconds."""
 FULL_HOST_SECONDS = 0.5
-"""Before a worker asks again for a slot on a full host, or for a job that waits for its own host."""
+"""The pause before a worker claims again on a full host, or a job that waits for its own host."""
 COMMIT_RETRY_SECONDS = 0.25
-"""Between two tries to record the end of an attempt while Redis does not answer."""
+"""The pause between two tries to record the end of an attempt while Redis does not answer."""
 RETRY_PAUSE_SECONDS = 2.0
-"""Before the second attempt; each later pause is four times as long. So three attempts outlast the
-restart of a Docker engine, and a host in trouble does not use up the attempts of all queued jobs."""
+"""The pause before the second attempt; each later one is four times as long. Three attempts outlast
+the restart of a Docker engine; a faulty host does not use up the attempts of all queued jobs."""
 MAX_RETRY_PAUSE_SECONDS = 30.0
 """The longest pause: the sixth would otherwise take half an hour."""
-
 
 Progress = Callable[[str], None]
 """Receives one line about what the job is doing, for a dashboard; it must not block."""
@@ -68,15 +68,15 @@ class JobRunner:
     """Runs attempts of jobs, many at once.
 
     Args:
-        services: what all jobs of this worker share.
-        journal: the journals of all jobs.
-        admission: dispatches the next jobs when one has ended.
-        provider: opens the sandboxes.
-        heartbeats: renews the leases.
-        subagents: makes the agents.
-        default_image: the image of an agent whose definition names none.
-        lease_seconds: the length of a lease.
-        me: this worker's registration, as it is now.
+        services: What all jobs of this worker share.
+        journal: The journals of all jobs.
+        admission: Dispatches the next jobs when one has ended.
+        provider: Opens the sandboxes.
+        heartbeats: Renews the leases.
+        subagents: Makes the agents.
+        default_image: The image of an agent whose definition names none.
+        lease_seconds: The length of a lease.
+        me: Returns this worker's current registration.
     """
 
     def __init__(
@@ -107,11 +107,12 @@ class JobRunner:
     async def run(self, job_id: str, progress: Progress) -> JobResult | None:
         """Run the next attempt of a job.
 
-        Returns the job's result, or None when the attempt did not end the job.
+        Returns the job's result, or None if the attempt did not end the job. A failure of the
+        attempt is recorded in the ledger and not raised.
 
         Args:
-            job_id: the id that a message of the queue announced.
-            progress: receives the agent's steps.
+            job_id: The job, as a message of the queue names it.
+            progress: Receives the agent's steps.
         """
         claimed_at = elapsed_clock()
         claim = await self._claim(job_id)
@@ -142,16 +143,16 @@ class JobRunner:
         return None
 
     async def _attempt(self, claim: Claim, claimed_at: float, progress: Progress) -> Outcome:
-        """Do the work under a lease and a deadline; either can end it at any time."""
-        if self._me().draining:  # the message was under way when the worker began to stop
+        """Run the attempt's work under a lease and a deadline, each of which can stop it."""
+        if self._me().draining:  # the message was on its way when the worker began to stop
             return Outcome(failure=ShuttingDown("Its worker stops."))
         try:
             definition = self._services.definitions[claim.spec.agent]
         except UnknownAgent as failure:
             return Outcome(failure=failure)
         attempt = Attempt(claim, definition, self._services.limits_of(claim.spec), claimed_at)
-        with self._heartbeats.holding(claim, attempt.stop) as lease, attempt.deadline():
-            lease.renewed(claimed_at)
+        with self._heartbeats.hold(claim, attempt.stop) as lease, attempt.deadline():
+            lease.mark_renewed(claimed_at)
             journal = AttemptJournal(self._journal, self._blobs, lease, progress)
             outcome = await attempt.run(self._work_and_pause(attempt, lease, journal))
         return replace(outcome, messages_read=journal.messages_read)
@@ -159,7 +160,10 @@ class JobRunner:
     async def _work_and_pause(
         self, attempt: Attempt, lease: HeldLease, journal: AttemptJournal
     ) -> Outcome:
-        """Work; before a retry that may succeed, pause, while the job keeps its slot here."""
+        """Run the work; if the attempt is going to be repeated, pause before its end.
+
+        The job keeps its slot on this worker during the pause.
+        """
         outcome = await self._work(attempt, lease, journal)
         failure, claim = outcome.failure, attempt.claim
         is_retried = isinstance(failure, LedgerUnavailable) or (
@@ -173,10 +177,10 @@ class JobRunner:
         return outcome
 
     async def _work(self, attempt: Attempt, lease: HeldLease, journal: AttemptJournal) -> Outcome:
-        """Open the sandbox, run the agent, collect the changes; whatever happens, return them."""
+        """Open the sandbox, run the agent and collect the changes; failures are in the outcome."""
         outcome = Outcome()
         try:
-            async with opened(
+            async with open_sandbox(
                 self._provider,
                 self._sandbox_spec(attempt),
                 claim=attempt.claim,
@@ -198,7 +202,7 @@ class JobRunner:
                 outcome = await self._with_changes(outcome, attempt, lease, sandbox)
         except asyncio.CancelledError:
             return replace(outcome, failure=attempt.acknowledge())
-        except Exception as error:  # noqa: BLE001 - whatever it is, the attempt ends in order
+        except Exception as error:  # noqa: BLE001 - any failure becomes the attempt's outcome
             return replace(outcome, failure=attempt.stopped_by or _as_failure(error))
         return outcome
 
@@ -214,7 +218,7 @@ class JobRunner:
     async def _run_agent(
         self, agent: Subagent, attempt: Attempt, sandbox: Sandbox, outcome: Outcome
     ) -> Outcome:
-        """Run the agent to its answer, or until it waits for a person or for children."""
+        """Run the agent until it answers, or waits for a person or for children."""
         failure: JobFailure | None
         try:
             answer = await agent.run()
@@ -222,33 +226,33 @@ class JobRunner:
             children = answer.children
             if answer.approvals or answer.children:
                 with await sandbox.changes() as bundle:
-                    await agent.checkpoints.keep(bundle)
-                    children = await agent.children.on_files_of(bundle, answer.children)
+                    await agent.checkpoints.store(bundle)
+                    children = await agent.children.with_snapshot(bundle, answer.children)
             outcome = replace(outcome, approvals=answer.approvals, children=children)
             failure = limit_failure(answer)
         except asyncio.CancelledError:
             failure = attempt.acknowledge()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the changes are reported
+        except Exception as error:  # noqa: BLE001 - the changes are reported after any failure
             failure = attempt.stopped_by or _as_failure(error)
         return replace(outcome, failure=failure, usage=agent.usage)
 
     async def _with_changes(
         self, outcome: Outcome, attempt: Attempt, lease: HeldLease, sandbox: Sandbox
     ) -> Outcome:
-        """Return the outcome with the changes, however the agent ended, unless the job resumes."""
+        """Return the outcome with the job's changes, unless the job is going to be resumed."""
         resumes = outcome.waits or isinstance(outcome.failure, NotUnderstood)
-        if resumes or not lease.is_held or _leaves_job(attempt.stopped_by):
+        if resumes or not lease.is_held or _is_passed_on(attempt.stopped_by):
             return outcome
         seconds = HURRIED_CHANGES_SECONDS if attempt.stopped_by else CHANGES_SECONDS
         try:
             try:
                 files, changes = await self._store_changes(sandbox, seconds)
-            except asyncio.CancelledError:  # stopped just now: what can be had in a hurry
+            except asyncio.CancelledError:  # stopped meanwhile: try again with less time
                 outcome = replace(outcome, failure=attempt.acknowledge())
-                if _leaves_job(attempt.stopped_by):
+                if _is_passed_on(attempt.stopped_by):
                     return outcome
                 files, changes = await self._store_changes(sandbox, HURRIED_CHANGES_SECONDS)
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - any failure becomes the attempt's outcome
             log.warning("changes not collected", error=type(error).__name__)
             return replace(outcome, failure=outcome.failure or _as_failure(error))
         return replace(outcome, files=files, changes=changes)
@@ -256,10 +260,10 @@ class JobRunner:
     async def _store_changes(
         self, sandbox: Sandbox, seconds: float
     ) -> tuple[tuple[FileChange, ...], str | None]:
-        """Put the change bundle into the blob store; the list of files, and the blob's id.
+        """Store the change bundle as a blob and return the list of files and the blob's id.
 
         Raises:
-            SandboxDied: it takes too long. An engine that hangs may answer the next attempt.
+            SandboxDied: It takes too long. An engine that hangs may answer the next attempt.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -277,23 +281,25 @@ class JobRunner:
     async def _conclude(
         self, claim: Claim, outcome: Outcome, ran_seconds: float
     ) -> JobResult | None:
-        """Commit the result, or park, requeue or release the job; the result if it was committed."""
+        """Commit the result, or park, requeue or release the job; return a committed result."""
         failure = outcome.failure
         job_id, token = claim.spec.id, claim.token
         if isinstance(failure, LeaseLost):
             return None
         if isinstance(failure, (ShuttingDown, NotUnderstood, LedgerUnavailable)):
             newer = self._me().wire_newest + 1 if isinstance(failure, NotUnderstood) else None
-            await self._insist(
+            await self._retry_in_outage(
                 lambda: self._ledger.release(job_id, token, str(failure), wire=newer)
             )
             return None
         if failure is None and outcome.waits:
-            await self._insist(lambda: self._park(claim, outcome))
+            await self._retry_in_outage(lambda: self._park(claim, outcome))
             return None
         if failure is not None and failure.retryable:
             reason = type(failure).__name__
-            if await self._insist(lambda: self._ledger.fail_attempt(job_id, token, reason)):
+            if await self._retry_in_outage(
+                lambda: self._ledger.fail_attempt(job_id, token, reason)
+            ):
                 log.warning("attempt failed, job requeued", error=reason)
                 return None
         return await self._commit(claim, outcome, ran_seconds)
@@ -316,27 +322,27 @@ class JobRunner:
         result = result_of(claim, outcome, ran_seconds)
         data = {"error": result.error.model_dump()} if result.error else {}
         read = outcome.messages_read
-        if not await self._insist(
+        if not await self._retry_in_outage(
             lambda: commit(self._ledger, self._journal, claim, result, data, messages_read=read)
         ):
             return None
         if outcome.checkpoints is not None:
-            await outcome.checkpoints.drop()
+            await outcome.checkpoints.remove_all()
         try:
             await self._provider.discard(claim.spec.id)
-        except SandboxFailure as failure:  # the job has ended; the reaper removes its files
+        except SandboxFailure as failure:  # the reaper removes the files of an ended job
             log.warning("files not discarded", error=type(failure).__name__)
         return result
 
     async def _with_earlier_work(self, job_id: str, outcome: Outcome) -> Outcome:
-        """Return the outcome of an attempt without a sandbox, with the last checkpoint's changes."""
+        """Return the outcome of an attempt without a sandbox with the last checkpoint's changes."""
         earlier: list[ResultSoFar] = []
 
         async def read() -> bool:
             earlier.append(await self._ledger.so_far(job_id))
             return True
 
-        if not await self._insist(read):
+        if not await self._retry_in_outage(read):
             return outcome
         so_far = earlier[0]
         return replace(
@@ -347,7 +353,7 @@ class JobRunner:
             sandbox=so_far.sandbox,
         )
 
-    async def _insist(self, ask: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
+    async def _retry_in_outage(self, ask: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
         """Repeat a call of the ledger while Redis does not answer; False after two leases."""
         until = elapsed_clock() + 2 * self._lease_seconds
         while True:
@@ -360,12 +366,16 @@ class JobRunner:
 
 
 def retry_pause_seconds(attempt: int) -> float:
-    """Return how long to wait after an attempt that failed."""
+    """Return how long to wait after an attempt that failed.
+
+    Args:
+        attempt: The number of the attempt, from 1.
+    """
     return float(min(RETRY_PAUSE_SECONDS * 4 ** (attempt - 1), MAX_RETRY_PAUSE_SECONDS))
 
 
-def _leaves_job(stopped_by: JobFailure | None) -> bool:
-    """Whether the job is another attempt's now, or will be."""
+def _is_passed_on(stopped_by: JobFailure | None) -> bool:
+    """Return whether another attempt continues the job."""
     return isinstance(stopped_by, (LeaseLost, ShuttingDown))
 
 
@@ -377,8 +387,8 @@ def _files(bundle: IO[bytes]) -> tuple[FileChange, ...]:
 def _as_failure(error: BaseException) -> JobFailure:
     """Return the failure inside an exception: ADK wraps what a plugin raises.
 
-    An unknown exception is reported by its type only: its text may hold a prompt or a file's
-    content.
+    An unknown exception is reported by its type only, because its text may hold a prompt or a
+    file's content.
     """
     cause: BaseException | None = error
     while cause is not None:

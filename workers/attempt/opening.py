@@ -1,9 +1,8 @@
-"""An attempt's sandbox, on the files that its conversation speaks of.
+"""Opens an attempt's sandbox with the files that belong to its conversation.
 
-The last attempt's, or a checkpoint's.
-
-A sandbox on the same host may have others: a disk was replaced, or an attempt died while it was
-filling them. So the journal names the files with which each attempt began (`Sandbox.files_id`).
+They are the files of the last attempt, or those of a checkpoint. A sandbox on the same host may
+have other files: a disk was replaced, or an attempt died while it was unpacking them. So the journal
+names the files with which each attempt started (`Sandbox.files_id`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from workers.sandbox import Sandbox, SandboxProvider, SandboxSpec
 
 
 @contextlib.asynccontextmanager
-async def opened(
+async def open_sandbox(
     provider: SandboxProvider,
     spec: SandboxSpec,
     *,
@@ -31,20 +30,29 @@ async def opened(
     journal: AttemptJournal,
     blobs: BlobStore,
 ) -> AsyncIterator[Sandbox]:
-    """A sandbox whose files, and whether they are the last attempt's, the journal has.
+    """Open a sandbox and append to the journal which files it has.
+
+    Args:
+        provider: Opens the sandbox.
+        spec: What the sandbox needs.
+        claim: The attempt.
+        host: Where this worker's sandboxes are.
+        journal: The attempt's journal.
+        blobs: Where checkpoints are stored.
 
     Raises:
-        LeaseLost: the attempt may no longer act.
-        SandboxFailure: see `workers.sandbox`.
+        LeaseLost: The attempt's lease is lost.
+        LedgerUnavailable: Redis does not answer.
+        NotUnderstood: A newer release wrote the checkpoint.
+        SandboxFailure: See `workers.sandbox`.
     """
     last = await journal.last_sandbox()
-    # The claim alone does not tell: of an attempt that an outage of Redis took back nothing is
-    # counted.
+    # The claim is not enough: an attempt that was released in an outage of Redis is not counted.
     is_first = last is None and claim.attempt == 1 and not claim.ran_seconds
     async with contextlib.AsyncExitStack() as stack:
         if last is None or last.data.get("host") != host:
             if not is_first:
-                await provider.discard(spec.job_id)  # what an even older attempt left here is stale
+                await provider.discard(spec.job_id)  # files of an even older attempt are stale
             sandbox = await stack.enter_async_context(provider.open(spec))
             resumed = False
         else:
@@ -54,13 +62,10 @@ async def opened(
                 await stack.aclose()
                 await provider.discard(spec.job_id)
                 sandbox = await stack.enter_async_context(provider.open(spec))
-        ready: dict[str, JsonValue] = {
-            "sandbox": sandbox.kind,
-            "host": host,
-            "files": sandbox.files_id,
-        }
+        ready: dict[str, JsonValue] = {"sandbox": sandbox.kind, "host": host}
+        ready["files"] = sandbox.files_id
         if not is_first and not resumed:
-            entry = await checkpoint.restored(sandbox, blobs, journal)
+            entry = await checkpoint.restore(sandbox, blobs, journal)
             resumed = entry is not None
             ready |= {"checkpoint": entry} if entry else {}
         await journal.note(EventType.SANDBOX_READY, ready | {"resumed": resumed}, "sandbox ready")
@@ -68,8 +73,8 @@ async def opened(
 
 
 def _are_files_of(last: JournalEvent, sandbox: Sandbox) -> bool:
-    """Whether a sandbox has the files of the last one.
+    """Return whether a sandbox has the files of the last one.
 
-    An older release's worker did not name them.
+    Workers of older releases did not name the files; then they are taken to be the same.
     """
     return last.data.get("files", sandbox.files_id) == sandbox.files_id

@@ -1,4 +1,4 @@
-"""The outcome of an attempt, the result that it becomes, and the commit of that result."""
+"""The outcome of an attempt, the job's result made of it, and the commit of that result."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from orchestrator.jobs.store.ledger import Claim, Ledger
 from workers.agent.checkpoint import Checkpoints
 
 UNREAD_CHARACTERS = 200
-"""Of an unread message in a result: enough for its sender to recognize it."""
+"""The length of an unread message in a result: enough for its sender to recognize it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What an attempt produced, however it ended."""
+    """What an attempt produced, whether it succeeded, failed or has to be resumed."""
 
     summary: str = ""
     output: JsonValue = None
@@ -40,38 +40,44 @@ class Outcome:
     sandbox: str | None = None
     """The kind of the sandbox; None when none was opened."""
     approvals: tuple[Approval, ...] = ()
+    """The approvals for which the agent waits."""
     children: tuple[JobSpec, ...] | None = None
-    """The jobs for which the agent waits; None when it delegated nothing."""
+    """The jobs for which the agent waits; None when no call is deferred."""
     messages_read: int = 0
-    """How many messages to the job its conversation holds."""
+    """The number of messages to the job that its conversation contains."""
     checkpoints: Checkpoints | None = None
     """None when no sandbox was opened."""
     failure: JobFailure | None = None
 
     @property
     def waits(self) -> bool:
-        """Whether the job has to be parked: the attempt is over, the job is not."""
+        """Whether the job has to be parked: the attempt has ended, the job has not."""
         return bool(self.approvals) or self.children is not None
 
 
 def result_of(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:
     """Return the result of an attempt that ended its job, in a form that can be stored.
 
-    An answer that is not valid Unicode is dropped, and the job has failed.
+    An answer that is not valid Unicode is dropped, and the job fails.
+
+    Args:
+        claim: The attempt.
+        outcome: The attempt's outcome.
+        ran_seconds: How long the attempt ran.
     """
     try:
-        result = _whole_result(claim, outcome, ran_seconds)
+        result = _result(claim, outcome, ran_seconds)
         result.model_dump_json()
     except ValueError:
         dropped = AgentFailed("The agent's answer is not valid Unicode; it was dropped.")
         kept = Outcome(
             usage=outcome.usage, sandbox=outcome.sandbox, failure=outcome.failure or dropped
         )
-        return _whole_result(claim, kept, ran_seconds)
+        return _result(claim, kept, ran_seconds)
     return result
 
 
-def _whole_result(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:
+def _result(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:
     failure = outcome.failure
     state = JobState.SUCCEEDED
     if isinstance(failure, DeadlineExceeded):
@@ -110,15 +116,15 @@ async def commit(
 ) -> bool:
     """Commit a job's result, with the messages that arrived after the agent last read any.
 
-    Returns whether it was committed: False when the attempt no longer holds the job.
+    Returns whether it was committed: False if the attempt no longer holds the job.
 
     Args:
-        ledger: where the result is committed.
-        journal: where messages to the job are.
-        claim: the attempt.
-        result: the job's result, without unread messages.
-        data: added to the journal's event of the job's end.
-        messages_read: how many messages the agent has read.
+        ledger: Where the result is committed.
+        journal: Where messages to the job are.
+        claim: The attempt.
+        result: The job's result, without unread messages.
+        data: Is added to the journal's event of the job's end.
+        messages_read: The number of messages that the agent has read.
 
     Raises:
         LedgerUnavailable: Redis does not answer.

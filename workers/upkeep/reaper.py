@@ -1,6 +1,6 @@
-"""The reaper: takes back what died without saying so.
+"""The reaper: requeues jobs whose lease lapsed, and removes what ended jobs left behind.
 
-Every worker runs one; they do not mind each other.
+Every worker runs one; they do not interfere with each other.
 """
 
 from __future__ import annotations
@@ -19,13 +19,20 @@ from workers.sandbox import SandboxProvider
 log = structlog.get_logger(__name__)
 
 LEFTOVERS_SECONDS = 5.0
-"""How often containers and folders are looked through: all are gone 30 s after their job's end."""
+"""How often containers and folders are checked: all are removed 30 s after their job's end."""
 LEFTOVERS_PAUSE_SECONDS = 1.0
-"""At the least between two rounds, also when jobs end without their worker."""
+"""The shortest time between two checks, also when jobs end without their worker."""
 
 
 class Reaper:
-    """Puts lapsed jobs back, sends what has room, and removes what ended jobs left behind."""
+    """Requeues lapsed jobs, dispatches queued ones, and removes what ended jobs left behind.
+
+    Args:
+        ledger: Finds lapsed jobs.
+        admission: Dispatches jobs for which there is room.
+        provider: Removes containers and folders.
+        interval_seconds: The time between two checks for lapsed jobs.
+    """
 
     def __init__(
         self,
@@ -40,10 +47,10 @@ class Reaper:
         self._provider = provider
         self._interval_seconds = interval_seconds
         self._ended = asyncio.Event()
-        """A job ended without its worker: its sandbox may still be there, and at work."""
+        """Set when a job ended without its worker: its sandbox may still exist and run."""
 
     async def run(self) -> None:
-        """Reap for ever."""
+        """Reap until cancelled; failures are logged."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._reap_jobs())
             group.create_task(self._reap_leftovers())

@@ -1,6 +1,6 @@
-"""Retention: what is known of a job goes some time after its end, and so do the blobs that no job needs.
+"""Retention: removes the records of jobs some time after their end, and blobs that no job needs.
 
-Every worker looks; they do not mind each other.
+Every worker does this; they do not interfere with each other.
 """
 
 from __future__ import annotations
@@ -17,19 +17,25 @@ from orchestrator.workspace.blobs import BlobStore
 log = structlog.get_logger(__name__)
 
 LOOKS_PER_RETENTION = 24
-"""How late something goes, at the most, as a share of the time that it was to be kept."""
+"""The number of checks in the time that a job is kept: it is removed late by one of these parts at
+most."""
 MAX_INTERVAL_SECONDS = 3600.0
-"""An hour's jobs are forgotten in seconds."""
+"""The longest interval: the jobs of an hour are removed within seconds."""
 MARGIN_SECONDS = 3600.0
-"""Blobs are this much older than the oldest job before they go: a job's snapshot is stored before
-the job is, and the clocks of the store and of Redis differ."""
+"""A blob is removed only if it is this much older than the oldest job: a job's snapshot is stored
+before the job is, and the clocks of the store and of Redis differ."""
 
 
 class Retention:
-    """Forgets jobs that ended `keep_seconds` ago, and removes blobs older than all jobs that are left.
+    """Removes jobs that ended `keep_seconds` ago, and blobs that are older than all other jobs.
 
-    No list of references is kept: a blob that a job uses was stored, or kept, when the job was
-    submitted or later.
+    This needs no list of references: a blob that a job uses was stored, or its age was reset, when
+    the job was submitted or later.
+
+    Args:
+        ledger: Holds the jobs.
+        blobs: Holds the blobs.
+        keep_seconds: How long an ended job is kept.
     """
 
     def __init__(self, ledger: Ledger, blobs: BlobStore, keep_seconds: float) -> None:
@@ -38,16 +44,21 @@ class Retention:
         self._keep_seconds = keep_seconds
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Remove what is due, at intervals, until cancelled; failures are logged."""
         while True:
             try:
-                await self.look()
+                await self.remove_expired()
             except JobFailure as error:
                 log.warning("old jobs not removed", error=str(error))
             await asyncio.sleep(min(self._keep_seconds / LOOKS_PER_RETENTION, MAX_INTERVAL_SECONDS))
 
-    async def look(self) -> None:
-        """Remove what is due now."""
+    async def remove_expired(self) -> None:
+        """Remove what is due now.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer.
+            JobFailure: The blob store does not answer.
+        """
         forgotten = await self._ledger.forget(self._keep_seconds)
         oldest = await self._ledger.oldest_submission()
         until = min(time.time() - self._keep_seconds, oldest or time.time())

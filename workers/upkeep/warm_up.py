@@ -1,7 +1,7 @@
-"""Warming up: what the first job would wait for is done before the worker takes jobs.
+"""Warm-up: loads what the first job needs, before the worker accepts jobs.
 
-ADK and the models' clients load much of themselves when they are first used, on the event loop:
-half a second in which no lease is renewed and no other job moves.
+ADK and the clients of models load many modules when they are first used, on the event loop: half a
+second in which no lease is renewed and no other job runs.
 """
 
 from __future__ import annotations
@@ -40,19 +40,20 @@ _SCRIPT = Script(
 
 
 async def warm_up(models: Iterable[str]) -> None:
-    """Run an agent of two replies and one tool call, and make these models' clients.
+    """Create the models' clients, and run an agent with a scripted model; no model is called.
 
-    No model is asked.
+    This blocks the loop, so it has to be called before the worker runs jobs. A failure is only
+    logged: the jobs that it concerns report it again.
 
-    Blocks the loop: call it on the worker's loop, before there is a job.
-    Nothing depends on it: what fails here fails again, in words, in the jobs that need it.
+    Args:
+        models: Names of models.
     """
     for model in models:
         await preload_client(model)
     try:
         await _run_agent()
-    except Exception as error:  # noqa: BLE001 - a worker that starts cold still works
-        log.warning("not warmed up", error=type(error).__name__)
+    except Exception as error:  # noqa: BLE001 - the warm-up is optional
+        log.warning("warm-up failed", error=type(error).__name__)
 
 
 async def _run_agent() -> None:

@@ -1,9 +1,9 @@
-"""The watchdog: sees that something blocks the worker's loop, and ends the worker before leases lapse.
+"""The watchdog: detects that the worker's loop is blocked, and exits before leases lapse.
 
-One agent that blocks the loop stops all of them, and the heartbeats too. The watchdog looks from a
-thread of its own. It logs where the loop stands; when that goes on for half a lease, it gives the
-jobs back on a connection of its own and ends the process. The job that blocked loses an attempt, so
-that it cannot take down one worker after the other; the others lose nothing.
+One agent that blocks the loop stops all agents and the heartbeats. The watchdog runs in its own
+thread. It logs the stack of the loop's thread. If the loop stays blocked for half a lease, it
+releases the jobs with a connection of its own and exits. The job that blocked the loop uses up an
+attempt, so that it cannot stop one worker after the other; the other jobs do not.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from workers.heartbeat import elapsed_clock
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.25
-"""How often the loop is asked for a sign of life."""
+"""How often the loop is checked."""
 LOGGED_AFTER_SECONDS = 1.0
-"""A loop that is blocked for so long is a fault: callbacks take milliseconds."""
+"""A loop that is blocked for this long has a fault: callbacks take milliseconds."""
 PATIENCE = 0.5
-"""The share of a lease after which the worker steps down. The last renewal may be a quarter of a
-lease older than the block, and behind 80 % of a lease its jobs may begin elsewhere."""
-STEP_DOWN_SECONDS = 2.0
-"""For giving the jobs back; then the process ends without that."""
+"""The share of a lease after which the worker exits. The last renewal may be a quarter of a lease
+older than the block, and after 80 % of a lease its jobs may start elsewhere."""
+RELEASE_SECONDS = 2.0
+"""The time limit for releasing the jobs; then the process exits without that."""
 MAX_STACK_FRAMES = 25
-"""The innermost frames of the loop's thread: what blocks it stands there."""
+"""The number of innermost frames that are logged: what blocks the loop is among them."""
 EXIT_BLOCKED = 70
-"""EX_SOFTWARE of sysexits.h: whatever supervises the worker starts another one."""
+"""EX_SOFTWARE of sysexits.h, on which a supervisor starts another worker."""
 
-StepDown = Callable[[Collection[Claim], str | None], Awaitable[None]]
-"""Gives claims back; the second is the id of the job that blocked, where that is known."""
+ReleaseClaims = Callable[[Collection[Claim], str | None], Awaitable[None]]
+"""Releases claims; the second argument is the job that blocked the loop, if it is known."""
 
 
 class JobsOfTasks:
-    """Knows for which job a task of the loop was made, from what the log is bound to there."""
+    """Maps each task of a loop to the job to which the log was bound when the task was made."""
 
     def __init__(self) -> None:
         self._jobs: WeakKeyDictionary[asyncio.Task[Any], str] = WeakKeyDictionary()
 
     def install(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on remember the job of every new task."""
+        """Record the job of every task that the loop makes from now on."""
         loop.set_task_factory(self._make)
 
     def _make(
@@ -63,7 +63,7 @@ class JobsOfTasks:
         return task
 
     def running(self, loop: asyncio.AbstractEventLoop) -> str | None:
-        """The job whose code the loop runs now."""
+        """Return the job whose code the loop runs now; None if it is none or unknown."""
         task = asyncio.current_task(loop)
         return None if task is None else self._jobs.get(task)
 
@@ -72,11 +72,11 @@ class Watchdog:
     """Watches one loop.
 
     Args:
-        loop: the loop, running in another thread.
-        thread_id: that thread's.
-        claims: what the worker holds now.
-        step_down: gives it back; run on a loop of the watchdog's own.
-        lease_seconds: the length of a lease.
+        loop: The loop, which runs in another thread.
+        thread_id: That thread's id.
+        claims: Returns the worker's current claims.
+        release_claims: Releases them; it runs on a loop of its own.
+        lease_seconds: The length of a lease.
     """
 
     def __init__(
@@ -84,13 +84,13 @@ class Watchdog:
         loop: asyncio.AbstractEventLoop,
         thread_id: int,
         claims: Callable[[], Collection[Claim]],
-        step_down: StepDown,
+        release_claims: ReleaseClaims,
         lease_seconds: float,
     ) -> None:
         self._loop = loop
         self._thread_id = thread_id
         self._claims = claims
-        self._step_down = step_down
+        self._release_claims = release_claims
         self._patience_seconds = lease_seconds * PATIENCE
         self._jobs = JobsOfTasks()
         self._jobs.install(loop)
@@ -98,24 +98,23 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the watchdog's thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop the watchdog's thread."""
         self._ended.set()
 
     def _watch(self) -> None:
         alive, asked_at, logged = threading.Event(), elapsed_clock(), False
         self._ask(alive)
-        looked_at = asked_at
+        checked_at = asked_at
         while not self._ended.wait(LOOK_SECONDS):
             now = elapsed_clock()
-            paused = now - looked_at > 2 * LOOK_SECONDS + LOGGED_AFTER_SECONDS
-            looked_at = now
-            if (
-                alive.is_set() or paused
-            ):  # a process that was stopped as a whole has not blocked itself
+            # A process that was paused as a whole has not blocked its loop.
+            was_paused = now - checked_at > 2 * LOOK_SECONDS + LOGGED_AFTER_SECONDS
+            checked_at = now
+            if alive.is_set() or was_paused:
                 alive, asked_at, logged = threading.Event(), now, False
                 self._ask(alive)
             elif now - asked_at > self._patience_seconds:
@@ -131,26 +130,33 @@ class Watchdog:
             self._loop.call_soon_threadsafe(alive.set)
 
     def _stack(self) -> list[str]:
-        """Where the loop's thread stands: file, line and function, innermost last; no values."""
-        frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - the one way to see another thread
+        """Return the stack of the loop's thread: file, line and function, innermost last."""
+        frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - there is no public way
         found = traceback.extract_stack(frame)[-MAX_STACK_FRAMES:] if frame else []
         return [f"{entry.filename}:{entry.lineno} {entry.name}" for entry in found]
 
     def _end_process(self) -> None:
         blocker, claims = self._jobs.running(self._loop), self._claims()
-        log.error("the worker steps down: its loop is blocked", job=blocker, jobs=len(claims))
-        with contextlib.suppress(Exception):  # it ends anyway, and then the leases lapse
-            asyncio.run(self._within(self._step_down(claims, blocker)))
+        log.error("worker exits: its loop is blocked", job=blocker, jobs=len(claims))
+        with contextlib.suppress(Exception):  # unreleased leases lapse
+            asyncio.run(self._release(claims, blocker))
         os._exit(EXIT_BLOCKED)
 
-    @staticmethod
-    async def _within(work: Awaitable[None]) -> None:
-        async with asyncio.timeout(STEP_DOWN_SECONDS):
-            await work
+    async def _release(self, claims: Collection[Claim], blocker: str | None) -> None:
+        async with asyncio.timeout(RELEASE_SECONDS):
+            await self._release_claims(claims, blocker)
 
 
-async def give_back(ledger: Ledger, claims: Collection[Claim], blocker: str | None) -> None:
-    """Release the jobs unharmed; the one that blocked loses its attempt (its last one lapses)."""
+async def release_claims(ledger: Ledger, claims: Collection[Claim], blocker: str | None) -> None:
+    """Release jobs without using up their attempts, except the job that blocked the loop.
+
+    That job's attempt has failed; if it was the last one, its lease lapses. Failures are ignored.
+
+    Args:
+        ledger: Where the claims are.
+        claims: The worker's claims.
+        blocker: The job that blocked the loop; None if it is not known.
+    """
     reason = "its worker was blocked"
     await asyncio.gather(
         *(

@@ -1,1 +1,1 @@
-"""Calls that a person decides on."""
+"""Approvals: guarded calls, which run only after a person's decision."""

@@ -1,13 +1,13 @@
-"""Approval: a call that a person decides on before it runs.
+"""Approval: guarded calls, which run only after a person's decision.
 
-Built on ADK's confirmation protocol. A guarded call asks before it runs; ADK turns that into a call
-of `adk_request_confirmation`, which a front end answers with a function response of the same id,
-and then makes the original call again. What is asked and what was answered stand in the session's
-events, so another process can go on with them. Without an answer that counts the tool does not run
-and the person is asked again.
+It uses ADK's confirmation protocol. A guarded call requests confirmation before it runs. ADK turns
+the request into a call of `adk_request_confirmation`, which a front end answers with a function
+response of the same id, and then makes the original call again. Requests and answers are events of
+the session, so another process can resume the run. Without a valid answer the tool does not run and
+the request is repeated.
 
-A front end needs `pending_approvals` on a session's events and `answers_message` as the next
-message.
+A front end calls `pending_approvals` with a session's events, and sends `answers_message` as the
+next message.
 """
 
 from __future__ import annotations
@@ -41,28 +41,27 @@ AWAITING = {
     "status": "waiting_for_approval",
     "message": "A person was asked to approve this call; it has not run.",
 }
-"""Stands as the call's result until the answer is there. The model sees it only where a person goes
-on with another message instead of an answer."""
+"""The call's result until it is answered. The model sees it only if a person sends another message
+instead of an answer."""
 
 NOTED_CHARACTERS = 2_000
 """How much of edited arguments is repeated to the model beside the result."""
 
 
 class ApprovalGate(Part):
-    """Lets a guarded call run only when a person said so.
+    """Runs a guarded call only after a person's decision.
 
-    Stands last: it sees what would really run.
+    It has to be the last part, so that it checks the call as it would run.
 
     Args:
-        interrupt_on: the agent's own policy; it must name tools that exist.
-        inherited: a parent's policy, which binds as well and may name tools that this agent does
+        interrupt_on: The agent's own policy; it must name tools that exist.
+        inherited: A parent's policy, which holds as well and may name tools that this agent does
             not have.
-        known: the names of the tools that the agent has or could have.
-        more_later: whether toolsets may bring others, which are known with the first model call
-            only.
+        known: The names of the tools that the agent has or could have.
+        more_later: Whether toolsets may add tools, which are known at the first model call.
 
     Raises:
-        ValueError: the policy names a tool that does not exist, or is not understood.
+        ValueError: A policy is invalid, or names a tool that does not exist.
     """
 
     def __init__(
@@ -82,7 +81,11 @@ class ApprovalGate(Part):
     async def before_model(
         self, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> None:
-        """Refuse to go on with a policy that guards a tool nobody has: it is misspelt."""
+        """Check, when all tools are known, that every tool of the agent's policy exists.
+
+        Raises:
+            UnknownGuardedTool: The policy names a tool that the agent does not have.
+        """
         del callback_context
         if unknown := self._unproven - llm_request.tools_dict.keys():
             raise UnknownGuardedTool(
@@ -92,7 +95,10 @@ class ApprovalGate(Part):
     async def before_tool(
         self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext
     ) -> dict[str, Any] | None:
-        """Ask, or do what was answered."""
+        """Request an approval, or carry out the answer to an earlier request.
+
+        Returns the call's result if the tool must not run now, else None.
+        """
         decisions = self._policy.get(tool.name)
         if decisions is None:
             return None
@@ -106,32 +112,32 @@ class ApprovalGate(Part):
             agent=tool_context.agent_name,
         )
         if tool_context.tool_confirmation is None:
-            return _ask(tool_context, pending)
+            return _request(tool_context, pending)
         answer = _answer_to(pending, tool_context)
         if isinstance(answer, str):
-            hint = f"The answer was not taken: {answer}. Allowed are {', '.join(decisions)}."
-            return _ask(tool_context, pending, hint)
+            hint = f"The answer was not accepted: {answer}. Allowed are {', '.join(decisions)}."
+            return _request(tool_context, pending, hint)
         if answer.decision == "edit":
             args.clear()
             args.update(answer.arguments or {})
-        return _in_place_of_result(answer)
+        return _replacing_result(answer)
 
 
 class ApprovalFlow(Part):
-    """Puts requests before a person, holds the model back until all are answered, and tells it of edits.
+    """Emits requests, pauses the run until all are answered, and reports edits to the model.
 
-    Stands first among the parts, so that nothing is done to a session that waits. An agent without
-    a policy needs it too: its tools may ask by themselves, or for a child.
+    It has to be the first part, so that no other changes a session that waits. An agent without a
+    policy needs it as well: its tools may request approvals themselves, or for a child.
     """
 
     def request_processors(self) -> Sequence[BaseLlmRequestProcessor]:
-        """Before every model call: is there something to wait for?"""
-        return (_HoldForAnswers(),)
+        """Return the processor that pauses the run before a model call."""
+        return (_PauseForAnswers(),)
 
     async def after_tool(
         self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext, tool_response: Any
     ) -> None:
-        """Say so where the call ran with other arguments than the model gave."""
+        """Add a note to the result of a call that ran with other arguments than the model's."""
         del tool
         call_id = str(tool_context.function_call_id)
         is_pause = call_id in tool_context.actions.requested_tool_confirmations
@@ -148,37 +154,34 @@ class ApprovalFlow(Part):
             tool_response["approval"] = f"A person changed the arguments; the call ran with {shown}"
 
 
-class _HoldForAnswers(BaseLlmRequestProcessor):
-    """ADK puts the requests of a model's reply before a person.
-
-    Here the rest is, and the run is held.
-    """
+class _PauseForAnswers(BaseLlmRequestProcessor):
+    """Emits the requests that ADK does not emit itself, and pauses the run while one is open."""
 
     name = "approvals"
 
     async def run_async(
         self, invocation_context: InvocationContext, llm_request: LlmRequest
     ) -> AsyncGenerator[Event]:
-        """Events that ask; the model is not called while one is open."""
+        """Yield the missing requests; end the invocation while one is open."""
         del llm_request
-        for event in _unasked(invocation_context):
+        for event in _missing_requests(invocation_context):
             yield event
         if pending_approvals(_own_events(invocation_context)):
             invocation_context.end_invocation = True
 
 
 def _own_events(context: InvocationContext) -> list[Event]:
-    """The events of this run: what an earlier one left open does not hold up a new message."""
+    """Return the events of this run: open requests of an earlier run do not pause this one."""
     return [
         event for event in context.session.events if event.invocation_id == context.invocation_id
     ]
 
 
-def _unasked(context: InvocationContext) -> list[Event]:
-    """An event for each request in a result that was not put before a person.
+def _missing_requests(context: InvocationContext) -> list[Event]:
+    """Return an event for each request in a tool result that has none yet.
 
-    ADK does that right after the model's reply. It does not when a call that is made again asks
-    again, and it could not when the process died in between.
+    ADK emits one right after the model's reply. It emits none when a repeated call requests an
+    approval again, and could not if the process was killed in between.
     """
     events = _own_events(context)
     asked = [
@@ -202,7 +205,7 @@ def _unasked(context: InvocationContext) -> list[Event]:
 
 
 def _event_with_call(events: Sequence[Event], call_id: str) -> Event | None:
-    """The newest event that holds the call."""
+    """Return the newest event that contains the call; None if there is none."""
     holders = (
         event
         for event in reversed(events)
@@ -211,14 +214,14 @@ def _event_with_call(events: Sequence[Event], call_id: str) -> Event | None:
     return next(holders, None)
 
 
-def _ask(context: ToolContext, pending: PendingApproval, hint: str = "") -> dict[str, Any]:
+def _request(context: ToolContext, pending: PendingApproval, hint: str = "") -> dict[str, Any]:
     context.request_confirmation(hint=hint, payload=pending.payload())
-    context.actions.skip_summarization = True  # a pause is no result for the model to go on with
+    context.actions.skip_summarization = True  # the model must not continue with this result
     return dict(AWAITING)
 
 
 def _answer_to(pending: PendingApproval, context: ToolContext) -> ApprovalAnswer | str:
-    """Return the newest answer to a request for exactly this call, or why none counts."""
+    """Return the newest answer to a request for exactly this call, or why none is valid."""
     response = _response_to(pending, context.session.events)
     if response is None:
         return "it was given for another call"
@@ -226,10 +229,10 @@ def _answer_to(pending: PendingApproval, context: ToolContext) -> ApprovalAnswer
 
 
 def _response_to(pending: PendingApproval, events: Sequence[Event]) -> Mapping[str, Any] | None:
-    """What was answered to the request with this call's fingerprint.
+    """Return the newest response to a request with this call's fingerprint; None if there is none.
 
-    ADK hands over the confirmation of the call's id. That may be one that a child's call asked for
-    through this one, and a provider may use an id twice: so it is looked up.
+    ADK passes the confirmation with the call's id. That may be a request that a child's call made
+    through this one, and a provider may use an id twice, so the events are searched.
     """
     requests: set[str] = set()
     found: Mapping[str, Any] | None = None
@@ -247,14 +250,17 @@ def _response_to(pending: PendingApproval, events: Sequence[Event]) -> Mapping[s
     return found
 
 
-def _in_place_of_result(answer: ApprovalAnswer) -> dict[str, Any] | None:
-    """What the model is told where the tool does not run."""
-    said = f" They say: {answer.message}" if answer.message else ""
+def _replacing_result(answer: ApprovalAnswer) -> dict[str, Any] | None:
+    """Return the result of a call that a person rejected or answered; None if it has to run."""
+    remark = f" They say: {answer.message}" if answer.message else ""
     if answer.decision == "reject":
-        message = f"A person rejected this call, so it did not run.{said} Do not make the same call again."
+        message = (
+            f"A person rejected this call, so it did not run.{remark} "
+            "Do not make the same call again."
+        )
         return {"status": "rejected", "message": message}
     if answer.decision == "respond":
-        message = f"The tool did not run: a person answered in its place.{said}"
+        message = f"The tool did not run: a person answered in its place.{remark}"
         return {"status": "answered", "answer": answer.response, "message": message}
     return None
 

@@ -1,7 +1,7 @@
-"""Requests for approval and their answers, as a session's events hold them.
+"""Requests for approval and their answers, read from and written to a session's events.
 
-A request names the call by a fingerprint of the tool and its exact arguments; an answer counts for
-the call with that fingerprint only.
+A request identifies the call by a fingerprint of the tool and its exact arguments; an answer is
+valid for the call with that fingerprint only.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from orchestrator.approvals import DECISIONS, ApprovalAnswer, ApprovalRequest, f
 
 
 class PendingApproval(ApprovalRequest):
-    """A request in a session that nobody has answered yet."""
+    """A request in a session that is not answered yet."""
 
     confirmation_id: str
-    """The id of ADK's confirmation call, which is answered."""
+    """The id of ADK's confirmation call, to which the answer is given."""
 
     def payload(self) -> dict[str, Any]:
-        """Return the request as it crosses a boundary, also for a parent's call whose child waits."""
+        """Return the payload of ADK's confirmation request; a parent passes on that of a child."""
         return self.model_dump(
             mode="json", include={"tool", "arguments", "decisions", "sha256", "agent"}
         )
 
 
 def confirmation_calls(event: Event) -> list[types.FunctionCall]:
-    """The calls in an event by which a person is asked.
+    """Return the calls in an event that request a confirmation from a person.
 
-    ADK marks those that it makes as long-running; a model's call of that name is not one of them.
+    ADK marks its own calls as long-running; a model's call of that name is not one of them.
     """
     marked = event.long_running_tool_ids or ()
     return [
@@ -44,7 +44,7 @@ def confirmation_calls(event: Event) -> list[types.FunctionCall]:
 
 
 def confirmation_answers(event: Event) -> list[types.FunctionResponse]:
-    """The answers in an event that a person gave."""
+    """Return a person's answers to confirmation calls in an event."""
     if event.author != "user":
         return []
     responses = event.get_function_responses()
@@ -52,7 +52,7 @@ def confirmation_answers(event: Event) -> list[types.FunctionResponse]:
 
 
 def pending_approvals(events: Iterable[Event]) -> list[PendingApproval]:
-    """The requests in a session's events that nobody has answered yet, oldest first."""
+    """Return the requests in a session's events that are not answered, oldest first."""
     waiting: dict[str, PendingApproval] = {}
     for event in events:
         for answer in confirmation_answers(event):
@@ -65,7 +65,11 @@ def pending_approvals(events: Iterable[Event]) -> list[PendingApproval]:
 def answers_message(
     answers: Iterable[tuple[PendingApproval, ApprovalAnswer]],
 ) -> types.Content:
-    """Return the message that resumes a run: the run pauses until it has all answers at once."""
+    """Return the message that resumes a run.
+
+    Args:
+        answers: All pending requests of the run with their answers; with fewer it stays paused.
+    """
     return types.Content(
         role="user",
         parts=[
@@ -82,7 +86,7 @@ def answers_message(
 
 
 def _as_response(pending: PendingApproval, answer: ApprovalAnswer) -> dict[str, Any]:
-    """Return the response to ADK's confirmation call, bound to the call that the person saw."""
+    """Return the response to ADK's confirmation call, with the fingerprint of the shown call."""
     given = answer.model_dump(mode="json", exclude={"by"}) | {"sha256": pending.sha256}
     payload = {name: value for name, value in given.items() if value not in (None, "")}
     return {"confirmed": answer.decision in ("approve", "edit"), "payload": payload}
@@ -91,7 +95,11 @@ def _as_response(pending: PendingApproval, answer: ApprovalAnswer) -> dict[str, 
 def request_of(call: types.FunctionCall, author: str) -> PendingApproval:
     """Return the request that a confirmation call of ADK makes.
 
-    A tool that asks by itself, without a policy, allows to approve or to reject.
+    A tool that requests a confirmation itself, without a policy, allows `approve` and `reject`.
+
+    Args:
+        call: The confirmation call, as of `confirmation_calls`.
+        author: The author of its event; the agent, if the call does not name one.
     """
     made = (call.args or {}).get("originalFunctionCall") or {}
     confirmation = (call.args or {}).get("toolConfirmation") or {}
@@ -116,10 +124,14 @@ def request_of(call: types.FunctionCall, author: str) -> PendingApproval:
 
 
 def answer_in(response: Mapping[str, Any] | None, pending: PendingApproval) -> ApprovalAnswer | str:
-    """Return the answer in a confirmation's response, or what is wrong with it.
+    """Return the answer in a confirmation's response, or the reason why it is not valid.
 
-    A front end that knows only ADK sends `confirmed`, with the payload that it was given or none:
-    a yes to other arguments than the call's own is an edit.
+    A front end that knows only ADK sends `confirmed`, with the payload that it got or without one:
+    `confirmed` with other arguments than the call's own is an edit.
+
+    Args:
+        response: The response to the confirmation call.
+        pending: The request.
     """
     given = response or {}
     confirmed, payload = given.get("confirmed") is True, given.get("payload") or {}
@@ -146,9 +158,9 @@ def answer_in(response: Mapping[str, Any] | None, pending: PendingApproval) -> A
 
 def _fault(decision: Any, payload: Mapping[str, Any], *, confirmed: bool) -> str | None:
     if decision not in DECISIONS:
-        return f"{decision!r} is no decision"
+        return f"{decision!r} is not a decision"
     if confirmed != (decision in ("approve", "edit")):
-        return f"it says {decision} and confirmed={str(confirmed).lower()}"
+        return f"its decision is {decision}, but confirmed={str(confirmed).lower()}"
     if decision == "edit" and not isinstance(payload.get("arguments"), Mapping):
         return "edit needs the arguments, as an object"
     if decision == "respond" and payload.get("response") is None:

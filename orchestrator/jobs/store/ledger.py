@@ -20,9 +20,9 @@ from orchestrator.jobs import versions
 from orchestrator.jobs.approvals import (
     KEPT_SECONDS,
     Approval,
+    answer_json,
+    awaited_tools,
     refusal,
-    serialized,
-    waiting_words,
 )
 from orchestrator.jobs.failures import (
     InvalidJob,
@@ -158,7 +158,7 @@ class Ledger(Records):
         Raises:
             ApprovalRefused: The answer was rejected; the text says why.
         """
-        entry = json.dumps({"id": approval_id, **json.loads(serialized(answer))})
+        entry = json.dumps({"id": approval_id, **json.loads(answer_json(answer))})
         told = await self._run("answer", approval_id, answer.decision, entry, uuid4().hex)
         if told[0] == "taken":
             return str(told[1])
@@ -392,7 +392,7 @@ class Ledger(Records):
         submissions = [
             value for child in children for value in (*submission(child), entry_of_child(child))
         ]
-        awaited = waiting_words([approval.tool for approval in approvals])
+        awaited = awaited_tools([approval.tool for approval in approvals])
         time = (
             ("", "")
             if timeout_seconds is None

@@ -9,7 +9,7 @@ from kombu import Connection, Queue
 
 from orchestrator.jobs.store.queue import broker_options
 from tests.services import RedisProcess
-from workers.celery_app import SteadyTransport
+from workers.celery_app import TolerantTransport
 
 
 @pytest.mark.redis
@@ -18,7 +18,7 @@ def test_a_message_that_cannot_be_put_back_does_not_end_the_worker(tmp_path: Pat
     redis.start()
     try:
         options = broker_options("fanout")
-        connection = Connection(redis.url, transport=SteadyTransport, transport_options=options)
+        connection = Connection(redis.url, transport=TolerantTransport, transport_options=options)
         channel = connection.channel()
         queue = Queue("fanout", channel=channel)
         queue.declare()

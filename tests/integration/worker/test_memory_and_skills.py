@@ -21,7 +21,7 @@ from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.integration.scripts import call, calls, says
 from tests.services import Installation, Installer
-from workers.agent.agent_files import copy_definition_files
+from workers.agent.definition_files import copy_definition_files
 from workers.sandbox.local.provider import LocalProvider
 from workers.sandbox.protocol import Command, SandboxSpec
 

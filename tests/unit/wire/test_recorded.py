@@ -114,11 +114,11 @@ async def test_a_recorded_conversation_can_be_gone_on_with(
         Journal(redis, Keys()), BlobStore(tmp_path.as_uri()), lease, lambda _line: None
     )
 
-    past = await journal.past()
+    history = await journal.history()
 
-    assert past.answer_at is not None
-    assert [answer.decision for answer in past.answers.values()] == ["approve"]
-    assert sum(bool(event.get_function_responses()) for event in past.events) >= 3
+    assert history.final_answer_index is not None
+    assert [answer.decision for answer in history.answers.values()] == ["approve"]
+    assert sum(bool(event.get_function_responses()) for event in history.events) >= 3
 
 
 async def test_an_approval_is_read_whole(recorded: Path, redis: FakeAsyncRedis) -> None:

@@ -239,7 +239,7 @@ async def test_a_conversation_that_cannot_be_read_is_refused_in_words(
     with pytest.raises(NotUnderstood, match=why):
         await AttemptJournal(
             Journal(redis, Keys()), BlobStore(tmp_path.as_uri()), lease, lambda _line: None
-        ).past()
+        ).history()
 
 
 def test_a_bundle_of_a_newer_release_is_refused_in_words() -> None:

@@ -1,0 +1,78 @@
+"""Descriptions of the tools that delegate, as the model reads them."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from google.adk.tools.base_tool import BaseTool
+
+Tool = TypeVar("Tool", bound=BaseTool)
+
+_WORKSPACE = """\
+The sub-agent works in its own sandbox on a copy of {workspace}, which it sees at /workspace. When
+it succeeds, its changes are merged into {workspace}."""
+
+_DESCRIPTION = """\
+    description: What to do, complete in itself: the sub-agent sees nothing of this conversation."""
+
+_OPTIONS = """\
+    context: What it should know besides: findings, constraints, file paths.
+    timeout_seconds: How long it may take; leave it out for the agent's own limit."""
+
+_TASK = f"""\
+Delegate one self-contained task to a sub-agent and wait for its result.
+
+{_WORKSPACE} Call `task` several times in one reply to run sub-agents at the same time.{{note}}
+
+Args:
+{_DESCRIPTION}
+    subagent_type: Which agent does it.
+{_OPTIONS}
+
+Returns:
+    status, job_id, summary, files_modified, merge (applied, conflicts), execution_seconds, usage,
+    and output or error."""
+
+TASK_OF_COORDINATOR = _TASK.format(workspace="the workspace", note="")
+TASK_OF_JOB = _TASK.format(
+    workspace="your workspace",
+    note=" Processes that you left running end when you delegate.",
+)
+"""Differs from the coordinator's because a job's sandbox is closed while the job waits."""
+
+TASKS = """\
+Delegate many tasks at once and wait for all of them.
+
+One that fails does not stop the others.
+
+Args:
+    tasks: Objects with `description` and, if wanted, `subagent_type`, `context`,
+        `timeout_seconds`, as for `task`.
+
+Returns:
+    status, and `results`: one answer as of `task` for each, in order."""
+
+_AGENT_TOOL = f"""\
+Delegate one self-contained task to the sub-agent {{agent}} and wait for its result. {{description}}
+
+{_WORKSPACE} Several calls in one reply run at the same time.
+
+Args:
+{_DESCRIPTION}
+{_OPTIONS}"""
+
+
+def agent_tool_text(agent: str, description: str) -> str:
+    """Return the description of a tool that delegates to one agent only.
+
+    Args:
+        agent: The agent's name.
+        description: The agent's description.
+    """
+    return _AGENT_TOOL.format(workspace="the workspace", agent=agent, description=description)
+
+
+def described(tool: Tool, text: str) -> Tool:
+    """Return the tool with this text as its description, instead of its method's docstring."""
+    tool.description = text
+    return tool

@@ -1,0 +1,209 @@
+"""The conversation of earlier attempts, and its repair before the agent resumes it.
+
+A worker may be lost between any two entries of the journal. A call that was running gets the result
+that it was interrupted, because it may have had effects. A call that waits for a person has had
+none, and continues to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from google.adk.events import Event, EventActions
+from google.adk.tools.tool_confirmation import ToolConfirmation
+
+from orchestrator.approvals import ApprovalAnswer
+from orchestrator.deep_agent import (
+    AWAITING,
+    DanglingCall,
+    PendingApproval,
+    answered,
+    confirmation_answers,
+    confirmation_calls,
+    is_reply,
+    pending_approvals,
+    request_of,
+    text_of,
+    unanswered_calls,
+)
+from orchestrator.jobs.approvals import Approval, approval_id, waiting_approval
+from orchestrator.jobs.failures import NotUnderstood
+from orchestrator.jobs.store.journal import EventType, JournalEvent
+
+LASTING = frozenset(
+    {
+        EventType.JOB_STATE,
+        EventType.APPROVAL_REQUESTED,
+        EventType.APPROVAL_RESOLVED,
+        EventType.CHILD_SUBMITTED,
+        EventType.CHILD_FINISHED,
+        EventType.MESSAGE,
+    }
+)
+"""Entries that stay valid when a host and its files are lost: they do not depend on files."""
+
+Decisions = list[tuple[PendingApproval, ApprovalAnswer]]
+"""A person's answer for each call that waited."""
+
+
+@dataclass
+class History:
+    """The conversation that an attempt resumes; empty for a new one."""
+
+    events: list[Event] = field(default_factory=list)
+    started_calls: set[str] = field(default_factory=set)
+    """Ids of calls whose tool was started and has not returned since."""
+    answers: dict[str, ApprovalAnswer] = field(default_factory=dict)
+    """The answers of people, by approval id."""
+    lost: list[Event] = field(default_factory=list)
+    """Events that are not part of the conversation any more, because the files that they are about
+    were lost with their host. Their usage still counts."""
+    checkpoint: str | None = None
+    """The blob of the newest checkpoint."""
+    is_restored: bool = False
+    """Whether the files come from a checkpoint, which does not hold everything."""
+    children: dict[str, str] = field(default_factory=dict)
+    """The children that have ended, by id, with the reason of a refusal; empty for one that ran."""
+
+    def add(self, entry: JournalEvent, event: Event | None) -> None:
+        """Add the next entry of the journal.
+
+        Args:
+            entry: The entry.
+            event: The session event that it holds, if it holds one.
+
+        Raises:
+            NotUnderstood: The entry's type is unknown to this release.
+        """
+        if not isinstance(entry.type, EventType):
+            raise NotUnderstood(
+                f"The job's journal has an event that this release does not know: {entry.type}."
+            )
+        if entry.type is EventType.SANDBOX_READY and "checkpoint" in entry.data:
+            self.is_restored = True
+        if entry.type is EventType.CHECKPOINT:
+            self.checkpoint = str(entry.data["changes"])
+        if entry.type is EventType.TOOL_CALL:
+            self.started_calls.add(str(entry.data["id"]))
+        if entry.type is EventType.APPROVAL_RESOLVED:
+            answer = {name: value for name, value in entry.data.items() if name != "id"}
+            self.answers[str(entry.data["id"])] = ApprovalAnswer.model_validate(answer)
+        if entry.type is EventType.CHILD_FINISHED:
+            self.children[str(entry.data["id"])] = str(entry.data.get("reason") or "")
+        if event is not None:
+            self.events.append(event)
+            self.started_calls -= {str(answer.id) for answer in event.get_function_responses()}
+            self.started_calls -= self._calls_decided_by(event)
+
+    def _calls_decided_by(self, event: Event) -> set[str]:
+        """Return the ids of the calls for which an event holds a person's answer."""
+        answered = {answer.id for answer in confirmation_answers(event)}
+        if not answered:
+            return set()
+        asked = [call for earlier in self.events for call in confirmation_calls(earlier)]
+        return {request_of(call, "").call_id for call in asked if call.id in answered}
+
+    @property
+    def final_answer_index(self) -> int | None:
+        """The index of the agent's final answer; None if it gave none.
+
+        If it gave one, only the end of its run is missing.
+        """
+        indexes = [
+            index for index, event in enumerate(self.events) if event.content or event.error_code
+        ]
+        last = self.events[indexes[-1]] if indexes else None
+        if last is None or last.error_code or not is_reply(last):
+            return None
+        return indexes[-1] if text_of(last) and not last.get_function_calls() else None
+
+    def decisions(self, job_id: str) -> Decisions | None:
+        """Return the answers to all pending approvals; None while one is missing."""
+        found = []
+        for pending in pending_approvals(self.events):
+            answer = self.answers.get(approval_id(job_id, pending.confirmation_id))
+            if answer is None:
+                return None
+            found.append((pending, answer))
+        return found
+
+
+def split_lost(
+    entries: Sequence[JournalEvent],
+) -> tuple[list[JournalEvent], list[JournalEvent]]:
+    """Return the entries of the current conversation, and those of work whose files were lost.
+
+    After a checkpoint was restored, the conversation continues from the checkpoint; later answers
+    of people and ends of children still count. Without a checkpoint it starts again.
+    """
+    kept: list[JournalEvent] = []
+    lost: list[JournalEvent] = []
+    for entry in entries:
+        if entry.type is EventType.SANDBOX_READY:
+            newly_lost = _without_files(kept, entry)
+            lost += newly_lost
+            lost_ids = {other.id for other in newly_lost}
+            kept = [other for other in kept if other.id not in lost_ids]
+        kept.append(entry)
+    return kept, lost
+
+
+def _without_files(entries: Sequence[JournalEvent], ready: JournalEvent) -> list[JournalEvent]:
+    """Return the entries about files that a new sandbox does not have."""
+    if ready.data.get("resumed") is False:
+        return list(entries)
+    checkpoint = ready.data.get("checkpoint")
+    if checkpoint is None:
+        return []
+    ids = [entry.id for entry in entries]
+    after = entries[ids.index(str(checkpoint)) + 1 :]
+    return [entry for entry in after if entry.type not in LASTING]
+
+
+def repair_events(history: History) -> list[Event]:
+    """Return the events to append, so that every call has a result or waits for a person."""
+    events, calls = history.events, _calls(history.events)
+    responses = {response.id for event in events for response in event.get_function_responses()}
+    waiting = {pending.call_id for pending in pending_approvals(events)}
+    interrupted = [found for found in unanswered_calls(events) if found.call.id not in waiting]
+    # An approved call has a placeholder as its result, until its tool has returned.
+    restarted = [found for found in calls if found.call.id in history.started_calls & responses]
+    results = [
+        answered(list(of_event))
+        for _, of_event in groupby([*interrupted, *restarted], lambda found: found.event.id)
+    ]
+    without_placeholder = [found for found in calls if found.call.id in waiting - responses]
+    return results + [_placeholder(events, found) for found in without_placeholder]
+
+
+def waiting_approvals(job_id: str, events: Sequence[Event]) -> tuple[Approval, ...]:
+    """Return the approvals for which a run that ended waits."""
+    return tuple(
+        waiting_approval(job_id, request.confirmation_id, request)
+        for request in pending_approvals(events)
+    )
+
+
+def _calls(events: Sequence[Event]) -> list[DanglingCall]:
+    """Return all calls; of several with the same id the newest."""
+    found = {
+        call.id: DanglingCall(event, call)
+        for event in events
+        for call in event.get_function_calls()
+    }
+    return list(found.values())
+
+
+def _placeholder(events: Sequence[Event], waiting: DanglingCall) -> Event:
+    """Return the result that ADK gives a call that waits for a person.
+
+    It is missing if the worker was lost before ADK could append it.
+    """
+    asked = [call for event in events for call in confirmation_calls(event)]
+    (request,) = [call for call in asked if request_of(call, "").call_id == waiting.call.id]
+    confirmation = ToolConfirmation.model_validate((request.args or {})["toolConfirmation"])
+    event = answered([waiting], AWAITING["message"])
+    event.actions = EventActions(requested_tool_confirmations={str(waiting.call.id): confirmation})
+    return event
