@@ -142,7 +142,7 @@ def test_terminating_an_unknown_number_ends_no_other_task(loop: AgentLoop, pool:
             await asyncio.sleep(0.01)
         return "done"
 
-    celery.apply(pool, lambda: wait_for(loop, until_ended()))
+    celery.apply(pool, lambda: run_on_loop(loop, until_ended()))
     until(lambda: celery.accepted)
     pool.terminate_job(celery.accepted[0] + 1)
     ended.set()
