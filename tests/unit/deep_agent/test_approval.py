@@ -192,7 +192,7 @@ async def test_a_person_may_answer_in_the_tools_place_where_that_is_listed() -> 
         ),
         ({"confirmed": False, "payload": {"decision": "approve"}}, "confirmed=false"),
         ({"confirmed": True, "payload": {"decision": "reject"}}, "confirmed=true"),
-        ({"confirmed": True, "payload": {"decision": "yes"}}, "no decision"),
+        ({"confirmed": True, "payload": {"decision": "yes"}}, "is not a decision"),
         ({"confirmed": True, "payload": "approve"}, "not an object"),
     ],
 )
