@@ -87,6 +87,9 @@ class Server:
             load()
             self._loaded = True
         header, files, _, _ = socket.recv_fds(client, NUMBER.size, 3)
+        if not header:  # it has gone again without a request
+            client.close()
+            return
         request = json.loads(_received(client, NUMBER.unpack(header)[0]))
         pid = os.fork()
         if pid == 0:
