@@ -67,7 +67,7 @@ def test_one_whose_file_was_changed_since_is_a_warning(
 
     assert (workspace / "kept.txt").read_text() == "both\n"
     assert done.returncode == 0, done.stderr
-    assert "changed since, perhaps settled" in done.stderr
+    assert "changed since, perhaps resolving it" in done.stderr
 
 
 def test_without_a_conflict_nothing_is_said(
