@@ -71,6 +71,14 @@ def test_every_test_folder_is_a_package():
     ] == []
 
 
+def test_every_folder_of_ours_describes_itself():
+    folders = {name.rpartition("/")[0] for name, _ in package_sources()}
+
+    assert [
+        folder for folder in sorted(folders) if not (REPOSITORY / folder / "README.md").is_file()
+    ] == []
+
+
 def test_tests_hold_no_comments_for_a_type_checker_that_does_not_read_them():
     mark = "type: " + "ignore"
 
