@@ -1,4 +1,4 @@
-# The public names of `orchestrator.deep_agent`; `__init__.py` loads each from here when it is first used.
+# The public names of `orchestrator.deep_agent`; each is loaded when it is first used.
 
 # Approvals by people
 from .approval.gate import AWAITING as AWAITING

@@ -236,6 +236,6 @@ def output_prompt(schema: Mapping[str, Any]) -> str:
 
 
 def delegation_prompt(agents: Sequence[tuple[str, str]]) -> str:
-    """When to delegate; names and descriptions of the agents, unless each is a tool that says so itself."""
+    """Return when to delegate, with the agents by name unless each is a tool of its own."""
     listed = "".join(f"- {name}: {description}\n" for name, description in agents)
     return DELEGATION + (f"Values of subagent_type:\n{listed}" if listed else "")

@@ -2,8 +2,8 @@
 
 A checkpoint is the job's change bundle, which is merged into a fresh sandbox on the same snapshot.
 What a bundle does not contain is lost then: ignored files, the contents of `.git`, and files
-outside the workspace. A bundle that had to leave out a changed file cannot be resumed from; the result of a
-job that ends without its worker reports it all the same.
+outside the workspace. A bundle that had to leave out a changed file cannot be resumed from; the
+result of a job that ends without its worker reports it all the same.
 
 A checkpoint is taken between the results of tools and the next model call, when none of the agent's
 calls runs. Its entry in the journal marks the position in the conversation to which the files

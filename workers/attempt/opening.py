@@ -1,8 +1,8 @@
 """Opens an attempt's sandbox with the files that belong to its conversation.
 
 They are the files of the last attempt, or those of a checkpoint. A sandbox on the same host may
-have other files: a disk was replaced, or an attempt died while it was unpacking them. So the journal
-names the files with which each attempt started (`Sandbox.files_id`).
+have other files: a disk was replaced, or an attempt died while it was unpacking them. So the
+journal names the files with which each attempt started (`Sandbox.files_id`).
 """
 
 from __future__ import annotations
