@@ -75,7 +75,9 @@ def test_an_interrupted_demo_leaves_no_process(lonely_fanout: Fanout, number: si
     )
     try:
         assert within(30, lambda: any("workers" in line for line in processes_about(marker)))
-        assert within(30, lambda: list(Path(marker).glob("**/sandboxes/jobs/*"))), "no job runs"
+        assert within(
+            30, lambda: list(Path(marker).glob("fanout-demo-*/state/sandboxes/jobs/*"))
+        ), "no job runs"
 
         child.send_signal(number)
         child.communicate(timeout=40)
