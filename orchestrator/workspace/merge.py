@@ -209,8 +209,7 @@ class FolderMerge:
         return "taken"
 
     def _remove_directory(self, file: ChangedFile) -> How:
-        ours = self.folder.find(file.path)
-        if ours is None or ours.kind != "directory":
+        if not self._is_directory(file.path):
             return "already"
         if self.folder.names(file.path):
             raise ChangesCollide("directory", "The job deleted it; here it holds files.")
