@@ -51,7 +51,8 @@ def waiting_approval(job_id: JobId, confirmation_id: str, request: ApprovalReque
     """Return the approval for which a job waits, its arguments cut to what a person is shown."""
     arguments, truncated = shown_arguments(request.arguments)
     return Approval(
-        **request.model_dump() | {"arguments": arguments},
+        **request.model_dump(include=set(ApprovalRequest.model_fields) - {"arguments"}),
+        arguments=arguments,
         id=approval_id(job_id, confirmation_id),
         job_id=job_id,
         truncated=truncated,
