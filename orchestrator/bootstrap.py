@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
-import threading
+from contextlib import ExitStack
 
+from anyio.from_thread import start_blocking_portal
 from google.adk.apps import App
 
 from orchestrator.client import JobClient
@@ -34,7 +34,7 @@ def coordinator_app() -> App:
     try:
         settings = attached(settings)
     except LedgerUnavailable:
-        settings = _EmbeddedInBackground(settings).start()
+        settings = _embedded_in_background(settings)
     client = JobClient.from_settings(settings)
     coordinator = create_coordinator(
         client, workspace=settings.workspace.absolute(), default_model=settings.model
@@ -42,47 +42,15 @@ def coordinator_app() -> App:
     return create_coordinator_app(coordinator, budgets_of(client.definitions[COORDINATOR]))
 
 
-class _EmbeddedInBackground:
-    """An embedded Redis and worker, which a thread of their own runs until the process ends.
+def _embedded_in_background(settings: Settings) -> Settings:
+    """Start a Redis and a worker that run until this process ends; return the settings for them.
 
     ADK imports an agent inside or outside of a running loop, so they need a loop of their own. The
     operating system ends such children together with the thread that started them, so the thread
     has to live as long as they do.
     """
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._ready = threading.Event()
-        self._failure: Exception | None = None
-        self._loop = asyncio.new_event_loop()
-        self._over = asyncio.Event()
-
-    def start(self) -> Settings:
-        """Start Redis and the worker, and return the settings with their address.
-
-        Raises:
-            Exception: Whatever the start raised.
-        """
-        thread = threading.Thread(
-            target=self._loop.run_until_complete, args=(self._hold(),), daemon=True
-        )
-        thread.start()
-        self._ready.wait()
-        if self._failure is not None:
-            raise self._failure
-        atexit.register(self._stop, thread)
-        return self._settings
-
-    async def _hold(self) -> None:
-        try:
-            async with Embedded(self._settings) as embedded:
-                self._settings = embedded.settings
-                self._ready.set()
-                await self._over.wait()
-        except Exception as error:  # noqa: BLE001 - `start` raises it in the waiting thread
-            self._failure = error
-            self._ready.set()
-
-    def _stop(self, thread: threading.Thread) -> None:
-        self._loop.call_soon_threadsafe(self._over.set)
-        thread.join()
+    with ExitStack() as stack:
+        thread = stack.enter_context(start_blocking_portal())
+        embedded = stack.enter_context(thread.wrap_async_context_manager(Embedded(settings)))
+        atexit.register(stack.pop_all().close)
+    return embedded.settings

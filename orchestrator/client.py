@@ -16,13 +16,9 @@ from orchestrator.configuration.agent_definitions import AgentDefinitions, load_
 from orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
 from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.jobs.failures import (
-    InvalidAnswer,
-    InvalidJob,
-    LedgerUnavailable,
-)
+from orchestrator.jobs.failures import InvalidAnswer, InvalidJob, LedgerUnavailable
 from orchestrator.jobs.result import JobResult, Usage
-from orchestrator.jobs.spec import JobSpec, TreeBounds, new_job_id
+from orchestrator.jobs.spec import JobSpec, TreeBounds
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.store.admission import Admission
 from orchestrator.jobs.store.connection import connect
@@ -287,15 +283,8 @@ class JobClient:
             UnknownAgent: Its agent no longer exists.
         """
         spec = await self._ledger.specification(job_id)
-        fresh = new_job_id()
-        update = {
-            "id": fresh,
-            "root_id": fresh,
-            "parent_id": None,
-            "depth": 0,
-            "idempotency_key": None,
-        }
-        return await self.submit(JobSpec.model_validate({**spec.model_dump(), **update}))
+        its_own = {"id", "root_id", "parent_id", "depth", "idempotency_key"}
+        return await self.submit(JobSpec.model_validate(spec.model_dump(exclude=its_own)))
 
     async def list(
         self,

@@ -115,22 +115,19 @@ INNER_MODELS: dict[str, type[WireModel]] = {
 """The models of the keys that have keys of their own."""
 
 
-class AgentDefinitions(Mapping[str, AgentDefinition]):
+class AgentDefinitions(dict[str, AgentDefinition]):
     """The agent definitions of an installation by name, sorted."""
 
-    def __init__(self, definitions: dict[str, AgentDefinition]) -> None:
-        self._definitions = dict(sorted(definitions.items()))
+    def __init__(self, definitions: Mapping[str, AgentDefinition]) -> None:
+        super().__init__(sorted(definitions.items()))
 
-    def __getitem__(self, name: str) -> AgentDefinition:
-        """Return the definition of that name.
+    def __missing__(self, name: str) -> AgentDefinition:
+        """Refuse the name of an agent that does not exist.
 
         Raises:
-            UnknownAgent: It does not exist; the text lists the existing names.
+            UnknownAgent: Always; the text lists the existing names.
         """
-        if name not in self._definitions:
-            known = ", ".join(self._definitions)
-            raise UnknownAgent(f"There is no agent {name!r}. There are: {known}.")
-        return self._definitions[name]
+        raise UnknownAgent(f"There is no agent {name!r}. There are: {', '.join(self)}.")
 
     def callable_by(self, caller: AgentDefinition) -> dict[str, str]:
         """Return the descriptions of the agents that an agent may call, by name.
@@ -140,18 +137,8 @@ class AgentDefinitions(Mapping[str, AgentDefinition]):
         Raises:
             UnknownAgent: It names an agent that does not exist.
         """
-        return {
-            name: self[name].description for name in sorted({GENERAL_PURPOSE, *caller.subagents})
-        }
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._definitions
-
-    def __iter__(self) -> Any:
-        return iter(self._definitions)
-
-    def __len__(self) -> int:
-        return len(self._definitions)
+        names = sorted({GENERAL_PURPOSE, *caller.subagents})
+        return {name: self[name].description for name in names}
 
 
 def load_agent_definitions(own_folder: Path | None = None) -> AgentDefinitions:
@@ -206,15 +193,12 @@ def _files(
 ) -> tuple[DefinitionFile, ...]:
     """Read the memory and the skills in the definition's folder."""
     collected = DefinitionFiles(path.parent)
-    for key, sources, add in (
-        ("memory", definition.memory, collected.add_file),
-        ("skills", definition.skills, collected.add_folder),
-    ):
+    for key, sources in (("memory", definition.memory), ("skills", definition.skills)):
         for index, source in enumerate(sources):
             if not is_relative(source):
                 continue
             try:
-                add(source)
+                collected.add(source, "file" if key == "memory" else "folder")
             except UnusableDefinitionFile as error:
                 line = _line_of(node, (key, index))
                 raise InvalidAgentDefinition(f"{path}:{line}: {key}: {error}.") from None
@@ -225,13 +209,12 @@ def _with_instruction(path: Path, data: dict[str, Any]) -> dict[str, Any]:
     """Replace `instruction_file`, a path relative to the definition, by `instruction`."""
     if "instruction_file" not in data:
         return data
-    source = path.parent / str(data["instruction_file"])
+    source = path.parent / str(data.pop("instruction_file"))
     try:
         text = source.read_text(encoding="utf-8")
     except OSError as error:
         raise InvalidAgentDefinition(f"{path}: instruction_file cannot be read: {error}") from error
-    rest = {key: value for key, value in data.items() if key != "instruction_file"}
-    return {**rest, "instruction": text}
+    return {**data, "instruction": text}
 
 
 def _line_of(node: yaml.Node | None, location: Sequence[Any]) -> int:

@@ -14,6 +14,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 FOLDER = "definition"
 """The folder of the copies: in the home of a sandbox, and at the top of a coordinator's files."""
@@ -76,36 +77,22 @@ class DefinitionFiles:
         """The files added so far, each once."""
         return tuple(self._found.values())
 
-    def add_file(self, source: str) -> None:
-        """Add one file.
+    def add(self, source: str, kind: Literal["file", "folder"]) -> None:
+        """Add one file, or all files below a folder.
 
         Args:
             source: Its path relative to the definition's folder.
+            kind: What it has to be.
 
         Raises:
-            UnusableDefinitionFile: The file does not exist, is outside of the folder, or exceeds
+            UnusableDefinitionFile: The source does not exist, is outside of the folder, or exceeds
                 the limits of a definition.
         """
-        if not self._inside(source).is_file():
-            raise UnusableDefinitionFile(f"there is no file {source} beside the definition")
-        self._add(source)
-
-    def add_folder(self, source: str) -> None:
-        """Add all files below a folder.
-
-        Args:
-            source: Its path relative to the definition's folder.
-
-        Raises:
-            UnusableDefinitionFile: As for `add_file`.
-        """
-        if not self._inside(source).is_dir():
-            raise UnusableDefinitionFile(f"there is no folder {source} beside the definition")
-        self._add(source)
-
-    def _add(self, source: str) -> None:
+        top = self._inside(source)
+        if not (top.is_file() if kind == "file" else top.is_dir()):
+            raise UnusableDefinitionFile(f"there is no {kind} {source} beside the definition")
         try:
-            for path in _files_of(self._inside(source)):
+            for path in _files_of(top):
                 name = path.relative_to(self._folder).as_posix()
                 status = self._inside(name).stat()
                 if not stat.S_ISREG(status.st_mode):

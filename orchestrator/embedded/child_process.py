@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import signal
@@ -18,6 +19,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
+
+from orchestrator.embedded.state_folder import try_lock
 
 POLL_SECONDS = 0.05
 """The interval of checks whether a process has ended: not noticeable, and cheap."""
@@ -93,12 +96,9 @@ class ChildProcess:
             self._popen.poll()
         try:
             with self._lock_path.open("rb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return not try_lock(lock, fcntl.LOCK_SH)
         except FileNotFoundError:
             return False
-        except BlockingIOError:
-            return True
-        return False
 
     @property
     def pid(self) -> int | None:
@@ -147,15 +147,10 @@ def _lock(file: IO[bytes]) -> None:
         OSError: The lock is still held after `LOOK_SECONDS`.
     """
     deadline = time.monotonic() + LOOK_SECONDS
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(POLL_SECONDS / 10)
-        else:
-            return
+    while not try_lock(file, fcntl.LOCK_EX):
+        if time.monotonic() > deadline:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        time.sleep(POLL_SECONDS / 10)
 
 
 def _private(path: str, flags: int) -> int:

@@ -11,11 +11,12 @@ import shutil
 import socket
 import time
 from pathlib import Path
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, urlsplit
 
 from orchestrator.embedded.child_process import ChildProcess
 from orchestrator.embedded.state_folder import write_private
 from orchestrator.jobs.failures import LedgerUnavailable
+from orchestrator.jobs.store.connection import answers
 
 MAX_SOCKET_PATH_BYTES = 100
 """`sun_path` holds 104 bytes on macOS and 108 on Linux."""
@@ -23,8 +24,6 @@ START_SECONDS = 60.0
 """Redis reads a long append-only file at its start."""
 STOP_SECONDS = 10.0
 """Redis writes its data to disk before it stops."""
-ANSWER_SECONDS = 2.0
-"""A Redis on this machine responds within milliseconds."""
 CONTAINER_IMAGE = "redis:7.4-alpine"
 
 
@@ -139,44 +138,6 @@ def find_redis_server() -> str | None:
         if (path := shutil.which("redis-server", path=str(Path(folder) / "bin"))) is not None:
             return path
     return None
-
-
-def answers(url: str) -> bool:
-    """Return whether a Redis responds to PING.
-
-    Args:
-        url: A URL that `RedisServer.start` returned.
-    """
-    parts = urlsplit(url)
-    try:
-        with _connected(url) as connection:
-            connection.settimeout(ANSWER_SECONDS)
-            if parts.password:
-                connection.sendall(f"AUTH {parts.password}\r\n".encode())
-            connection.sendall(b"PING\r\n")
-            reply = b""
-            while not reply.endswith(b"\r\n") or reply.count(b"\r\n") < 1 + bool(parts.password):
-                chunk = connection.recv(1024)
-                if not chunk:
-                    return False
-                reply += chunk
-    except OSError:
-        return False
-    return b"+PONG" in reply
-
-
-def _connected(url: str) -> socket.socket:
-    parts = urlsplit(url)
-    if parts.scheme == "unix":
-        connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(ANSWER_SECONDS)
-        try:
-            connection.connect(unquote(parts.path))
-        except OSError:
-            connection.close()
-            raise
-        return connection
-    return socket.create_connection((parts.hostname, parts.port), timeout=ANSWER_SECONDS)
 
 
 def _on_loopback(*, in_container: bool) -> tuple[str, list[str]]:

@@ -10,13 +10,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 
 from orchestrator.client import JobClient
 from orchestrator.configuration.settings import PREFIX, SandboxSettings, Settings
 from orchestrator.embedded.child_process import ChildProcess
-from orchestrator.embedded.redis_server import RedisServer, answers
+from orchestrator.embedded.redis_server import RedisServer
 from orchestrator.embedded.state_folder import (
     EmbeddedRecord,
     NotStarted,
@@ -25,6 +24,7 @@ from orchestrator.embedded.state_folder import (
     try_lock,
 )
 from orchestrator.jobs.failures import LedgerUnavailable
+from orchestrator.jobs.store.connection import answers
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 """The folder of our packages: the first one on a child's path, before any other `config`."""
@@ -88,12 +88,7 @@ class Embedded:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._leave()
 
     async def _attach_or_start(self) -> None:
@@ -117,15 +112,15 @@ class Embedded:
         self.settings = self.settings.model_copy(update=found)
         if not self._worker.is_alive:
             self._owns_worker = True
-            self._start_worker(outlives_parent=self._kept)
+            self._start_worker()
         self._write_record()
         await self._worker_registered()
 
-    def _start_worker(self, *, outlives_parent: bool) -> None:
+    def _start_worker(self) -> None:
         argv = [sys.executable, "-m", "workers"]
         env = child_environment(self.settings) | self._worker_settings()
         try:
-            self._worker.start(argv, env=env, outlives_parent=outlives_parent)
+            self._worker.start(argv, env=env, outlives_parent=self._kept)
         except OSError as error:
             raise NotStarted(f"The worker cannot be started: {error}.") from error
 

@@ -57,8 +57,8 @@ def waiting_approval(job_id: JobId, confirmation_id: str, request: ApprovalReque
     """
     arguments, truncated = shown_arguments(request.arguments)
     return Approval(
-        **{name: getattr(request, name) for name in ApprovalRequest.model_fields}
-        | {"arguments": arguments},
+        **request.model_dump(include=set(ApprovalRequest.model_fields) - {"arguments"}),
+        arguments=arguments,
         id=approval_id(job_id, confirmation_id),
         job_id=job_id,
         truncated=truncated,

@@ -48,16 +48,7 @@ class AdmissionPolicy(WireModel):
         Args:
             stored: The JSON that `stored` returned.
         """
-        data = {
-            name: value for name, value in json.loads(stored).items() if name in cls.model_fields
-        }
-        shares = {
-            tenant: {
-                name: value for name, value in share.items() if name in TenantShare.model_fields
-            }
-            for tenant, share in data.get("tenants", {}).items()
-        }
-        return cls.model_validate({**data, "tenants": shares})
+        return cls.model_validate_json(stored, extra="ignore")
 
     def stored(self) -> str:
         """Return the policy as JSON; equal policies give equal texts."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+
+from pydantic import TypeAdapter
 
 from orchestrator.jobs.versions import WIRE_NEWEST, WIRE_OLDEST
 
@@ -38,18 +40,12 @@ class WorkerInfo:
 
     def fields(self) -> dict[str, str | int]:
         """Return the fields of its hash in Redis, which has no name."""
-        return {
-            "host": self.host,
-            "concurrency": self.concurrency,
-            "running": self.running,
-            "sandbox": self.sandbox,
-            "host_limit": self.host_limit,
-            "draining": int(self.draining),
-            "why_local": self.why_local,
-            "wire_oldest": self.wire_oldest,
-            "wire_newest": self.wire_newest,
-            "agents": " ".join(self.agents),
-        }
+        fields = asdict(self)
+        del fields["name"]
+        return {**fields, "draining": int(self.draining), "agents": " ".join(self.agents)}
+
+
+_READER = TypeAdapter(WorkerInfo)
 
 
 def worker_of(name: str, fields: Mapping[str, str]) -> WorkerInfo:
@@ -57,18 +53,9 @@ def worker_of(name: str, fields: Mapping[str, str]) -> WorkerInfo:
 
     Args:
         name: The worker's name.
-        fields: What `WorkerInfo.fields` returned, as text.
+        fields: What `WorkerInfo.fields` returned, as text; the first release had no versions.
     """
-    return WorkerInfo(
-        name=name,
-        host=fields["host"],
-        concurrency=int(fields["concurrency"]),
-        running=int(fields["running"]),
-        sandbox=fields["sandbox"],
-        host_limit=int(fields["host_limit"]),
-        draining=fields["draining"] == "1",
-        why_local=fields.get("why_local", ""),
-        wire_oldest=int(fields.get("wire_oldest", 1)),
-        wire_newest=int(fields.get("wire_newest", 1)),
-        agents=tuple(fields.get("agents", "").split()),
+    agents = fields.get("agents", "").split()
+    return _READER.validate_python(
+        {"wire_oldest": 1, "wire_newest": 1, **fields, "name": name, "agents": agents}
     )

@@ -213,9 +213,8 @@ class BlobStore:
 
     def _is_fresh(self, path: str) -> bool:
         """Return whether the store has an object that no sweep will remove soon."""
-        return (
-            bool(self._files.exists(path)) and self._modified(path) > time.time() - REFRESH_SECONDS
-        )
+        expires_soon = time.time() - REFRESH_SECONDS
+        return bool(self._files.exists(path)) and self._modified(path) > expires_soon
 
     def _modified(self, path: str) -> float:
         return float(self._files.modified(path).timestamp())
@@ -281,8 +280,9 @@ class BlobStore:
         incoming = self._local_root / "incoming"
         incoming.mkdir(parents=True, exist_ok=True)
         for path in incoming.iterdir():
-            if _age_seconds(path) > ABANDONED_SECONDS:
-                path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # another process removes or renames them too
+                if path.stat().st_mtime < time.time() - ABANDONED_SECONDS:
+                    path.unlink()
         return incoming
 
     def _local_path(self, blob_id: str) -> Path:
@@ -314,21 +314,18 @@ class _HashingSink:
         self.hash = hashlib.sha256()
         self._target = target
         self._translated = translated
-        self._written = 0
 
     def write(self, data: bytes) -> int:
         self.hash.update(data)
         with self._translated("written"):
-            self._target.write(data)
-        self._written += len(data)
-        return len(data)
+            return self._target.write(data)
 
     def flush(self) -> None:
         with self._translated("written"):
             self._target.flush()
 
     def tell(self) -> int:
-        return self._written
+        return self._target.tell()
 
 
 def _protocols(files: Any) -> tuple[str, ...]:
@@ -367,13 +364,6 @@ def _reason(error: Exception) -> str:
     if isinstance(error, ImportError):
         return str(error)  # fsspec's text names the package to install
     return type(error).__name__
-
-
-def _age_seconds(path: Path) -> float:
-    try:
-        return time.time() - path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
 
 
 def _without_secrets(url: str) -> str:

@@ -11,6 +11,7 @@ import io
 import posixpath
 import tarfile
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO
 
@@ -33,13 +34,17 @@ def write(sink: IO[bytes], snapshot: Path | None, bundle: ChangeBundle) -> None:
     removed = {
         file.from_path or file.path for file in bundle.changes.files if file.before is not None
     }
-    with tarfile.open(fileobj=sink, mode="w", format=tarfile.PAX_FORMAT) as new:
-        if snapshot is None:
-            _write(new, None, {}, written, bundle)
-            return
-        with tarfile.open(snapshot, mode="r:") as old:
-            kept = _kept({member.name: member for member in old}, removed, written)
-            _write(new, old, kept, written, bundle)
+    with (
+        tarfile.open(fileobj=sink, mode="w", format=tarfile.PAX_FORMAT) as new,
+        nullcontext() if snapshot is None else tarfile.open(snapshot, mode="r:") as old,
+    ):
+        kept = _kept({member.name: member for member in old or ()}, removed, written)
+        for name in sorted({*kept, *written}):  # in this order, as `snapshot.write` does
+            if name in written:
+                new.addfile(*_member(name, written[name], bundle))
+            elif old is not None:
+                member = kept[name]
+                new.addfile(member, old.extractfile(member) if member.isreg() else None)
 
 
 def _kept(
@@ -70,22 +75,6 @@ def _folders(paths: Iterable[str]) -> set[str]:
             above.add(folder)
             folder = posixpath.dirname(folder)
     return above
-
-
-def _write(
-    new: tarfile.TarFile,
-    old: tarfile.TarFile | None,
-    kept: dict[str, tarfile.TarInfo],
-    written: dict[str, FileVersion],
-    bundle: ChangeBundle,
-) -> None:
-    """Write all members in the order of their paths, as `snapshot.write` does."""
-    for name in sorted({*kept, *written}):
-        if name in written:
-            new.addfile(*_member(name, written[name], bundle))
-        elif old is not None:
-            member = kept[name]
-            new.addfile(member, old.extractfile(member) if member.isreg() else None)
 
 
 def _member(

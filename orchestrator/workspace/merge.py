@@ -87,35 +87,27 @@ class Folder(Protocol):
 
     def find(self, path: str) -> Found | None:
         """Return the entry at the path."""
-        ...
 
     def names(self, path: str) -> frozenset[str]:
         """Return the names in a directory; empty when it does not exist."""
-        ...
 
     def put_file(self, path: str, content: bytes, mode: int, instead_of: Found | None) -> None:
         """Write a whole file."""
-        ...
 
     def put_link(self, path: str, target: bytes, instead_of: Found | None) -> None:
         """Write a symlink."""
-        ...
 
     def put_directory(self, path: str, mode: int) -> None:
         """Create a directory."""
-        ...
 
     def set_mode(self, path: str, mode: int, instead_of: Found) -> None:
         """Change a file's permission bits."""
-        ...
 
     def remove(self, path: str, instead_of: Found) -> None:
         """Remove a file or a link."""
-        ...
 
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory."""
-        ...
 
 
 @dataclass
@@ -217,8 +209,7 @@ class FolderMerge:
         return "taken"
 
     def _remove_directory(self, file: ChangedFile) -> How:
-        ours = self.folder.find(file.path)
-        if ours is None or ours.kind != "directory":
+        if not self._is_directory(file.path):
             return "already"
         if self.folder.names(file.path):
             raise ChangesCollide("directory", "The job deleted it; here it holds files.")

@@ -13,7 +13,7 @@ import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.jobs.changes import FileKind
@@ -89,12 +89,12 @@ class RootedFolder:
 
     def names(self, path: str) -> frozenset[str]:
         """Return the names in a directory; empty when it does not exist."""
-        with suppress(FileNotFoundError, NotADirectoryError), self._parent(path) as (folder, name):
-            descriptor = os.open(name, _DIRECTORY_FLAGS, dir_fd=folder)
-            try:
-                return frozenset(os.listdir(descriptor))  # noqa: PTH208 - a Path has no descriptors
-            finally:
-                os.close(descriptor)
+        with (
+            suppress(FileNotFoundError, NotADirectoryError),
+            self._parent(path) as (folder, name),
+            opened(os.open(name, _DIRECTORY_FLAGS, dir_fd=folder)) as descriptor,
+        ):
+            return frozenset(os.listdir(descriptor))  # noqa: PTH208 - a Path has no descriptors
         return frozenset()
 
     def put_file(self, path: str, content: bytes, mode: int, instead_of: Found | None) -> None:
@@ -131,11 +131,8 @@ class RootedFolder:
         with self._parent(path, create=True) as (folder, name):
             with suppress(FileExistsError):
                 os.mkdir(name, dir_fd=folder)
-            descriptor = os.open(name, _DIRECTORY_FLAGS, dir_fd=folder)
-            try:
+            with opened(os.open(name, _DIRECTORY_FLAGS, dir_fd=folder)) as descriptor:
                 os.fchmod(descriptor, mode & PERMISSION_BITS)
-            finally:
-                os.close(descriptor)
 
     def set_mode(self, path: str, mode: int, instead_of: Found) -> None:
         """Change a file's permission bits.
@@ -143,13 +140,12 @@ class RootedFolder:
         Raises:
             ChangedMeanwhile: The entry is no longer `instead_of`.
         """
-        with self._parent(path) as (folder, name):
-            descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
-            try:
-                _require_unchanged(folder, name, instead_of)
-                os.fchmod(descriptor, mode & PERMISSION_BITS)
-            finally:
-                os.close(descriptor)
+        with (
+            self._parent(path) as (folder, name),
+            opened(os.open(name, _READ_FLAGS, dir_fd=folder)) as descriptor,
+        ):
+            _require_unchanged(folder, name, instead_of)
+            os.fchmod(descriptor, mode & PERMISSION_BITS)
 
     def remove(self, path: str, instead_of: Found) -> None:
         """Remove a file or a link.
@@ -170,11 +166,17 @@ class RootedFolder:
     def _parent(self, path: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
         """Open the directory of a path's last name; yields its descriptor and the name."""
         *above, name = check_path(path)
-        folder = _descend(self._root, above, create=create)
-        try:
+        with opened(_descend(self._root, above, create=create)) as folder:
             yield folder, name
-        finally:
-            os.close(folder)
+
+
+@contextmanager
+def opened(descriptor: int) -> Iterator[int]:
+    """Close a file descriptor at the end of a context; yields it."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def open_below(root: Path, path: str, flags: int = 0) -> int:
@@ -194,24 +196,19 @@ def open_below(root: Path, path: str, flags: int = 0) -> int:
     if not path:
         return _descend(root, [])
     *above, name = path.split("/")
-    folder = _descend(root, above)
-    try:
+    with opened(_descend(root, above)) as folder:
         return os.open(name, _READ_FLAGS | flags, dir_fd=folder)
-    finally:
-        os.close(folder)
 
 
 def _descend(root: Path, steps: list[str], *, create: bool = False) -> int:
     """Open the directory that the steps from `root` lead to."""
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for step in steps:
-        try:
+        with opened(folder):
             if create:
                 with suppress(FileExistsError):
                     os.mkdir(step, dir_fd=folder)
             below = _step_into(folder, step)
-        finally:
-            os.close(folder)
         folder = below
     return folder
 
@@ -266,13 +263,10 @@ def _step_into(folder: int, step: str) -> int:
     try:
         return os.open(step, _DIRECTORY_FLAGS, dir_fd=folder)
     except OSError as error:
-        if error.errno in {errno.ELOOP, errno.ENOTDIR} and _is_link(folder, step):
+        is_refusal = error.errno in {errno.ELOOP, errno.ENOTDIR}
+        if is_refusal and stat.S_ISLNK(os.lstat(step, dir_fd=folder).st_mode):
             raise PathRefused("The path goes through a symlink.") from error
         raise
-
-
-def _is_link(folder: int, name: str) -> bool:
-    return stat.S_ISLNK(os.lstat(name, dir_fd=folder).st_mode)
 
 
 @contextmanager
@@ -321,12 +315,7 @@ def _read_file(folder: int, name: str) -> Found:
         digest = hashlib.sha256(content)
         while chunk := stream.read(_CHUNK_BYTES):
             digest.update(chunk)
-    return Found(
-        kind="file",
-        mode=status.st_mode & PERMISSION_BITS,
-        sha256=digest.hexdigest(),
-        identity=_identity(status),
-    )
+    return replace(_found("file", status), sha256=digest.hexdigest())
 
 
 def _found(kind: FileKind | None, status: os.stat_result, content: bytes | None = None) -> Found:

@@ -23,7 +23,7 @@ from typing import IO
 
 from orchestrator.jobs.changes import SkippedFile
 from orchestrator.workspace.git_credentials import may_hold_credentials, without_credentials
-from orchestrator.workspace.rooted import PERMISSION_BITS, PathRefused, open_below
+from orchestrator.workspace.rooted import PERMISSION_BITS, PathRefused, open_below, opened
 
 BY_PRODUCTS = frozenset(
     {"__pycache__", ".venv", "node_modules", ".pytest_cache", ".mypy_cache", ".ruff_cache"},
@@ -103,16 +103,15 @@ class _Walk:
         )
 
     def _list(self, directory: str) -> None:
-        descriptor = open_below(self.root, directory, os.O_DIRECTORY)
-        try:
-            with os.scandir(descriptor) as listing:
-                for item in listing:
-                    path = f"{directory}/{item.name}" if directory else item.name
-                    if not self.left_out(path, item.name):
-                        with suppress(FileNotFoundError):  # removed since it was listed
-                            self._add(path, item.stat(follow_symlinks=False))
-        finally:
-            os.close(descriptor)
+        with (
+            opened(open_below(self.root, directory, os.O_DIRECTORY)) as descriptor,
+            os.scandir(descriptor) as listing,
+        ):
+            for item in listing:
+                path = f"{directory}/{item.name}" if directory else item.name
+                if not self.left_out(path, item.name):
+                    with suppress(FileNotFoundError):  # removed since it was listed
+                        self._add(path, item.stat(follow_symlinks=False))
 
     def _add(self, path: str, status: os.stat_result) -> None:
         if stat.S_ISDIR(status.st_mode):
@@ -229,11 +228,8 @@ def _add_bytes(
 
 def _read_link(root: Path, path: str) -> str:
     directory, _, name = path.rpartition("/")
-    descriptor = open_below(root, directory, os.O_DIRECTORY)
-    try:
+    with opened(open_below(root, directory, os.O_DIRECTORY)) as descriptor:
         return os.readlink(name, dir_fd=descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _is_by_product(_path: str, name: str) -> bool:

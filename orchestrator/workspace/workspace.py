@@ -15,6 +15,7 @@ from orchestrator.jobs.changes import SkippedFile
 from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.spec import GIB, BlobId
 from orchestrator.workspace.blobs import BlobStore
+from orchestrator.workspace.rooted import opened
 from orchestrator.workspace.snapshot import IgnoreRulesUnreadable, TooLarge, Tree, scan, write
 
 Result = TypeVar("Result")
@@ -150,11 +151,9 @@ class Workspace:
                 f"The workspace {self.root} cannot be used ({error.strerror}): name a folder that "
                 "exists."
             ) from error
-        try:
+        with opened(folder):
             fcntl.flock(folder, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
             return work()
-        finally:
-            os.close(folder)
 
 
 async def _run_to_end(work: Callable[[], Result]) -> Result:

@@ -98,7 +98,7 @@ def test_a_link_to_a_file_of_the_definition_travels_as_the_file(beside):
     (beside / "skills" / "stamp" / "rules.md").symlink_to("../../AGENTS.md")
 
     own = DefinitionFiles(beside)
-    own.add_folder("skills")
+    own.add("skills", "folder")
 
     assert b"house rules" in [file.data for file in own.files]
 
@@ -106,19 +106,19 @@ def test_a_link_to_a_file_of_the_definition_travels_as_the_file(beside):
 def test_what_is_no_file_and_what_is_too_much_is_refused(beside, monkeypatch):
     os.mkfifo(beside / "skills" / "pipe")
     with pytest.raises(UnusableDefinitionFile, match="skills/pipe is not a file"):
-        DefinitionFiles(beside).add_folder("skills")
+        DefinitionFiles(beside).add("skills", "folder")
     (beside / "skills" / "pipe").unlink()
 
     monkeypatch.setattr(definition_files, "MAX_FILES", 2)
     own = DefinitionFiles(beside)
-    own.add_folder("skills")
-    own.add_folder("skills/stamp")  # the same files count once
+    own.add("skills", "folder")
+    own.add("skills/stamp", "folder")  # the same files count once
     with pytest.raises(UnusableDefinitionFile, match=r"AGENTS\.md exceeds the limit"):
-        own.add_file("AGENTS.md")
+        own.add("AGENTS.md", "file")
 
     monkeypatch.setattr(definition_files, "MAX_BYTES", 20)
     with pytest.raises(UnusableDefinitionFile, match=r"SKILL\.md exceeds the limit"):
-        DefinitionFiles(beside).add_folder("skills")
+        DefinitionFiles(beside).add("skills", "folder")
 
 
 def test_a_definition_keeps_what_it_was_loaded_with(beside):

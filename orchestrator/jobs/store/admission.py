@@ -7,7 +7,7 @@ cannot starve a small one, and queued jobs hold no slot. The limits are in the l
 from __future__ import annotations
 
 from orchestrator.jobs.store.ledger import Ledger
-from orchestrator.jobs.store.queue import JobQueue
+from orchestrator.jobs.store.queue import CeleryQueue
 
 BATCH = 64
 """Jobs in one call of the ledger."""
@@ -19,7 +19,7 @@ class Admission:
     Any number of processes may do so at the same time.
     """
 
-    def __init__(self, ledger: Ledger, queue: JobQueue) -> None:
+    def __init__(self, ledger: Ledger, queue: CeleryQueue) -> None:
         self._ledger = ledger
         self._queue = queue
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import redis
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import (
     AbstractConnection,
@@ -13,12 +14,14 @@ from redis.asyncio.connection import (
     UnixDomainSocketConnection,
 )
 from redis.asyncio.retry import Retry
-from redis.backoff import ExponentialBackoff
+from redis.backoff import ExponentialBackoff, NoBackoff
 
 CONNECT_SECONDS = 5.0
 """Redis accepts a connection within milliseconds, over a slow network within a second."""
 COMMAND_SECONDS = 5.0
 """No command of ours blocks, so an answer that takes longer means that Redis is lost."""
+ANSWER_SECONDS = 2.0
+"""A Redis on this machine responds within milliseconds."""
 RETRIES = 2
 MAX_CONNECTIONS = 64
 """A process with hundreds of agents shares these: each command holds one for under a
@@ -74,3 +77,22 @@ def connect(url: str) -> Redis:
     )
     pool.connection_class = _OURS[pool.connection_class]
     return Redis(connection_pool=pool)
+
+
+def answers(url: str) -> bool:
+    """Return whether a Redis on this machine responds to PING; blocks.
+
+    Args:
+        url: A URL as for `connect`.
+    """
+    pool = redis.ConnectionPool.from_url(
+        url,
+        socket_connect_timeout=ANSWER_SECONDS,
+        socket_timeout=ANSWER_SECONDS,
+        retry=redis.retry.Retry(NoBackoff(), 0),
+    )
+    try:
+        with redis.Redis.from_pool(pool) as client:
+            return bool(client.ping())
+    except (redis.RedisError, OSError):
+        return False

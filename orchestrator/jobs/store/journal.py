@@ -23,6 +23,7 @@ from orchestrator.jobs.failures import LeaseLost, UnknownJob
 from orchestrator.jobs.spec import JobId, WireModel
 from orchestrator.jobs.state import TERMINAL_STATES
 from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.lua_scripts import Scripts
 from orchestrator.jobs.store.outage import through_outage
 from orchestrator.jobs.store.redis_errors import redis_failures
 
@@ -33,39 +34,6 @@ PAGE = 500
 """Events fetched at once: bounds the memory of a reader of a long journal."""
 APPENDED_SECONDS = 60
 """How long an append is remembered: the Redis client repeats a lost call within seconds."""
-
-_APPEND = """
--- Appends an event. A request that is repeated, because its answer was lost, finds its event.
--- KEYS: journal, job, channel, request.
--- ARGV: id, type, attempt, data, line or '', seconds to remember the request, token or '', the
--- keys' prefix, then name and amount of each used resource: it is charged to the job, to its
--- ancestors and to its tree, as far as they exist.
--- Returns the event's id, or false when the attempt of that token no longer holds the job.
-local known = redis.call('GET', KEYS[4])
-if known then return known end
-if ARGV[7] ~= '' and redis.call('HGET', KEYS[2], 'token') ~= ARGV[7] then return false end
-local event = redis.call('XADD', KEYS[1], '*', 'type', ARGV[2], 'attempt', ARGV[3], 'data', ARGV[4])
-redis.call('SET', KEYS[4], event, 'EX', ARGV[6])
-if ARGV[5] ~= '' then redis.call('HSET', KEYS[2], 'last_event', ARGV[5]) end
-redis.call('PUBLISH', KEYS[3], ARGV[1])
-if not ARGV[9] then return event end
-local function charge(id)
-  for at = 9, #ARGV, 2 do
-    redis.call('HINCRBYFLOAT', ARGV[8] .. ':usage:' .. id, ARGV[at], ARGV[at + 1])
-  end
-end
-local id, root = ARGV[1], redis.call('HGET', KEYS[2], 'root')
-local is_charged = false
-while id and id ~= '' do
-  local job = redis.call('HMGET', ARGV[8] .. ':job:' .. id, 'root', 'parent')
-  if not job[1] then break end
-  charge(id)
-  is_charged = is_charged or id == root
-  id = job[2]
-end
-if root and not is_charged then charge(root) end
-return event
-"""
 
 
 class EventType(StrEnum):
@@ -113,7 +81,7 @@ class Journal:
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
         self._keys = keys
-        self._append = redis.register_script(_APPEND)
+        self._run = Scripts(redis, keys, ["append"]).run
         self._subscriptions = _Subscriptions(redis, keys)
 
     async def append(
@@ -147,19 +115,11 @@ class Journal:
             LeaseLost: The claim of `token` no longer holds the job; nothing is appended.
             LedgerUnavailable: Redis does not respond.
         """
-        request = self._keys.appended(name or uuid4().hex)
-        keys = [
-            self._keys.journal(job_id),
-            self._keys.job(job_id),
-            self._keys.journal_changed(job_id),
-            request,
-        ]
-        event: list[str | int] = [str(kind), attempt, json.dumps(data)]
-        charged = [value for pair in (used or {}).items() for value in pair]
         fence = "" if token is None else token
-        more = [line or "", APPENDED_SECONDS, fence, self._keys.prefix, *charged]
-        with redis_failures():
-            added = await self._append(keys=keys, args=[job_id, *event, *more])
+        event = (job_id, kind, attempt, json.dumps(data), line or "")
+        request = (name or uuid4().hex, APPENDED_SECONDS, fence)
+        charged = [value for pair in (used or {}).items() for value in pair]
+        added = await self._run("append", *event, *request, *charged)
         if added is None:
             raise LeaseLost("Another attempt holds the job.")
         return str(added)
@@ -293,10 +253,9 @@ class _Subscriptions:
 
 
 def _event(job_id: str, entry_id: str, fields: Mapping[Any, Any]) -> JournalEvent:
-    milliseconds = int(entry_id.split("-", 1)[0])
     return JournalEvent(
         id=entry_id,
-        at=milliseconds / 1000,
+        at=int(entry_id.partition("-")[0]) / 1000,
         job_id=job_id,
         attempt=int(fields["attempt"]),
         type=fields["type"],

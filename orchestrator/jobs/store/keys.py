@@ -23,10 +23,6 @@ class Keys:
         """Channel: published when a job's journal has a new event."""
         return f"{self.prefix}:bell:{job_id}"
 
-    def appended(self, request: str) -> str:
-        """String: the id of the event that a request appended; kept for a minute."""
-        return f"{self.prefix}:appended:{request}"
-
     def approval(self, approval_id: str) -> str:
         """Hash: a call that waits for a person, or its outcome."""
         return f"{self.prefix}:approval:{approval_id}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from uuid import uuid4
 
 from pydantic import JsonValue, ValidationError
@@ -17,19 +18,8 @@ from redis.asyncio import Redis
 
 from orchestrator.approvals import ApprovalAnswer
 from orchestrator.jobs import versions
-from orchestrator.jobs.approvals import (
-    KEPT_SECONDS,
-    Approval,
-    answer_json,
-    awaited_tools,
-    refusal,
-)
-from orchestrator.jobs.failures import (
-    InvalidJob,
-    MessagesUnread,
-    UnknownJob,
-    out_of_time,
-)
+from orchestrator.jobs.approvals import KEPT_SECONDS, Approval, answer_json, awaited_tools, refusal
+from orchestrator.jobs.failures import InvalidJob, MessagesUnread, UnknownJob, out_of_time
 from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.result import JobResult, ResultSoFar
 from orchestrator.jobs.spec import JobSpec, TreeBounds
@@ -120,7 +110,7 @@ class Ledger(Records):
         ids: list[str] = []
         for first in range(0, len(submissions), SUBMIT_BATCH):
             batch = submissions[first : first + SUBMIT_BATCH]
-            ids += await self._run("submit", *(value for values in batch for value in values))
+            ids += await self._run("submit", *chain(*batch))
         return ids
 
     async def cancel(self, job_id: str) -> JobState:
@@ -246,10 +236,9 @@ class Ledger(Records):
             policy: Its admission policy; the ledger keeps that of the worker that started last.
             started_at: The time of the worker's start, by `now_ms`.
         """
-        flat = [value for pair in worker.fields().items() for value in pair]
-        stored = policy.stored() if policy else ""
+        stored, fields = policy.stored() if policy else "", chain(*worker.fields().items())
         await self._run(
-            "register", worker.name, milliseconds(hold_seconds), stored, started_at, *flat
+            "register", worker.name, milliseconds(hold_seconds), stored, started_at, *fields
         )
 
     async def claim(self, job_id: str, worker: WorkerInfo, lease_seconds: float) -> Claim | str:
@@ -292,7 +281,7 @@ class Ledger(Records):
         Returns:
             Job id -> `held`, `cancel` (held, and its cancellation was requested) or `lost`.
         """
-        flat: list[str | int] = [value for pair in held.items() for value in pair]
+        flat = [value for pair in held.items() for value in pair]
         answers = await self._run("beat", milliseconds(lease_seconds), *flat)
         return dict(zip(held, answers, strict=True))
 
@@ -386,18 +375,12 @@ class Ledger(Records):
         Raises:
             InvalidJob: A child cannot be stored; nothing has changed.
         """
-        requests = [
-            value for approval in approvals for value in (approval.id, approval.model_dump_json())
-        ]
-        submissions = [
-            value for child in children for value in (*submission(child), entry_of_child(child))
-        ]
+        requests = chain(*((approval.id, approval.model_dump_json()) for approval in approvals))
+        submissions = chain(*((*submission(child), entry_of_child(child)) for child in children))
         awaited = awaited_tools([approval.tool for approval in approvals])
-        time = (
-            ("", "")
-            if timeout_seconds is None
-            else (milliseconds(timeout_seconds), str(out_of_time(timeout_seconds)))
-        )
+        time: tuple[int | str, str] = "", ""
+        if timeout_seconds is not None:
+            time = milliseconds(timeout_seconds), str(out_of_time(timeout_seconds))
         limits = (bounds.max_children, bounds.max_tree_children, *time, len(approvals))
         state = await self._run(
             "park", job_id, token, KEPT_SECONDS, awaited, *limits, *requests, *submissions

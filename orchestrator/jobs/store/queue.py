@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 from celery import Celery
 from kombu.exceptions import OperationalError
@@ -25,22 +25,6 @@ RUN_JOB = "fanout.run_job"
 
 LABEL_CHARACTERS = 200
 """Of a job's labels in a message: the column of a dashboard shows no more."""
-
-
-class JobQueue(Protocol):
-    """Sends jobs to workers."""
-
-    async def send(self, jobs: Sequence[Dispatched]) -> None:
-        """Send the jobs' ids.
-
-        Raises:
-            LedgerUnavailable: The broker does not respond; some ids may have been sent.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Close the connection."""
-        ...
 
 
 def broker_options(key_prefix: str) -> dict[str, Any]:
@@ -123,44 +107,6 @@ class CeleryQueue:
         """Close the broker's connections."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._app.close)
         self._thread.shutdown(wait=False)  # it is idle
-
-
-class InMemoryQueue:
-    """A fake queue inside one process, with the same message format, that can fail on demand.
-
-    `fail_before` and `fail_after` are the numbers of sends that are to raise before, and after, the
-    delivery.
-
-    Args:
-        deliver: Called with each id.
-    """
-
-    def __init__(self, deliver: Callable[[str], Awaitable[None]]) -> None:
-        self._deliver = deliver
-        self.fail_before = 0
-        self.fail_after = 0
-        self.sent: list[str] = []
-        """The messages as they would be sent."""
-
-    async def send(self, jobs: Sequence[Dispatched]) -> None:
-        """Deliver each id, encoded and decoded as a message.
-
-        Raises:
-            LedgerUnavailable: As requested by `fail_before` or `fail_after`.
-        """
-        for job in jobs:
-            if self.fail_before > 0:
-                self.fail_before -= 1
-                raise LedgerUnavailable("The broker does not answer (before).")
-            message = json.dumps([[job.spec.id], {}, {}])
-            self.sent.append(message)
-            await self._deliver(json.loads(message)[0][0])
-            if self.fail_after > 0:
-                self.fail_after -= 1
-                raise LedgerUnavailable("The broker does not answer (after).")
-
-    async def close(self) -> None:
-        """Do nothing: there is no connection."""
 
 
 def celery_url(url: str) -> str:

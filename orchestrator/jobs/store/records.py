@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pydantic import ValidationError
 from redis.asyncio import Redis
 
 from orchestrator.jobs.approvals import Approval
-from orchestrator.jobs.failures import NotUnderstood, UnknownJob
+from orchestrator.jobs.failures import UnknownJob
 from orchestrator.jobs.result import JobResult, ResultSoFar, Usage
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobRecord
@@ -43,12 +42,7 @@ class Records:
     async def get_many(self, job_ids: Iterable[str]) -> list[JobRecord]:
         """Return the records of those jobs that exist, in the order of their ids."""
         ids = list(job_ids)
-        with redis_failures():
-            async with self._redis.pipeline(transaction=False) as pipe:
-                for job_id in ids:
-                    pipe.hgetall(self._keys.job(job_id))
-                hashes = await pipe.execute()
-        found = zip(ids, hashes, strict=True)
+        found = zip(ids, await self._hashes(map(self._keys.job, ids)), strict=True)
         return [record_of(job_id, fields) for job_id, fields in found if fields]
 
     async def specification(self, job_id: str) -> JobSpec:
@@ -62,12 +56,7 @@ class Records:
             spec = await self._redis.hget(self._keys.job(job_id), "spec")
         if spec is None:
             raise UnknownJob(f"There is no job {job_id}.")
-        try:
-            return JobSpec.model_validate_json(spec)
-        except ValidationError:
-            raise NotUnderstood(
-                f"Job {job_id} is of another release of fanout: use one that is as new."
-            ) from None
+        return read(JobSpec, spec, f"Job {job_id}", extra="forbid")
 
     async def result(self, job_id: str) -> JobResult | None:
         """Return a job's result; None until it has ended.
@@ -110,11 +99,7 @@ class Records:
 
     async def usage(self, ids: Sequence[str]) -> list[Usage]:
         """Return the usage of each job with its descendants; under a root id, the whole tree's."""
-        with redis_failures():
-            async with self._redis.pipeline(transaction=False) as pipe:
-                for job_id in ids:
-                    pipe.hgetall(self._keys.usage(job_id))
-                found = await pipe.execute()
+        found = await self._hashes(map(self._keys.usage, ids))
         return [Usage.model_validate(fields) for fields in found]
 
     async def approvals(self) -> list[Approval]:
@@ -125,12 +110,11 @@ class Records:
         """
         with redis_failures():
             ids: Any = await self._redis.zrange(self._keys.approvals, 0, -1)
-            async with self._redis.pipeline(transaction=False) as pipe:
-                for approval_id in ids:
-                    pipe.hmget(self._keys.approval(approval_id), ["request", "requested_at"])
-                found = await pipe.execute()
+        found = await self._hashes(map(self._keys.approval, ids))
         return [
-            stored_approval(request, requested_at) for request, requested_at in found if request
+            stored_approval(fields["request"], fields["requested_at"])
+            for fields in found
+            if "request" in fields  # otherwise it was answered meanwhile
         ]
 
     async def knows_approval(self, approval_id: str) -> bool:
@@ -143,10 +127,7 @@ class Records:
         now = await self.now_ms()
         with redis_failures():
             names: Any = await self._redis.zrangebyscore(self._keys.workers, now, "+inf")
-            async with self._redis.pipeline(transaction=False) as pipe:
-                for name in names:
-                    pipe.hgetall(self._keys.worker(name))
-                hashes = await pipe.execute()
+        hashes = await self._hashes(map(self._keys.worker, names))
         return [worker_of(name, fields) for name, fields in sorted(zip(names, hashes, strict=True))]
 
     async def oldest_submission(self) -> float | None:
@@ -166,3 +147,10 @@ class Records:
         with redis_failures():
             seconds, micros = await self._redis.time()
         return int(seconds) * 1000 + int(micros) // 1000
+
+    async def _hashes(self, keys: Iterable[str]) -> list[dict[str, str]]:
+        with redis_failures():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for key in keys:
+                    pipe.hgetall(key)
+                return await pipe.execute()

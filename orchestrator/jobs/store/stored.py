@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic.config import ExtraValues
 
 from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.failures import InvalidJob, NotUnderstood
@@ -16,6 +17,8 @@ from orchestrator.jobs.versions import version_of
 
 OF_ANOTHER_RELEASE = "(its specification cannot be read by this release)"
 Model = TypeVar("Model", bound=BaseModel)
+_STATE_FIELDS = ("state", "attempt", "worker", "waiting_for", "last_event", "wire")
+_TIMES = ("submitted_at", "started_at", "finished_at")
 
 
 def submission(spec: JobSpec) -> tuple[str | int, ...]:
@@ -69,21 +72,10 @@ def record_of(job_id: str, fields: Mapping[str, str]) -> JobRecord:
         spec = read(JobSpec, fields["spec"], "The job")
     except NotUnderstood:
         spec = _spec_from_hash(job_id, fields)
-    return JobRecord.model_validate(
-        {
-            **spec.model_dump(),
-            "state": fields["state"],
-            "attempt": int(fields["attempt"]),
-            "worker": fields.get("worker") or None,
-            "submitted_at": _seconds(fields["submitted_at"]),
-            "started_at": _seconds(fields.get("started_at")),
-            "finished_at": _seconds(fields.get("finished_at")),
-            "waiting_for": fields.get("waiting_for"),
-            "approvals": (fields.get("approvals") or "").split(),
-            "last_event": fields.get("last_event"),
-            "wire": int(fields.get("wire") or 1),
-        },
-    )
+    state = {name: fields[name] for name in _STATE_FIELDS if fields.get(name)}
+    times = {name: _seconds(fields[name]) for name in _TIMES if name in fields}
+    approvals = fields.get("approvals", "").split()
+    return JobRecord.model_validate(spec.model_dump() | state | times | {"approvals": approvals})
 
 
 def _spec_from_hash(job_id: str, fields: Mapping[str, str]) -> JobSpec:
@@ -94,27 +86,30 @@ def _spec_from_hash(job_id: str, fields: Mapping[str, str]) -> JobSpec:
     )
 
 
-def read(model: type[Model], text: str | bytes, what: str) -> Model:
-    """Return a model that any release may have written; unknown fields are ignored.
+def read(
+    model: type[Model], text: str | bytes, what: str, *, extra: ExtraValues = "ignore"
+) -> Model:
+    """Return a model that any release may have written.
 
     Args:
         model: The model's class.
         text: The model as JSON.
         what: What the text is, for the failure's message.
+        extra: Whether unknown fields are ignored or refused.
 
     Raises:
         NotUnderstood: A value has a form that this release does not know.
     """
     try:
-        return model.model_validate_json(text, extra="ignore")
+        return model.model_validate_json(text, extra=extra)
     except ValidationError:
         raise NotUnderstood(
             f"{what} is of another release of fanout: use one that is as new."
         ) from None
 
 
-def _seconds(milliseconds: str | None) -> float | None:
-    return None if milliseconds is None else float(milliseconds) / 1000
+def _seconds(milliseconds: str) -> float:
+    return float(milliseconds) / 1000
 
 
 def stored_approval(request: str, requested_at: str) -> Approval:
@@ -128,4 +123,4 @@ def stored_approval(request: str, requested_at: str) -> Approval:
         NotUnderstood: Another release wrote it, in a form that this one does not know.
     """
     approval = read(Approval, request, "An open approval")
-    return approval.model_copy(update={"requested_at": float(requested_at) / 1000})
+    return approval.model_copy(update={"requested_at": _seconds(requested_at)})

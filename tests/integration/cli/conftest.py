@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.embedded.redis_server import answers
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.connection import answers, connect
 from orchestrator.jobs.store.journal import EventType, Journal
 from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.ledger import Claim, Ledger

@@ -12,8 +12,9 @@ import time
 import pytest
 
 from orchestrator.embedded.child_process import ChildProcess
-from orchestrator.embedded.redis_server import RedisServer, answers
+from orchestrator.embedded.redis_server import RedisServer
 from orchestrator.jobs.failures import LedgerUnavailable
+from orchestrator.jobs.store.connection import answers
 from tests.integration.cli.conftest import Fanout, clean_environment
 
 pytestmark = pytest.mark.redis

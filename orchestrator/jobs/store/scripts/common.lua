@@ -15,7 +15,8 @@
 --                    confirmed a cancellation
 --   cancelling       list: jobs that remain to be cancelled with all their descendants
 --   usage:<job>      hash: the usage of a job and its descendants; under a tree's root id, that of
---                    the whole tree (journal.py)
+--                    the whole tree
+--   appended:<request>   string: the id of the event that a request appended; kept for a minute
 --   worker:<name>    hash: a worker's registration
 --   policy           hash: the admission policy (json), and the start time of its worker
 -- Queued jobs wait in lanes. Trees and tenants at their limit take no turns, so that no dispatch
@@ -43,10 +44,13 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- Adds an event to a job's journal and publishes that it changed; the data is JSON.
+-- Adds an event to a job's journal, publishes that it changed, and returns the event's id; the data
+-- is JSON.
 local function add_event(id, attempt, kind, data)
-  redis.call('XADD', key('journal', id), '*', 'type', kind, 'attempt', attempt, 'data', data)
+  local event = redis.call('XADD', key('journal', id), '*', 'type', kind, 'attempt', attempt,
+    'data', data)
   redis.call('PUBLISH', key('bell', id), id)
+  return event
 end
 
 local function journal(id, attempt, data)
