@@ -175,7 +175,7 @@ def create_deep_agent(
         before_tool_callback=hooks(parts, "before_tool"),
         after_tool_callback=hooks(parts, "after_tool"),
         on_tool_error_callback=hooks(parts, "on_tool_error"),
-        request_processors=[processor for part in parts for processor in part.request_processors()],
+        before_step_callback=hooks(parts, "before_step"),
     )
 
 

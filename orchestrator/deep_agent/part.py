@@ -7,12 +7,13 @@ returns None.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from google.adk.agents.callback_context import CallbackContext
+from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.readonly_context import ReadonlyContext
-from google.adk.flows.llm_flows._base_llm_processor import BaseLlmRequestProcessor
+from google.adk.events import Event
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.base_tool import BaseTool
@@ -44,8 +45,13 @@ class Part:
         del context, tools
         return ""
 
-    def request_processors(self) -> Sequence[BaseLlmRequestProcessor]:
-        """Return processors of the session, run before a request's contents are made from it."""
+    async def before_step(self, context: InvocationContext, request: LlmRequest) -> Iterable[Event]:
+        """Prepare the session before a request's contents are made from it.
+
+        Return the events to append to the session. The model is not called if the invocation was
+        ended.
+        """
+        del context, request
         return ()
 
     async def before_agent(self, callback_context: CallbackContext) -> None:

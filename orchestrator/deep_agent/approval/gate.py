@@ -13,13 +13,12 @@ message.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.events import Event
-from google.adk.flows.llm_flows._base_llm_processor import BaseLlmRequestProcessor
 from google.adk.flows.llm_flows.functions import generate_request_confirmation_event
 from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.base_tool import BaseTool
@@ -124,9 +123,17 @@ class ApprovalFlow(Part):
     a policy needs it too: its tools may ask by themselves, or for a child.
     """
 
-    def request_processors(self) -> Sequence[BaseLlmRequestProcessor]:
-        """Before every model call: is there something to wait for?"""
-        return (_HoldForAnswers(),)
+    async def before_step(self, context: InvocationContext, request: LlmRequest) -> Iterable[Event]:
+        """Ask what was not asked, and do not call the model while a request is open.
+
+        ADK itself asks for the calls of a model's reply.
+        """
+        del request
+        events = _own_events(context)
+        asking = _unasked(context, events)
+        if pending_approvals([*events, *asking]):
+            context.end_invocation = True
+        return asking
 
     async def after_tool(
         self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext, tool_response: Any
@@ -148,25 +155,6 @@ class ApprovalFlow(Part):
             tool_response["approval"] = f"A person changed the arguments; the call ran with {shown}"
 
 
-class _HoldForAnswers(BaseLlmRequestProcessor):
-    """ADK puts the requests of a model's reply before a person.
-
-    Here the rest is, and the run is held.
-    """
-
-    name = "approvals"
-
-    async def run_async(
-        self, invocation_context: InvocationContext, llm_request: LlmRequest
-    ) -> AsyncGenerator[Event]:
-        """Events that ask; the model is not called while one is open."""
-        del llm_request
-        for event in _unasked(invocation_context):
-            yield event
-        if pending_approvals(_own_events(invocation_context)):
-            invocation_context.end_invocation = True
-
-
 def _own_events(context: InvocationContext) -> list[Event]:
     """The events of this run: what an earlier one left open does not hold up a new message."""
     return [
@@ -174,13 +162,12 @@ def _own_events(context: InvocationContext) -> list[Event]:
     ]
 
 
-def _unasked(context: InvocationContext) -> list[Event]:
+def _unasked(context: InvocationContext, events: Sequence[Event]) -> list[Event]:
     """An event for each request in a result that was not put before a person.
 
     ADK does that right after the model's reply. It does not when a call that is made again asks
     again, and it could not when the process died in between.
     """
-    events = _own_events(context)
     asked = [
         request_of(call, event.author).call_id
         for event in events

@@ -12,12 +12,11 @@ it counts as not executed, and a later approval is rejected.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.events import Event
-from google.adk.flows.llm_flows._base_llm_processor import BaseLlmRequestProcessor
 from google.adk.flows.llm_flows.functions import REQUEST_CONFIRMATION_FUNCTION_CALL_NAME
 from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.base_tool import BaseTool
@@ -71,9 +70,16 @@ def answered(calls: Sequence[DanglingCall], message: str = CALL_INTERRUPTED) -> 
 class DanglingCalls(Part):
     """Answers the open calls of earlier runs before each model call."""
 
-    def request_processors(self) -> Sequence[BaseLlmRequestProcessor]:
-        """Return the processor that runs before the contents are made."""
-        return (_AnswerEarlierCalls(),)
+    async def before_step(self, context: InvocationContext, request: LlmRequest) -> Iterable[Event]:
+        """Insert the answers into the events that this run sees.
+
+        ADK replays the open calls of this run itself.
+        """
+        del request
+        events, now = context.session.events, context.invocation_id
+        if any(event.invocation_id != now for event in events):
+            _answer_earlier(events, now)
+        return ()
 
     async def before_tool(
         self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext
@@ -92,25 +98,6 @@ class DanglingCalls(Part):
         if index is None or _next_message(events, index) is None:
             return None
         return error_result(CALL_NOT_APPROVED)
-
-
-class _AnswerEarlierCalls(BaseLlmRequestProcessor):
-    name = "dangling_calls"
-
-    async def run_async(
-        self, invocation_context: InvocationContext, llm_request: LlmRequest
-    ) -> AsyncGenerator[Event, None]:
-        """Insert the answers into the events that this run sees; no event is yielded.
-
-        ADK replays the open calls of this run itself.
-        """
-        del llm_request
-        events = invocation_context.session.events
-        now = invocation_context.invocation_id
-        if any(event.invocation_id != now for event in events):
-            _answer_earlier(events, now)
-        return
-        yield  # the interface is a generator
 
 
 def _answer_earlier(events: list[Event], invocation_id: str) -> None:
