@@ -242,9 +242,7 @@ class Summarization(Part):
             state_delta=await history.written(
                 session.state, history.part_path(session.id, number), document
             ),
-            usage=calls.usage,
-            model_calls=calls.count,
-            model_version=calls.model_version,
+            calls=calls,
         )
         await context.session_service.append_event(session=session, event=event)
         log.info("conversation summed up", messages=len(replaced), model_calls=calls.count)
@@ -260,10 +258,8 @@ class Summarization(Part):
     def _tail_start(self, messages: Sequence[Event], *, share: float) -> int:
         kind, amount = self._config.keep
         if kind == "messages":
-            return tail_start(messages, keep_messages=int(amount * share), keep_tokens=0)
-        return tail_start(
-            messages, keep_messages=None, keep_tokens=int(self._tokens(self._config.keep) * share)
-        )
+            return max(len(messages) - max(int(amount * share), 1), 0)
+        return tail_start(messages, int(self._tokens(self._config.keep) * share))
 
     def _cut(self, conversation: Conversation, *, share: float) -> int:
         return conversation.safe_cut(self._tail_start(conversation.messages, share=share))
