@@ -28,6 +28,11 @@ def is_reply(message: LlmResponse) -> bool:
     return message.content is not None and message.content.role == "model"
 
 
+def is_request(event: Event) -> bool:
+    """Return whether an event is a message of the user, and not a result."""
+    return event.author == "user" and bool(event.content) and not event.get_function_responses()
+
+
 def last_reply(events: Sequence[Event]) -> Event | None:
     """Return the model's last reply, or the error in its place; None if there is neither.
 

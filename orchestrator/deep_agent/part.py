@@ -88,10 +88,19 @@ class Part:
         """Return a result for a tool that raised, or None to let the exception end the run."""
 
 
-def hooks(parts: Sequence[Part], name: str) -> list[Callable[..., Any]]:
-    """Return the callbacks of one name from the parts that override it."""
-    return [
-        getattr(part, name)
-        for part in parts
-        if getattr(type(part), name) is not getattr(Part, name)
-    ]
+_HOOKS = (
+    *("before_agent", "before_step", "before_model", "after_model", "on_model_error"),
+    *("before_tool", "after_tool", "on_tool_error"),
+)
+
+
+def callbacks(parts: Sequence[Part]) -> dict[str, Any]:
+    """Return an agent's callbacks: for each hook, the methods of the parts that override it."""
+    return {
+        f"{hook}_callback": [
+            getattr(part, hook)
+            for part in parts
+            if getattr(type(part), hook) is not getattr(Part, hook)
+        ]
+        for hook in _HOOKS
+    }

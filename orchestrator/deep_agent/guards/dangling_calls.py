@@ -23,7 +23,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from orchestrator.deep_agent.messages import parts_of
+from orchestrator.deep_agent.messages import is_request, parts_of
 from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import CALL_INTERRUPTED, CALL_NOT_APPROVED, CALL_PENDING
 from orchestrator.deep_agent.tool import error_result
@@ -31,6 +31,11 @@ from orchestrator.deep_agent.tool import error_result
 FRAMEWORK_PREFIX = "adk_"
 """Prefix of the names of ADK's own requests to people (confirmation, credentials, input), which are
 calls too."""
+
+
+def is_frameworks(call: types.FunctionCall) -> bool:
+    """Return whether a call is one of ADK's own requests."""
+    return str(call.name).startswith(FRAMEWORK_PREFIX)
 
 
 class DanglingCall(NamedTuple):
@@ -57,7 +62,14 @@ def answered(calls: Sequence[DanglingCall], message: str = CALL_INTERRUPTED) -> 
         message: The error, for the model.
     """
     caller = calls[0].event
-    parts = [_response(dangling.call.id, dangling.call.name, message) for dangling in calls]
+    parts = [
+        types.Part(
+            function_response=types.FunctionResponse(
+                id=call.id, name=call.name, response=error_result(message)
+            )
+        )
+        for _, call in calls
+    ]
     return Event(
         author=caller.author,
         invocation_id=caller.invocation_id,
@@ -89,10 +101,11 @@ class DanglingCalls(Part):
         if tool_context.tool_confirmation is None:
             return None
         events = tool_context.session.events
+        call_id = tool_context.function_call_id
         asked = (
             index
             for index, event in enumerate(events)
-            if _calls(event, tool_context.function_call_id)
+            if any(call.id == call_id for call in event.get_function_calls())
         )
         index = next(asked, None)
         if index is None or _next_message(events, index) is None:
@@ -121,7 +134,7 @@ def _earlier_answer(dangling: DanglingCall) -> Event | None:
             return None
         asked = types.FunctionCall(id=original.get("id"), name=original.get("name"))
         return answered([DanglingCall(dangling.event, asked)], CALL_NOT_APPROVED)
-    if str(call.name).startswith(FRAMEWORK_PREFIX):
+    if is_frameworks(call):
         return None
     return answered([dangling], CALL_PENDING if _waits(dangling) else CALL_INTERRUPTED)
 
@@ -142,27 +155,12 @@ def _waits(dangling: DanglingCall) -> bool:
     """Return whether a person or a long-running tool will give the result later."""
     call = dangling.call
     is_long_running = call.id in (dangling.event.long_running_tool_ids or ())
-    return is_long_running or str(call.name).startswith(FRAMEWORK_PREFIX)
+    return is_long_running or is_frameworks(call)
 
 
 def _next_message(events: Sequence[Event], index: int) -> int | None:
     """Return the index of the user message that began another run after an event, or None."""
     asked_in = events[index].invocation_id
-    for at in range(index + 1, len(events)):
-        event = events[at]
-        is_message = event.author == "user" and event.content and not event.get_function_responses()
-        if is_message and event.invocation_id != asked_in:
-            return at
-    return None
-
-
-def _calls(event: Event, call_id: str | None) -> bool:
-    return any(call.id == call_id for call in event.get_function_calls())
-
-
-def _response(call_id: str | None, name: str | None, message: str) -> types.Part:
-    return types.Part(
-        function_response=types.FunctionResponse(
-            id=call_id, name=name, response=error_result(message)
-        )
-    )
+    later = range(index + 1, len(events))
+    messages = (at for at in later if is_request(events[at]))
+    return next((at for at in messages if events[at].invocation_id != asked_in), None)
