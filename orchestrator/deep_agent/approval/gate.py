@@ -106,7 +106,9 @@ class ApprovalGate(Part):
         )
         if tool_context.tool_confirmation is None:
             return _ask(tool_context, pending)
-        answer = _answer_to(pending, tool_context)
+        response = _response_to(pending, tool_context.session.events)
+        missing = "it was given for another call"
+        answer = missing if response is None else answer_in(response, pending)
         if isinstance(answer, str):
             hint = f"The answer was not taken: {answer}. Allowed are {', '.join(decisions)}."
             return _ask(tool_context, pending, hint)
@@ -204,18 +206,10 @@ def _ask(context: ToolContext, pending: PendingApproval, hint: str = "") -> dict
     return dict(AWAITING)
 
 
-def _answer_to(pending: PendingApproval, context: ToolContext) -> ApprovalAnswer | str:
-    """Return the newest answer to a request for exactly this call, or why none counts."""
-    response = _response_to(pending, context.session.events)
-    if response is None:
-        return "it was given for another call"
-    return answer_in(response, pending)
-
-
 def _response_to(pending: PendingApproval, events: Sequence[Event]) -> Mapping[str, Any] | None:
-    """What was answered to the request with this call's fingerprint.
+    """Return the newest answer to the request with this call's fingerprint; None if none counts.
 
-    ADK hands over the confirmation of the call's id. That may be one that a child's call asked for
+    ADK passes the confirmation of the call's id. That may be one that a child's call asked for
     through this one, and a provider may use an id twice: so it is looked up.
     """
     requests: set[str] = set()

@@ -65,11 +65,8 @@ def deferred_calls(events: Iterable[Event]) -> list[DeferredCall]:
                 response.name in DEFERRING_TOOLS and given.get("status") == DEFERRED_STATUS
             )
             if response.id in made and arguments is not None and is_deferred:
-                notes = {
-                    name: value
-                    for name, value in given.items()
-                    if name not in ("status", "message")
-                }
+                own = ("status", "message")
+                notes = {name: value for name, value in given.items() if name not in own}
                 waiting[response.id] = DeferredCall(made[response.id], arguments, notes)
     return list(waiting.values())
 
