@@ -9,7 +9,7 @@ from typing import Any
 from google.adk.agents import LlmAgent
 from google.adk.agents.context_cache_config import ContextCacheConfig
 from google.adk.agents.readonly_context import ReadonlyContext
-from google.adk.apps import App, ResumabilityConfig
+from google.adk.apps import App
 from google.adk.models.base_llm import BaseLlm
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.base_tool import BaseTool
@@ -17,10 +17,7 @@ from google.adk.tools.base_toolset import BaseToolset
 from pydantic import BaseModel
 
 from orchestrator.approvals import InterruptOn, merge_policies
-from orchestrator.deep_agent.approval.gate import (
-    ApprovalFlow,
-    ApprovalGate,
-)
+from orchestrator.deep_agent.approval.gate import ApprovalFlow, ApprovalGate
 from orchestrator.deep_agent.backends.artifacts import with_artifacts
 from orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
 from orchestrator.deep_agent.backends.state import StateBackend
@@ -28,6 +25,7 @@ from orchestrator.deep_agent.base_instructions import BaseInstructions
 from orchestrator.deep_agent.context.eviction import Eviction
 from orchestrator.deep_agent.context.summarization import Summarization, SummarizationConfig
 from orchestrator.deep_agent.deep_llm_agent import DeepLlmAgent
+from orchestrator.deep_agent.delegation.child_run import resumable_app
 from orchestrator.deep_agent.delegation.deferred import DeferredResults
 from orchestrator.deep_agent.delegation.inheritance import AgentTool, Inheritance
 from orchestrator.deep_agent.delegation.roster import SubAgentSpec, tool_name
@@ -44,7 +42,7 @@ from orchestrator.deep_agent.knowledge.skills import Skills
 from orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from orchestrator.deep_agent.models.resolve import resolve_model
 from orchestrator.deep_agent.names import agent_identifier
-from orchestrator.deep_agent.part import BackendSource, Part, hooks
+from orchestrator.deep_agent.part import BackendSource, Part, callbacks
 from orchestrator.deep_agent.tools.execute import ExecuteTool
 from orchestrator.deep_agent.tools.filesystem import FilesystemTools
 from orchestrator.deep_agent.tools.images import ImagesInView
@@ -110,15 +108,16 @@ def create_deep_agent(
         ModelNotConfigured: A model's name is unknown, or its key or package is missing.
         ValueError: Another argument is invalid; ModelNotConfigured is a subclass.
     """
+    tools = tools or ()
     schema = OutputSchema(output_schema) if output_schema is not None else None
     backend_of = _backend_source(backend)
-    files = FilesystemTools(backend_of, root=_root(backend))
+    root = "/" if backend is None or callable(backend) else backend.search_root
+    files = FilesystemTools(backend_of, root=root)
     llm = _resolved(model, name, rate_limiter)
-    built_in: list[Part] = [
-        TodoTools(),
-        files,
-        _summarization(summarization, llm, name, rate_limiter),
-    ]
+    summarization = summarization or SummarizationConfig()
+    other = summarization.model
+    summarizer = None if other is None else _resolved(other, name, rate_limiter)
+    built_in: list[Part] = [TodoTools(), files, Summarization(summarization, llm, summarizer)]
     if isinstance(backend, Shell):
         built_in.append(ExecuteTool(backend))
     chosen = _chosen(built_in, built_in_tools)
@@ -127,7 +126,7 @@ def create_deep_agent(
         inherited = Inheritance(
             create=create_deep_agent,
             model=model,
-            tools=tools or (),
+            tools=tools,
             built_in_tools={tool.name for tool in chosen},
             interrupt_on=merge_policies(inherited_interrupt_on or {}, interrupt_on or {}),
             delegation=delegation,
@@ -146,7 +145,7 @@ def create_deep_agent(
         LoopGuard(),
         *built_in,
         *delegating,
-        *_parts_among(tools or ()),
+        *(tool for tool in list[Any](tools) if isinstance(tool, Part)),
         ImagesInView(),
         Tables(),
         *([OutputCheck(schema)] if schema else []),
@@ -155,7 +154,7 @@ def create_deep_agent(
         *([Skills(backend_of, skills)] if skills else []),
         *([MemoryFiles(backend_of, memory)] if memory else []),
         _approval_gate(
-            interrupt_on or {}, inherited_interrupt_on or {}, [*built_in, *delegating], tools or ()
+            interrupt_on or {}, inherited_interrupt_on or {}, [*built_in, *delegating], tools
         ),
         # It replaces results, and parts after it do not get a result that is replaced.
         Eviction([tool.name for tool in chosen]),
@@ -166,16 +165,9 @@ def create_deep_agent(
         model=llm,
         instruction=_instruction_of(parts, frozenset(tool.name for tool in chosen)),
         tools=_unique(
-            [*chosen, *(tools or ()), *(tool for part in delegating for tool in part.all_tools())]
+            [*chosen, *tools, *(tool for part in delegating for tool in part.all_tools())]
         ),
-        before_agent_callback=hooks(parts, "before_agent"),
-        before_model_callback=hooks(parts, "before_model"),
-        after_model_callback=hooks(parts, "after_model"),
-        on_model_error_callback=hooks(parts, "on_model_error"),
-        before_tool_callback=hooks(parts, "before_tool"),
-        after_tool_callback=hooks(parts, "after_tool"),
-        on_tool_error_callback=hooks(parts, "on_tool_error"),
-        request_processors=[processor for part in parts for processor in part.request_processors()],
+        **callbacks(parts),
     )
 
 
@@ -196,18 +188,10 @@ def create_deep_app(
     """
     budgets = [BudgetPlugin(budget)] if budget is not None else []
     with warnings.catch_warnings():
-        # ADK marks it so; our tests pin the behaviour that we rely on.
         warnings.filterwarnings("ignore", message=r"\[EXPERIMENTAL\]")
-        resumability = ResumabilityConfig(is_resumable=True)
         # It only enables caching: ResilientModel knows the limits of each model.
         caching = ContextCacheConfig()
-    return App(
-        name=name,
-        root_agent=agent,
-        plugins=[*plugins, *budgets],
-        resumability_config=resumability,
-        context_cache_config=caching,
-    )
+    return resumable_app(name, agent, plugins=[*plugins, *budgets], context_cache_config=caching)
 
 
 def _agent_files(backend: Backend | BackendFactory | None) -> BackendSource:
@@ -218,16 +202,6 @@ def _agent_files(backend: Backend | BackendFactory | None) -> BackendSource:
         factory = backend
         return lambda context: factory(context.state)
     return lambda _: backend
-
-
-def _summarization(
-    config: SummarizationConfig | None, model: BaseLlm, name: str, rate_limiter: RateLimiter | None
-) -> Summarization:
-    config = config or SummarizationConfig()
-    other = config.model
-    return Summarization(
-        config, model, None if other is None else _resolved(other, name, rate_limiter)
-    )
 
 
 def _resolved(model: str | BaseLlm, agent_name: str, rate_limiter: RateLimiter | None) -> BaseLlm:
@@ -244,10 +218,6 @@ def _backend_source(backend: Backend | BackendFactory | None) -> BackendSource:
     return lambda context: with_artifacts(files_of(context), context.state)
 
 
-def _root(backend: Backend | BackendFactory | None) -> str:
-    return "/" if backend is None or callable(backend) else backend.search_root
-
-
 def _chosen(parts: Sequence[Part], names: Collection[str] | None) -> list[BaseTool]:
     tools = [tool for part in parts for tool in part.tools()]
     if names is None:
@@ -259,10 +229,6 @@ def _chosen(parts: Sequence[Part], names: Collection[str] | None) -> list[BaseTo
             f"No such built-in tool: {', '.join(unknown)}. There are {', '.join(sorted(existing))}."
         )
     return [tool for tool in tools if tool.name in names]
-
-
-def _parts_among(tools: Sequence[Any]) -> list[Part]:
-    return [tool for tool in tools if isinstance(tool, Part)]
 
 
 def _unique(tools: Sequence[AgentTool]) -> list[AgentTool]:

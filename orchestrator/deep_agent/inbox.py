@@ -6,13 +6,12 @@ resumes neither loses nor repeats one.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.events import Event
-from google.adk.flows.llm_flows._base_llm_processor import BaseLlmRequestProcessor
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.base_tool import BaseTool
@@ -43,9 +42,14 @@ class Inbox(Part):
     def __init__(self, messages: Messages) -> None:
         self._messages = messages
 
-    def request_processors(self) -> Sequence[BaseLlmRequestProcessor]:
-        """Return the processor that delivers new messages before every model call."""
-        return (_MessageDelivery(self._messages),)
+    async def before_step(self, context: InvocationContext, request: LlmRequest) -> Iterable[Event]:
+        """Append new messages to the session, as messages of the user."""
+        del request
+        if context.end_invocation:  # it waits for a person, so the model is not called
+            return ()
+        delivered = _delivered(context.session.events)
+        texts = await self._messages(delivered)
+        return [_event(context, text, number) for number, text in enumerate(texts, delivered + 1)]
 
     async def after_model(
         self, callback_context: CallbackContext, llm_response: LlmResponse
@@ -63,26 +67,6 @@ class Inbox(Part):
         """Answer the placeholder call."""
         del args, tool_context
         return {"status": "success", "message": MESSAGE_ARRIVED} if tool.name == ARRIVED else None
-
-
-class _MessageDelivery(BaseLlmRequestProcessor):
-    """Appends new messages to the session, as messages of the user."""
-
-    name = "inbox"
-
-    def __init__(self, messages: Messages) -> None:
-        self._messages = messages
-
-    async def run_async(
-        self, invocation_context: InvocationContext, llm_request: LlmRequest
-    ) -> AsyncGenerator[Event]:
-        """Yield one event for each new message."""
-        del llm_request
-        if invocation_context.end_invocation:  # it waits for a person, so the model is not called
-            return
-        delivered = _delivered(invocation_context.session.events)
-        for number, text in enumerate(await self._messages(delivered), start=delivered + 1):
-            yield _event(invocation_context, text, number)
 
 
 def _delivered(events: Iterable[Event]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from google.adk.events import Event
 from google.adk.models.llm_response import LlmResponse
@@ -28,6 +29,11 @@ def is_reply(message: LlmResponse) -> bool:
     return message.content is not None and message.content.role == "model"
 
 
+def is_request(event: Event) -> bool:
+    """Return whether an event is a message of the user, and not a result."""
+    return event.author == "user" and bool(event.content) and not event.get_function_responses()
+
+
 def last_reply(events: Sequence[Event]) -> Event | None:
     """Return the model's last reply, or the error in its place; None if there is neither.
 
@@ -39,3 +45,10 @@ def last_reply(events: Sequence[Event]) -> Event | None:
         if event.error_code or (is_reply(event) and text_of(event).strip())
     )
     return next(replies, None)
+
+
+def with_response(part: types.Part, response: dict[str, Any]) -> types.Part:
+    """Return a copy of a part with a tool's result, with another result."""
+    answer = part.function_response or types.FunctionResponse()
+    changed = answer.model_copy(update={"response": response})
+    return part.model_copy(update={"function_response": changed})

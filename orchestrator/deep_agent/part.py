@@ -7,12 +7,13 @@ returns None.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from google.adk.agents.callback_context import CallbackContext
+from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.readonly_context import ReadonlyContext
-from google.adk.flows.llm_flows._base_llm_processor import BaseLlmRequestProcessor
+from google.adk.events import Event
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.base_tool import BaseTool
@@ -44,8 +45,13 @@ class Part:
         del context, tools
         return ""
 
-    def request_processors(self) -> Sequence[BaseLlmRequestProcessor]:
-        """Return processors of the session, run before a request's contents are made from it."""
+    async def before_step(self, context: InvocationContext, request: LlmRequest) -> Iterable[Event]:
+        """Prepare the session before a request's contents are made from it.
+
+        Return the events to append to the session. The model is not called if the invocation was
+        ended.
+        """
+        del context, request
         return ()
 
     async def before_agent(self, callback_context: CallbackContext) -> None:
@@ -82,10 +88,19 @@ class Part:
         """Return a result for a tool that raised, or None to let the exception end the run."""
 
 
-def hooks(parts: Sequence[Part], name: str) -> list[Callable[..., Any]]:
-    """Return the callbacks of one name from the parts that override it."""
-    return [
-        getattr(part, name)
-        for part in parts
-        if getattr(type(part), name) is not getattr(Part, name)
-    ]
+_HOOKS = (
+    *("before_agent", "before_step", "before_model", "after_model", "on_model_error"),
+    *("before_tool", "after_tool", "on_tool_error"),
+)
+
+
+def callbacks(parts: Sequence[Part]) -> dict[str, Any]:
+    """Return an agent's callbacks: for each hook, the methods of the parts that override it."""
+    return {
+        f"{hook}_callback": [
+            getattr(part, hook)
+            for part in parts
+            if getattr(type(part), hook) is not getattr(Part, hook)
+        ]
+        for hook in _HOOKS
+    }

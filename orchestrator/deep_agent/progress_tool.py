@@ -37,10 +37,7 @@ class ProgressTool(CheckedTool):
         except ToolMistake as mistake:
             return error_result(str(mistake))
         work = _Work(self._method(**values, tool_context=tool_context))
-        call = tool_context.function_call_id or self.name
-        branch = ".".join(filter(None, (tool_context.branch, f"{self.name}@{call}")))
-        node = _Progress(name=self.name, events=work.events)
-        await tool_context.run_node(node, run_id=f"progress-{call}", override_branch=branch)
+        await emit_events(work.events, tool_context, self.name)
         if work.failure is not None:
             raise work.failure
         return work.result
@@ -65,6 +62,22 @@ class _Work:
                         self.result = step
         except Exception as error:  # noqa: BLE001 - the tool raises it
             self.failure = error
+
+
+async def emit_events(
+    events: Callable[[], AsyncGenerator[Event, None]], tool_context: ToolContext, tool: str
+) -> None:
+    """Emit events from within a tool's call, on a branch of its own.
+
+    Args:
+        events: Returns the events; called once.
+        tool_context: The context of the call.
+        tool: The tool's name.
+    """
+    call = tool_context.function_call_id or tool
+    branch = ".".join(filter(None, (tool_context.branch, f"{tool}@{call}")))
+    node = _Progress(name=tool, events=events)
+    await tool_context.run_node(node, run_id=f"progress-{call}", override_branch=branch)
 
 
 class _Progress(BaseNode):

@@ -89,8 +89,7 @@ def polling(method: Method) -> Method:
 
 def is_polling(tool: BaseTool) -> bool:
     """Return whether a tool's method is marked with `polling`."""
-    method = getattr(tool, "_method", None)
-    return bool(getattr(method, "is_polling", False))
+    return hasattr(getattr(tool, "_method", None), "is_polling")
 
 
 def tabular(method: Method) -> Method:
@@ -101,8 +100,7 @@ def tabular(method: Method) -> Method:
 
 def is_tabular(tool: BaseTool) -> bool:
     """Return whether a tool's method is marked with `tabular`."""
-    method = getattr(tool, "_method", None)
-    return bool(getattr(method, "is_tabular", False))
+    return hasattr(getattr(tool, "_method", None), "is_tabular")
 
 
 def error_result(error: str) -> dict[str, Any]:

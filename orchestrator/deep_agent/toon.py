@@ -16,6 +16,7 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 from toon_format import encode
 
+from orchestrator.deep_agent.messages import with_response
 from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import TABLES
 from orchestrator.deep_agent.tool import is_tabular
@@ -64,16 +65,9 @@ def _part_with_tables(part: types.Part, names: set[str]) -> types.Part:
     response = {
         key: as_toon(value) if _is_table(value) else value for key, value in original.items()
     }
-    if response == original:
-        return part
-    return part.model_copy(
-        update={"function_response": answer.model_copy(update={"response": response})}
-    )
+    return part if response == original else with_response(part, response)
 
 
 def _is_table(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) >= MIN_ROWS
-        and all(isinstance(row, dict) for row in value)
-    )
+    is_long = isinstance(value, list) and len(value) >= MIN_ROWS
+    return is_long and all(isinstance(row, dict) for row in value)

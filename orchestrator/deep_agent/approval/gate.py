@@ -13,13 +13,12 @@ next message.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.events import Event
-from google.adk.flows.llm_flows._base_llm_processor import BaseLlmRequestProcessor
 from google.adk.flows.llm_flows.functions import generate_request_confirmation_event
 from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.base_tool import BaseTool
@@ -113,7 +112,9 @@ class ApprovalGate(Part):
         )
         if tool_context.tool_confirmation is None:
             return _request(tool_context, pending)
-        answer = _answer_to(pending, tool_context)
+        response = _response_to(pending, tool_context.session.events)
+        missing = "it was given for another call"
+        answer = missing if response is None else answer_in(response, pending)
         if isinstance(answer, str):
             hint = f"The answer was not accepted: {answer}. Allowed are {', '.join(decisions)}."
             return _request(tool_context, pending, hint)
@@ -130,9 +131,17 @@ class ApprovalFlow(Part):
     policy needs it as well: its tools may request approvals themselves, or for a child.
     """
 
-    def request_processors(self) -> Sequence[BaseLlmRequestProcessor]:
-        """Return the processor that pauses the run before a model call."""
-        return (_PauseForAnswers(),)
+    async def before_step(self, context: InvocationContext, request: LlmRequest) -> Iterable[Event]:
+        """Emit the requests that ADK does not emit, and pause the run while one is open.
+
+        ADK itself emits those for the calls of a model's reply.
+        """
+        del request
+        events = _own_events(context)
+        missing = _missing_requests(context, events)
+        if pending_approvals([*events, *missing]):
+            context.end_invocation = True
+        return missing
 
     async def after_tool(
         self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext, tool_response: Any
@@ -154,22 +163,6 @@ class ApprovalFlow(Part):
             tool_response["approval"] = f"A person changed the arguments; the call ran with {shown}"
 
 
-class _PauseForAnswers(BaseLlmRequestProcessor):
-    """Emits the requests that ADK does not emit itself, and pauses the run while one is open."""
-
-    name = "approvals"
-
-    async def run_async(
-        self, invocation_context: InvocationContext, llm_request: LlmRequest
-    ) -> AsyncGenerator[Event]:
-        """Yield the missing requests; end the invocation while one is open."""
-        del llm_request
-        for event in _missing_requests(invocation_context):
-            yield event
-        if pending_approvals(_own_events(invocation_context)):
-            invocation_context.end_invocation = True
-
-
 def _own_events(context: InvocationContext) -> list[Event]:
     """Return the events of this run: open requests of an earlier run do not pause this one."""
     return [
@@ -177,13 +170,12 @@ def _own_events(context: InvocationContext) -> list[Event]:
     ]
 
 
-def _missing_requests(context: InvocationContext) -> list[Event]:
+def _missing_requests(context: InvocationContext, events: Sequence[Event]) -> list[Event]:
     """Return an event for each request in a tool result that has none yet.
 
     ADK emits one right after the model's reply. It emits none when a repeated call requests an
     approval again, and could not if the process was killed in between.
     """
-    events = _own_events(context)
     asked = [
         request_of(call, event.author).call_id
         for event in events
@@ -218,14 +210,6 @@ def _request(context: ToolContext, pending: PendingApproval, hint: str = "") -> 
     context.request_confirmation(hint=hint, payload=pending.payload())
     context.actions.skip_summarization = True  # the model must not continue with this result
     return dict(AWAITING)
-
-
-def _answer_to(pending: PendingApproval, context: ToolContext) -> ApprovalAnswer | str:
-    """Return the newest answer to a request for exactly this call, or why none is valid."""
-    response = _response_to(pending, context.session.events)
-    if response is None:
-        return "it was given for another call"
-    return answer_in(response, pending)
 
 
 def _response_to(pending: PendingApproval, events: Sequence[Event]) -> Mapping[str, Any] | None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from orchestrator.deep_agent.backends.protocol import (
     Backend,
@@ -26,6 +27,8 @@ from orchestrator.deep_agent.backends.protocol import (
 
 _NOT_A_DIRECTORY = (FileNotFoundError, NotADirectoryError, PermissionError)
 """A backend's errors for a path without a directory, at which there may still be a mount."""
+
+_Found = TypeVar("_Found", Entry, Hit)
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,9 @@ class _Mount:
         if not self.prefix:
             return path
         return self.prefix + path[len(self.backend.search_root.rstrip("/")) :].rstrip("/")
+
+    def shown(self, found: _Found) -> _Found:
+        return replace(found, path=self.outer(found.path))
 
 
 class CompositeBackend:
@@ -79,7 +85,7 @@ class CompositeBackend:
         if self._is_fixed(path):
             return Entry(path=path, kind="directory")
         mount = self._owner(path)
-        return _shown(mount, await mount.backend.stat(mount.inner(path)))
+        return mount.shown(await mount.backend.stat(mount.inner(path)))
 
     async def list(self, path: str) -> Sequence[Entry]:
         mount = self._owner(path)
@@ -92,9 +98,7 @@ class CompositeBackend:
         except _NOT_A_DIRECTORY:
             if not routed:
                 raise
-        found = {
-            entry.path: entry for entry in (_shown(mount, entry) for entry in entries)
-        } | routed
+        found = {mount.outer(entry.path): mount.shown(entry) for entry in entries} | routed
         return [found[name] for name in sorted(found)]
 
     async def read_bytes(self, path: str, max_bytes: int) -> bytes:
@@ -116,28 +120,14 @@ class CompositeBackend:
         await mount.backend.delete(mount.inner(path))
 
     async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walk:
-        deadline = time.monotonic() + timeout_seconds
-        entries: list[Entry] = []
-        complete = True
-        for mount, start in self._spanned(path):
-            left, seconds = max_entries - len(entries), deadline - time.monotonic()
-            if left <= 0 or seconds <= 0:
-                complete = False
-                break
-            try:
-                walked = await mount.backend.walk(
-                    mount.inner(start), max_entries=left, timeout_seconds=seconds
-                )
-            except _NOT_A_DIRECTORY:
-                if not self._routes_below(start):
-                    raise
-                continue
-            entries += (
-                entry
-                for entry in _all_shown(mount, walked.entries)
-                if self._owner(entry.path) is mount
-            )
-            complete = complete and walked.complete
+        async def search(
+            mount: _Mount, start: str, only: Sequence[str] | None, left: int, seconds: float
+        ) -> tuple[Sequence[Entry], bool]:
+            del only
+            walk = await mount.backend.walk(start, max_entries=left, timeout_seconds=seconds)
+            return walk.entries, walk.complete
+
+        entries, complete = await self._found(search, path, None, max_entries, timeout_seconds)
         return Walk(entries=tuple(sorted(entries, key=lambda entry: entry.path)), complete=complete)
 
     async def grep(
@@ -149,26 +139,43 @@ class CompositeBackend:
         max_hits: int,
         timeout_seconds: float,
     ) -> Hits:
+        async def search(
+            mount: _Mount, start: str, only: Sequence[str] | None, left: int, seconds: float
+        ) -> tuple[Sequence[Hit], bool]:
+            found = await mount.backend.grep(
+                text, start, only=only, max_hits=left, timeout_seconds=seconds
+            )
+            return found.hits, found.complete
+
+        hits, complete = await self._found(search, path, only, max_hits, timeout_seconds)
+        return Hits(hits=tuple(hits), complete=complete)
+
+    async def _found(
+        self,
+        search: Callable[..., Awaitable[tuple[Sequence[_Found], bool]]],
+        path: str,
+        only: Sequence[str] | None,
+        most: int,
+        timeout_seconds: float,
+    ) -> tuple[Sequence[_Found], bool]:
+        """Return what a search of each mount finds within the limits, and whether it is all."""
         deadline = time.monotonic() + timeout_seconds
-        hits: list[Hit] = []
+        shown: list[_Found] = []
         complete = True
         for mount, start, names in self._searched(path, only):
-            left, seconds = max_hits - len(hits), deadline - time.monotonic()
+            left, seconds = most - len(shown), deadline - time.monotonic()
             if left <= 0 or seconds <= 0:
-                complete = False
-                break
+                return shown, False
             try:
-                found = await mount.backend.grep(
-                    text, mount.inner(start), only=names, max_hits=left, timeout_seconds=seconds
-                )
+                found, is_all = await search(mount, mount.inner(start), names, left, seconds)
             except _NOT_A_DIRECTORY:
                 if not self._routes_below(start):
                     raise
                 continue
-            shown = (replace(hit, path=mount.outer(hit.path)) for hit in found.hits)
-            hits += (hit for hit in shown if self._owner(hit.path) is mount)
-            complete = complete and found.complete
-        return Hits(hits=tuple(hits), complete=complete)
+            outside = map(mount.shown, found)
+            shown += (each for each in outside if self._owner(each.path) is mount)
+            complete = complete and is_all
+        return shown, complete
 
     def _owner(self, path: str) -> _Mount:
         return next(mount for mount in self._mounts if mount.owns(path))
@@ -180,17 +187,18 @@ class CompositeBackend:
         """Return whether the path is or contains a mount, and so cannot be replaced."""
         return any(mount.prefix == path for mount in self._mounts) or bool(self._routes_below(path))
 
-    def _spanned(self, path: str) -> Iterator[tuple[_Mount, str]]:
-        """Yield the mounts at and below a path, each with the path at which it starts."""
-        yield self._owner(path), path
-        for mount in sorted(self._routes_below(path), key=lambda route: route.prefix):
-            yield mount, mount.prefix
-
     def _searched(
         self, path: str, only: Sequence[str] | None
     ) -> Iterator[tuple[_Mount, str, Sequence[str] | None]]:
-        """Yield the same, each with those of the named files that belong to the mount."""
-        for mount, start in self._spanned(path):
+        """Yield the mounts at and below a path.
+
+        Each comes with the path at which it starts, and those of the named files that belong to it.
+        """
+        below = sorted(self._routes_below(path), key=lambda route: route.prefix)
+        for mount, start in [
+            (self._owner(path), path),
+            *((route, route.prefix) for route in below),
+        ]:
             if only is None:
                 yield mount, start, None
             elif names := [mount.inner(name) for name in only if self._owner(name) is mount]:
@@ -231,11 +239,3 @@ def composite(default: Backend, routes: Mapping[str, Backend]) -> CompositeBacke
         ValueError: A prefix is not a normalised absolute path below `/`.
     """
     return (CompositeShell if isinstance(default, Shell) else CompositeBackend)(default, routes)
-
-
-def _shown(mount: _Mount, entry: Entry) -> Entry:
-    return replace(entry, path=mount.outer(entry.path))
-
-
-def _all_shown(mount: _Mount, entries: Sequence[Entry]) -> Iterator[Entry]:
-    return (_shown(mount, entry) for entry in entries)

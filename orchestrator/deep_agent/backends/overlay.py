@@ -105,9 +105,8 @@ class OverlayBackend:
         self._removed.update(dumped["removed"])
 
     async def stat(self, path: str) -> Entry:
-        staged = self._staged.get(path)
-        if staged is not None and staged.after is not None:
-            return _entry(staged)
+        if (own := self._own_file(path)) is not None:
+            return _entry(own)
         if next(self._staged_below(path), None) is not None:
             return Entry(path=path, kind="directory")
         if self._is_below_own_file(path):
@@ -134,9 +133,8 @@ class OverlayBackend:
         return [found[name] for name in sorted(found)]
 
     async def read_bytes(self, path: str, max_bytes: int) -> bytes:
-        staged = self._staged.get(path)
-        if staged is not None and staged.after is not None:
-            return staged.after[:max_bytes]
+        if (own := self._own_file(path)) is not None:
+            return (own.after or b"")[:max_bytes]
         data: bytes | None = None
         if self._shows_base(path):
             with suppress(FileNotFoundError):
@@ -151,16 +149,14 @@ class OverlayBackend:
     async def write_bytes(self, path: str, data: bytes, *, create_only: bool = False) -> None:
         async with self._changing:
             await self._refuse_write(path, create_only=create_only)
-            staged = self._staged.get(path)
-            before = staged.before if staged is not None else await self._before(path)
-            self._stage(StagedFile(path, before, data, time.time()))
+            await self._change(path, data)
 
     async def delete(self, path: str) -> None:
         async with self._changing:
             if (await self.stat(path)).kind == "directory":
                 await self._delete_directory(path)
             else:
-                await self._delete_file(path)
+                await self._change(path, None)
 
     async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walk:
         own = [_entry(file) for file in self._staged_below(path) if not _is_git(file.path, path)]
@@ -206,7 +202,7 @@ class OverlayBackend:
 
     def _own_hits(self, text: str, path: str, only: Sequence[str] | None) -> Iterator[Hit]:
         files = list(self._staged_below(path))
-        if (itself := self._staged.get(path)) is not None and itself.after is not None:
+        if (itself := self._own_file(path)) is not None:
             files.append(itself)
         for file in files:
             if file.path in only if only is not None else not _is_git(file.path, path):
@@ -221,10 +217,14 @@ class OverlayBackend:
     def _is_below_own_file(self, path: str) -> bool:
         """Return whether a parent of the path is a file of this overlay."""
         while (path := posixpath.dirname(path)) != "/":
-            staged = self._staged.get(path)
-            if staged is not None and staged.after is not None:
+            if self._own_file(path) is not None:
                 return True
         return False
+
+    def _own_file(self, path: str) -> StagedFile | None:
+        """Return the file of this overlay at a path, unless it was deleted."""
+        staged = self._staged.get(path)
+        return staged if staged is not None and staged.after is not None else None
 
     def _staged_below(self, path: str) -> Iterator[StagedFile]:
         below = path.rstrip("/") + "/"
@@ -267,10 +267,11 @@ class OverlayBackend:
             else:
                 return
 
-    async def _delete_file(self, path: str) -> None:
+    async def _change(self, path: str, after: bytes | None) -> None:
+        """Stage a file's new content, or its deletion."""
         staged = self._staged.get(path)
         before = staged.before if staged is not None else await self._before(path)
-        self._stage(StagedFile(path, before, None, time.time()))
+        self._stage(StagedFile(path, before, after, time.time()))
 
     async def _delete_directory(self, path: str) -> None:
         walk = await self.walk(path, max_entries=MAX_DELETED_FILES, timeout_seconds=DELETE_SECONDS)
@@ -280,7 +281,7 @@ class OverlayBackend:
             )
         for entry in walk.entries:
             with suppress(OSError):  # a broken link remains, and so does its directory
-                await self._delete_file(entry.path)
+                await self._change(entry.path, None)
         self._removed.add(path)
 
     def _stage(self, file: StagedFile) -> None:

@@ -96,21 +96,16 @@ class RunningCommand:
     exited: asyncio.Event = field(default_factory=asyncio.Event)
     silent: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when all its outputs are closed."""
-    _release: list[Callable[[], None]] = field(default_factory=list)
+    _ending: int | None = None
+    """A descriptor that becomes readable when the process ends."""
 
     def listen(self, sink: Callable[[bytes], None]) -> None:
         """Start to collect its output and its exit."""
         loop = asyncio.get_running_loop()
         for pipe in self.pipes:
             loop.add_reader(pipe.descriptor, self._on_output, pipe, sink)
-        ending = os.pidfd_open(self.process.pid)
-        loop.add_reader(ending, self.exited.set)
-
-        def release() -> None:
-            loop.remove_reader(ending)
-            os.close(ending)
-
-        self._release.append(release)
+        self._ending = os.pidfd_open(self.process.pid)
+        loop.add_reader(self._ending, self.exited.set)
 
     def _on_output(self, pipe: Pipe, sink: Callable[[bytes], None]) -> None:
         data = pipe.read()
@@ -156,8 +151,10 @@ class RunningCommand:
             if pipe.open:
                 pipe.read()
                 _let_go(pipe)
-        while self._release:
-            self._release.pop()()
+        if self._ending is not None:
+            asyncio.get_running_loop().remove_reader(self._ending)
+            os.close(self._ending)
+            self._ending = None
         self.process.poll()
 
 

@@ -23,6 +23,7 @@ from google.adk.flows.llm_flows.context._contents import (
 from google.adk.flows.llm_flows.tools._functions import _collect_function_call_ids
 from google.genai import types
 
+from orchestrator.deep_agent.context.summarizer import SideCallAccount
 from orchestrator.deep_agent.models.size import tokens_in, tokens_of
 from orchestrator.deep_agent.models.usage import MODEL_CALLS
 
@@ -97,20 +98,16 @@ def conversation_of(context: InvocationContext, *, shown_only: bool = False) -> 
         shown_only: Leave out those that a summary replaced, which is faster in a long session.
     """
     events = _apply_rewinds(context.session.events)
-    summary = next((event for event in reversed(events) if _is_summary(event, context)), None)
-    end = (
-        summary.actions.compaction.end_timestamp if summary and summary.actions.compaction else 0.0
-    )
+    summaries = (event for event in reversed(events) if event.actions.compaction)
+    summary = next((event for event in summaries if _is_seen(event, context)), None)
+    compaction = summary.actions.compaction if summary else None
+    end = compaction.end_timestamp if compaction else 0.0
     if shown_only:
         events = [event for event in events if event.timestamp > end]
     call_ids = _collect_function_call_ids(events)
     messages = [event for event in events if _is_message(event, context, call_ids)]
     shown_from = sum(event.timestamp <= end for event in messages)
     return Conversation(messages=messages, summary=summary, shown_from=shown_from)
-
-
-def _is_summary(event: Event, context: InvocationContext) -> bool:
-    return event.actions.compaction is not None and _is_seen(event, context)
 
 
 def _is_message(event: Event, context: InvocationContext, call_ids: set[str]) -> bool:
@@ -128,16 +125,13 @@ def _is_seen(event: Event, context: InvocationContext) -> bool:
     )
 
 
-def tail_start(messages: Sequence[Event], *, keep_messages: int | None, keep_tokens: int) -> int:
-    """Return the index of the first of the newest messages to keep.
+def tail_start(messages: Sequence[Event], keep_tokens: int) -> int:
+    """Return the index of the first of the newest messages to keep; the last is always kept.
 
     Args:
         messages: All messages.
-        keep_messages: How many to keep, at least one; None to count tokens.
-        keep_tokens: How many tokens to keep; the last message is always kept.
+        keep_tokens: How many tokens to keep.
     """
-    if keep_messages is not None:
-        return max(len(messages) - max(keep_messages, 1), 0)
     left = keep_tokens
     for index in range(len(messages) - 1, -1, -1):
         left -= tokens_in(messages[index].content)
@@ -153,9 +147,7 @@ def compaction_event(
     *,
     content: types.Content,
     state_delta: dict[str, Any],
-    usage: types.GenerateContentResponseUsageMetadata | None,
-    model_calls: int,
-    model_version: str | None,
+    calls: SideCallAccount,
 ) -> Event:
     """Return the event that replaces all messages before `cut` by `content`.
 
@@ -165,9 +157,7 @@ def compaction_event(
         cut: The index of the first message that is not replaced.
         content: The content in their place.
         state_delta: Changes of the session's state.
-        usage: The tokens that the summary used.
-        model_calls: The model calls that the summary used.
-        model_version: The model that wrote the summary.
+        calls: The model calls that wrote the summary.
     """
     last, first_kept = conversation.messages[cut - 1], conversation.messages[cut]
     compaction = EventCompaction(
@@ -181,8 +171,8 @@ def compaction_event(
         invocation_id=context.invocation_id,
         branch=context.branch,
         isolation_scope=context.isolation_scope,
-        usage_metadata=usage,
-        model_version=model_version,
-        custom_metadata={MODEL_CALLS: model_calls},
+        usage_metadata=calls.usage,
+        model_version=calls.model_version,
+        custom_metadata={MODEL_CALLS: calls.count},
         actions=EventActions(compaction=compaction, state_delta=state_delta),
     )

@@ -7,7 +7,7 @@ stay in the session's events and in files that the agent can read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -17,7 +17,6 @@ from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.events import Event
-from google.adk.flows.llm_flows._base_llm_processor import BaseLlmRequestProcessor
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
@@ -141,10 +140,6 @@ class Summarization(Part):
         del context
         return prompts.COMPACT if "compact_conversation" in tools else ""
 
-    def request_processors(self) -> Sequence[BaseLlmRequestProcessor]:
-        """Return the processor that writes summaries before a request's contents are made."""
-        return (_Compaction(self),)
-
     async def before_model(
         self, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> LlmResponse | None:
@@ -189,13 +184,15 @@ class Summarization(Part):
             )
         return {"status": "success", "message": prompts.COMPACTING}
 
-    async def compact_if_due(self, context: InvocationContext, request: LlmRequest) -> None:
+    async def before_step(self, context: InvocationContext, request: LlmRequest) -> Iterable[Event]:
         """Write a summary if the conversation is too long, or if the agent asked for one.
 
-        Args:
-            context: The run.
-            request: The next request, for the size of its instruction and tools.
+        It is in the session when this returns.
         """
+        await self._compact_if_due(context, request)
+        return ()
+
+    async def _compact_if_due(self, context: InvocationContext, request: LlmRequest) -> None:
         events = context.session.events
         put_in_order(events)
         names, is_done = _last_calls(events)
@@ -245,9 +242,7 @@ class Summarization(Part):
             state_delta=await history.written(
                 session.state, history.part_path(session.id, number), document
             ),
-            usage=calls.usage,
-            model_calls=calls.count,
-            model_version=calls.model_version,
+            calls=calls,
         )
         await context.session_service.append_event(session=session, event=event)
         log.info("conversation summed up", messages=len(replaced), model_calls=calls.count)
@@ -263,10 +258,8 @@ class Summarization(Part):
     def _tail_start(self, messages: Sequence[Event], *, share: float) -> int:
         kind, amount = self._config.keep
         if kind == "messages":
-            return tail_start(messages, keep_messages=int(amount * share), keep_tokens=0)
-        return tail_start(
-            messages, keep_messages=None, keep_tokens=int(self._tokens(self._config.keep) * share)
-        )
+            return max(len(messages) - max(int(amount * share), 1), 0)
+        return tail_start(messages, int(self._tokens(self._config.keep) * share))
 
     def _cut(self, conversation: Conversation, *, share: float) -> int:
         return conversation.safe_cut(self._tail_start(conversation.messages, share=share))
@@ -296,21 +289,6 @@ class Summarization(Part):
         if request is not None:
             self._fixed_tokens = await fixed_tokens(context, request)
         return conversation.tokens + self._fixed_tokens, most
-
-
-class _Compaction(BaseLlmRequestProcessor):
-    name = "summarization"
-
-    def __init__(self, summarization: Summarization) -> None:
-        self._summarization = summarization
-
-    async def run_async(
-        self, invocation_context: InvocationContext, llm_request: LlmRequest
-    ) -> AsyncGenerator[Event, None]:
-        """Add a summary to the session if it is due; no event is yielded."""
-        await self._summarization.compact_if_due(invocation_context, llm_request)
-        return
-        yield  # the interface is a generator
 
 
 def _last_calls(events: Sequence[Event]) -> tuple[set[str], bool]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from google.adk.events import Event
 from google.genai import types
 
 from orchestrator.deep_agent import prompts
-from orchestrator.deep_agent.messages import is_reply, parts_of, text_of
+from orchestrator.deep_agent.messages import is_reply, is_request, parts_of, text_of
 from orchestrator.deep_agent.models.size import CHARACTERS_PER_TOKEN
 from orchestrator.deep_agent.tools.todos import STATE_KEY as TODOS
 
@@ -49,7 +49,7 @@ def summary_content(
         history: The paths of the files with the messages.
     """
     room = share_of(window_tokens, MAX_TASK_CHARACTERS)
-    asked = [event for event in messages if _is_request(event)]
+    asked = [event for event in messages if _has_request(event)]
     first, last = history[0], history[-1]
     files = first if first == last else f"{first} to {last}"
     facts = [
@@ -58,7 +58,7 @@ def summary_content(
         _plan(state),
         prompts.WHERE_HISTORY_IS.format(files=files),
     ]
-    begins = prompts.SUMMARY_BEGINS.format(replies=_replies(messages))
+    begins = prompts.SUMMARY_BEGINS.format(replies=sum(map(is_reply, messages)))
     texts = [f"{begins}\n\n{summary}", "\n\n".join(fact for fact in facts if fact)]
     task = _task_parts(asked[0], room) if asked else []
     return types.Content(role="user", parts=[*task, *(types.Part(text=text) for text in texts)])
@@ -76,7 +76,7 @@ def share_of(window_tokens: int, most: int) -> int:
 
 def task_text(messages: Sequence[Event]) -> str:
     """Return the user's first message."""
-    return next((text_of(event, "\n") for event in messages if _is_request(event)), "")
+    return next((text_of(event, "\n") for event in messages if _has_request(event)), "")
 
 
 def shortened(text: str, most: int) -> str:
@@ -93,9 +93,8 @@ def shortened(text: str, most: int) -> str:
     return f"{text[:head]}\n[… {left_out} characters are left out here …]\n{text[-tail:]}"
 
 
-def _is_request(event: Event) -> bool:
-    is_users = event.author == "user" and not event.get_function_responses()
-    return is_users and bool(parts_of(event))
+def _has_request(event: Event) -> bool:
+    return is_request(event) and bool(parts_of(event))
 
 
 def _task_parts(event: Event, most: int) -> list[types.Part]:
@@ -110,10 +109,6 @@ def _latest_request(asked: Sequence[Event], most: int) -> str:
         return ""
     text = shortened(text_of(asked[-1], "\n"), most)
     return f"{prompts.LATEST_REQUEST}\n\n{text}" if text else ""
-
-
-def _replies(messages: Iterable[Event]) -> int:
-    return sum(map(is_reply, messages))
 
 
 def _changed_files(messages: Sequence[Event]) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from google.adk.agents import LlmAgent
 from google.adk.agents.invocation_context import InvocationContext
@@ -63,7 +64,13 @@ class ChildRun:
         for event in self.events:
             await sessions.append_event(session, event)
         # A Runner looks up the agent's source file on the disk.
-        runner = await asyncio.to_thread(Runner, app=self._app(), session_service=sessions)
+        app = resumable_app(
+            APP_NAME,
+            self._agent,
+            plugins=self._parent.plugin_manager.plugins,
+            context_cache_config=self._parent.context_cache_config,
+        )
+        runner = await asyncio.to_thread(Runner, app=app, session_service=sessions)
         runner.plugin_manager.set_skip_closing_plugins(True)
         most = self._parent.run_config.max_llm_calls if self._parent.run_config else 0
         run = runner.run_async(
@@ -81,19 +88,6 @@ class ChildRun:
             app_name=APP_NAME, user_id=USER_ID, session_id=session.id
         )
         self.events = stored.events if stored else []
-
-    def _app(self) -> App:
-        with warnings.catch_warnings():
-            # ADK marks it so; our tests pin the behaviour that we rely on.
-            warnings.filterwarnings("ignore", message=r"\[EXPERIMENTAL\]")
-            resumability = ResumabilityConfig(is_resumable=True)
-        return App(
-            name=APP_NAME,
-            root_agent=self._agent,
-            plugins=list(self._parent.plugin_manager.plugins),
-            context_cache_config=self._parent.context_cache_config,
-            resumability_config=resumability,
-        )
 
     @property
     def questions(self) -> list[PendingApproval]:
@@ -116,6 +110,21 @@ class ChildRun:
     def dump(self) -> list[JsonValue]:
         """Return the events as JSON, to resume the run in another process."""
         return [event.model_dump(mode="json", exclude_none=True) for event in self.events]
+
+
+def resumable_app(name: str, agent: LlmAgent, **settings: Any) -> App:
+    """Return an ADK app whose runs can be resumed.
+
+    Args:
+        name: The app's name.
+        agent: Its agent.
+        settings: Further fields of `App`.
+    """
+    with warnings.catch_warnings():
+        # ADK marks it so; our tests pin the behaviour that we rely on.
+        warnings.filterwarnings("ignore", message=r"\[EXPERIMENTAL\]")
+        resumability = ResumabilityConfig(is_resumable=True)
+        return App(name=name, root_agent=agent, resumability_config=resumability, **settings)
 
 
 def task_message(description: str, context: str) -> types.Content:

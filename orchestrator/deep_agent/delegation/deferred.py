@@ -7,12 +7,11 @@ is started before the run has ended, so a call whose result was lost in a crash 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.events import Event
-from google.adk.flows.llm_flows._base_llm_processor import BaseLlmRequestProcessor
 from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
@@ -66,11 +65,8 @@ def deferred_calls(events: Iterable[Event]) -> list[DeferredCall]:
                 response.name in DEFERRING_TOOLS and given.get("status") == DEFERRED_STATUS
             )
             if response.id in made and arguments is not None and is_deferred:
-                notes = {
-                    name: value
-                    for name, value in given.items()
-                    if name not in ("status", "message")
-                }
+                own = ("status", "message")
+                notes = {name: value for name, value in given.items() if name not in own}
                 waiting[response.id] = DeferredCall(made[response.id], arguments, notes)
     return list(waiting.values())
 
@@ -98,22 +94,10 @@ class DeferredResults(Part):
     It comes early among the parts, so that the others do nothing to such a session.
     """
 
-    def request_processors(self) -> Sequence[BaseLlmRequestProcessor]:
-        """Return the processor that looks for deferred results before every model call."""
-        return (_EndWhileDeferred(),)
-
-
-class _EndWhileDeferred(BaseLlmRequestProcessor):
-    name = "later_results"
-
-    async def run_async(
-        self, invocation_context: InvocationContext, llm_request: LlmRequest
-    ) -> AsyncGenerator[Event]:
-        """End the run if a result is deferred; no event is yielded."""
-        del llm_request
-        now = invocation_context.invocation_id
-        own = (event for event in invocation_context.session.events if event.invocation_id == now)
-        if deferred_calls(own):
-            invocation_context.end_invocation = True
-        return
-        yield  # the interface is a generator
+    async def before_step(self, context: InvocationContext, request: LlmRequest) -> Iterable[Event]:
+        """End the run if a result is deferred."""
+        del request
+        now = context.invocation_id
+        if deferred_calls(event for event in context.session.events if event.invocation_id == now):
+            context.end_invocation = True
+        return ()

@@ -54,7 +54,7 @@ def tool_name(tool: Any) -> str:
 def roster_of(
     subagents: Sequence[SubAgentSpec | LlmAgent], taken: Collection[str]
 ) -> dict[str, Member]:
-    """Return the sub-agents by name, a general-purpose one included.
+    """Return the sub-agents by their names as identifiers, a general-purpose one included.
 
     Args:
         subagents: Specifications or ready agents.
@@ -64,9 +64,8 @@ def roster_of(
         ValueError: A specification is invalid, or a name is taken.
     """
     members: dict[str, Member] = {}
-    for made in subagents:
-        member = _as_member(made)
-        key = name_key(member.name)
+    for member in map(_as_member, subagents):
+        key = agent_identifier(member.name)
         if key in members:
             raise ValueError(
                 f"Two sub-agents are named {member.name}; each needs a name of its own."
@@ -76,9 +75,8 @@ def roster_of(
                 f"The sub-agent {member.name} has the name of a tool; choose another one."
             )
         members[key] = member
-    if name_key(GENERAL_PURPOSE) not in members:
-        general = SubAgentSpec(name=GENERAL_PURPOSE, description=GENERAL_PURPOSE_DESCRIPTION)
-        members[name_key(GENERAL_PURPOSE)] = _as_member(general)
+    general = SubAgentSpec(name=GENERAL_PURPOSE, description=GENERAL_PURPOSE_DESCRIPTION)
+    members.setdefault(agent_identifier(GENERAL_PURPOSE), _as_member(general))
     return members
 
 
@@ -92,8 +90,3 @@ def _as_member(made: SubAgentSpec | LlmAgent) -> Member:
     if not str(made.get("name") or "").strip() or not str(made.get("description") or "").strip():
         raise ValueError("A sub-agent needs a name and a description.")
     return Member(made["name"], made["description"], made)
-
-
-def name_key(name: str) -> str:
-    """Return a name's key, also its tool's name: `general_purpose` for `general-purpose`."""
-    return agent_identifier(name)

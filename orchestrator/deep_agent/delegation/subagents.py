@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -24,6 +25,7 @@ from google.genai import types
 from pydantic import Field, JsonValue
 
 from orchestrator.cancellation import cancel_and_wait
+from orchestrator.deep_agent.approval.requests import PendingApproval
 from orchestrator.deep_agent.backends.overlay import OverlayBackend
 from orchestrator.deep_agent.backends.protocol import Backend
 from orchestrator.deep_agent.backends.state import DictState, StateBackend
@@ -42,13 +44,14 @@ from orchestrator.deep_agent.delegation.roster import (
     GENERAL_PURPOSE,
     Member,
     SubAgentSpec,
-    name_key,
     roster_of,
 )
 from orchestrator.deep_agent.failures import ModelFailed
+from orchestrator.deep_agent.names import agent_identifier
 from orchestrator.deep_agent.part import BackendSource, Part
 from orchestrator.deep_agent.progress_tool import ProgressTool
 from orchestrator.deep_agent.prompts import delegation_prompt
+from orchestrator.deep_agent.tool import error_result
 
 log = structlog.get_logger(__name__)
 
@@ -115,27 +118,23 @@ class Subagents(Part):
     ) -> None:
         self._members = roster_of(subagents, taken)
         self._make = make
-        self._files = files
-        self._lock = lock
+        self.files = files
+        self.lock = lock
         self._delegation = delegation
         self._fatal = fatal_errors
         self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
             WeakKeyDictionary()
         )
-        probes = [
-            self.agent(member, StateBackend(DictState())) for member in self._members.values()
-        ]
-        self.depth = 1 + max(map(_depth_of, probes))
+        no_files = StateBackend(DictState())
+        probes = [(member, self.agent(member, no_files)) for member in self._members.values()]
+        self.depth = 1 + max(_depth_of(probe) for _, probe in probes)
         """Levels of agents below the parent."""
-        given = [
-            probe
-            for probe, member in zip(probes, self._members.values(), strict=True)
-            if isinstance(member.made, LlmAgent)
-            or "tools" in member.made
-            or "subagents" in member.made
-        ]
         self._toolsets = [
-            tool for probe in given for tool in probe.tools if isinstance(tool, BaseToolset)
+            tool
+            for member, probe in probes
+            if isinstance(member.made, LlmAgent) or member.made.keys() & {"tools", "subagents"}
+            for tool in probe.tools
+            if isinstance(tool, BaseToolset)
         ]
         if self.depth > MAX_DEPTH:
             raise ValueError(f"Sub-agents are {self.depth} levels deep; {MAX_DEPTH} are allowed.")
@@ -176,9 +175,14 @@ class Subagents(Part):
         Raises:
             Exception: One of the fatal errors; every other failure is an error result.
         """
-        member = self._members.get(name_key(name))
+        member = self._members.get(agent_identifier(name))
         if member is None or not description.strip():
-            yield {"status": "error", "error": self._mistake(name, is_known=member is not None)}
+            names = ", ".join(known.name for known in self._members.values())
+            yield error_result(
+                "description is empty: say completely what to do."
+                if member
+                else f"There is no subagent_type {name!r}; there are: {names}."
+            )
             return
         call = _Call(self, member, tool_context)
         steps: asyncio.Queue[Event | None] = asyncio.Queue()
@@ -193,23 +197,9 @@ class Subagents(Part):
         finally:
             await cancel_and_wait(work)
 
-    def _mistake(self, name: str, *, is_known: bool) -> str:
-        if is_known:
-            return "description is empty: say completely what to do."
-        names = ", ".join(member.name for member in self._members.values())
-        return f"There is no subagent_type {name!r}; there are: {names}."
-
     def agent(self, member: Member, files: Backend) -> LlmAgent:
         """Return a member's agent for one run on these files."""
         return member.made if isinstance(member.made, LlmAgent) else self._make(member.made, files)
-
-    def files(self, context: ToolContext) -> Backend:
-        """Return the parent's files."""
-        return self._files(context)
-
-    async def apply_changes(self, overlay: OverlayBackend, files: Backend) -> AppliedChanges:
-        """Merge a child's changes into the parent's files."""
-        return await apply_changes(overlay, files, self._lock)
 
     def slots(self) -> asyncio.Semaphore:
         """Return the semaphore of the slots in which children run, in order of arrival."""
@@ -258,44 +248,39 @@ class _Call:
         if paused:
             overlay.load(paused["files"])
         agent = self._part.agent(self._member, overlay)
-        child = ChildRun(
-            agent, self._context.get_invocation_context(), paused["events"] if paused else ()
-        )
+        past = paused["events"] if paused else ()
+        child = ChildRun(agent, self._context.get_invocation_context(), past)
         answers = self._answers(child, paused) if paused else {}
         # A paused run needs all answers at once.
         if len(answers) == len(child.questions):
             message = answers_message(answers) if paused else task
             await child.resume(message, lambda event: self._report(event, emit))
             answers = {}
-        if child.questions:
-            return self._pause(child, overlay, answers)
+        if asked := _unanswered(child, answers):
+            return self._pause(asked, child, overlay, answers)
         if paused:
             self._context.state[self._key] = None
         if child.error is not None:
             return _failed(child.error)
-        return _succeeded(child.text, await self._part.apply_changes(overlay, files))
+        return _succeeded(child.text, await apply_changes(overlay, files, self._part.lock))
 
     def _answers(self, child: ChildRun, paused: Mapping[str, Any]) -> dict[str, JsonValue]:
         """Return the person's answers so far; the newest is the answer to this call."""
         answers: dict[str, JsonValue] = dict(paused["answers"])
         confirmation = self._context.tool_confirmation
-        asked = next(
-            (
-                asked.confirmation_id
-                for asked in child.questions
-                if asked.confirmation_id not in answers
-            ),
-            None,
-        )
+        asked = _unanswered(child, answers)
         if asked is not None and confirmation is not None:
-            answers[asked] = confirmation.model_dump(mode="json", by_alias=True)
+            answers[asked.confirmation_id] = confirmation.model_dump(mode="json", by_alias=True)
         return answers
 
     def _pause(
-        self, child: ChildRun, overlay: OverlayBackend, answers: dict[str, JsonValue]
+        self,
+        asked: PendingApproval,
+        child: ChildRun,
+        overlay: OverlayBackend,
+        answers: dict[str, JsonValue],
     ) -> Answer:
         """Ask the child's question in the parent's run; store the child in the parent's state."""
-        asked = next(asked for asked in child.questions if asked.confirmation_id not in answers)
         self._context.state[self._key] = {
             "events": child.dump(),
             "files": overlay.dump(),
@@ -363,7 +348,7 @@ class _AgentTool(ProgressTool):
         self.part = part
         self._member = member
         super().__init__(self.delegate)
-        self.name = name_key(member.name)
+        self.name = agent_identifier(member.name)
         self.description = (
             f"Delegate one self-contained task to the sub-agent {member.name} and wait for its "
             f"result. {member.description}"
@@ -420,18 +405,21 @@ def _depth_of(agent: LlmAgent) -> int:
     return max((part.depth for part in parts), default=0)
 
 
+def _unanswered(child: ChildRun, answers: Mapping[str, JsonValue]) -> PendingApproval | None:
+    """Return the child's oldest question without an answer."""
+    open_questions = (asked for asked in child.questions if asked.confirmation_id not in answers)
+    return next(open_questions, None)
+
+
 def _succeeded(text: str, done: AppliedChanges) -> Answer:
-    files: list[JsonValue] = [{"path": file.path, "change": file.change} for file in done.applied]
-    applied: list[JsonValue] = [file.path for file in done.applied]
-    conflicts: list[JsonValue] = [
-        {"path": conflict.path, "reason": conflict.reason, "diff": conflict.diff}
-        for conflict in done.conflicts
-    ]
     return {
         "status": "success",
         "result": text,
-        "files_modified": files,
-        "merge": {"applied": applied, "conflicts": conflicts},
+        "files_modified": [{"path": file.path, "change": file.change} for file in done.applied],
+        "merge": {
+            "applied": [file.path for file in done.applied],
+            "conflicts": [asdict(conflict) for conflict in done.conflicts],
+        },
     }
 
 

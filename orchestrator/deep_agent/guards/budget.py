@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from google.adk.events import Event
 
-from orchestrator.deep_agent.guards.dangling_calls import FRAMEWORK_PREFIX
+from orchestrator.deep_agent.guards.dangling_calls import is_frameworks
 from orchestrator.deep_agent.guards.replies import PLACEHOLDERS
 from orchestrator.deep_agent.messages import is_reply
 from orchestrator.deep_agent.models.usage import ModelUsage, reply_usage, summary_calls
@@ -240,19 +240,12 @@ def usage_of(events: Iterable[Event], price: Price | None = None) -> ModelUsage:
             used = reply_usage(event)
             cost = price(event.model_version or "", used) if price else None
             usage = usage.plus(replace(used, model_calls=calls, cost_usd=cost))
-        made = [call for call in event.get_function_calls() if not _is_not_a_tool(call.name)]
-        usage = replace(usage, tool_calls=usage.tool_calls + len(made))
+        made = (call for call in event.get_function_calls() if not is_frameworks(call))
+        count = sum(call.name not in PLACEHOLDERS for call in made)
+        usage = replace(usage, tool_calls=usage.tool_calls + count)
     return usage
 
 
 def _is_model_call(event: Event) -> bool:
-    if event.usage_metadata is not None:
-        return True
-    is_question = any(
-        str(call.name).startswith(FRAMEWORK_PREFIX) for call in event.get_function_calls()
-    )
-    return is_reply(event) and not is_question
-
-
-def _is_not_a_tool(name: str | None) -> bool:
-    return name in PLACEHOLDERS or str(name).startswith(FRAMEWORK_PREFIX)
+    is_question = any(map(is_frameworks, event.get_function_calls()))
+    return event.usage_metadata is not None or (is_reply(event) and not is_question)

@@ -12,19 +12,18 @@ it counts as not executed, and a later approval is rejected.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.events import Event
-from google.adk.flows.llm_flows._base_llm_processor import BaseLlmRequestProcessor
 from google.adk.flows.llm_flows.functions import REQUEST_CONFIRMATION_FUNCTION_CALL_NAME
 from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from orchestrator.deep_agent.messages import parts_of
+from orchestrator.deep_agent.messages import is_request, parts_of
 from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import CALL_INTERRUPTED, CALL_NOT_APPROVED, CALL_PENDING
 from orchestrator.deep_agent.tool import error_result
@@ -32,6 +31,11 @@ from orchestrator.deep_agent.tool import error_result
 FRAMEWORK_PREFIX = "adk_"
 """Prefix of the names of ADK's own requests to people (confirmation, credentials, input), which are
 calls too."""
+
+
+def is_frameworks(call: types.FunctionCall) -> bool:
+    """Return whether a call is one of ADK's own requests."""
+    return str(call.name).startswith(FRAMEWORK_PREFIX)
 
 
 class DanglingCall(NamedTuple):
@@ -58,7 +62,14 @@ def answered(calls: Sequence[DanglingCall], message: str = CALL_INTERRUPTED) -> 
         message: The error, for the model.
     """
     caller = calls[0].event
-    parts = [_response(dangling.call.id, dangling.call.name, message) for dangling in calls]
+    parts = [
+        types.Part(
+            function_response=types.FunctionResponse(
+                id=call.id, name=call.name, response=error_result(message)
+            )
+        )
+        for _, call in calls
+    ]
     return Event(
         author=caller.author,
         invocation_id=caller.invocation_id,
@@ -71,9 +82,16 @@ def answered(calls: Sequence[DanglingCall], message: str = CALL_INTERRUPTED) -> 
 class DanglingCalls(Part):
     """Answers the open calls of earlier runs before each model call."""
 
-    def request_processors(self) -> Sequence[BaseLlmRequestProcessor]:
-        """Return the processor that runs before the contents are made."""
-        return (_AnswerEarlierCalls(),)
+    async def before_step(self, context: InvocationContext, request: LlmRequest) -> Iterable[Event]:
+        """Insert the answers into the events that this run sees.
+
+        ADK replays the open calls of this run itself.
+        """
+        del request
+        events, now = context.session.events, context.invocation_id
+        if any(event.invocation_id != now for event in events):
+            _answer_earlier(events, now)
+        return ()
 
     async def before_tool(
         self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext
@@ -83,34 +101,16 @@ class DanglingCalls(Part):
         if tool_context.tool_confirmation is None:
             return None
         events = tool_context.session.events
+        call_id = tool_context.function_call_id
         asked = (
             index
             for index, event in enumerate(events)
-            if _calls(event, tool_context.function_call_id)
+            if any(call.id == call_id for call in event.get_function_calls())
         )
         index = next(asked, None)
         if index is None or _next_message(events, index) is None:
             return None
         return error_result(CALL_NOT_APPROVED)
-
-
-class _AnswerEarlierCalls(BaseLlmRequestProcessor):
-    name = "dangling_calls"
-
-    async def run_async(
-        self, invocation_context: InvocationContext, llm_request: LlmRequest
-    ) -> AsyncGenerator[Event, None]:
-        """Insert the answers into the events that this run sees; no event is yielded.
-
-        ADK replays the open calls of this run itself.
-        """
-        del llm_request
-        events = invocation_context.session.events
-        now = invocation_context.invocation_id
-        if any(event.invocation_id != now for event in events):
-            _answer_earlier(events, now)
-        return
-        yield  # the interface is a generator
 
 
 def _answer_earlier(events: list[Event], invocation_id: str) -> None:
@@ -134,7 +134,7 @@ def _earlier_answer(dangling: DanglingCall) -> Event | None:
             return None
         asked = types.FunctionCall(id=original.get("id"), name=original.get("name"))
         return answered([DanglingCall(dangling.event, asked)], CALL_NOT_APPROVED)
-    if str(call.name).startswith(FRAMEWORK_PREFIX):
+    if is_frameworks(call):
         return None
     return answered([dangling], CALL_PENDING if _waits(dangling) else CALL_INTERRUPTED)
 
@@ -155,27 +155,12 @@ def _waits(dangling: DanglingCall) -> bool:
     """Return whether a person or a long-running tool will give the result later."""
     call = dangling.call
     is_long_running = call.id in (dangling.event.long_running_tool_ids or ())
-    return is_long_running or str(call.name).startswith(FRAMEWORK_PREFIX)
+    return is_long_running or is_frameworks(call)
 
 
 def _next_message(events: Sequence[Event], index: int) -> int | None:
     """Return the index of the user message that began another run after an event, or None."""
     asked_in = events[index].invocation_id
-    for at in range(index + 1, len(events)):
-        event = events[at]
-        is_message = event.author == "user" and event.content and not event.get_function_responses()
-        if is_message and event.invocation_id != asked_in:
-            return at
-    return None
-
-
-def _calls(event: Event, call_id: str | None) -> bool:
-    return any(call.id == call_id for call in event.get_function_calls())
-
-
-def _response(call_id: str | None, name: str | None, message: str) -> types.Part:
-    return types.Part(
-        function_response=types.FunctionResponse(
-            id=call_id, name=name, response=error_result(message)
-        )
-    )
+    later = range(index + 1, len(events))
+    messages = (at for at in later if is_request(events[at]))
+    return next((at for at in messages if events[at].invocation_id != asked_in), None)

@@ -18,7 +18,8 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from orchestrator.deep_agent.guards.dangling_calls import FRAMEWORK_PREFIX
+from orchestrator.deep_agent.guards.dangling_calls import is_frameworks
+from orchestrator.deep_agent.messages import is_request
 from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import SAME_CALL
 from orchestrator.deep_agent.tool import error_result, is_polling
@@ -61,11 +62,9 @@ class LoopGuard(Part):
         last = next(_replies(events, agent), [])
         for call in {_signature(call): call for call in last}.values():
             tool = llm_request.tools_dict.get(str(call.name))
-            is_exempt = tool is not None and is_polling(tool)
-            if (
-                not is_exempt
-                and _times_in_a_row(_replies(events, agent), call.id) >= MAX_REPEATED_CALLS
-            ):
+            if tool is not None and is_polling(tool):
+                continue
+            if _times_in_a_row(_replies(events, agent), call.id) >= MAX_REPEATED_CALLS:
                 return LlmResponse(
                     error_code=REPEATED_CALL,
                     error_message=f"The agent made the same call of {call.name} with the same "
@@ -78,13 +77,9 @@ class LoopGuard(Part):
 def _replies(events: Sequence[Event], agent: str) -> Iterator[list[types.FunctionCall]]:
     """Yield the calls of each of the agent's replies, newest first, back to the user's message."""
     for event in reversed(events):
-        if event.author == "user" and event.content and not event.get_function_responses():
+        if is_request(event):
             return
-        calls = [
-            call
-            for call in event.get_function_calls()
-            if not str(call.name).startswith(FRAMEWORK_PREFIX)
-        ]
+        calls = [call for call in event.get_function_calls() if not is_frameworks(call)]
         if calls and event.author == agent:
             yield calls
 

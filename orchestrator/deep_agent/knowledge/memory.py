@@ -69,9 +69,8 @@ async def _text(backend: Backend, path: str, most: int) -> str | None:
     except MISSING:
         return None
     except OSError as error:
-        reason = (
-            "it is a directory" if isinstance(error, IsADirectoryError) else "it cannot be read"
-        )
+        is_folder = isinstance(error, IsADirectoryError)
+        reason = "it is a directory" if is_folder else "it cannot be read"
         return f"({path} is not shown: {reason}.)\n"
     if is_binary(data):
         return f"({path} is not shown: it is a binary file.)\n"

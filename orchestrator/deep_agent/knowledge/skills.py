@@ -94,12 +94,9 @@ async def _discover(backend: Backend, sources: Sequence[str]) -> _Found:
         except FileNotFoundError:
             continue
         except OSError as error:
-            reason = (
-                "it is not a folder"
-                if isinstance(error, NotADirectoryError)
-                else "it cannot be read"
-            )
-            found.faults.append((source, reason))
+            is_file = isinstance(error, NotADirectoryError)
+            fault = "it is not a folder" if is_file else "it cannot be read"
+            found.faults.append((source, fault))
             continue
         found.complete = found.complete and len(folders) <= left
         folders = folders[:left]

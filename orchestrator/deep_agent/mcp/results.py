@@ -69,9 +69,8 @@ def _repeats(text: str, structured: Any) -> bool:
     if structured is None:
         return False
     candidates = [structured]
-    if (
-        isinstance(structured, dict) and len(structured) == 1
-    ):  # the SDK wraps values that are not objects
+    # The SDK wraps values that are not objects.
+    if isinstance(structured, dict) and len(structured) == 1:
         candidates += structured.values()
     try:
         value = json.loads(text)

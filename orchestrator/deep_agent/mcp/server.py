@@ -72,9 +72,8 @@ def _filled(server: str, header: str, value: str, environment: Mapping[str, str]
             "which this process's environment does not have."
         )
     filled = VARIABLE.sub(lambda found: environment[found[1]], value)
-    if not (
-        filled.isascii() and filled.isprintable()
-    ):  # the HTTP client's own error would quote it
+    # The HTTP client's own error would quote it.
+    if not (filled.isascii() and filled.isprintable()):
         raise ValueError(
             f"mcp server {server} did not start: its header {header} would have a line end or "
             "another character that a header cannot have."

@@ -20,7 +20,7 @@ WINDOWS_NOT_IN_THE_TABLE = {
 }
 """In tokens, by the table's model ids; the input token limit on Google's page of each model."""
 
-_PROVIDERS = {
+PROVIDERS = {
     "gemini-": "google",
     "claude-": "anthropic",
     "gpt-": "openai",
@@ -28,7 +28,7 @@ _PROVIDERS = {
     "o3": "openai",
     "o4": "openai",
 }
-"""The provider of a model that is named without one, as in `resolve_model`."""
+"""The provider of a model that is named without one, by the beginning of its name."""
 
 
 def context_window(model: str) -> int | None:
@@ -71,7 +71,7 @@ def _find(model: str) -> tuple[Provider, ModelInfo] | None:
     if not slash:
         name = provider_id
         provider_id = next(
-            (known for begin, known in _PROVIDERS.items() if name.startswith(begin)), ""
+            (known for begin, known in PROVIDERS.items() if name.startswith(begin)), ""
         )
     if not provider_id or model.startswith("scripted:"):
         return None

@@ -10,7 +10,7 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
 from orchestrator.deep_agent.models.errors import asked_for_seconds, is_rate_limited
-from orchestrator.deep_agent.models.size import CHARACTERS_PER_TOKEN, tokens_in
+from orchestrator.deep_agent.models.size import fixed_tokens_of, tokens_in
 from orchestrator.deep_agent.models.usage import reply_usage
 
 ANSWER_TOKENS = 8_192
@@ -92,7 +92,5 @@ def _estimate(request: LlmRequest) -> int:
     """Return the estimated size of a request and its reply, in tokens."""
     config = request.config
     tools = [tool for tool in config.tools or [] if isinstance(tool, types.Tool)]
-    declared = [tool.model_dump_json(exclude_none=True) for tool in tools]
-    fixed = sum(map(len, (*declared, str(config.system_instruction or "")))) // CHARACTERS_PER_TOKEN
-    contents = sum(map(tokens_in, request.contents))
-    return round((fixed + contents) * INPUT_MARGIN) + (config.max_output_tokens or ANSWER_TOKENS)
+    size = fixed_tokens_of(tools, request) + sum(map(tokens_in, request.contents))
+    return round(size * INPUT_MARGIN) + (config.max_output_tokens or ANSWER_TOKENS)

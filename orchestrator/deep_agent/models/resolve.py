@@ -12,7 +12,7 @@ from pathlib import Path
 from google.adk.models.base_llm import BaseLlm
 
 from orchestrator.deep_agent.failures import ModelNotConfigured
-from orchestrator.deep_agent.models.facts import context_window
+from orchestrator.deep_agent.models.facts import PROVIDERS, context_window
 from orchestrator.deep_agent.models.providers.clients import Preloading
 from orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from orchestrator.deep_agent.models.retries import DEFAULT_RETRIES, ResilientModel, RetryPolicy
@@ -23,6 +23,9 @@ __all__ = ["ModelNotConfigured", "preload_client", "resolve_model"]
 KNOWN_NAMES = (
     "gemini-…, claude-…, gpt-…, responses/gpt-…, provider/model (through LiteLLM), scripted:PATH"
 )
+
+_RESPONSES = "responses/"
+"""The prefix of models of OpenAI that are used through its responses interface."""
 
 
 def resolve_model(
@@ -79,9 +82,11 @@ def _single(name: str, agent_name: str) -> BaseLlm:
     if name.startswith("scripted:"):
         path = name.removeprefix("scripted:")
         return ScriptedModel(model=name, script=Path(path), agent_name=agent_name, source=path)
-    for prefix, make in _PROVIDERS.items():
+    if name.startswith(_RESPONSES):
+        return _openai(name)
+    for prefix, provider in PROVIDERS.items():
         if name.startswith(prefix):
-            return make(name)
+            return _MAKERS[provider](name)
     if "/" in name:
         return _litellm(name)
     raise ModelNotConfigured(f"Unknown model: {name}. A model is one of {KNOWN_NAMES}.")
@@ -109,16 +114,11 @@ def _claude(name: str) -> BaseLlm:
 
 def _openai(name: str) -> BaseLlm:
     _require(name, package="openai", extra="openai", key="OPENAI_API_KEY")
-    from orchestrator.deep_agent.models.providers.openai import ChatCompletions  # noqa: PLC0415 - optional
+    from orchestrator.deep_agent.models.providers import openai  # noqa: PLC0415 - optional
 
-    return ChatCompletions(model=name)
-
-
-def _responses(name: str) -> BaseLlm:
-    _require(name, package="openai", extra="openai", key="OPENAI_API_KEY")
-    from orchestrator.deep_agent.models.providers.openai import Responses  # noqa: PLC0415 - optional
-
-    return Responses(model=name.removeprefix("responses/"))
+    if name.startswith(_RESPONSES):
+        return openai.Responses(model=name.removeprefix(_RESPONSES))
+    return openai.ChatCompletions(model=name)
 
 
 def _litellm(name: str) -> BaseLlm:
@@ -128,15 +128,12 @@ def _litellm(name: str) -> BaseLlm:
     return QuietLiteLlm(name)
 
 
-_PROVIDERS: dict[str, Callable[[str], BaseLlm]] = {
-    "gemini-": _gemini,
-    "claude-": _claude,
-    "gpt-": _openai,
-    "o1": _openai,
-    "o3": _openai,
-    "o4": _openai,
-    "responses/": _responses,
+_MAKERS: dict[str, Callable[[str], BaseLlm]] = {
+    "google": _gemini,
+    "anthropic": _claude,
+    "openai": _openai,
 }
+"""Create a model, by the provider's id in `PROVIDERS`."""
 
 
 def _require(name: str, *, package: str, extra: str, key: str | None = None) -> None:

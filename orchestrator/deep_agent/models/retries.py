@@ -176,9 +176,8 @@ def _mark_cut_calls(response: LlmResponse) -> None:
     is_cut = response.finish_reason == types.FinishReason.MAX_TOKENS and not response.partial
     if is_cut and response.get_function_calls():
         response.finish_reason = types.FinishReason.MALFORMED_FUNCTION_CALL
-        response.error_code = response.error_message = (
-            None  # it is returned to the model, and the run continues
-        )
+        # It is returned to the model, and the run continues.
+        response.error_code = response.error_message = None
 
 
 def _is_larger(model: str, other: str) -> bool:

@@ -193,11 +193,9 @@ class ScriptedModel(BaseLlm):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, data: Any) -> Any:
-        return (
-            {"model": f"scripted:{data.get('source', 'script')}", **data}
-            if isinstance(data, dict)
-            else data
-        )
+        if isinstance(data, dict):
+            return {"model": f"scripted:{data.get('source', 'script')}", **data}
+        return data
 
     @property
     def capabilities(self) -> LlmCapabilities:

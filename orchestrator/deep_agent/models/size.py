@@ -10,7 +10,9 @@ from google.adk.agents.llm_agent import LlmAgent
 from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.events import Event
 from google.adk.models.llm_request import LlmRequest
+from google.adk.tools.base_tool import BaseTool
 from google.genai import types
+from pydantic import BaseModel
 
 DEFAULT_WINDOW_TOKENS = 128_000
 """For a model that is not in the table: most models have at least this much."""
@@ -48,11 +50,7 @@ def counted_tokens(events: Sequence[Event], agent_name: str, scope: str | None) 
     None if no size was reported since then.
     """
     added = 0
-    for event in reversed(events):
-        if event.isolation_scope != scope:
-            continue
-        if event.actions.compaction:
-            return None
+    for event in _since_summary(events, scope):
         if (reported := reported_tokens(event, agent_name)) is not None:
             return reported + added
         added += tokens_in(event.content)
@@ -63,13 +61,18 @@ def counts_since_summary(
     events: Sequence[Event], agent_name: str, scope: str | None
 ) -> Iterator[int]:
     """Yield the sizes that the service reported since the newest summary, newest first."""
-    for event in reversed(events):
-        if event.isolation_scope != scope:
-            continue
-        if event.actions.compaction:
-            return
+    for event in _since_summary(events, scope):
         if (reported := reported_tokens(event, agent_name)) is not None:
             yield reported
+
+
+def _since_summary(events: Sequence[Event], scope: str | None) -> Iterator[Event]:
+    """Yield the events after the newest summary, newest first."""
+    for event in reversed(events):
+        if event.isolation_scope == scope:
+            if event.actions.compaction:
+                return
+            yield event
 
 
 def messages_since_summary(events: Sequence[Event], scope: str | None) -> int:
@@ -86,11 +89,15 @@ def messages_since_summary(events: Sequence[Event], scope: str | None) -> int:
 
 async def fixed_tokens(context: InvocationContext, request: LlmRequest) -> int:
     """Return the estimated size of the system instruction and the tools' declarations."""
-    agent = context.agent
-    tools = (
-        await agent.canonical_tools(ReadonlyContext(context)) if isinstance(agent, LlmAgent) else []
-    )
+    agent, tools = context.agent, list[BaseTool]()
+    if isinstance(agent, LlmAgent):
+        tools = await agent.canonical_tools(ReadonlyContext(context))
     declared = [tool._get_declaration() for tool in tools]  # noqa: SLF001 - ADK's name for overriding
+    return fixed_tokens_of(declared, request)
+
+
+def fixed_tokens_of(declared: Iterable[BaseModel | None], request: LlmRequest) -> int:
+    """Return the estimated size of declarations and of a request's system instruction."""
     texts = [found.model_dump_json(exclude_none=True) for found in declared if found]
     texts.append(str(request.config.system_instruction or ""))
     return sum(map(len, texts)) // CHARACTERS_PER_TOKEN
@@ -114,12 +121,10 @@ def _part_characters(part: types.Part) -> int:
     if part.thought:
         return 0
     size = len(part.text or "")
-    if part.function_call:
-        size += len(part.function_call.name or "") + characters(part.function_call.args or {})
-    if part.function_response:
-        size += len(part.function_response.name or "") + characters(
-            part.function_response.response or {}
-        )
+    if (call := part.function_call) is not None:
+        size += len(call.name or "") + characters(call.args or {})
+    if (answer := part.function_response) is not None:
+        size += len(answer.name or "") + characters(answer.response or {})
     if part.inline_data or part.file_data:
         size += MEDIA_TOKENS * CHARACTERS_PER_TOKEN
     return size

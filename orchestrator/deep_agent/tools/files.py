@@ -90,15 +90,6 @@ class GrepResult:
     partial: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Transfer:
-    """The outcome of the upload or download of one file."""
-
-    path: str
-    content: bytes | None = None
-    error: str | None = None
-
-
 class Files:
     """File operations on one backend.
 
@@ -119,13 +110,8 @@ class Files:
         """
         path = paths.checked(path)
         with _path_errors(path):
-            entries = tuple(await self._backend.list(path))
-        partial = (
-            f"{len(entries)} entries; only the first {MAX_ENTRIES} are shown"
-            if _too_many(entries)
-            else ""
-        )
-        return Listing(entries=entries[:MAX_ENTRIES], partial=partial)
+            entries = await self._backend.list(path)
+        return _first(entries, "entries")
 
     async def read(self, path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         """Return a part of a text file with line numbers.
@@ -243,15 +229,7 @@ class Files:
         found, finished = await asyncio.to_thread(
             select, walk.entries, pattern, base, deadline=deadline
         )
-        return Listing(
-            entries=tuple(found[:MAX_ENTRIES]),
-            partial=_why_partial(complete=walk.complete and finished)
-            or (
-                f"{len(found)} files match; only the first {MAX_ENTRIES} are shown"
-                if _too_many(found)
-                else ""
-            ),
-        )
+        return _first(found, "files match", _why_partial(complete=walk.complete and finished))
 
     async def grep_raw(
         self,
@@ -277,7 +255,8 @@ class Files:
             raise ToolMistake(f"output_mode must be one of {', '.join(get_args(OutputMode))}.")
         base = self._search_base(path or "/")
         with _path_errors(base):
-            found = await self._hits(_encodable(pattern), base, glob or None)
+            _encoded(pattern)  # a lone surrogate cannot be searched for
+            found = await self._hits(pattern, base, glob or None)
         rows = _grep_rows(found.hits, output_mode)
         return GrepResult(
             text=bounded("\n".join(rows), "the rest is left out; narrow the search")
@@ -285,29 +264,6 @@ class Files:
             else "No matches found.",
             partial=_why_partial(complete=found.complete),
         )
-
-    async def upload_files(self, files: Sequence[tuple[str, bytes]]) -> list[Transfer]:
-        """Write files, replacing existing ones; a failure does not stop the others."""
-        results = []
-        for path, content in files:
-            try:
-                target = paths.checked(path)
-                with _path_errors(target):
-                    await self._backend.write_bytes(target, content)
-                results.append(Transfer(path=target))
-            except ToolMistake as mistake:
-                results.append(Transfer(path=path, error=str(mistake)))
-        return results
-
-    async def download_files(self, names: Sequence[str]) -> list[Transfer]:
-        """Read files; a failure does not stop the others."""
-        results = []
-        for name in names:
-            try:
-                results.append(Transfer(path=name, content=await self._whole(paths.checked(name))))
-            except ToolMistake as mistake:
-                results.append(Transfer(path=name, error=str(mistake)))
-        return results
 
     async def _whole(self, path: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         with _path_errors(path):
@@ -378,11 +334,6 @@ def _version(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def _encodable(text: str) -> str:
-    _encoded(text)
-    return text
-
-
 def _encoded(text: str) -> bytes:
     try:
         data = text.encode()
@@ -393,8 +344,11 @@ def _encoded(text: str) -> bytes:
     return data
 
 
-def _too_many(entries: Sequence[Entry]) -> bool:
-    return len(entries) > MAX_ENTRIES
+def _first(entries: Sequence[Entry], counted: str, partial: str = "") -> Listing:
+    """Return the first entries, with the reason if they are not all."""
+    if not partial and len(entries) > MAX_ENTRIES:
+        partial = f"{len(entries)} {counted}; only the first {MAX_ENTRIES} are shown"
+    return Listing(entries=tuple(entries[:MAX_ENTRIES]), partial=partial)
 
 
 def _why_partial(*, complete: bool) -> str:

@@ -50,15 +50,8 @@ class FilesystemTools(Part):
 
     def tools(self) -> list[BaseTool]:
         """Return the file tools."""
-        return [
-            MethodTool(self.ls),
-            MethodTool(self.read_file),
-            MethodTool(self.write_file),
-            MethodTool(self.edit_file),
-            MethodTool(self.delete_file),
-            MethodTool(self.glob),
-            MethodTool(self.grep),
-        ]
+        methods = (self.ls, self.read_file, self.write_file, self.edit_file, self.delete_file)
+        return [MethodTool(method) for method in (*methods, self.glob, self.grep)]
 
     def lock(self, path: str) -> AbstractAsyncContextManager[None]:
         """Return the lock of a path, to hold while it is compared and written."""

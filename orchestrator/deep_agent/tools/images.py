@@ -21,6 +21,7 @@ from google.genai import types
 
 from orchestrator.deep_agent.failures import ModelRefused
 from orchestrator.deep_agent.guards.replies import IMAGES_REFUSED, as_placeholder_call
+from orchestrator.deep_agent.messages import with_response
 from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import IMAGES_LEFT_OUT
 
@@ -88,12 +89,8 @@ def media_type_of(data: bytes) -> str | None:
 def image_in(response: Any) -> dict[str, str] | None:
     """Return the image in a tool's result, or None."""
     content = response.get("content") if isinstance(response, dict) else None
-    if (
-        isinstance(content, dict)
-        and content.get("type") == "image"
-        and isinstance(content.get("data"), str)
-    ):
-        return content
+    if isinstance(content, dict) and content.get("type") == "image":
+        return content if isinstance(content.get("data"), str) else None
     return None
 
 
@@ -142,16 +139,13 @@ def _in_view(
                 parts.append(part)
                 continue
             number = next(numbers)
-            shown: list[types.Part] | str = (
-                OUT_OF_VIEW if number < first else _media(image, number, model)
-            )
+            shown: list[types.Part] | str
             if number <= refused:
                 shown = REFUSED
-            parts.append(
-                _with_note(
-                    part, image, shown if isinstance(shown, str) else IN_VIEW.format(number=number)
-                )
-            )
+            else:
+                shown = OUT_OF_VIEW if number < first else _media(image, number, model)
+            note = shown if isinstance(shown, str) else IN_VIEW.format(number=number)
+            parts.append(_with_note(part, image, note))
             media += [] if isinstance(shown, str) else shown
         yield types.Content(role=content.role, parts=parts)
         if media:
@@ -175,7 +169,4 @@ def _with_note(part: types.Part, image: dict[str, str], note: str) -> types.Part
     """Return the result with a note in place of the base64."""
     answer = part.function_response or types.FunctionResponse()
     content = {"type": "image", "media_type": image.get("media_type", ""), "note": note}
-    response = {**(answer.response or {}), "content": content}
-    return part.model_copy(
-        update={"function_response": answer.model_copy(update={"response": response})}
-    )
+    return with_response(part, {**(answer.response or {}), "content": content})

@@ -1,21 +1,20 @@
 """Live output of commands, as ADK's partial events: for people only, and never stored."""
 
-# mypy: disable-error-code="name-defined"
-# (a subclass of an ADK model names PIL, which is not installed)
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from google.adk.agents.run_config import StreamingMode  # type: ignore[attr-defined] # public all the same
 from google.adk.events import Event
 from google.adk.tools.tool_context import ToolContext
-from google.adk.workflow import BaseNode
 from google.genai import types
 
 from orchestrator.deep_agent.backends.bounded_output import BoundedOutput
 from orchestrator.deep_agent.backends.protocol import OutputSink
+from orchestrator.deep_agent.progress_tool import emit_events
 
 LIVE_OUTPUT_SECONDS = 1.0
 """Between two events: a person reads no faster, and every front end handles each event. A shorter
@@ -50,14 +49,11 @@ async def shown_live(
     try:
         await asyncio.wait({task}, timeout=LIVE_OUTPUT_SECONDS)
         if not task.done():
-            node = _LiveLines(name=tool, events=lambda: _events(task, tail))
-            call = tool_context.function_call_id or tool
-            branch = ".".join(filter(None, (tool_context.branch, f"{tool}@{call}")))
-            await tool_context.run_node(node, run_id=f"live-{call}", override_branch=branch)
+            await emit_events(partial(_events, task, tail), tool_context, tool)
         return await task
     finally:
         if not task.done():
-            task.cancel()
+            task.cancel()  # once: a second one would interrupt the shell while it kills processes
             await asyncio.wait({task})
 
 
@@ -80,17 +76,6 @@ class _Tail:
         lines = self._output.content().decode(errors="replace").split("\n")
         shown = [line.rstrip("\r").rpartition("\r")[2] for line in lines]
         return "\n".join([line for line in shown if line.strip()][-MAX_LIVE_LINES:])
-
-
-class _LiveLines(BaseNode):
-    """Emits events from within a tool; a node without output stores nothing in the session."""
-
-    events: Callable[[], AsyncGenerator[Event, None]]
-
-    async def _run_impl(self, *, ctx: Any, node_input: Any) -> AsyncGenerator[Event, None]:
-        del ctx, node_input
-        async for event in self.events():
-            yield event
 
 
 async def _events(task: asyncio.Future[Any], tail: _Tail) -> AsyncGenerator[Event, None]:
