@@ -145,6 +145,8 @@ class Run:
         self.pid = 0
         self.exit_code: int | None = None
         self.stopping = self.timed_out = False
+        self.killed: set[int] = set()
+        """Its processes to which SIGKILL was sent."""
         self.next_step = 0.0
         """When to check it again, once it has ended or is being stopped."""
 
@@ -320,33 +322,34 @@ class Commands:
         if now < run.next_step:
             return
         run.next_step = now + 0.05
-        if run.exit_code is not None and not processes_of(self._marker(run), run.pid):
-            self._exterminate(run)
+        has_ended = run.exit_code is not None and not processes_of(self._marker(run), run.pid)
+        if not has_ended and now < run.deadline:
+            return
+        is_late = now >= run.deadline + GIVE_UP_SECONDS
+        if (self._exterminate(run) and run.exit_code is not None) or is_late:
             self._finish(run)
-        elif now >= run.deadline:
-            self._exterminate(run)
-            if run.exit_code is not None or now >= run.deadline + GIVE_UP_SECONDS:
-                self._finish(run)
 
-    def _exterminate(self, run: Run) -> None:
-        """Kill what a stopped command left behind.
+    def _exterminate(self, run: Run) -> bool:
+        """Kill what a stopped command left behind; return whether all of it has vanished.
 
         Only PID 1 can kill daemons that have neither its session nor its marker. A live process
         ends in the ordinary course of a job: daemons of earlier commands are not killed then.
         """
         if self._is_init and len(self._runs) == 1 and not run.is_live:
             self._kill_everything()
-            return
+            return True
         self._purge = self._purge or not run.is_live
         for _round in range(5):
             left = processes_of(self._marker(run), run.pid)
-            if not left:
-                return
             signal_all(left, signal.SIGKILL)
+            if run.killed.issuperset(left):  # on a busy machine they take a while to vanish
+                return not left
+            run.killed.update(left)
             time.sleep(0.002)
             self.reap()
         if self._is_init:  # it forks faster than its processes can be killed one by one
             self._kill_everything()
+        return True
 
     def _kill_everything(self) -> None:
         """Kill all other processes of this container, atomically and without a new process."""
