@@ -90,10 +90,8 @@ class BoundedOutput:
         """Append data; what belongs neither to the head nor to the tail is dropped."""
         self.total += len(data)
         room = self._head_bytes - len(self._head)
-        if room > 0:
-            self._head += data[:room]
-            data = data[room:]
-        self._tail += data
+        self._head += data[:room]
+        self._tail += data[room:]
         if len(self._tail) > 2 * self._tail_bytes + 65536:
             del self._tail[: len(self._tail) - self._tail_bytes]
 
@@ -218,9 +216,8 @@ class Commands:
         environment[COMMAND_MARKER] = f"{self._token}-{number}"
         run = self._runs[number] = Run(number, arguments, self._oom_kills())
         stdin = stdin_descriptor(take_upload(arguments), payload) if link is None else link
-        _write_oom_score(
-            self._oom_score, b"800"
-        )  # the kernel is to kill the job's processes, not this one
+        # the kernel is to kill the job's processes, not this one
+        _write_oom_score(self._oom_score, b"800")
         try:
             run.spawn(arguments, stdin, environment)
         finally:
@@ -245,13 +242,11 @@ class Commands:
         """Take every step that is due; return the time of the next one."""
         for run in list(self._runs.values()):
             self._advance_run(run, now)
-        return min(
-            (
-                max(run.next_step, now) if run.next_step else run.deadline
-                for run in self._runs.values()
-            ),
-            default=now + 60,
+        steps = (
+            max(run.next_step, now) if run.next_step else run.deadline
+            for run in self._runs.values()
         )
+        return min(steps, default=now + 60)
 
     def reap(self) -> None:
         """Collect the exit status of ended children."""
@@ -389,9 +384,8 @@ class Commands:
             return 0
         try:
             with open(self._oom_path, "rb") as file:
-                return next(
-                    (int(line.split()[1]) for line in file if line.startswith(b"oom_kill ")), 0
-                )
+                kills = (int(line.split()[1]) for line in file if line.startswith(b"oom_kill "))
+                return next(kills, 0)
         except (OSError, ValueError):
             return 0
 

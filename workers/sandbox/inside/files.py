@@ -67,7 +67,11 @@ def _stage(directory: str, data: bytes) -> str:
     """Write data into a new temporary file; create its directory if needed. Return its path."""
     os.makedirs(directory, exist_ok=True)
     path = os.path.join(directory, f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}~")
-    _append(path, data, os.O_CREAT | os.O_EXCL)
+    try:
+        _append(path, data, os.O_CREAT | os.O_EXCL)
+    except OSError:
+        remove_quietly(path)
+        raise
     return path
 
 
@@ -87,11 +91,8 @@ def _read(arguments: dict[str, Any], _payload: bytes) -> Reply:
         kind = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(kind):
             raise OSError(errno.EISDIR if stat.S_ISDIR(kind) else errno.EINVAL, "not a file", path)
-        wanted, offset, parts = (
-            min(arguments["max_bytes"], frames.CHUNK_BYTES),
-            arguments["offset"],
-            [],
-        )
+        wanted = min(arguments["max_bytes"], frames.CHUNK_BYTES)
+        offset, parts = arguments["offset"], []
         while wanted > 0:
             part = os.pread(descriptor, wanted, offset)
             if not part:

@@ -45,8 +45,8 @@ _THREAD_STACK_BYTES = 1 << 19
 _PR_SET_DUMPABLE = 4
 
 
-def _unknown(_arguments: dict[str, Any], _payload: bytes) -> Reply:
-    raise Refused("UnknownOperation", "no such operation")
+def _unknown(name: str, _arguments: dict[str, Any], _payload: bytes) -> Reply:
+    raise Refused("UnknownOperation", f"no operation {name}")
 
 
 def _without_context(operation: Operation) -> SlowOperation:
@@ -131,7 +131,8 @@ class Resident:
         elif name in SLOW_OPERATIONS:
             self._start_slow(number, SLOW_OPERATIONS[name], arguments, payload)
         else:
-            operation = self._listen if name == "listen" else OPERATIONS.get(name, _unknown)
+            unknown = partial(_unknown, name)
+            operation = self._listen if name == "listen" else OPERATIONS.get(name, unknown)
             self._loop.send(*_carry_out(operation, number, arguments, payload))
 
     def _control(self, name: str, target: int) -> None:
