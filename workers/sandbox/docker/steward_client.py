@@ -90,13 +90,9 @@ class Steward:
             await uninterrupted(engine.remove_container(name))
             raise
         return cls(
-            engine=engine,
-            container=name,
-            client=client,
-            snapshots=snapshots,
-            mount_point=mount_point,
-            code_id=identity,
-        )
+            engine=engine, container=name, client=client, snapshots=snapshots,
+            mount_point=mount_point, code_id=identity,
+        )  # fmt: skip
 
     def code_options(self) -> dict[str, str]:
         """Return the mount options of the resident's code."""
