@@ -27,9 +27,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def hold(engine: Engine, names: Names, state: str) -> str:
     """A container of that worker in that state; its name."""
-    config = container_config.holder_config(
-        image="fanout/base", seccomp="unconfined", labels=names.labels("network")
-    )
+    config = container_config.holder_config(image="fanout/base", labels=names.labels("network"))
     config["Entrypoint"] = ["sleep", "600"]  # deaf to the end of its stream, as one that hangs
     config["HostConfig"]["AutoRemove"] = False
     name = names.container("network", state)

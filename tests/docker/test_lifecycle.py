@@ -173,7 +173,7 @@ async def test_the_reaper_takes_what_is_left_of_jobs_that_are_not_live(
         async with provider.open(spec) as sandbox:
             await sandbox.write_bytes("/workspace/file", b"content")
     names = provider._names
-    config = container_config.holder_config(image="fanout/base", seccomp="unconfined", labels={})
+    config = container_config.holder_config(image="fanout/base", labels={})
     for spec in (dead, live):
         labels = names.labels("sandbox", spec.job_id, 1)
         await engine.create_container(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import struct
@@ -15,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from workers.sandbox.errors import SandboxDied
-from workers.sandbox.inside import frames
+from workers.sandbox.inside import commands, frames
+from workers.sandbox.inside.loop import Loop
 from workers.sandbox.protocol import Command
 from workers.sandbox.resident.client import OperationFailed, ResidentClient
 from workers.sandbox.resident.code import code_files
@@ -396,3 +398,33 @@ def test_frames_are_found_wherever_the_stream_is_cut() -> None:
         assert [(header["id"], len(payload)) for header, payload in found] == [
             (n, n) for n in range(50)
         ]
+
+
+@pytest.mark.parametrize(
+    ("new_processes", "container_is_emptied"),
+    [
+        pytest.param(0, False, id="a process vanishes slowly"),
+        pytest.param(99, True, id="it forks faster than it can be killed"),
+    ],
+)
+def test_neighbours_of_a_stopped_command_are_killed_only_for_a_fork_bomb(
+    monkeypatch: pytest.MonkeyPatch, new_processes: int, container_is_emptied: bool
+) -> None:
+    pids = itertools.count(1000, 1 if new_processes else 0)
+    signals: list[int] = []
+    monkeypatch.setattr(commands, "processes_of", lambda *_: [next(pids)])
+    monkeypatch.setattr(commands, "other_processes", lambda: iter(()))
+    monkeypatch.setattr(commands, "signal_all", lambda pids, _number: signals.extend(pids))
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    incoming, outgoing = os.pipe()
+    running = commands.Commands(Loop(incoming, outgoing), reap_orphans=False)
+    for number in (1, 2):
+        arguments = {"argv": "true", "cwd": "/", "timeout_seconds": 9.0, "max_output_bytes": 9}
+        running.start(number, arguments, b"")
+    running.stop(1)
+
+    running.advance(time.monotonic() + 1)
+
+    assert (-1 in signals) is container_is_emptied
+    for descriptor in (incoming, outgoing):
+        os.close(descriptor)

@@ -103,9 +103,8 @@ class SandboxFolder:
             self._wait(self._sandbox.write_bytes(full, content, create_only=is_new, mode=mode))
             return
         aside = _aside(path)
-        self._wait(
-            self._sandbox.write_bytes(f"{WORKSPACE}/{aside}", content, create_only=True, mode=mode)
-        )
+        writing = self._sandbox.write_bytes
+        self._wait(writing(f"{WORKSPACE}/{aside}", content, create_only=True, mode=mode))
         self._run("mv", "-fT", "--", f"./{aside}", f"./{path}")
 
     def put_link(self, path: str, target: bytes, instead_of: Found | None) -> None:

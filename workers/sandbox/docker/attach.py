@@ -39,21 +39,18 @@ class EngineAddress:
         Raises:
             EngineUnavailable: nothing answers there.
         """
+        parts = urlsplit(self.url)
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
-                return await self._connect()
+                if parts.scheme in {"unix", "http+unix"}:
+                    opening = asyncio.open_unix_connection(parts.path, limit=_READ_AHEAD_BYTES)
+                else:
+                    opening = asyncio.open_connection(
+                        parts.hostname, parts.port, ssl=self.tls, limit=_READ_AHEAD_BYTES
+                    )
+                return AttachStream(*await opening)
         except (OSError, TimeoutError) as error:
             raise EngineUnavailable(f"No Docker engine answers at {self.url}.") from error
-
-    async def _connect(self) -> AttachStream:
-        parts = urlsplit(self.url)
-        if parts.scheme in {"unix", "http+unix"}:
-            reader, writer = await asyncio.open_unix_connection(parts.path, limit=_READ_AHEAD_BYTES)
-            return AttachStream(reader, writer)
-        reader, writer = await asyncio.open_connection(
-            parts.hostname, parts.port, ssl=self.tls, limit=_READ_AHEAD_BYTES
-        )
-        return AttachStream(reader, writer)
 
 
 class AttachStream:

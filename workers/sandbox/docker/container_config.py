@@ -47,17 +47,20 @@ _ENVIRONMENT = {
     "PIP_NO_CACHE_DIR": "1",
 }
 
+_SECCOMP_FILE = resources.files("workers.sandbox.docker").joinpath("seccomp.json")
+_SECCOMP = json.dumps(json.loads(_SECCOMP_FILE.read_text("utf-8")), separators=(",", ":"))
+"""Our seccomp profile as one line of JSON, the format of the Engine API.
+
+It is the engine's default for a container without capabilities, without io_uring and the AF_ALG and
+AF_VSOCK sockets, for native architectures only.
+"""
+
 _PROXY = f"http://127.0.0.1:{PORT}"
-_NO_PROXY = "localhost,127.0.0.1,::1"
 _PROXY_ENVIRONMENT = {
-    "HTTP_PROXY": _PROXY,
-    "HTTPS_PROXY": _PROXY,
-    "NO_PROXY": _NO_PROXY,
-    # Some programs read these only; curl ignores HTTP_PROXY.
-    "http_proxy": _PROXY,
-    "https_proxy": _PROXY,
-    "no_proxy": _NO_PROXY,
-}
+    "HTTP_PROXY": _PROXY, "HTTPS_PROXY": _PROXY, "NO_PROXY": "localhost,127.0.0.1,::1",
+}  # fmt: skip
+# Some programs read the names in lower case only; curl ignores HTTP_PROXY.
+_PROXY_ENVIRONMENT |= {name.lower(): value for name, value in _PROXY_ENVIRONMENT.items()}
 
 
 def named_hosts(limits: Limits) -> tuple[str, ...]:
@@ -65,18 +68,8 @@ def named_hosts(limits: Limits) -> tuple[str, ...]:
     return limits.network if isinstance(limits.network, tuple) else ()
 
 
-def seccomp_profile() -> str:
-    """Return our seccomp profile as one line of JSON, the format of the Engine API.
-
-    It is the engine's default for a container without capabilities, without io_uring and the AF_ALG
-    and AF_VSOCK sockets, for native architectures only.
-    """
-    text = resources.files("workers.sandbox.docker").joinpath("seccomp.json").read_text("utf-8")
-    return json.dumps(json.loads(text), separators=(",", ":"))
-
-
 def sandbox_config(
-    *, image: str, limits: Limits, seccomp: str, network: str, runtime: str | None,
+    *, image: str, limits: Limits, network: str, runtime: str | None,
     mounts: Sequence[Mapping[str, Any]], labels: Mapping[str, str], heartbeat_seconds: float,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the Engine API configuration of a job's container.
@@ -84,7 +77,6 @@ def sandbox_config(
     Args:
         image: the image's name.
         limits: those that are used here must be set.
-        seccomp: the profile.
         network: the network mode.
         runtime: an OCI runtime; None uses the engine's default.
         mounts: the workspace and the code.
@@ -92,16 +84,15 @@ def sandbox_config(
         heartbeat_seconds: how long the resident waits for a sign of life.
     """
     memory = limits.memory_bytes or 0
+    tmp = "/tmp"  # noqa: S108 - it is the mount
     environment = {**_ENVIRONMENT, **(_PROXY_ENVIRONMENT if named_hosts(limits) else {})}
     host = {
-        **_hardening(seccomp, network),
+        **_hardening(network),
         **_memory(memory),
         "NanoCpus": int((limits.cpus or 0) * 1e9),
         "PidsLimit": limits.pids,
         "Tmpfs": {
-            "/tmp": _tmpfs(  # noqa: S108 - it is the mount
-                memory // _TMP_SHARE, _TMP_MOST, "mode=1777"
-            ),
+            tmp: _tmpfs(memory // _TMP_SHARE, _TMP_MOST, "mode=1777"),
             HOME: _tmpfs(memory // _HOME_SHARE, _HOME_MOST, "uid=10001,gid=10001,mode=0700"),
         },
         "ShmSize": min(memory // _SHM_SHARE, _SHM_MOST),
@@ -126,38 +117,32 @@ def sandbox_config(
 
 
 def steward_config(
-    *,
-    image: str,
-    seccomp: str,
-    mount: Mapping[str, Any],
-    command: list[str],
-    labels: Mapping[str, str],
+    *, image: str, mount: Mapping[str, Any], command: list[str], labels: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the Engine API configuration of a steward: root over one volume's files only."""
     host = {
-        **_hardening(seccomp, "none"),
+        **_hardening("none"),
         **_memory(2048 * _MIB),
         "ReadonlyRootfs": False,  # its code is copied into it before it starts
         "CapAdd": ["CHOWN", "DAC_OVERRIDE", "FOWNER"],
         "PidsLimit": 256,
         "Mounts": [mount],
     }
-    store = mount["Target"]
     environment = [
         "PATH=" + _ENVIRONMENT["PATH"],
         "HOME=/root",
         "LANG=C.UTF-8",
-        f"TMPDIR={store}/tmp",  # noqa: S108 - on the volume
+        f"TMPDIR={mount['Target']}/tmp",  # noqa: S108 - on the volume
     ]
     return {**_piped(image, command, labels), "User": "0:0", "Env": environment, "HostConfig": host}
 
 
-def holder_config(*, image: str, seccomp: str, labels: Mapping[str, str]) -> dict[str, Any]:
+def holder_config(*, image: str, labels: Mapping[str, str]) -> dict[str, Any]:
     """Return the configuration of a container that holds a network namespace.
 
     It ends with its input.
     """
-    host = {**_hardening(seccomp, "none"), **_memory(32 * _MIB), "PidsLimit": 8}
+    host = {**_hardening("none"), **_memory(32 * _MIB), "PidsLimit": 8}
     return {**_piped(image, ["cat"], labels), "User": AGENT_USER, "HostConfig": host}
 
 
@@ -206,11 +191,11 @@ def _piped(image: str, command: list[str], labels: Mapping[str, str]) -> dict[st
     }
 
 
-def _hardening(seccomp: str, network: str) -> dict[str, Any]:
+def _hardening(network: str) -> dict[str, Any]:
     return {
         "AutoRemove": True,
         "CapDrop": ["ALL"],
-        "SecurityOpt": ["no-new-privileges", f"seccomp={seccomp}"],
+        "SecurityOpt": ["no-new-privileges", f"seccomp={_SECCOMP}"],
         "ReadonlyRootfs": True,
         "NetworkMode": network,
         "IpcMode": "private",

@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,10 +89,8 @@ def host_sources(apt: Path = _APT) -> list[AptSource]:
     return [source for source in found if _is_of_release(source)]
 
 
-def _files(apt: Path, ending: str) -> Iterator[Path]:
-    yield from sorted(
-        path for path in (*apt.glob(f"sources.{ending}"), *apt.glob(f"sources.list.d/*.{ending}"))
-    )
+def _files(apt: Path, ending: str) -> list[Path]:
+    return sorted([*apt.glob(f"sources.{ending}"), *apt.glob(f"sources.list.d/*.{ending}")])
 
 
 def _of_stanza(stanza: str) -> list[AptSource]:
@@ -130,12 +128,8 @@ def _take_over_settings(root: Path) -> None:
     """The machine's proxy and certificate settings of apt, where it has any."""
     if shutil.which("apt-config") is None:
         return
-    dump = subprocess.run(
-        ["apt-config", "dump"],  # noqa: S607 - as installed
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    argv = ["apt-config", "dump"]
+    dump = subprocess.run(argv, capture_output=True, text=True, check=False)  # noqa: S603 - ours
     settings = _ACQUIRE.findall(dump.stdout)
     if settings:
         (root / "etc/apt/apt.conf.d/90host").write_text("\n".join(settings) + "\n")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -58,16 +59,12 @@ async def uninterrupted(work: Awaitable[T]) -> T:
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
-            await asyncio.shield(task)
+            await asyncio.wait({task})
         except asyncio.CancelledError as error:
-            if task.cancelled():
-                raise
             cancelled = error
-        except Exception:  # noqa: BLE001 - the task's failure, raised by result() below
-            break
     if cancelled is not None:
         if not task.cancelled():
-            task.exception()
+            task.exception()  # retrieved, or asyncio would log it
         raise cancelled
     return task.result()
 
@@ -162,12 +159,8 @@ class Engine:
         Raises:
             SandboxFailure: see `translated`.
         """
-
-        def in_thread() -> T:
-            return request(self._connected())
-
         try:
-            return await uninterrupted(asyncio.to_thread(in_thread))
+            return await uninterrupted(asyncio.to_thread(lambda: request(self._connected())))
         except (docker_errors.DockerException, requests.RequestException, OSError) as error:
             raise translated(error, doing, self.host) from error
 
@@ -181,9 +174,14 @@ class Engine:
 
     async def image(self, name: str) -> dict[str, Any] | None:
         """Return the engine's data about an image; None when it has none of that name."""
-        return await self.call(
-            f"look for {name}", _unless_gone(lambda api: dict(api.inspect_image(name)))
-        )
+
+        def look(api: docker.APIClient) -> dict[str, Any] | None:
+            try:
+                return dict(api.inspect_image(name))
+            except docker_errors.NotFound:
+                return None
+
+        return await self.call(f"look for {name}", look)
 
     async def build_image(
         self,
@@ -277,20 +275,28 @@ class Engine:
             SandboxFailure: see `call`.
         """
 
-        async def remove() -> bool:
-            deadline = asyncio.get_running_loop().time() + _REMOVAL_SECONDS
-            status = await self.call("remove the container", _removal(container))
-            was_there = status != _GONE
-            while status == _CONFLICT:
-                if asyncio.get_running_loop().time() > deadline:
+        def remove(api: docker.APIClient) -> int:
+            try:
+                api.remove_container(container, v=True, force=True)
+            except docker_errors.APIError as error:
+                if error.status_code not in {_GONE, _CONFLICT}:
+                    raise
+                return int(error.status_code)
+            return _DONE
+
+        async def remove_and_wait() -> bool:
+            deadline = time.monotonic() + _REMOVAL_SECONDS
+            first = status = await self.call("remove the container", remove)
+            while status == _CONFLICT:  # a removal is in progress
+                if time.monotonic() > deadline:
                     raise EngineUnavailable(
                         f"The Docker engine at {self.host} does not remove a container."
                     )
                 await asyncio.sleep(_REMOVAL_POLL_SECONDS)
-                status = await self.call("remove the container", _removal(container))
-            return was_there
+                status = await self.call("remove the container", remove)
+            return first != _GONE
 
-        return await uninterrupted(remove())
+        return await uninterrupted(remove_and_wait())
 
     async def create_volume(
         self, name: str, options: Mapping[str, str], labels: Mapping[str, str]
@@ -359,32 +365,3 @@ class Engine:
         if self._api is not None:
             await asyncio.to_thread(self._api.close)
             self._api = None
-
-
-def _unless_gone(
-    request: Callable[[docker.APIClient], T],
-) -> Callable[[docker.APIClient], T | None]:
-    """Wrap a request so that it returns None where the engine answers 404."""
-
-    def attempt(api: docker.APIClient) -> T | None:
-        try:
-            return request(api)
-        except docker_errors.NotFound:
-            return None
-
-    return attempt
-
-
-def _removal(container: str) -> Callable[[docker.APIClient], int]:
-    """Return a forced removal, whose status is 204 (done), 404 (not found) or 409 (in progress)."""
-
-    def attempt(api: docker.APIClient) -> int:
-        try:
-            api.remove_container(container, v=True, force=True)
-        except docker_errors.APIError as error:
-            if error.status_code not in {_GONE, _CONFLICT}:
-                raise
-            return int(error.status_code)
-        return _DONE
-
-    return attempt

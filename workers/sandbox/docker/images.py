@@ -120,11 +120,7 @@ async def build(
         arguments["BASE_IMAGE"] = base_image
     labels = {CONTENT_LABEL: await asyncio.to_thread(content_hash, name)}
     await engine.build_image(
-        FOLDER / name,
-        tag(name),
-        arguments=arguments,
-        labels=labels,
-        on_line=on_line,
+        FOLDER / name, tag(name), arguments=arguments, labels=labels, on_line=on_line
     )
 
 
@@ -144,22 +140,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the arguments that `fanout images` passes on; it explains them."""
     parser = argparse.ArgumentParser(prog="fanout images", description="The images of sandboxes.")
     actions = parser.add_subparsers(dest="action", required=True)
-    listing = actions.add_parser("ls", help="list the images and their state on the engine")
-    listing.add_argument("--json", action="store_true", help="print one JSON document")
-    building = actions.add_parser("build", help="build images on the engine")
-    building.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"images to build; default: {', '.join(BUILT_ON)}"
-    )
-    building.add_argument(
-        "--base", metavar="IMAGE", help="use this image as the base of the lowest one"
-    )
-    building.add_argument(
-        "--bootstrap",
-        action="store_true",
-        help="make the base from Debian packages instead of a registry's image",
-    )
+    actions.add_parser("ls").add_argument("--json", action="store_true")
+    building = actions.add_parser("build")
+    building.add_argument("names", nargs="*", metavar="NAME")
+    building.add_argument("--base", metavar="IMAGE")
+    building.add_argument("--bootstrap", action="store_true")
     return parser
 
 

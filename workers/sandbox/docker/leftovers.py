@@ -71,7 +71,15 @@ class Leftovers:
         Raises:
             SandboxFailure: the engine does not answer.
         """
-        ended = _Ended(is_live)
+        known: dict[str, bool] = {}
+
+        async def ended(labels: dict[str, str]) -> bool:
+            """Return whether the job that some labels name has ended; look each job up once."""
+            job = labels.get(JOB)
+            if job is not None and job not in known:
+                known[job] = not await is_live(job)
+            return job is not None and known[job]
+
         containers = await self._engine.containers([self._names.of_owner])
         silent = await self._silent_workers(containers)
         useless = [
@@ -140,22 +148,6 @@ class Leftovers:
             except SandboxFailure as error:
                 log.warning("leftover not removed, will be retried", name=name, error=str(error))
                 return False
-
-
-class _Ended:
-    """Whether the job that some labels name has ended; each job is looked up once."""
-
-    def __init__(self, is_live: IsLive) -> None:
-        self._is_live = is_live
-        self._known: dict[str, bool] = {}
-
-    async def __call__(self, labels: dict[str, str]) -> bool:
-        job = labels.get(JOB)
-        if job is None:
-            return False
-        if job not in self._known:
-            self._known[job] = not await self._is_live(job)
-        return self._known[job]
 
 
 def _name(container: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 
+from orchestrator.cancellation import cancel_and_wait
 from orchestrator.jobs.failures import SandboxFailure
 from workers.sandbox.docker import container_config
 from workers.sandbox.docker.attach import AttachStream
@@ -52,35 +53,32 @@ class EmptyNetworks:
         self._engine = engine
         self._names = names
         self._image = image
-        self._seccomp = ""
         self._idle: list[_Holder] = []
         self._lent: dict[str, _Holder] = {}
         self._gate: asyncio.Semaphore | None = None
         self._wanted = 0
         self._filling: asyncio.Task[None] | None = None
 
-    def keep_ready(self, wanted: int, gate: asyncio.Semaphore, seccomp: str) -> None:
+    def keep_ready(self, wanted: int, gate: asyncio.Semaphore) -> None:
         """Keep so many idle namespaces ready from now on.
 
         Args:
             wanted: how many.
             gate: limits simultaneous starts, also of the holders.
-            seccomp: the profile of the holders.
         """
-        self._wanted, self._gate, self._seccomp = wanted, gate, seccomp
+        self._wanted, self._gate = wanted, gate
         self._fill()
 
     def take(self) -> str:
         """Return the network mode for one sandbox; `give_back` returns it."""
-        while self._idle:
+        mode = NONE
+        while self._idle and mode == NONE:
             holder = self._idle.pop()
             if not holder.end.done():
                 mode = f"container:{holder.container}"
                 self._lent[mode] = holder
-                self._fill()
-                return mode
         self._fill()
-        return NONE
+        return mode
 
     async def give_back(self, mode: str, *, reusable: bool) -> None:
         """Return a namespace.
@@ -101,8 +99,7 @@ class EmptyNetworks:
         """Remove the holders."""
         self._wanted = 0
         if self._filling is not None:
-            self._filling.cancel()
-            await asyncio.gather(self._filling, return_exceptions=True)
+            await cancel_and_wait(self._filling)
         holders, self._idle = [*self._idle, *self._lent.values()], []
         self._lent.clear()
         await asyncio.gather(*(self._drop(holder) for holder in holders))
@@ -120,9 +117,8 @@ class EmptyNetworks:
 
     async def _hold(self) -> _Holder:
         name = self._names.container("network")
-        config = container_config.holder_config(
-            image=self._image, seccomp=self._seccomp, labels=self._names.labels("network")
-        )
+        labels = self._names.labels("network")
+        config = container_config.holder_config(image=self._image, labels=labels)
         try:
             await self._engine.create_container(name, config)
             stream = await self._engine.attach(name)
@@ -133,8 +129,7 @@ class EmptyNetworks:
         return _Holder(name, stream, asyncio.create_task(stream.read()))
 
     async def _drop(self, holder: _Holder) -> None:
-        holder.end.cancel()
-        await asyncio.gather(holder.end, return_exceptions=True)
+        await cancel_and_wait(holder.end)
         await holder.stream.close()
         with contextlib.suppress(SandboxFailure):
             await self._engine.remove_container(holder.container)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, Literal
 
+from orchestrator.cancellation import cancel_and_wait
 from orchestrator.jobs.failures import SandboxFailure
 from workers.sandbox.docker import container_config
 from workers.sandbox.docker.attach import AttachStream
@@ -29,13 +30,7 @@ from workers.sandbox.egress.proxy import Egress
 from workers.sandbox.egress.uplink import Uplink
 from workers.sandbox.errors import DiskLimitExceeded, SandboxDied, SandboxStartFailed
 from workers.sandbox.process import Process
-from workers.sandbox.protocol import (
-    WORKSPACE,
-    Command,
-    Sandbox,
-    SandboxSpec,
-    SnapshotSource,
-)
+from workers.sandbox.protocol import WORKSPACE, Command, Sandbox, SandboxSpec, SnapshotSource
 from workers.sandbox.resident.client import ResidentClient
 from workers.sandbox.resident.live_process import resident_process
 from workers.sandbox.resident.sandbox import ResidentSandbox
@@ -193,7 +188,6 @@ class DockerProvider:
         self._start_gate = start_gate
         self._steward_image = steward_image
         self._cache_bytes = snapshot_cache_bytes
-        self._seccomp = ""
         self._uplink = Uplink()
         self._leftovers = Leftovers(self._engine, self._names, living_workers)
         self._networks = EmptyNetworks(self._engine, self._names, steward_image)
@@ -332,7 +326,6 @@ class DockerProvider:
         return container_config.sandbox_config(
             image=spec.image,
             limits=spec.limits,
-            seccomp=self._seccomp,
             network=container.network,
             runtime=self._runtime,
             mounts=[workspace, code],
@@ -385,28 +378,24 @@ class DockerProvider:
                 stale, self._current = self._current, None
                 await uninterrupted(stale.close())
             if self._current is None:
-                self._seccomp = await asyncio.to_thread(container_config.seccomp_profile)
                 self._current = await Steward.start(
                     self._engine,
                     self._snapshots,
                     names=self._names,
                     image=self._steward_image,
-                    seccomp=self._seccomp,
                     cache_bytes=self._cache_bytes,
                 )
             if self._gate is None:
                 info = await self._engine.info()
-                self._gate = asyncio.Semaphore(self._start_gate or info["NCPU"])
+                at_once = self._start_gate or info["NCPU"]
+                self._gate = asyncio.Semaphore(at_once)
                 if networks_are_slow(info["ServerVersion"]):
-                    self._networks.keep_ready(
-                        self._start_gate or info["NCPU"], self._gate, self._seccomp
-                    )
+                    self._networks.keep_ready(at_once, self._gate)
             return self._current
 
     async def _close(self) -> None:
         if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.gather(self._watcher, return_exceptions=True)
+            await cancel_and_wait(self._watcher)
         await self._removals.finish()
         await self._networks.close()
         self._uplink.close()

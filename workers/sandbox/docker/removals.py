@@ -49,9 +49,7 @@ class Removals:
             await self._engine.remove_volume(volume)
         except SandboxFailure as error:
             log.warning(
-                "sandbox not removed, the reaper will retry",
-                name=container,
-                error=str(error),
+                "sandbox not removed, the reaper will retry", name=container, error=str(error)
             )
         await self._networks.give_back(network, reusable=is_removed)
 

@@ -7,7 +7,7 @@ import hashlib
 import io
 import tarfile
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self
@@ -55,7 +55,7 @@ class Steward:
     @classmethod
     async def start(
         cls, engine: Engine, snapshots: SnapshotSource, *,
-        names: Names, image: str, seccomp: str, cache_bytes: int,
+        names: Names, image: str, cache_bytes: int,
     ) -> Self:  # fmt: skip
         """Start a steward on the owner's volume, which is created if it does not exist.
 
@@ -64,7 +64,6 @@ class Steward:
             snapshots: fetches a snapshot's archive.
             names: those of this worker.
             image: the steward's image.
-            seccomp: the profile.
             cache_bytes: the limit on unpacked snapshots that no job uses.
 
         Raises:
@@ -72,13 +71,11 @@ class Steward:
         """
         store_labels = names.labels("store")
         mount_point = await engine.create_volume(names.store, {}, store_labels)
+        mount = container_config.local_volume(names.store, STORE, options={}, labels=store_labels)
         archive, identity = await asyncio.to_thread(_code)
         config = container_config.steward_config(
             image=image,
-            seccomp=seccomp,
-            mount=container_config.local_volume(
-                names.store, STORE, options={}, labels=store_labels
-            ),
+            mount=mount,
             command=[*_PYTHON, "/opt/steward", STORE, str(cache_bytes), "/opt/resident", identity],
             labels=names.labels("steward"),
         )
@@ -93,13 +90,9 @@ class Steward:
             await uninterrupted(engine.remove_container(name))
             raise
         return cls(
-            engine=engine,
-            container=name,
-            client=client,
-            snapshots=snapshots,
-            mount_point=mount_point,
-            code_id=identity,
-        )
+            engine=engine, container=name, client=client, snapshots=snapshots,
+            mount_point=mount_point, code_id=identity,
+        )  # fmt: skip
 
     def code_options(self) -> dict[str, str]:
         """Return the mount options of the resident's code."""
@@ -146,8 +139,7 @@ class Steward:
             try:
                 folder = f"{STORE}/tmp"  # noqa: S108 - on the volume
                 upload = await self.client.upload(_parts(archive), folder)
-                arguments = {"snapshot": snapshot, "upload": upload}
-                await self._ask("unpack", arguments)
+                await self._ask("unpack", {"snapshot": snapshot, "upload": upload})
             except OperationFailed as failure:
                 if failure.kind != "UnusableArchive":
                     raise
@@ -232,20 +224,15 @@ class Steward:
 
 
 def _code() -> tuple[bytes, str]:
-    """Return the archive of the steward's and the resident's code, and the latter's version."""
+    """Return a tar of the steward's and the resident's code, and the latter's version."""
     code = code_files()
     identity = hashlib.sha256(repr(sorted(code.items())).encode()).hexdigest()[:16]
-    return _archive({"steward": code_files("steward"), "resident": code}), identity
-
-
-def _archive(folders: Mapping[str, Mapping[str, bytes]]) -> bytes:
-    """Return a tar of folders of small files, all of them owned by root."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for folder, files in folders.items():
+        for folder, files in (("steward", code_files("steward")), ("resident", code)):
             for path, content in files.items():
                 add_member(archive, f"{folder}/{path}", content, len(content))
-    return buffer.getvalue()
+    return buffer.getvalue(), identity
 
 
 async def _parts(path: Path) -> AsyncIterator[bytes]:

@@ -90,9 +90,8 @@ def parse_host(text: str) -> str | Address | None:
 
 def _address(text: str) -> Address | None:
     try:
-        return (
-            None if "%" in text else ipaddress.ip_address(text)
-        )  # a zone is not for a list to name
+        # a zone is not for a list to name
+        return None if "%" in text else ipaddress.ip_address(text)
     except ValueError:
         return None
 
@@ -137,7 +136,9 @@ class AllowedHosts:
 
 def _parse_entry(text: str) -> _Entry:
     wildcard = text.startswith("*.")
-    parsed = parse_authority(_ascii(text.removeprefix("*."))) or _bare_address(text)
+    parsed = parse_authority(_ascii(text.removeprefix("*.")))
+    if bare := _address(text):  # IPv6 without brackets
+        parsed = (bare, None)
     if parsed is None or (wildcard and (not isinstance(parsed[0], str) or "." not in parsed[0])):
         raise InvalidJob(
             f"The limit `network` names {text[:300]!r}, which is no host. An entry is a name "
@@ -154,8 +155,3 @@ def _ascii(text: str) -> str:
         return text if text.isascii() else text.encode("idna").decode()
     except UnicodeError:
         return text
-
-
-def _bare_address(text: str) -> tuple[Address, None] | None:
-    address = _address(text)
-    return None if address is None else (address, None)

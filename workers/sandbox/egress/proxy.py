@@ -19,6 +19,7 @@ from http import HTTPStatus
 
 import structlog
 
+from orchestrator.cancellation import cancel_and_wait
 from workers.sandbox.egress.hosts import Address, AllowedHosts
 from workers.sandbox.egress.request import ProxyRequest, Refusal, parse_request
 from workers.sandbox.egress.uplink import Lookups, Overloaded, Uplink, break_off, leads_here
@@ -195,8 +196,7 @@ async def _relay(
             async with asyncio.timeout(ENDED_SECONDS):
                 await sending
     finally:
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
+        await cancel_and_wait(sending)
 
 
 async def _send(tunnel: Tunnel, request: ProxyRequest, writer: asyncio.StreamWriter) -> None:
@@ -218,11 +218,8 @@ async def _outgoing(tunnel: Tunnel, request: ProxyRequest) -> AsyncIterator[byte
             yield data
         return
     yield request.head
-    if request.body != "chunked":
-        async for part in _exactly(tunnel, request.body):
-            yield part
-        return
-    async for part in _chunked(tunnel):
+    body = request.body
+    async for part in _chunked(tunnel) if body == "chunked" else _exactly(tunnel, body):
         yield part
 
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 
+from orchestrator.cancellation import cancel_and_wait
 from workers.sandbox.egress.hosts import Address
 
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
@@ -75,9 +76,7 @@ class Uplink:
                     str(address), port, limit=READ_AHEAD_BYTES
                 )
             link = writer.get_extra_info("socket")
-            link.setsockopt(
-                socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1
-            )  # a server may go without a word
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # its peer may vanish
             try:
                 yield reader, writer
                 writer.close()
@@ -95,8 +94,7 @@ class Uplink:
 
     async def _ask_the_system(self, name: str) -> Sequence[str]:
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._threads, _look_up, name)
-        return list(dict.fromkeys(found))
+        return await loop.run_in_executor(self._threads, _look_up, name)
 
 
 class Lookups:
@@ -123,18 +121,13 @@ class Lookups:
 
     async def close(self) -> None:
         """Cancel all lookups."""
-        tasks = list(self._running.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*self._running.values())
 
     async def _look_up(self, name: str) -> list[Address]:
         async with self._turns:  # until it is over: a thread cannot be called back
             try:
-                return [
-                    ipaddress.ip_address(text.partition("%")[0])
-                    for text in await self._resolve(name)
-                ]
+                found = await self._resolve(name)
+                return [ipaddress.ip_address(text.partition("%")[0]) for text in found]
             except (OSError, UnicodeError):
                 return []
 
@@ -154,11 +147,10 @@ def leads_here(writer: asyncio.StreamWriter) -> bool:
 
 def _look_up(name: str) -> list[str]:
     found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    return [str(address[0]) for *_, address in found]
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 def _connections() -> int:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (
-        _MOST_CONNECTIONS if files == resource.RLIM_INFINITY else min(files // 2, _MOST_CONNECTIONS)
-    )
+    is_unlimited = files == resource.RLIM_INFINITY
+    return _MOST_CONNECTIONS if is_unlimited else min(files // 2, _MOST_CONNECTIONS)

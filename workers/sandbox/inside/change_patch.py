@@ -22,15 +22,10 @@ limit)."""
 _COPY_BYTES = 1 << 20
 """Copied at once: large enough to be quick, small beside a process."""
 _UNQUOTED = re.compile(rb'[\x00-\x1f"\\]')
-_DIFF = (
-    "diff-tree",
-    "-r",
-    f"-l{_RENAME_CANDIDATES}",
-    "-M50%",
-    "--no-ext-diff",
-    "--no-textconv",
+_DIFF = [
+    "diff-tree", "-r", f"-l{_RENAME_CANDIDATES}", "-M50%", "--no-ext-diff", "--no-textconv",
     "--root",
-)
+]  # fmt: skip
 
 
 class GitFailed(RuntimeError):
@@ -66,13 +61,8 @@ class PrivateGit:
         self._scratch = scratch
         self._home = scratch / "git"
         self._elsewhere = scratch / "empty"
-        for folder in (
-            self._home / "objects",
-            self._home / "refs",
-            self._home / "info",
-            self._elsewhere,
-        ):
-            folder.mkdir(parents=True)
+        for folder in ("git/objects", "git/refs", "git/info", "empty"):
+            (scratch / folder).mkdir(parents=True)
         (self._home / "HEAD").write_text("ref: refs/heads/none\n")
         (self._home / "config").write_text(
             "[core]\n\trepositoryformatversion = 0\n\tbare = false\n"
@@ -125,19 +115,11 @@ class PrivateGit:
         """
         self._import(before, after)
         sides = ("refs/heads/before^{tree}", "refs/heads/after^{tree}")
-        shape = (
-            "-p",
-            "--binary",
-            "--full-index",
-            "--no-color",
-            "--src-prefix=a/",
-            "--dst-prefix=b/",
-        )
+        shape = ("--binary", "--full-index", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
+        show, count = [*_DIFF, "-p", *shape, *sides], [*_DIFF, "--numstat", "-z", *sides]
         with (
-            self._start([*_DIFF, *shape, *sides], self._elsewhere, {}, patch) as writer,
-            self._start(
-                [*_DIFF, "--numstat", "-z", *sides], self._elsewhere, {}, subprocess.PIPE
-            ) as counter,
+            self._start(show, self._elsewhere, {}, patch) as writer,
+            self._start(count, self._elsewhere, {}, subprocess.PIPE) as counter,
         ):
             counts, _ = counter.communicate()
         if writer.returncode or counter.returncode:
@@ -222,7 +204,5 @@ def _path_diffs(counts: bytes) -> Iterator[tuple[str, PathDiff]]:
         from_path = None if raw else os.fsdecode(next(fields))
         path = os.fsdecode(raw or next(fields))
         binary = added == b"-"
-        yield (
-            path,
-            PathDiff(from_path, 0 if binary else int(added), 0 if binary else int(removed), binary),
-        )
+        lines = (0, 0) if binary else (int(added), int(removed))
+        yield path, PathDiff(from_path, *lines, binary)

@@ -18,7 +18,7 @@ import stat
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -60,10 +60,7 @@ def scan_upper(lower: Path, upper: Path) -> Iterator[str]:
     are expanded to their files.
     """
     with ExitStack() as stack:
-        below, above = open_folder(lower), open_folder(upper)
-        for descriptor in (below, above):
-            if descriptor is not None:
-                stack.callback(os.close, descriptor)
+        below, above = _opened(stack, lower), _opened(stack, upper)
         if above is not None:
             yield from _scan_layer(below, above, "", 0)
 
@@ -78,8 +75,8 @@ def _scan_layer(lower: int | None, upper: int, prefix: str, depth: int) -> Itera
         return
     for name in names_in(upper):
         with ExitStack() as stack:
-            above = _folder_in(stack, upper, name) if depth < MAX_DEPTH else None
-            below = _folder_in(stack, lower, name)
+            above = _opened(stack, name, upper) if depth < MAX_DEPTH else None
+            below = _opened(stack, name, lower)
             if above is not None and below is not None:
                 yield from _scan_layer(below, above, f"{prefix}{name}/", depth + 1)
                 continue
@@ -89,8 +86,9 @@ def _scan_layer(lower: int | None, upper: int, prefix: str, depth: int) -> Itera
                     yield from paths_below(folder, f"{prefix}{name}/")
 
 
-def _folder_in(stack: ExitStack, folder: int, name: str) -> int | None:
-    descriptor = open_folder(name, folder)
+def _opened(stack: ExitStack, name: str | Path, within: int | None = None) -> int | None:
+    """Return the descriptor of `open_folder`, which the stack closes."""
+    descriptor = open_folder(name, within)
     if descriptor is not None:
         stack.callback(os.close, descriptor)
     return descriptor
@@ -111,10 +109,7 @@ def scan_trees(before: Path, after: Path) -> Iterator[str]:
     Reads all files that have the same size on both sides.
     """
     with ExitStack() as stack:
-        first, second = open_folder(before), open_folder(after)
-        for descriptor in (first, second):
-            if descriptor is not None:
-                stack.callback(os.close, descriptor)
+        first, second = _opened(stack, before), _opened(stack, after)
         if first is not None and second is not None:
             yield from _scan_pair(first, second, "", 0)
 
@@ -122,8 +117,8 @@ def scan_trees(before: Path, after: Path) -> Iterator[str]:
 def _scan_pair(before: int, after: int, prefix: str, depth: int) -> Iterator[str]:
     for name in sorted({*names_in(before), *names_in(after)}):
         with ExitStack() as stack:
-            first = _folder_in(stack, before, name) if depth < MAX_DEPTH else None
-            second = _folder_in(stack, after, name) if depth < MAX_DEPTH else None
+            first = _opened(stack, name, before) if depth < MAX_DEPTH else None
+            second = _opened(stack, name, after) if depth < MAX_DEPTH else None
             if first is not None and second is not None:
                 yield from _scan_pair(first, second, f"{prefix}{name}/", depth + 1)
             elif first is not None or second is not None:
@@ -254,8 +249,8 @@ def write_bundle(
     """
     with (
         tempfile.TemporaryDirectory(prefix="fanout-changes-") as scratch,
-        Side(before) as old,
-        Side(after) as new,
+        closing(Side(before)) as old,
+        closing(Side(after)) as new,
     ):
         objects = _Objects(Path(scratch, "objects"), max_file_bytes, max_total_bytes)
         git = PrivateGit(Path(scratch))
@@ -273,15 +268,9 @@ def write_bundle(
             "ignored": sorted(_text(path) for path in ignored),
             "skipped": skipped,
         }
-        kept = {
-            version.sha256
-            for change in changes
-            for version in (change.before, change.after)
-            if version
-        }
-        _write_archive(
-            out, document, patch, [objects.path(name) for name in sorted(filter(None, kept))]
-        )
+        versions = [version for change in changes for version in (change.before, change.after)]
+        kept = {version.sha256 for version in versions if version and version.sha256}
+        _write_archive(out, document, patch, [objects.path(name) for name in sorted(kept)])
 
 
 def _ignored(git: PrivateGit, old: Side, new: Side, paths: list[str]) -> set[str]:
@@ -328,12 +317,7 @@ def _changes(
     skipped: list[dict[str, str]] = []
     for path in paths:
         first, second = old.status(path), new.status(path)
-        if (
-            first is not None
-            and second is not None
-            and stat.S_ISDIR(first.st_mode)
-            and stat.S_ISDIR(second.st_mode)
-        ):
+        if all(status and stat.S_ISDIR(status.st_mode) for status in (first, second)):
             continue
         try:
             change = _Change(

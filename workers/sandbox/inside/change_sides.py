@@ -13,8 +13,6 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 MAX_DEPTH = 256
 """How deep folders are scanned; a descriptor is open for each level."""
@@ -111,22 +109,11 @@ def _equal(one: int, other: int) -> bool:
 
 
 class Side:
-    """One side of a comparison: a folder whose entries are read by path. A context manager."""
+    """One side of a comparison: a folder whose entries are read by path."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._folders: dict[str, int | None] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._forget()
 
     def status(self, path: str) -> os.stat_result | None:
         """Return the `lstat` of a path; None when nothing is there."""
@@ -176,7 +163,7 @@ class Side:
         if path in self._folders:
             return self._folders[path]
         if len(self._folders) >= _KEPT_FOLDERS:
-            self._forget()
+            self.close()
         if not path:
             descriptor = open_folder(self._root)
         else:
@@ -186,7 +173,8 @@ class Side:
         self._folders[path] = descriptor
         return descriptor
 
-    def _forget(self) -> None:
+    def close(self) -> None:
+        """Close all descriptors."""
         for descriptor in self._folders.values():
             if descriptor is not None:
                 os.close(descriptor)

@@ -90,10 +90,8 @@ class BoundedOutput:
         """Append data; what belongs neither to the head nor to the tail is dropped."""
         self.total += len(data)
         room = self._head_bytes - len(self._head)
-        if room > 0:
-            self._head += data[:room]
-            data = data[room:]
-        self._tail += data
+        self._head += data[:room]
+        self._tail += data[room:]
         if len(self._tail) > 2 * self._tail_bytes + 65536:
             del self._tail[: len(self._tail) - self._tail_bytes]
 
@@ -145,6 +143,8 @@ class Run:
         self.pid = 0
         self.exit_code: int | None = None
         self.stopping = self.timed_out = False
+        self.killed: set[int] = set()
+        """Its processes to which SIGKILL was sent."""
         self.next_step = 0.0
         """When to check it again, once it has ended or is being stopped."""
 
@@ -216,9 +216,8 @@ class Commands:
         environment[COMMAND_MARKER] = f"{self._token}-{number}"
         run = self._runs[number] = Run(number, arguments, self._oom_kills())
         stdin = stdin_descriptor(take_upload(arguments), payload) if link is None else link
-        _write_oom_score(
-            self._oom_score, b"800"
-        )  # the kernel is to kill the job's processes, not this one
+        # the kernel is to kill the job's processes, not this one
+        _write_oom_score(self._oom_score, b"800")
         try:
             run.spawn(arguments, stdin, environment)
         finally:
@@ -243,13 +242,11 @@ class Commands:
         """Take every step that is due; return the time of the next one."""
         for run in list(self._runs.values()):
             self._advance_run(run, now)
-        return min(
-            (
-                max(run.next_step, now) if run.next_step else run.deadline
-                for run in self._runs.values()
-            ),
-            default=now + 60,
+        steps = (
+            max(run.next_step, now) if run.next_step else run.deadline
+            for run in self._runs.values()
         )
+        return min(steps, default=now + 60)
 
     def reap(self) -> None:
         """Collect the exit status of ended children."""
@@ -320,33 +317,34 @@ class Commands:
         if now < run.next_step:
             return
         run.next_step = now + 0.05
-        if run.exit_code is not None and not processes_of(self._marker(run), run.pid):
-            self._exterminate(run)
+        has_ended = run.exit_code is not None and not processes_of(self._marker(run), run.pid)
+        if not has_ended and now < run.deadline:
+            return
+        is_late = now >= run.deadline + GIVE_UP_SECONDS
+        if (self._exterminate(run) and run.exit_code is not None) or is_late:
             self._finish(run)
-        elif now >= run.deadline:
-            self._exterminate(run)
-            if run.exit_code is not None or now >= run.deadline + GIVE_UP_SECONDS:
-                self._finish(run)
 
-    def _exterminate(self, run: Run) -> None:
-        """Kill what a stopped command left behind.
+    def _exterminate(self, run: Run) -> bool:
+        """Kill what a stopped command left behind; return whether all of it has vanished.
 
         Only PID 1 can kill daemons that have neither its session nor its marker. A live process
         ends in the ordinary course of a job: daemons of earlier commands are not killed then.
         """
         if self._is_init and len(self._runs) == 1 and not run.is_live:
             self._kill_everything()
-            return
+            return True
         self._purge = self._purge or not run.is_live
         for _round in range(5):
             left = processes_of(self._marker(run), run.pid)
-            if not left:
-                return
             signal_all(left, signal.SIGKILL)
+            if run.killed.issuperset(left):  # on a busy machine they take a while to vanish
+                return not left
+            run.killed.update(left)
             time.sleep(0.002)
             self.reap()
         if self._is_init:  # it forks faster than its processes can be killed one by one
             self._kill_everything()
+        return True
 
     def _kill_everything(self) -> None:
         """Kill all other processes of this container, atomically and without a new process."""
@@ -386,9 +384,8 @@ class Commands:
             return 0
         try:
             with open(self._oom_path, "rb") as file:
-                return next(
-                    (int(line.split()[1]) for line in file if line.startswith(b"oom_kill ")), 0
-                )
+                kills = (int(line.split()[1]) for line in file if line.startswith(b"oom_kill "))
+                return next(kills, 0)
         except (OSError, ValueError):
             return 0
 

@@ -52,23 +52,35 @@ def remove_quietly(path: str) -> None:
 def _upload(arguments: dict[str, Any], payload: bytes) -> Reply:
     """Append a part to the upload `id` in `directory`; with `abort`, remove it."""
     name = str(arguments["id"])
-    directory = str(arguments.get("directory", "/tmp"))  # noqa: S108 - our own tmpfs
     if arguments.get("abort"):
         remove_quietly(_uploads.pop(name, ""))
         return {}, b""
     path = _uploads.get(name)
-    flags = os.O_WRONLY | os.O_APPEND
     if path is None:
-        os.makedirs(directory, exist_ok=True)
-        path = os.path.join(directory, f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}~")
-        flags |= os.O_CREAT | os.O_EXCL
-    descriptor = os.open(path, flags, 0o600)
-    _uploads[name] = path
+        _uploads[name] = _stage(arguments["directory"], payload)
+    else:
+        _append(path, payload)
+    return {}, b""
+
+
+def _stage(directory: str, data: bytes) -> str:
+    """Write data into a new temporary file; create its directory if needed. Return its path."""
+    os.makedirs(directory, exist_ok=True)
+    path = os.path.join(directory, f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}~")
     try:
-        write_all(descriptor, payload)
+        _append(path, data, os.O_CREAT | os.O_EXCL)
+    except OSError:
+        remove_quietly(path)
+        raise
+    return path
+
+
+def _append(path: str, data: bytes, flags: int = 0) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | flags, 0o600)
+    try:
+        write_all(descriptor, data)
     finally:
         os.close(descriptor)
-    return {}, b""
 
 
 def _read(arguments: dict[str, Any], _payload: bytes) -> Reply:
@@ -79,11 +91,8 @@ def _read(arguments: dict[str, Any], _payload: bytes) -> Reply:
         kind = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(kind):
             raise OSError(errno.EISDIR if stat.S_ISDIR(kind) else errno.EINVAL, "not a file", path)
-        wanted, offset, parts = (
-            min(arguments["max_bytes"], frames.CHUNK_BYTES),
-            arguments["offset"],
-            [],
-        )
+        wanted = min(arguments["max_bytes"], frames.CHUNK_BYTES)
+        offset, parts = arguments["offset"], []
         while wanted > 0:
             part = os.pread(descriptor, wanted, offset)
             if not part:
@@ -106,14 +115,7 @@ def _write(arguments: dict[str, Any], payload: bytes) -> Reply:
             raise FileExistsError(errno.EEXIST, "exists", path)
         mode = _mode_for(target, arguments.get("mode"))
         if staged is None:
-            directory = os.path.dirname(target)
-            os.makedirs(directory, exist_ok=True)
-            staged = os.path.join(directory, f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}~")
-            descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            try:
-                write_all(descriptor, payload)
-            finally:
-                os.close(descriptor)
+            staged = _stage(os.path.dirname(target), payload)
         os.chmod(staged, mode)
         if create_only:
             os.link(staged, target)

@@ -21,6 +21,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from functools import partial
 
 from workers.sandbox.inside import files, frames
 from workers.sandbox.inside.commands import Commands
@@ -42,6 +43,10 @@ nothing."""
 _THREAD_STACK_BYTES = 1 << 19
 """Of each thread: they copy and compare files, and a sandbox has little memory."""
 _PR_SET_DUMPABLE = 4
+
+
+def _unknown(name: str, _arguments: dict[str, Any], _payload: bytes) -> Reply:
+    raise Refused("UnknownOperation", f"no operation {name}")
 
 
 def _without_context(operation: Operation) -> SlowOperation:
@@ -71,7 +76,7 @@ class Resident:
         self._commands = Commands(self._loop, reap_orphans=reap_orphans)
         self._incoming = incoming
         self._frames = frames.FrameReader()
-        self._ttl_seconds, self._heard = ttl_seconds, time.monotonic()
+        self._ttl_seconds, self._heard = ttl_seconds or float("inf"), time.monotonic()
         self._slow: dict[int, Context] = {}
         self._posted: deque[tuple[dict[str, Any], bytes]] = deque()
         self._forward: Forward | None = None
@@ -87,11 +92,7 @@ class Resident:
         self._loop.send({"ready": True, "pid": os.getpid()})
         while True:
             now = time.monotonic()
-            lapse = (
-                self._heard + self._ttl_seconds
-                if self._ttl_seconds
-                else now + _LONGEST_SLEEP_SECONDS
-            )
+            lapse = self._heard + self._ttl_seconds
             if now > lapse:
                 self._end()
             until = min(self._commands.advance(now), lapse, now + _LONGEST_SLEEP_SECONDS)
@@ -127,16 +128,12 @@ class Resident:
         if name == "run":
             link = self._tunnels().pair(arguments["tunnel"]) if "tunnel" in arguments else None
             self._commands.start(number, arguments, payload, link)
-        elif name == "listen":
-            self._loop.send(*_carry_out(self._listen, number, arguments, payload))
         elif name in SLOW_OPERATIONS:
             self._start_slow(number, SLOW_OPERATIONS[name], arguments, payload)
-        elif name in OPERATIONS:
-            self._loop.send(*_carry_out(OPERATIONS[name], number, arguments, payload))
         else:
-            self._loop.send(
-                {"id": number, "refused": "UnknownOperation", "message": f"no operation {name}"}
-            )
+            unknown = partial(_unknown, name)
+            operation = self._listen if name == "listen" else OPERATIONS.get(name, unknown)
+            self._loop.send(*_carry_out(operation, number, arguments, payload))
 
     def _control(self, name: str, target: int) -> None:
         slow = self._slow.get(target)
@@ -169,9 +166,7 @@ class Resident:
         self, number: int, operation: SlowOperation, arguments: dict[str, Any], payload: bytes
     ) -> None:
         context = self._slow[number] = Context(self._post, number)
-
-        def with_context(arguments: dict[str, Any], payload: bytes) -> Reply:
-            return operation(context, arguments, payload)
+        with_context = partial(operation, context)
 
         def work() -> None:
             self._post(*_carry_out(with_context, number, arguments, payload))
@@ -217,11 +212,8 @@ def _carry_out(
     except ValueError:  # a path with a NUL
         return {"id": number, "errno": errno.EINVAL, "path": arguments.get("path")}, b""
     except Exception as error:  # noqa: BLE001 - must not end every other request
-        return {
-            "id": number,
-            "refused": type(error).__name__,
-            "message": "the operation failed",
-        }, b""
+        message = "the operation failed"
+        return {"id": number, "refused": type(error).__name__, "message": message}, b""
     return {"id": number, "result": result}, data
 
 
@@ -245,9 +237,8 @@ def main(*, reap_orphans: bool = True) -> NoReturn:
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(
-            number, lambda _number, _frame: None
-        )  # a handler, unlike SIG_IGN, is not inherited
+        # a handler, unlike SIG_IGN, is not inherited
+        signal.signal(number, lambda _number, _frame: None)
     os.umask(0o022)
     threading.stack_size(_THREAD_STACK_BYTES)
     ttl_seconds = float(os.environ.get(TTL_VARIABLE, "0"))

@@ -36,6 +36,8 @@ from workers.sandbox.inside.files import take_upload
 from workers.sandbox.inside.operation import Refused
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import Buffer as ReadableBuffer
 
     from workers.sandbox.inside.operation import Context, Reply, SlowOperation
@@ -107,7 +109,7 @@ class Store:
             home = self._path("jobs", job)
             complete = "upper" if overlay else "tree"
             if (home / complete).exists():
-                return (home / "files").read_text() if (home / "files").exists() else ""
+                return _text(home / "files")
             _delete(home)  # incomplete, or made for the other way
             home.mkdir()
             files = uuid.uuid4().hex
@@ -153,13 +155,10 @@ class Store:
 
     def _evict(self, keep_bytes: int) -> None:
         """Delete unused snapshots, least recently used first, until the rest fits."""
-        in_use = {EMPTY_SNAPSHOT} | {
-            reference.read_text() for reference in self._path("jobs").glob("*/snapshot")
-        }
-        sizes = {
-            record.parent: int(record.read_text())
-            for record in self._path("snapshots").glob("*/bytes")
-        }
+        references = self._path("jobs").glob("*/snapshot")
+        in_use = {EMPTY_SNAPSHOT, *(reference.read_text() for reference in references)}
+        records = self._path("snapshots").glob("*/bytes")
+        sizes = {record.parent: int(record.read_text()) for record in records}
         total = sum(sizes.values())
         for folder in sorted(sizes, key=lambda folder: (folder / "bytes").stat().st_mtime):
             if total <= keep_bytes:
@@ -180,7 +179,7 @@ class Store:
         homes = [home for home in (self._path("jobs", job) for job in jobs) if home.exists()]
         trees = [home / ("upper" if (home / "upper").exists() else "tree") for home in homes]
         return {
-            home.name: max(0, used - _number(home / "start_bytes"))
+            home.name: max(0, used - int(_text(home / "start_bytes") or 0))
             for home, used in zip(homes, _used_bytes(trees), strict=True)
         }
 
@@ -228,6 +227,11 @@ class Store:
             os.close(descriptor)
 
 
+def _text(file: Path) -> str:
+    """Return a file's content; empty when there is none."""
+    return file.read_text() if file.exists() else ""
+
+
 def _make_agents_folder(path: Path) -> None:
     path.mkdir(mode=0o755)
     _give_to_agent(path)
@@ -269,19 +273,11 @@ def _delete(path: Path) -> None:
     subprocess.run(command, check=True)  # noqa: S603 - our own paths
 
 
-def _number(file: Path) -> int:
-    try:
-        return int(file.read_text())
-    except FileNotFoundError:
-        return 0
-
-
 def _operations(store: Store) -> dict[str, SlowOperation]:
     """Return the operations that `workers.sandbox.docker.steward_client` calls."""
 
-    def prepare(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
-        files = store.prepare(arguments["job"], arguments["snapshot"], overlay=arguments["overlay"])
-        return {"files": files}, b""
+    def replying(key: str, method: Callable[..., object]) -> SlowOperation:
+        return lambda _context, arguments, _payload: ({key: method(**arguments)}, b"")
 
     def unpack(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
         try:
@@ -291,25 +287,19 @@ def _operations(store: Store) -> dict[str, SlowOperation]:
         return {}, b""
 
     def bundle(context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
-        _send_bundle(store, arguments["job"], context)
+        before, after, is_overlay = store.before_and_after(arguments["job"])
+        scan = change_scan.scan_upper if is_overlay else change_scan.scan_trees
+        with io.BufferedWriter(_Chunks(context), frames.CHUNK_BYTES) as out:
+            change_scan.write_bundle(out, before, after, scan(before, after))
         return {}, b""
 
-    def measure(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
-        return {"bytes": store.measure(arguments["jobs"])}, b""
-
-    def jobs(_context: Context, _arguments: dict[str, Any], _payload: bytes) -> Reply:
-        return {"jobs": store.jobs()}, b""
-
-    def delete(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
-        return {"deleted": store.delete(arguments["job"])}, b""
-
     return {
-        "prepare": prepare,
+        "prepare": replying("files", store.prepare),
         "unpack": unpack,
         "bundle": bundle,
-        "measure": measure,
-        "jobs": jobs,
-        "delete": delete,
+        "measure": replying("bytes", store.measure),
+        "jobs": replying("jobs", store.jobs),
+        "delete": replying("deleted", store.delete),
     }
 
 
@@ -328,13 +318,6 @@ class _Chunks(io.RawIOBase):
         for at in range(0, len(view), frames.CHUNK_BYTES):
             self._context.send_chunk(bytes(view[at : at + frames.CHUNK_BYTES]))
         return len(view)
-
-
-def _send_bundle(store: Store, job: str, context: Context) -> None:
-    before, after, is_overlay = store.before_and_after(job)
-    scan = change_scan.scan_upper if is_overlay else change_scan.scan_trees
-    with io.BufferedWriter(_Chunks(context), frames.CHUNK_BYTES) as out:
-        change_scan.write_bundle(out, before, after, scan(before, after))
 
 
 def main() -> NoReturn:

@@ -64,31 +64,20 @@ class JobFolder:
         Raises:
             ValueError: the command is empty.
         """
-        own = (
-            ["/bin/sh", "-c", command.argv] if isinstance(command.argv, str) else list(command.argv)
-        )
+        argv = command.argv
+        own = ["/bin/sh", "-c", argv] if isinstance(argv, str) else list(argv)
         if not own:
             raise ValueError("an empty command")
-        limits = (
+        limits = [
             str(self.memory_bytes // 1024),
             str(self.file_bytes // 512),
             str(_mark(self.token)),
-        )
+        ]
         limited = ["/bin/sh", "-c", _LIMITED, "sh", *limits, cwd, *own]
         if not self.bound:
             return limited
-        return [
-            "unshare",
-            "-m",
-            "--",
-            "/bin/sh",
-            "-c",
-            _BOUND,
-            "sh",
-            str(self.tree),
-            str(self.tmp),
-            *limited,
-        ]
+        bound = ["/bin/sh", "-c", _BOUND, "sh", str(self.tree), str(self.tmp)]
+        return ["unshare", "-m", "--", *bound, *limited]
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of a command; nothing of the worker's is in it."""

@@ -26,12 +26,7 @@ from workers.sandbox.local import processes as local_processes
 from workers.sandbox.local.files import copy_tree, unpack_snapshot
 from workers.sandbox.local.processes import JobFolder
 from workers.sandbox.local.sandbox import LocalSandbox
-from workers.sandbox.protocol import (
-    WORKSPACE,
-    Sandbox,
-    SandboxSpec,
-    SnapshotSource,
-)
+from workers.sandbox.protocol import WORKSPACE, Sandbox, SandboxSpec, SnapshotSource
 
 UNUSED_SNAPSHOT_SECONDS = 3600.0
 """How long an unpacked snapshot that no job uses is kept."""
@@ -152,9 +147,8 @@ class LocalProvider:
         else:
             async with self._unpacking.setdefault(snapshot, asyncio.Lock()):
                 if not await asyncio.to_thread(folder.exists):
-                    await asyncio.to_thread(
-                        unpack_snapshot, await self._snapshots(snapshot), folder
-                    )
+                    archive = await self._snapshots(snapshot)
+                    await asyncio.to_thread(unpack_snapshot, archive, folder)
         await asyncio.to_thread(os.utime, folder)  # the time of its last use
         return folder
 
@@ -179,9 +173,8 @@ class LocalProvider:
             copy_tree(before, tree)
         disk = spec.limits.disk_bytes or _UNLIMITED_BYTES
         memory = spec.limits.memory_bytes or _UNLIMITED_BYTES
-        return JobFolder(token, tree, tmp, memory, disk, bound=bool(self._bound)), _content(
-            folder / _FILES
-        )
+        job_folder = JobFolder(token, tree, tmp, memory, disk, bound=bool(self._bound))
+        return job_folder, _content(folder / _FILES)
 
     def _remove_unused_snapshots(self) -> int:
         used = {_content(folder / "snapshot") for folder in _folders_in(self._root / "jobs")}

@@ -8,7 +8,7 @@ import socket
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import IO, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -152,19 +152,16 @@ class LocalSandbox(DirectoryBackend, Sandbox):
         await asyncio.to_thread(local_processes.kill_job, self._folder.token, self._folder.tree)
 
     def _write_changes(self) -> IO[bytes]:
-        out = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
-        try:
-            write_bundle(
-                out, self._before, self._folder.tree, scan_trees(self._before, self._folder.tree)
-            )
-        except GitFailed as error:
-            out.close()
-            raise SandboxFailure(f"the changes could not be listed: {error}") from error
-        except BaseException:
-            out.close()
-            raise
-        out.seek(0)
-        return out
+        before, after = self._before, self._folder.tree
+        with ExitStack() as stack:
+            out = stack.enter_context(tempfile.TemporaryFile())
+            try:
+                write_bundle(out, before, after, scan_trees(before, after))
+            except GitFailed as error:
+                raise SandboxFailure(f"the changes could not be listed: {error}") from error
+            out.seek(0)
+            stack.pop_all()  # the caller closes it
+            return out
 
     def _real_folder(self, path: str) -> str:
         """Return the folder in which a command starts; for a forbidden one a missing one."""
@@ -198,9 +195,8 @@ class LocalSandbox(DirectoryBackend, Sandbox):
             grown = await asyncio.to_thread(self._grown_bytes)
             if grown > self._max_disk_bytes:
                 limit = f"disk_bytes = {self._max_disk_bytes}"
-                self._failure = DiskLimitExceeded(
-                    f"the job wrote {grown} bytes; its limit is {limit}"
-                )
+                message = f"the job wrote {grown} bytes; its limit is {limit}"
+                self._failure = DiskLimitExceeded(message)
                 for running in self._running:
                     running.cancel()
         self._measured_at = time.monotonic()

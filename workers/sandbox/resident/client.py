@@ -10,6 +10,7 @@ import os
 from collections.abc import AsyncIterable, Awaitable, Callable
 from typing import Any, Protocol
 
+from orchestrator.cancellation import cancel_and_wait
 from orchestrator.jobs.failures import SandboxFailure
 from workers.sandbox.errors import SandboxDied
 from workers.sandbox.inside import frames
@@ -100,9 +101,7 @@ class ResidentClient:
     async def close(self) -> None:
         """Close the stream, which ends the resident and all processes of its sandbox."""
         self.mark_dead("the sandbox is closed")
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_and_wait(*self._tasks)
         with contextlib.suppress(OSError):
             await self._stream.close()
 

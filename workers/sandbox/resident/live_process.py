@@ -7,28 +7,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 from orchestrator.deep_agent import Execution, OutputSink
-from workers.sandbox.inside import frames
 from workers.sandbox.process import Process
 from workers.sandbox.resident.client import ResidentClient
-from workers.sandbox.resident.tunnels import Tunnel
-
-
-class _ProcessTunnel(Tunnel):
-    """The tunnel to a process in a container."""
-
-    def on_frame(self, header: dict[str, Any], payload: bytes) -> None:
-        """Handle a frame.
-
-        Raises:
-            FrameError: it breaks the protocol.
-        """
-        event, taken = header.get("event"), header.get("bytes", 0)
-        if type(event) is not str or type(taken) is not int:
-            raise frames.FrameError("a tunnel's frame is malformed")
-        if event == "reset":
-            self.break_off()
-        else:
-            self.receive(event, payload, taken)
+from workers.sandbox.resident.tunnels import Tunnel, parse_event
 
 
 @contextlib.asynccontextmanager
@@ -47,8 +28,16 @@ async def resident_process(
     Raises:
         SandboxFailure: the sandbox failed.
     """
-    tunnel = _ProcessTunnel(0, client.send_tunnel)
-    tunnel.number = client.begin_tunnel(tunnel.on_frame)
+    tunnel = Tunnel(0, client.send_tunnel)
+
+    def on_frame(header: dict[str, Any], payload: bytes) -> None:
+        event, taken = parse_event(header)
+        if event == "reset":
+            tunnel.break_off()
+        else:
+            tunnel.receive(event, payload, taken)
+
+    tunnel.number = client.begin_tunnel(on_frame)
     process = Process(tunnel, max_error_bytes)
     process.begin(run(tunnel.number, process.add_errors))
     try:

@@ -98,10 +98,8 @@ class ResidentSandbox(Sandbox):
         """See `Sandbox.write_bytes`."""
         arguments: dict[str, Any] = {"path": path, "create_only": create_only, "mode": mode}
         if len(data) > frames.CHUNK_BYTES:
-            arguments["upload"], data = (
-                await self._client.upload(data, str(PurePosixPath(path).parent)),
-                b"",
-            )
+            folder = str(PurePosixPath(path).parent)
+            arguments["upload"], data = await self._client.upload(data, folder), b""
         await self._client.request("write", arguments, data)
 
     async def delete(self, path: str) -> None:
@@ -159,9 +157,9 @@ class ResidentSandbox(Sandbox):
             "timeout_seconds": float(timeout_seconds),
         }
         result, data = await self._client.request("grep", arguments)
+        records = frames.decode(data)
         hits = tuple(
-            Hit(path=path, line_number=number, line=line)
-            for path, number, line in frames.decode(data)
+            Hit(path=path, line_number=number, line=line) for path, number, line in records
         )
         return Hits(hits=hits, complete=bool(result["complete"]))
 

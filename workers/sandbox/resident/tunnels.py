@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from orchestrator.cancellation import cancel_and_wait
 from workers.sandbox.errors import SandboxDied
 from workers.sandbox.inside import frames
 from workers.sandbox.inside.forward import CHUNK_BYTES, MAX_TUNNELS, TAKEN_BYTES, WINDOW_BYTES
@@ -25,6 +26,18 @@ LINE_BYTES = 16 << 10
 
 _MOST_OPEN = 2 * MAX_TUNNELS
 """A tunnel that both sides close at the same time lives a little longer here than there."""
+
+
+def parse_event(header: dict[str, Any]) -> tuple[str, int]:
+    """Return the event of a tunnel's frame, and how many bytes it acknowledges.
+
+    Raises:
+        FrameError: it breaks the protocol.
+    """
+    event, taken = header.get("event"), header.get("bytes", 0)
+    if type(event) is not str or type(taken) is not int:
+        raise frames.FrameError("a tunnel's frame is malformed")
+    return event, taken
 
 
 class TunnelBroken(Exception):
@@ -102,8 +115,7 @@ class Tunnel:
                 raise frames.FrameError("a tunnel sent more than its window")
             self._incoming.feed_data(payload)
         elif event == "end" and not self._has_ended:
-            self._has_ended = True
-            self._incoming.feed_eof()
+            self.break_off()
         elif event == "taken" and 0 < taken <= WINDOW_BYTES - self._credit:
             self._credit += taken
             self._has_credit.set()
@@ -143,9 +155,8 @@ class Tunnels:
 
     async def close(self) -> None:
         """End every tunnel and wait for it."""
-        tasks = [task for _, task in self._open.values()]
-        self.abandon()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._is_over = True
+        await cancel_and_wait(*(task for _, task in self._open.values()))
 
     def abandon(self) -> None:
         """End every tunnel without waiting: the sandbox is dead."""
@@ -159,8 +170,9 @@ class Tunnels:
         Raises:
             FrameError: it breaks the protocol.
         """
-        number, event, taken = header["tunnel"], header.get("event"), header.get("bytes", 0)
-        if type(number) is not int or type(event) is not str or type(taken) is not int:
+        number = header["tunnel"]
+        event, taken = parse_event(header)
+        if type(number) is not int:
             raise frames.FrameError("a tunnel's frame is malformed")
         if event == "open":
             self._begin(number)
