@@ -119,7 +119,7 @@ class ApprovalGate(Part):
 
 
 class ApprovalFlow(Part):
-    """Puts requests before a person, holds the model back until all are answered, and tells it of edits.
+    """Asks a person, does not call the model until all is answered, and reports edits to it.
 
     Stands first among the parts, so that nothing is done to a session that waits. An agent without
     a policy needs it too: its tools may ask by themselves, or for a child.
@@ -144,11 +144,8 @@ class ApprovalFlow(Part):
         del tool
         call_id = str(tool_context.function_call_id)
         is_pause = call_id in tool_context.actions.requested_tool_confirmations
-        if (
-            tool_context.tool_confirmation is None
-            or is_pause
-            or not isinstance(tool_response, dict)
-        ):
+        was_asked = tool_context.tool_confirmation is not None and not is_pause
+        if not was_asked or not isinstance(tool_response, dict):
             return
         made = _event_with_call(tool_context.session.events, call_id)
         calls = made.get_function_calls() if made is not None else []
@@ -232,8 +229,8 @@ def _in_place_of_result(answer: ApprovalAnswer) -> dict[str, Any] | None:
     """What the model is told where the tool does not run."""
     said = f" They say: {answer.message}" if answer.message else ""
     if answer.decision == "reject":
-        message = f"A person rejected this call, so it did not run.{said} Do not make the same call again."
-        return {"status": "rejected", "message": message}
+        message = f"A person rejected this call, so it did not run.{said}"
+        return {"status": "rejected", "message": f"{message} Do not make the same call again."}
     if answer.decision == "respond":
         message = f"The tool did not run: a person answered in its place.{said}"
         return {"status": "answered", "answer": answer.response, "message": message}

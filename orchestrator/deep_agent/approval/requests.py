@@ -24,7 +24,7 @@ class PendingApproval(ApprovalRequest):
     """The id of ADK's confirmation call, which is answered."""
 
     def payload(self) -> dict[str, Any]:
-        """Return the request as it crosses a boundary, also for a parent's call whose child waits."""
+        """Return the request as JSON, also for a parent's call whose child waits."""
         return self.model_dump(
             mode="json", include={"tool", "arguments", "decisions", "sha256", "agent"}
         )
