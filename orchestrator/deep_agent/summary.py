@@ -18,6 +18,6 @@ def summary_of(message: str, max_characters: int) -> str:
     headings = list(_HEADING.finditer(message))
     text = message[headings[-1].end() :].strip() if headings else ""
     text = text or message.strip()
-    return (
-        text if len(text) <= max_characters else text[: max_characters - len(_CUT)].rstrip() + _CUT
-    )
+    if len(text) <= max_characters:
+        return text
+    return text[: max_characters - len(_CUT)].rstrip() + _CUT

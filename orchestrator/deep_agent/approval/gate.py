@@ -150,11 +150,8 @@ class ApprovalFlow(Part):
         del tool
         call_id = str(tool_context.function_call_id)
         is_pause = call_id in tool_context.actions.requested_tool_confirmations
-        if (
-            tool_context.tool_confirmation is None
-            or is_pause
-            or not isinstance(tool_response, dict)
-        ):
+        was_asked = tool_context.tool_confirmation is not None and not is_pause
+        if not was_asked or not isinstance(tool_response, dict):
             return
         made = _event_with_call(tool_context.session.events, call_id)
         calls = made.get_function_calls() if made is not None else []

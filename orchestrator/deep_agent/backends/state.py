@@ -195,9 +195,8 @@ def _content(record: dict[str, Any]) -> bytes:
     content = record.get("content", "")
     if isinstance(content, list):
         content = "\n".join(content)
-    return (
-        base64.b64decode(content) if record.get("encoding") == "base64" else str(content).encode()
-    )
+    is_base64 = record.get("encoding") == "base64"
+    return base64.b64decode(content) if is_base64 else str(content).encode()
 
 
 def _entry(path: str, record: dict[str, Any]) -> Entry:

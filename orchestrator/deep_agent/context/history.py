@@ -54,11 +54,8 @@ async def written(state: Mapping[str, Any], path: str, text: str) -> dict[str, A
 
 def _blocks(event: Event) -> Iterator[str]:
     time = datetime.fromtimestamp(event.timestamp, UTC).isoformat(sep=" ", timespec="seconds")
-    role = (
-        "user"
-        if event.author == "user"
-        else f"{event.author} ({'model' if is_reply(event) else 'tools'})"
-    )
+    kind = "model" if is_reply(event) else "tools"
+    role = "user" if event.author == "user" else f"{event.author} ({kind})"
     yield f"## {role} · {time}"
     for part in parts_of(event):
         if part.text and not part.thought:

@@ -122,11 +122,8 @@ def _changed_files(messages: Sequence[Event]) -> str:
     for event in messages:
         for call in event.get_function_calls():
             path = (call.args or {}).get("file_path")
-            if (
-                call.name in FILE_CHANGES
-                and path
-                and results.get(call.id, {}).get("status") == "success"
-            ):
+            is_done = results.get(call.id, {}).get("status") == "success"
+            if call.name in FILE_CHANGES and path and is_done:
                 changed.pop(path, None)  # the last change of a file counts
                 changed[path] = FILE_CHANGES[call.name]
     lines = [f"- {path} ({change})" for path, change in reversed(changed.items())]

@@ -433,9 +433,6 @@ def _failed(reason: str | Exception) -> Answer:
         log.warning(
             "sub-agent failed", error=type(reason).__name__, exc_info=None if known else reason
         )
-        reason = (
-            str(reason)
-            if known
-            else f"The sub-agent failed unexpectedly ({type(reason).__name__})."
-        )
+        unexpected = f"The sub-agent failed unexpectedly ({type(reason).__name__})."
+        reason = str(reason) if known else unexpected
     return {"status": "error", "error": reason, "note": "None of its changes to files were kept."}

@@ -208,13 +208,9 @@ def _room(
     name: str, most: float | None, used: float, next_call: float, whose: str = ""
 ) -> tuple[str | None, str]:
     """Return whether there is room for two more calls like the last one, for one, or none."""
-    if most is None or used + 2 * next_call <= most:
-        return (
-            (None, "go")
-            if most is None or used < most
-            else (_limit_reached(name, most, used, whose), "stop")
-        )
-    room = "last" if used + next_call <= most else "stop"
+    if most is None or (used < most and used + 2 * next_call <= most):
+        return None, "go"
+    room = "last" if used < most and used + next_call <= most else "stop"
     return _limit_reached(name, most, used, whose), room
 
 

@@ -58,10 +58,8 @@ class ReplyRepair(Part):
         """Replace a malformed reply by a placeholder call, or by an error after too many."""
         if llm_response.partial or not _is_malformed(llm_response):
             return None
-        if (
-            _placeholder_calls(callback_context.session.events, UNREADABLE_REPLY, in_a_row=True)
-            >= MAX_MALFORMED_IN_A_ROW
-        ):
+        events = callback_context.session.events
+        if _placeholder_calls(events, UNREADABLE_REPLY, in_a_row=True) >= MAX_MALFORMED_IN_A_ROW:
             message = f"{MAX_MALFORMED_IN_A_ROW + 1} replies in a row could not be read."
             return llm_response.model_copy(
                 update={"error_code": "MALFORMED_REPLY", "error_message": message}

@@ -105,13 +105,8 @@ class McpTools(Part, BaseToolset):
             connections = [module.McpConnection(server) for server in self._servers]
             try:
                 listed = await _all(connection.open() for connection in connections)
-                made = [
-                    tool
-                    for server, connection, offered in zip(
-                        self._servers, connections, listed, strict=True
-                    )
-                    for tool in _tools_of(server, connection, offered)
-                ]
+                found = map(_tools_of, self._servers, connections, listed)
+                made = [tool for tools in found for tool in tools]
             except BaseException:
                 await asyncio.gather(*(connection.close() for connection in connections))
                 raise
@@ -191,9 +186,8 @@ def _tools_of(
         raise _not_started(
             server, f"it has no tool {', '.join(missing)}; it has {_some(by_name) or 'none'}"
         )
-    if len(by_name) < len(offered) or len({tool_name(server.name, name) for name in wanted}) < len(
-        wanted
-    ):
+    names = {tool_name(server.name, name) for name in wanted}
+    if len(by_name) < len(offered) or len(names) < len(wanted):
         raise _not_started(server, "several of its tools have the same name")
     if len(wanted) > MAX_TOOLS:
         raise _not_started(

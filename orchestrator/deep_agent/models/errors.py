@@ -101,11 +101,9 @@ def translated(error: Exception, model: str) -> ModelFailed:
         return error
     status, codes = _status(error), _codes(error)
     message = _without_keys(_message(error))
+    described = f"{status}: {message}" if status else f"{type(error).__name__}: {message}"
     if _is_too_long(error, status, codes, message):
-        return ModelContextExceeded(
-            f"The request is too long for {model} ({_described(error, status, message)})."
-        )
-    described = _described(error, status, message)
+        return ModelContextExceeded(f"The request is too long for {model} ({described}).")
     is_retryable = status in RETRYABLE_STATUS or (
         status in {None, 200} and (codes & _RETRYABLE_CODES or _is_unreached(error))
     )
@@ -124,11 +122,8 @@ def is_rate_limited(error: Exception) -> bool:
 
 def asked_for_seconds(error: Exception) -> float | None:
     """Return the number of seconds that the service asks to wait, or None."""
-    headers = (
-        getattr(error, "headers", None)
-        or getattr(getattr(error, "response", None), "headers", None)
-        or {}
-    )
+    response = getattr(error, "response", None)
+    headers = getattr(error, "headers", None) or getattr(response, "headers", None) or {}
     value = headers.get("retry-after") or headers.get("Retry-After")
     if value:
         with contextlib.suppress(ValueError):
@@ -142,17 +137,10 @@ def asked_for_seconds(error: Exception) -> float | None:
 
 
 def _is_too_long(error: Exception, status: int | None, codes: frozenset[str], message: str) -> bool:
-    if (
-        status == TOO_LARGE_STATUS
-        or codes & _TOO_LONG_CODES
-        or _is_a(error, {"ContextWindowExceededError"})
-    ):
+    is_named_so = codes & _TOO_LONG_CODES or _is_a(error, {"ContextWindowExceededError"})
+    if status == TOO_LARGE_STATUS or is_named_so:
         return True
     return status in {200, 400} and _TOO_LONG_MESSAGE.search(message) is not None
-
-
-def _described(error: Exception, status: int | None, message: str) -> str:
-    return f"{status}: {message}" if status else f"{type(error).__name__}: {message}"
 
 
 def _message(error: Exception) -> str:

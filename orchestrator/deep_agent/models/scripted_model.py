@@ -216,13 +216,10 @@ class ScriptedModel(BaseLlm):
         if isinstance(script, Path):
             script = await asyncio.to_thread(Script.load, script)
         task = _task(llm_request)
-        turn = sum(
-            content.role == "model" or summed_up_replies(content)
-            for content in llm_request.contents
-        )
-        index, groups = self._conversation(
-            script, task, str(llm_request.config.system_instruction or "")
-        )
+        contents = llm_request.contents
+        turn = sum(content.role == "model" or summed_up_replies(content) for content in contents)
+        system = str(llm_request.config.system_instruction or "")
+        index, groups = self._conversation(script, task, system)
         reply = self._reply(script, index, turn)
         await asyncio.sleep(reply.delay_seconds)
         if reply.blocks_seconds:
@@ -338,10 +335,8 @@ def _response(reply: ScriptedReply, content: types.Content, request: LlmRequest)
 
 
 def _tokens(contents: list[types.Content]) -> int:
-    return (
-        sum(_characters(part) for content in contents for part in content.parts or [])
-        // CHARACTERS_PER_TOKEN
-    )
+    parts = (part for content in contents for part in content.parts or [])
+    return sum(map(_characters, parts)) // CHARACTERS_PER_TOKEN
 
 
 def _characters(part: types.Part) -> int:

@@ -192,11 +192,13 @@ class Files:
             text = data.decode()
         except UnicodeDecodeError:
             raise ToolMistake(f"{path} is not UTF-8 text; edit_file would damage it.") from None
-        result = await _off_loop(data, lambda: replaced(text, old, new, replace_all=replace_all))
-        new_data = _encoded(result.text)
+        new_text, occurrences = await _off_loop(
+            data, lambda: replaced(text, old, new, replace_all=replace_all)
+        )
+        new_data = _encoded(new_text)
         with _path_errors(path):
             await self._backend.write_bytes(path, new_data)
-        return WriteResult(path=path, version=_version(new_data), occurrences=result.occurrences)
+        return WriteResult(path=path, version=_version(new_data), occurrences=occurrences)
 
     async def delete(self, path: str) -> str:
         """Delete a file or a directory with its content, and return its path.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from orchestrator.deep_agent.failures import ToolMistake
 
 LINE_NUMBER_WIDTH = 6
@@ -70,16 +68,8 @@ def _cut(rows: list[str], number: int) -> list[str]:
     return [*rows[:fitting], f"... (line {number} is cut here: {left_out} more characters in it)"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Replaced:
-    """A text after a replacement."""
-
-    text: str
-    occurrences: int
-
-
-def replaced(text: str, old: str, new: str, *, replace_all: bool) -> Replaced:
-    """Return a text with `old` replaced by `new`, in the file's line ends.
+def replaced(text: str, old: str, new: str, *, replace_all: bool) -> tuple[str, int]:
+    """Return a text with `old` replaced by `new`, in the file's line ends, and how often it was.
 
     Args:
         text: A file's text.
@@ -103,7 +93,7 @@ def replaced(text: str, old: str, new: str, *, replace_all: bool) -> Replaced:
             f"old_string appears {occurrences} times. Provide more context to make it unique, "
             "or set replace_all=True."
         )
-    return Replaced(text=text.replace(old, new), occurrences=occurrences)
+    return text.replace(old, new), occurrences
 
 
 def _with_line_ends_of(text: str, old: str, new: str) -> tuple[str, str]:

@@ -75,11 +75,8 @@ class TodoTools(Part):
         checked = _checked(todos)
         tool_context.state[STATE_KEY] = checked
         advice = _advice(before, checked)
-        return {
-            "status": "success",
-            "count": len(checked),
-            **({"advice": advice} if advice else {}),
-        }
+        note = {"advice": advice} if advice else {}
+        return {"status": "success", "count": len(checked), **note}
 
     @tabular
     async def read_todos(self, *, tool_context: ToolContext) -> dict[str, Any]:
@@ -126,12 +123,7 @@ def _advice(before: list[dict[str, str]], todos: list[dict[str, str]]) -> list[s
     if len(set(contents)) < len(contents):
         advice.append("Some steps have the same words; make them different or drop one.")
     done = {todo["content"] for todo in before if todo["status"] == "completed"}
-    reopened = [
-        todo["content"]
-        for todo in todos
-        if todo["content"] in done and todo["status"] != "completed"
-    ]
-    if reopened:
+    if done & {todo["content"] for todo in todos if todo["status"] != "completed"}:
         advice.append("A completed step was opened again; add a new step instead.")
     return advice
 
