@@ -16,11 +16,11 @@ from orchestrator.jobs.store.ledger import Ledger
 from orchestrator.jobs.store.queue import (
     LABEL_CHARACTERS,
     CeleryQueue,
+    InMemoryQueue,
     celery_url,
     shown_arguments,
 )
 from tests.builders import make_spec, make_worker
-from tests.queues import InMemoryQueue
 
 
 @pytest.fixture

@@ -90,6 +90,15 @@ class GrepResult:
     partial: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Transfer:
+    """The outcome of the upload or download of one file."""
+
+    path: str
+    content: bytes | None = None
+    error: str | None = None
+
+
 class Files:
     """File operations on one backend.
 
@@ -266,6 +275,29 @@ class Files:
             else "No matches found.",
             partial=_why_partial(complete=found.complete),
         )
+
+    async def upload_files(self, files: Sequence[tuple[str, bytes]]) -> list[Transfer]:
+        """Write files, replacing existing ones; a failure does not stop the others."""
+        results = []
+        for path, content in files:
+            try:
+                target = paths.checked(path)
+                with _path_errors(target):
+                    await self._backend.write_bytes(target, content)
+                results.append(Transfer(path=target))
+            except ToolMistake as mistake:
+                results.append(Transfer(path=path, error=str(mistake)))
+        return results
+
+    async def download_files(self, names: Sequence[str]) -> list[Transfer]:
+        """Read files; a failure does not stop the others."""
+        results = []
+        for name in names:
+            try:
+                results.append(Transfer(path=name, content=await self._whole(paths.checked(name))))
+            except ToolMistake as mistake:
+                results.append(Transfer(path=name, error=str(mistake)))
+        return results
 
     async def _whole(self, path: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         with _path_errors(path):

@@ -19,10 +19,10 @@ from orchestrator.jobs.store.admission import Admission
 from orchestrator.jobs.store.journal import EventType, Journal
 from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.ledger import Ledger
+from orchestrator.jobs.store.queue import InMemoryQueue
 from orchestrator.jobs.store.rate_limiter import RateLimiter
 from orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_worker
-from tests.queues import InMemoryQueue
 from workers.agent.services import JobServices
 from workers.agent.subagent import SubagentFactory
 from workers.attempt.job_runner import JobRunner

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -47,20 +48,23 @@ _ENVIRONMENT = {
     "PIP_NO_CACHE_DIR": "1",
 }
 
-_SECCOMP_FILE = resources.files("workers.sandbox.docker").joinpath("seccomp.json")
-_SECCOMP = json.dumps(json.loads(_SECCOMP_FILE.read_text("utf-8")), separators=(",", ":"))
-"""Our seccomp profile as one line of JSON, the format of the Engine API.
-
-It is the engine's default for a container without capabilities, without io_uring and the AF_ALG and
-AF_VSOCK sockets, for native architectures only.
-"""
-
 _PROXY = f"http://127.0.0.1:{PORT}"
 _PROXY_ENVIRONMENT = {
     "HTTP_PROXY": _PROXY, "HTTPS_PROXY": _PROXY, "NO_PROXY": "localhost,127.0.0.1,::1",
 }  # fmt: skip
 # Some programs read the names in lower case only; curl ignores HTTP_PROXY.
 _PROXY_ENVIRONMENT |= {name.lower(): value for name, value in _PROXY_ENVIRONMENT.items()}
+
+
+@cache
+def seccomp_profile() -> str:
+    """Return our seccomp profile as one line of JSON, the format of the Engine API.
+
+    It is the engine's default for a container without capabilities, without io_uring and the
+    AF_ALG and AF_VSOCK sockets, for native architectures only. The first call reads a file.
+    """
+    file = resources.files("workers.sandbox.docker").joinpath("seccomp.json")
+    return json.dumps(json.loads(file.read_text("utf-8")), separators=(",", ":"))
 
 
 def named_hosts(limits: Limits) -> tuple[str, ...]:
@@ -195,7 +199,7 @@ def _hardening(network: str) -> dict[str, Any]:
     return {
         "AutoRemove": True,
         "CapDrop": ["ALL"],
-        "SecurityOpt": ["no-new-privileges", f"seccomp={_SECCOMP}"],
+        "SecurityOpt": ["no-new-privileges", f"seccomp={seccomp_profile()}"],
         "ReadonlyRootfs": True,
         "NetworkMode": network,
         "IpcMode": "private",

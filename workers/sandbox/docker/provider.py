@@ -378,6 +378,7 @@ class DockerProvider:
                 stale, self._current = self._current, None
                 await uninterrupted(stale.close())
             if self._current is None:
+                await asyncio.to_thread(container_config.seccomp_profile)  # read once, off the loop
                 self._current = await Steward.start(
                     self._engine,
                     self._snapshots,
