@@ -19,7 +19,7 @@ help: ## this list
 
 setup: $(TOOLS) ## make .venv with everything that is needed, also for tests
 
-demo: $(STAMP) ## six sub-agents mend a small project: red tests, then green ones
+demo: $(STAMP) ## six sub-agents repair a small project: failing tests, then passing ones
 	@$(BIN)/fanout demo
 
 test: $(TOOLS) ## all quick tests; those whose service is missing are skipped, or fail with CI=true

@@ -34,7 +34,6 @@ class Channel(Protocol):
 
     async def read(self) -> bytes:
         """Return the next output; empty at the end."""
-        ...
 
     async def write(self, data: bytes) -> None:
         """Pass on input; waits while the process does not read it.
@@ -42,7 +41,6 @@ class Channel(Protocol):
         Raises:
             OSError: the process does not read any more.
         """
-        ...
 
 
 class Process:

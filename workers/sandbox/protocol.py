@@ -87,7 +87,6 @@ class Sandbox(Backend, Shell, Protocol):
         Raises:
             SandboxFailure: the sandbox failed.
         """
-        ...
 
     async def execute(
         self,
@@ -112,7 +111,6 @@ class Sandbox(Backend, Shell, Protocol):
         Raises:
             SandboxFailure: the sandbox failed.
         """
-        ...
 
     async def read_bytes(
         self, path: str, max_bytes: int | None = None, *, offset: int = 0
@@ -124,7 +122,6 @@ class Sandbox(Backend, Shell, Protocol):
             max_bytes: None reads to the end.
             offset: the position of the first byte.
         """
-        ...
 
     async def write_bytes(
         self, path: str, data: bytes, *, create_only: bool = False, mode: int | None = None
@@ -137,7 +134,6 @@ class Sandbox(Backend, Shell, Protocol):
             create_only: raise FileExistsError when anything is at the path.
             mode: the permission bits; None keeps those of an existing file.
         """
-        ...
 
     async def lstat(self, path: str) -> Entry:
         """Return the entry at a path; a link is not followed.
@@ -146,7 +142,6 @@ class Sandbox(Backend, Shell, Protocol):
             FileNotFoundError: nothing is there.
             SandboxFailure: the sandbox failed.
         """
-        ...
 
     async def changes(self) -> IO[bytes]:
         """Collect the change bundle of the workspace against its snapshot.
@@ -158,7 +153,6 @@ class Sandbox(Backend, Shell, Protocol):
         Raises:
             SandboxFailure: the sandbox failed.
         """
-        ...
 
 
 class SandboxProvider(Protocol):
@@ -173,7 +167,6 @@ class SandboxProvider(Protocol):
         Raises:
             SandboxFailure: the sandbox could not be started.
         """
-        ...
 
     async def discard(self, job_id: str) -> None:
         """Delete what is left of a job that has ended: containers, volumes, files.
@@ -181,7 +174,6 @@ class SandboxProvider(Protocol):
         Raises:
             SandboxFailure: the engine does not answer.
         """
-        ...
 
     async def reap(self, is_live: Callable[[str], Awaitable[bool]]) -> int:
         """Remove what is left of jobs for which `is_live(job_id)` is false.
@@ -192,11 +184,9 @@ class SandboxProvider(Protocol):
         Raises:
             SandboxFailure: the engine does not answer.
         """
-        ...
 
     async def close(self) -> None:
         """Release the provider's own resources."""
-        ...
 
 
 SnapshotSource = Callable[[str], Awaitable[Path]]

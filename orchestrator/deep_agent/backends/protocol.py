@@ -102,7 +102,6 @@ class Backend(Protocol):
 
         The agent's own files.
         """
-        ...
 
     async def stat(self, path: str) -> Entry:
         """Return the entry at a path, following links.
@@ -110,7 +109,6 @@ class Backend(Protocol):
         Raises:
             FileNotFoundError: The path does not exist.
         """
-        ...
 
     async def list(self, path: str) -> Sequence[Entry]:
         """Return a directory's entries, sorted by path.
@@ -119,7 +117,6 @@ class Backend(Protocol):
             FileNotFoundError: The path does not exist.
             NotADirectoryError: It is a file.
         """
-        ...
 
     async def read_bytes(self, path: str, max_bytes: int) -> bytes:
         """Return the first `max_bytes` bytes of a file.
@@ -128,7 +125,6 @@ class Backend(Protocol):
             FileNotFoundError: The path does not exist.
             IsADirectoryError: It is a directory.
         """
-        ...
 
     async def write_bytes(self, path: str, data: bytes, *, create_only: bool = False) -> None:
         """Write a whole file atomically, and create its directories.
@@ -137,7 +133,6 @@ class Backend(Protocol):
 
         `create_only` raises FileExistsError, atomically, when anything is at the path.
         """
-        ...
 
     async def delete(self, path: str) -> None:
         """Remove a file, a link or a whole directory.
@@ -145,11 +140,9 @@ class Backend(Protocol):
         Raises:
             FileNotFoundError: The path does not exist.
         """
-        ...
 
     async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walk:
         """Return all files below a directory, without following links, except in `.git`."""
-        ...
 
     async def grep(
         self,
@@ -165,7 +158,6 @@ class Backend(Protocol):
         Binary files (a NUL in the first 8 KiB) and `.git` directories are left out; links are not
         followed.
         """
-        ...
 
 
 @runtime_checkable
@@ -185,7 +177,6 @@ class Shell(Protocol):
 
         `on_output` is given the output while it runs; what it raises ends the command and the call.
         """
-        ...
 
 
 BackendFactory = Callable[[Any], Backend]

@@ -27,15 +27,12 @@ class SessionState(Protocol):
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key."""
-        ...
 
     def __setitem__(self, key: str, value: Any) -> None:
         """Set a key."""
-        ...
 
     def to_dict(self) -> dict[str, Any]:
         """Return all keys and values."""
-        ...
 
 
 class DictState(dict[str, Any]):

@@ -23,16 +23,13 @@ class ServerProcess(Protocol):
 
     async def send(self, data: bytes) -> None:
         """Write to its standard input."""
-        ...
 
     async def receive(self) -> bytes:
         """Return the next bytes of its standard output, at least one."""
-        ...
 
     @property
     def error_output(self) -> bytes:
         """Its stderr so far, limited in size."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,15 +33,12 @@ class ByteStream(Protocol):
 
     async def read(self) -> bytes:
         """Return what has arrived, at least one byte; empty at the end."""
-        ...
 
     async def write(self, data: bytes) -> None:
         """Send everything; waits while the peer is behind."""
-        ...
 
     async def close(self) -> None:
         """Close both directions."""
-        ...
 
 
 class OperationFailed(SandboxFailure):
