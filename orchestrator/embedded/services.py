@@ -135,7 +135,7 @@ class Embedded:
         if owner == SandboxSettings().owner:
             owner += "-" + hashlib.sha256(os.fsencode(self._folder.path)).hexdigest()[:10]
         return {
-            f"{PREFIX}SANDBOX__PROVIDER": sandbox.provider or "auto",
+            f"{PREFIX}SANDBOX__PROVIDER": sandbox.provider,
             f"{PREFIX}SANDBOX__OWNER": owner,
             f"{PREFIX}MODEL": self.settings.model,
         }

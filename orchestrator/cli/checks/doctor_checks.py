@@ -107,8 +107,7 @@ def _models(settings: Settings, definitions: AgentDefinitions) -> Iterable[Check
 
 
 async def _engine_and_images(settings: Settings) -> list[Check]:
-    wanted = settings.sandbox.provider
-    if wanted == "local":
+    if settings.sandbox.provider == "local":
         return [
             Check(
                 "warn",
@@ -121,7 +120,7 @@ async def _engine_and_images(settings: Settings) -> list[Check]:
     if code != 0:
         return [
             Check(
-                "warn" if wanted == "auto" else "fail",
+                "fail",
                 "docker engine",
                 error or f"`fanout images ls` ended with exit code {code}",
                 "Start Docker or set DOCKER_HOST; FANOUT_SANDBOX__PROVIDER=local isolates nothing.",
