@@ -28,5 +28,5 @@ ENV PATH=/opt/venv/bin:$PATH \
     PYTHONPATH=/opt/fanout \
     PYTHONDONTWRITEBYTECODE=1
 
-ENTRYPOINT ["python3", "-m"]
+ENTRYPOINT ["python3", "-P", "-m"]
 CMD ["workers"]
