@@ -40,10 +40,10 @@ from workers.heartbeat import Heartbeats
 from workers.pool import AgentLoop
 from workers.sandbox import (
     DockerProvider,
-    EngineUnavailable,
-    ImageMissing,
+    EngineForbidden,
     LocalProvider,
     SandboxProvider,
+    check_engine,
 )
 from workers.upkeep.reaper import Reaper
 from workers.upkeep.retention import Retention
@@ -54,6 +54,7 @@ log = structlog.get_logger(__name__)
 
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3
+EXIT_NOT_ALLOWED = 4
 REGISTRATION_SECONDS = 6.0
 """How long a registration is valid; it is renewed three times as often."""
 RESTART_SECONDS = 1.0
@@ -121,6 +122,8 @@ class WorkerProcess:
         """
         try:
             self.agents.run(self._open())
+        except EngineForbidden as error:
+            raise _startup_error(str(error), EXIT_NOT_ALLOWED) from None
         except JobFailure as error:
             raise _startup_error(str(error), EXIT_UNREACHABLE) from None
         except InvalidAgentDefinition as error:
@@ -217,34 +220,27 @@ class WorkerProcess:
         )
 
     async def _open_provider(self) -> SandboxProvider:
-        """Return the configured provider; `auto` falls back to local sandboxes with a warning."""
+        """Return the configured provider; without its engine there is none in its place.
+
+        Raises:
+            SandboxFailure: The engine cannot run sandboxes.
+        """
         sandbox = self._settings.sandbox
-        wanted = sandbox.provider or "docker"
-        if wanted != "local":
-            docker = DockerProvider(
-                self._blobs.fetch,
-                owner=sandbox.owner,
-                worker=self._name,
-                runtime=sandbox.runtime,
-                living_workers=self._living_workers,
-            )
-            try:
-                engine = await docker.probe(sandbox.image)
-            except (EngineUnavailable, ImageMissing) as error:
-                await docker.close()
-                if wanted == "docker":
-                    raise
-                self._why_local = str(error)
-                log.warning("jobs run on this machine WITHOUT isolation", reason=self._why_local)
-            else:
-                self._sandbox, self._host = "docker", engine.id
-                return docker
-        self._sandbox, self._why_local = (
-            "local",
-            self._why_local or "FANOUT_SANDBOX__PROVIDER is local.",
+        self._sandbox = sandbox.provider
+        if sandbox.provider == "local":
+            self._why_local = "FANOUT_SANDBOX__PROVIDER is local."
+            folder = self._settings.state_dir / "sandboxes"
+            return LocalProvider(self._blobs.fetch, root=folder, owner=sandbox.owner)
+        await check_engine(sandbox.image)
+        docker = DockerProvider(
+            self._blobs.fetch,
+            owner=sandbox.owner,
+            worker=self._name,
+            runtime=sandbox.runtime,
+            living_workers=self._living_workers,
         )
-        folder = self._settings.state_dir / "sandboxes"
-        return LocalProvider(self._blobs.fetch, root=folder, owner=sandbox.owner)
+        self._host = (await docker.probe(sandbox.image)).id
+        return docker
 
     async def _living_workers(self) -> list[str]:
         return [worker.name for worker in await self._ledger.workers()]

@@ -1,6 +1,8 @@
 from .docker.provider import DEFAULT_IMAGE, DockerProvider
+from .docker.readiness import check_engine
 from .errors import (
     DiskLimitExceeded,
+    EngineForbidden,
     EngineUnavailable,
     ImageMissing,
     SandboxDied,
@@ -25,6 +27,7 @@ __all__ = [
     "Command",
     "DiskLimitExceeded",
     "DockerProvider",
+    "EngineForbidden",
     "EngineUnavailable",
     "ImageMissing",
     "LocalProvider",
@@ -37,5 +40,6 @@ __all__ = [
     "SandboxStartFailed",
     "SnapshotSource",
     "SnapshotUnusable",
+    "check_engine",
     "merge_into",
 ]

@@ -2,6 +2,7 @@
 
 SandboxFailure (orchestrator.jobs.failures)
 ├── EngineUnavailable     the Docker engine does not answer                retryable
+│   └── EngineForbidden   this user may not use it                         retryable
 ├── SandboxDied           the container or its resident has ended          retryable
 ├── SandboxStartFailed    the engine refused or failed to start it         retryable
 ├── ImageMissing          the image is not on the engine
@@ -18,6 +19,10 @@ class EngineUnavailable(SandboxFailure):
     """The Docker engine does not answer."""
 
     retryable = True
+
+
+class EngineForbidden(EngineUnavailable):
+    """This user has no right to the Docker engine's socket."""
 
 
 class SandboxDied(SandboxFailure):

@@ -10,7 +10,7 @@ import asyncio
 import ssl
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -21,7 +21,13 @@ from docker.utils import kwargs_from_env, parse_host
 
 from orchestrator.jobs.failures import SandboxFailure
 from workers.sandbox.docker.attach import AttachStream, EngineAddress
-from workers.sandbox.errors import EngineUnavailable, ImageMissing, SandboxDied, SandboxStartFailed
+from workers.sandbox.errors import (
+    EngineForbidden,
+    EngineUnavailable,
+    ImageMissing,
+    SandboxDied,
+    SandboxStartFailed,
+)
 
 T = TypeVar("T")
 OnLine = Callable[[str], None]
@@ -90,9 +96,33 @@ def translated(error: Exception, doing: str, host: str) -> SandboxFailure:
         return EngineUnavailable(
             f"The Docker engine at {host} did not {doing} within {_CALL_SECONDS} s."
         )
-    return EngineUnavailable(
-        f"No Docker engine answers at {host}: start Docker, or set FANOUT_SANDBOX__PROVIDER=local."
-    )
+    return _unreachable(error, host)
+
+
+def _unreachable(error: Exception, host: str) -> EngineUnavailable:
+    causes = list(_causes(error))
+    if any(isinstance(cause, PermissionError) for cause in causes):
+        return EngineForbidden(
+            f"The Docker engine at {host} is not open to this user: "
+            "join its group (usermod -aG docker USER), then log in again."
+        )
+    if any(isinstance(cause, TimeoutError | requests.Timeout) for cause in causes):
+        return EngineUnavailable(
+            f"The Docker engine at {host} is there, but does not answer: restart Docker."
+        )
+    return EngineUnavailable(f"No Docker engine answers at {host}: start Docker.")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and those below it, which the HTTP libraries put into arguments, too."""
+    seen: set[int] = set()
+    waiting: list[Any] = [error]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, BaseException) and id(found) not in seen:
+            seen.add(id(found))
+            yield found
+            waiting += [found.__cause__, found.__context__, *found.args]
 
 
 def image_missing(image: str) -> ImageMissing:
@@ -115,13 +145,17 @@ class Engine:
     (the engine refused).
     """
 
-    def __init__(self, docker_host: str | None = None) -> None:
+    def __init__(
+        self, docker_host: str | None = None, *, call_seconds: float = _CALL_SECONDS
+    ) -> None:
         """Prepare a connection.
 
         Args:
             docker_host: the engine's address; None uses DOCKER_HOST and its companions from the
                 environment, or the default.
+            call_seconds: the time for an answer.
         """
+        self._call_seconds = call_seconds
         options: dict[str, Any] = (
             kwargs_from_env() if docker_host is None else {"base_url": docker_host}
         )
@@ -143,7 +177,7 @@ class Engine:
             if self._api is None:
                 self._api = docker.APIClient(
                     version="auto",
-                    timeout=_CALL_SECONDS,
+                    timeout=self._call_seconds,
                     max_pool_size=_PARALLEL_CALLS,
                     **self._options,
                 )
