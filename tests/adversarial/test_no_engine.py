@@ -96,11 +96,19 @@ def without_roots_rights() -> list[str]:
     return prefix
 
 
+class EngineServer(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+    block_on_close = False
+    hangs_at = "nowhere"
+
+
 class Engine(http.server.BaseHTTPRequestHandler):
     """An engine without images that hangs where its server says."""
 
+    server: EngineServer
+
     def do_GET(self) -> None:
-        if str(self.server.hangs_at) in self.path:  # type: ignore[attr-defined]
+        if self.server.hangs_at in self.path:
             time.sleep(20)
             return
         is_version = self.path.endswith("/version")
@@ -120,10 +128,8 @@ class Engine(http.server.BaseHTTPRequestHandler):
 
 @contextmanager
 def engine(path: Path, hangs_at: str = "nowhere") -> Iterator[None]:
-    with socketserver.ThreadingUnixStreamServer(str(path), Engine) as server:
-        server.daemon_threads = True
-        server.block_on_close = False
-        server.hangs_at = hangs_at  # type: ignore[attr-defined]
+    with EngineServer(str(path), Engine) as server:
+        server.hangs_at = hangs_at
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield
         server.shutdown()

@@ -10,7 +10,7 @@ import asyncio
 import ssl
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -22,11 +22,11 @@ from docker.utils import kwargs_from_env, parse_host
 from orchestrator.jobs.failures import SandboxFailure
 from workers.sandbox.docker.attach import AttachStream, EngineAddress
 from workers.sandbox.errors import (
-    EngineForbidden,
     EngineUnavailable,
     ImageMissing,
     SandboxDied,
     SandboxStartFailed,
+    unreachable,
 )
 
 T = TypeVar("T")
@@ -93,36 +93,8 @@ def translated(error: Exception, doing: str, host: str) -> SandboxFailure:
         reason = error.explanation or type(error).__name__
         return SandboxStartFailed(f"The Docker engine could not {doing}: {reason}")
     if isinstance(error, requests.Timeout):
-        return EngineUnavailable(
-            f"The Docker engine at {host} did not {doing} within {_CALL_SECONDS} s."
-        )
-    return _unreachable(error, host)
-
-
-def _unreachable(error: Exception, host: str) -> EngineUnavailable:
-    causes = list(_causes(error))
-    if any(isinstance(cause, PermissionError) for cause in causes):
-        return EngineForbidden(
-            f"The Docker engine at {host} is not open to this user: "
-            "join its group (usermod -aG docker USER), then log in again."
-        )
-    if any(isinstance(cause, TimeoutError | requests.Timeout) for cause in causes):
-        return EngineUnavailable(
-            f"The Docker engine at {host} is there, but does not answer: restart Docker."
-        )
-    return EngineUnavailable(f"No Docker engine answers at {host}: start Docker.")
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and those below it, which the HTTP libraries put into arguments, too."""
-    seen: set[int] = set()
-    waiting: list[Any] = [error]
-    while waiting:
-        found = waiting.pop()
-        if isinstance(found, BaseException) and id(found) not in seen:
-            seen.add(id(found))
-            yield found
-            waiting += [found.__cause__, found.__context__, *found.args]
+        return EngineUnavailable(f"The Docker engine at {host} did not {doing} in time.")
+    return unreachable(error, host)
 
 
 def image_missing(image: str) -> ImageMissing:
