@@ -9,6 +9,7 @@ import tarfile
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -72,11 +73,11 @@ class Steward:
         store_labels = names.labels("store")
         mount_point = await engine.create_volume(names.store, {}, store_labels)
         mount = container_config.local_volume(names.store, STORE, options={}, labels=store_labels)
-        archive, identity = await asyncio.to_thread(_code)
+        archive, identity = await asyncio.to_thread(steward_code)
         config = container_config.steward_config(
             image=image,
             mount=mount,
-            command=[*_PYTHON, "/opt/steward", STORE, str(cache_bytes), "/opt/resident", identity],
+            command=steward_command(cache_bytes),
             labels=names.labels("steward"),
         )
         name = names.container("steward")
@@ -223,7 +224,14 @@ class Steward:
         await self.engine.remove_container(self.container)
 
 
-def _code() -> tuple[bytes, str]:
+def steward_command(cache_bytes: int) -> list[str]:
+    """Return the command of a steward that keeps so many bytes of snapshots that no job uses."""
+    _, identity = steward_code()
+    return [*_PYTHON, "/opt/steward", STORE, str(cache_bytes), "/opt/resident", identity]
+
+
+@cache
+def steward_code() -> tuple[bytes, str]:
     """Return a tar of the steward's and the resident's code, and the latter's version."""
     code = code_files()
     identity = hashlib.sha256(repr(sorted(code.items())).encode()).hexdigest()[:16]
