@@ -12,7 +12,7 @@ from celery import Celery, signals
 from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport.redis import Channel, QoS, Transport
 
-from orchestrator.jobs.store.queue import broker_options, celery_url
+from orchestrator.jobs.store.queue import PathLoader, broker_options, celery_url
 from workers.bootstrap import load_worker_settings, worker
 
 log = structlog.get_logger(__name__)
@@ -85,7 +85,9 @@ def celery_options() -> dict[str, Any]:
     }
 
 
-app = FanoutCelery("fanout", include=["workers.tasks"])
+app = FanoutCelery("fanout", loader=PathLoader, fixups=[])
+"""Without Django's fixup, which puts the working directory in front of the path. `__main__` imports
+the task."""
 
 
 def _log_as_configured(**_: Any) -> None:

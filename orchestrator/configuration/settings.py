@@ -1,7 +1,8 @@
 """Every setting of an installation: name, unit, default and environment variable.
 
-Sources, first wins: the environment (`FANOUT_…`, nested with `__`), a `.env` file,
-`config/fanout.toml`. Only composition roots read this module.
+Sources, first wins: the environment (`FANOUT_…`, nested with `__`), then the `.env` beside the
+configuration file, then that file (`configuration_file.py`). Only composition roots read this
+module.
 """
 
 from __future__ import annotations
@@ -14,11 +15,18 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
+    DotEnvSettingsSource,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
 
+from orchestrator.configuration.configuration_file import (
+    UnusableConfiguration,
+    configuration_file,
+    export_keys,
+)
 from orchestrator.jobs.policy import TREE_JOBS, TenantShare
 from orchestrator.jobs.spec import GIB, Limits, ModelRate, TreeBounds
 
@@ -33,6 +41,9 @@ class InvalidSetting(ValueError):
 HIDDEN = "(hidden)"
 """Shown instead of a secret."""
 
+_SCRIPTED = "scripted:"
+"""The beginning of a model's name that is followed by the path of a file."""
+
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -41,9 +52,9 @@ class _Section(BaseModel):
 class SandboxSettings(_Section):
     """Where jobs run their commands."""
 
-    provider: Literal["docker", "local", "auto"] | None = None
-    """`docker` needs an engine; `local` isolates nothing; `auto` is docker where an engine
-    responds. Unset: `docker` for a worker, `auto` for `demo`, `run` and `up`."""
+    provider: Literal["docker", "local"] = "docker"
+    """`docker` needs an engine. `local` isolates nothing: commands are processes of this machine;
+    it is never chosen by itself, except by `fanout demo`."""
     image: str = "fanout/python:latest"
     """For agents whose definition names none."""
     runtime: str | None = None
@@ -135,9 +146,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
         env_nested_delimiter="__",
-        env_file=".env",
         env_ignore_empty=True,
-        toml_file="config/fanout.toml",
         frozen=True,
         extra="ignore",  # a `.env` contains other programs' names too
     )
@@ -167,6 +176,12 @@ class Settings(BaseSettings):
     """JSON, or a table in TOML: `{"team-a": {"weight": 3, "jobs": 20}}`. Other tenants have
     weight 1."""
 
+    @field_validator("state_dir", "agents_dir")
+    @classmethod
+    def _absolute(cls, path: Path | None) -> Path | None:
+        """Make a path from the environment absolute: child processes use it in other folders."""
+        return path and path.expanduser().absolute()
+
     @field_validator("redis_url")
     @classmethod
     def _known_scheme(cls, url: str | None) -> str | None:
@@ -188,13 +203,53 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources in order: environment, `.env`, `config/fanout.toml`."""
-        toml = TomlConfigSettingsSource(settings_cls)
-        return init_settings, env_settings, dotenv_settings, file_secret_settings, toml
+        """Return the sources in order: arguments, environment, then the files."""
+        del dotenv_settings, file_secret_settings
+        files = [
+            InitSettingsSource(settings_cls, values)
+            for _, values in settings_of_files(settings_cls)
+        ]
+        return init_settings, env_settings, *files
+
+
+def settings_of_files(settings_cls: type[BaseSettings]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the settings that the configuration's files give, with the files' paths; first wins.
+
+    Raises:
+        UnusableConfiguration: A file cannot be read, or is not what its name says.
+    """
+    found = configuration_file()
+    if found is None:
+        return []
+    file = found.env
+    try:
+        env = DotEnvSettingsSource(settings_cls, env_file=file)()
+        file = found.path
+        toml = TomlConfigSettingsSource(settings_cls, toml_file=file)()
+    except ValueError as error:
+        raise UnusableConfiguration(f"{file} cannot be read: {error}") from error
+    folder = found.path.parent
+    given = [(str(found.env), _located(env, folder)), (str(found.path), _located(toml, folder))]
+    if found.agents.is_dir():
+        given.append((str(found.agents), {"agents_dir": str(found.agents)}))
+    return given
+
+
+def _located(values: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a file's settings with their relative paths made absolute: relative to its folder."""
+    located = dict(values)
+    for name in ("state_dir", "agents_dir", "workspace"):
+        if isinstance(path := values.get(name), str):
+            located[name] = str(folder / Path(path).expanduser())
+    if isinstance(model := values.get("model"), str) and model.startswith(_SCRIPTED):
+        located["model"] = f"{_SCRIPTED}{folder / model.removeprefix(_SCRIPTED)}"
+    if isinstance(url := values.get("blobs_url"), str) and "://" not in url:
+        located["blobs_url"] = (folder / url).as_uri()
+    return located
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """Read the settings, for a composition root.
+    """Read the settings, for a composition root, and export the keys of models in the `.env`.
 
     Args:
         overrides: Values of settings that replace those of all sources.
@@ -204,10 +259,13 @@ def load_settings(**overrides: Any) -> Settings:
             a secret) and the allowed values.
     """
     try:
+        export_keys()
         return Settings(**overrides)
     except ValidationError as error:
         raise InvalidSetting("\n".join(map(_format_error, error.errors()))) from None
-    except ValueError as error:  # an unreadable TOML or .env file
+    except UnusableConfiguration as error:
+        raise InvalidSetting(str(error)) from error
+    except ValueError as error:  # a variable that is not JSON
         raise InvalidSetting(f"The settings cannot be read: {error}") from error
 
 

@@ -7,12 +7,12 @@ import ipaddress
 import os
 import stat
 from collections.abc import Iterable
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from orchestrator.cli.checks.doctor_checks import Check
 from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import load_agent_definitions
+from orchestrator.configuration.configuration_file import configuration_file
 from orchestrator.configuration.settings import Settings, load_settings
 from orchestrator.embedded.services import attached
 from orchestrator.jobs.failures import JobFailure
@@ -110,11 +110,18 @@ def _engine(docker_host: str) -> Check:
 
 
 def _private_files(settings: Settings) -> Iterable[Check]:
-    for name, path, mask in (
+    files = [
         ("state folder", settings.state_dir, 0o022),
         ("embedded.json", settings.state_dir / "embedded.json", 0o077),
-        (".env", Path(".env"), 0o077),
-    ):
+    ]
+    if (found := configuration_file()) is not None:
+        files += [
+            ("configuration folder", found.path.parent, 0o022),
+            ("configuration file", found.path, 0o022),
+            (".env", found.env, 0o077),
+            ("agents", found.agents, 0o022),
+        ]
+    for name, path, mask in files:
         try:
             mode = stat.S_IMODE(path.stat().st_mode)
         except OSError:
