@@ -168,7 +168,7 @@ def steward_configuration() -> dict[str, Any]:
 
 def at(config: dict[str, Any], *path: str | int) -> Any:
     for key in path:
-        config = config[key]  # type: ignore[index]
+        config = config[key]
     return config
 
 

@@ -24,6 +24,7 @@ _BODY_BYTES = 8 * 1024**2
 _REQUEST_SECONDS = 30.0
 """For a request to arrive whole."""
 _PIECE_BYTES = 64 * 1024
+"""Relayed at once: what a pipe holds."""
 
 log = structlog.get_logger(__name__)
 
