@@ -28,6 +28,7 @@ from orchestrator.configuration.configuration_file import (
     export_keys,
 )
 from orchestrator.jobs.policy import TREE_JOBS, TenantShare
+from orchestrator.jobs.redis_url import check_redis_url
 from orchestrator.jobs.spec import GIB, Limits, ModelRate, TreeBounds
 
 PREFIX = "FANOUT_"
@@ -152,7 +153,9 @@ class Settings(BaseSettings):
     )
 
     redis_url: str | None = None
-    """`redis://…`, `rediss://…` or `unix://…`; unset: an embedded Redis on this machine."""
+    """`redis://…`, `rediss://…` or `unix://…`; unset: an embedded Redis on this machine. With
+    `rediss://` the certificate is always verified; `?ssl_ca_certs=/path/to/ca.pem` names its
+    authority, `ssl_certfile` and `ssl_keyfile` a certificate of the client."""
     blobs_url: str | None = None
     """An fsspec URL that parents and workers share; unset: a folder in `state_dir`."""
     retention_seconds: float = Field(default=7 * 24 * 3600, ge=1)
@@ -184,10 +187,8 @@ class Settings(BaseSettings):
 
     @field_validator("redis_url")
     @classmethod
-    def _known_scheme(cls, url: str | None) -> str | None:
-        if url is not None and not url.startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("it starts with redis://, rediss:// or unix://")
-        return url
+    def _usable_url(cls, url: str | None) -> str | None:
+        return None if url is None else check_redis_url(url)
 
     @property
     def blobs(self) -> str:
