@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from orchestrator.cli.commands import (
     approving,
     changes,
+    cleaning,
     configuration,
     doctor,
     examples,
@@ -54,6 +55,7 @@ _COMMANDS = (
     processes.flower,
     processes.up,
     processes.down,
+    cleaning.clean,
     configuration.agents,
     configuration.config,
     doctor.doctor,

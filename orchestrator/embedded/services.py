@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import hashlib
 import os
 import sys
 import time
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import IO, Self
 
 from orchestrator.client import JobClient
-from orchestrator.configuration.settings import PREFIX, SandboxSettings, Settings
+from orchestrator.configuration.settings import PREFIX, Settings
 from orchestrator.embedded.child_process import ChildProcess
 from orchestrator.embedded.redis_server import RedisServer
 from orchestrator.embedded.state_folder import (
@@ -125,18 +124,9 @@ class Embedded:
             raise NotStarted(f"The worker cannot be started: {error}.") from error
 
     def _worker_settings(self) -> dict[str, str]:
-        """Return the settings of the worker.
-
-        A private ledger needs a private owner of containers: a reaper removes the containers of its
-        owner that are not in its ledger.
-        """
-        sandbox = self.settings.sandbox
-        owner = sandbox.owner
-        if owner == SandboxSettings().owner:
-            owner += "-" + hashlib.sha256(os.fsencode(self._folder.path)).hexdigest()[:10]
+        """Return the settings of the worker."""
         return {
-            f"{PREFIX}SANDBOX__PROVIDER": sandbox.provider or "auto",
-            f"{PREFIX}SANDBOX__OWNER": owner,
+            f"{PREFIX}SANDBOX__PROVIDER": self.settings.sandbox.provider or "auto",
             f"{PREFIX}MODEL": self.settings.model,
         }
 

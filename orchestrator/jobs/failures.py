@@ -12,6 +12,7 @@
     ├── MessagesUnread        a result does not account for all messages to its job
     ├── NotUnderstood         written by another release, in a form unknown to this one
     ├── LedgerUnavailable     Redis does not respond                                  retryable
+    │   └── LedgerReplaced    Redis has another installation's records, or lost its own
     ├── LeaseLost             another attempt may run: this one stops at once         retryable
     ├── JobCancelled          the job was cancelled
     ├── DeadlineExceeded      the job's time is used up
@@ -87,6 +88,14 @@ class LedgerUnavailable(JobFailure):
     """Redis does not respond."""
 
     retryable = True
+
+
+class LedgerReplaced(LedgerUnavailable):
+    """Redis responds, with records that are not those of the worker's installation.
+
+    It was flushed or restored, or a replica without data took over: what it says of a job is no
+    reason to remove anything.
+    """
 
 
 class LeaseLost(JobFailure):
