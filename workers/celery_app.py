@@ -118,6 +118,8 @@ def _release_jobs(**_: Any) -> None:
 
 def _close(**_: Any) -> None:
     worker().close()
+    if worker().exit_code:
+        raise SystemExit(worker().exit_code)
 
 
 def node_name() -> str:

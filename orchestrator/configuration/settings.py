@@ -60,9 +60,6 @@ class SandboxSettings(_Section):
     """For agents whose definition names none."""
     runtime: str | None = None
     """The engine's runtime, for example `runc` or `runsc`; unset: the engine's default."""
-    owner: str = Field(default="fanout", pattern=r"^[a-z0-9][a-z0-9-]{0,30}$")
-    """The label of all containers and volumes; installations that share an engine need different
-    ones."""
 
 
 class WorkerSettings(_Section):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import hashlib
-import os
 import time
 from collections.abc import Callable
 from typing import IO, Self
 
 from orchestrator.client import JobClient
-from orchestrator.configuration.settings import PREFIX, SandboxSettings, Settings
+from orchestrator.configuration.settings import PREFIX, Settings
 from orchestrator.embedded.child_process import ChildProcess
 from orchestrator.embedded.python_process import child_environment, python_argv
 from orchestrator.embedded.redis_server import RedisServer
@@ -121,18 +119,9 @@ class Embedded:
             raise NotStarted(f"The worker cannot be started: {error}.") from error
 
     def _worker_settings(self) -> dict[str, str]:
-        """Return the settings of the worker.
-
-        A private ledger needs a private owner of containers: a reaper removes the containers of its
-        owner that are not in its ledger.
-        """
-        sandbox = self.settings.sandbox
-        owner = sandbox.owner
-        if owner == SandboxSettings().owner:
-            owner += "-" + hashlib.sha256(os.fsencode(self._folder.path)).hexdigest()[:10]
+        """Return the settings of the worker."""
         return {
-            f"{PREFIX}SANDBOX__PROVIDER": sandbox.provider,
-            f"{PREFIX}SANDBOX__OWNER": owner,
+            f"{PREFIX}SANDBOX__PROVIDER": self.settings.sandbox.provider,
             f"{PREFIX}MODEL": self.settings.model,
         }
 

@@ -156,7 +156,7 @@ class DockerProvider:
     kind: Literal["docker", "local"] = "docker"
 
     def __init__(
-        self, snapshots: SnapshotSource, *, owner: str, worker: str, runtime: str | None = None,
+        self, snapshots: SnapshotSource, *, installation: str, worker: str, runtime: str | None = None,
         start_gate: int | None = None, docker_host: str | None = None,
         steward_image: str = STEWARD_IMAGE, snapshot_cache_bytes: int = SNAPSHOT_CACHE_BYTES,
         living_workers: LivingWorkers | None = None,
@@ -165,8 +165,8 @@ class DockerProvider:
 
         Args:
             snapshots: fetches a snapshot's archive.
-            owner: the owner of the jobs; workers of one owner share volumes and remove each other's
-                leftovers.
+            installation: the id that the ledger keeps; the workers of one installation share
+                volumes and remove each other's leftovers, and nobody else's.
             worker: the name of this process in labels.
             runtime: an OCI runtime of the engine other than its default, such as `runsc`.
             start_gate: how many sandboxes may start at once; None uses the engine's number of
@@ -179,10 +179,10 @@ class DockerProvider:
                 leftovers.
 
         Raises:
-            ValueError: the owner has characters that the engine rejects.
+            ValueError: the installation's id has characters that the engine rejects.
         """
         self._engine = Engine(docker_host)
-        self._names = Names(owner, worker)
+        self._names = Names(installation, worker)
         self._snapshots = snapshots
         self._runtime = runtime
         self._start_gate = start_gate
@@ -347,7 +347,9 @@ class DockerProvider:
 
     async def _remove_containers(self, job_id: str) -> None:
         """Remove containers of earlier attempts, which have the job's files mounted."""
-        for container in await self._engine.containers([self._names.of_owner, f"{JOB}={job_id}"]):
+        for container in await self._engine.containers(
+            [self._names.of_installation, f"{JOB}={job_id}"]
+        ):
             await self._engine.remove_container(container["Id"])
 
     async def _discard(self, job_id: str) -> None:

@@ -58,7 +58,7 @@ class Steward:
         cls, engine: Engine, snapshots: SnapshotSource, *,
         names: Names, image: str, cache_bytes: int,
     ) -> Self:  # fmt: skip
-        """Start a steward on the owner's volume, which is created if it does not exist.
+        """Start a steward on the installation's volume, which is created if it does not exist.
 
         Args:
             engine: the engine.

@@ -1,9 +1,9 @@
-"""The steward: stores the files of all jobs of one owner on one Docker engine.
+"""The steward: stores the files of all jobs of one installation on one Docker engine.
 
 It runs in its own container, one for each worker process, as root over one volume and with no
 network. Workers reach it only through its attach stream, so they need neither mounts nor root, and
-a remote engine works like a local one. Standard library only. The stewards of one owner share the
-volume:
+a remote engine works like a local one. Standard library only. The stewards of one
+installation share the volume:
 
     code/<id>/                    the resident's code, mounted read-only into sandboxes
     snapshots/<id>/tree           a snapshot, unpacked, never changed again
