@@ -20,8 +20,9 @@ from workers.sandbox.errors import SandboxStartFailed, SnapshotUnusable
 from workers.sandbox.inside.archives import add_member
 from workers.sandbox.inside.steward import EMPTY_SNAPSHOT
 from workers.sandbox.protocol import SnapshotSource
-from workers.sandbox.resident.client import OperationFailed, ResidentClient
+from workers.sandbox.resident.client import ResidentClient
 from workers.sandbox.resident.code import code_files
+from workers.sandbox.resident.replies import OperationFailed
 
 OnChunk = Callable[[bytes], Awaitable[None]]
 

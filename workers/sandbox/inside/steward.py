@@ -280,10 +280,14 @@ def _operations(store: Store) -> dict[str, SlowOperation]:
         return lambda _context, arguments, _payload: ({key: method(**arguments)}, b"")
 
     def unpack(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
+        upload = take_upload(arguments)
         try:
-            store.unpack(arguments["snapshot"], Path(take_upload(arguments) or os.devnull))
+            store.unpack(arguments["snapshot"], Path(upload.path if upload else os.devnull))
         except archives.UnusableArchive as error:
             raise Refused("UnusableArchive", str(error)) from error
+        finally:
+            if upload:
+                upload.remove()
         return {}, b""
 
     def bundle(context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
