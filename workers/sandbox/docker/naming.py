@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Literal
 
-Role = Literal["sandbox", "steward", "network", "store", "code", "workspace"]
+Role = Literal["sandbox", "steward", "network", "store", "shared", "code", "workspace"]
 
 OWNER, WORKER, ROLE = "fanout.owner", "fanout.worker", "fanout.role"
 JOB, ATTEMPT, EXPIRES = "fanout.job", "fanout.attempt", "fanout.expires"
@@ -46,6 +46,11 @@ class Names:
     def store(self) -> str:
         """The volume that all stewards of the owner share."""
         return f"fanout-{self.owner}"
+
+    @property
+    def shared(self) -> str:
+        """The volume that shows the stewards' volume, with the disks that stewards mount on it."""
+        return f"{self.store}.shared"
 
     def code(self, identity: str) -> str:
         """The volume with one version of the resident's code."""
