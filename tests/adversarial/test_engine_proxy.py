@@ -112,7 +112,11 @@ async def test_a_worker_sees_behind_it_what_it_needs_to_start(behind: DockerProv
 @pytest.fixture(scope="module")
 def accepted(proxy: Path) -> dict[str, dict[str, Any]]:
     """Configurations that pass: one of a sandbox, one of a steward."""
-    return {"sandbox": sandbox_configuration(), "steward": steward_configuration()}
+    return {
+        "sandbox": sandbox_configuration(),
+        "steward": steward_configuration(),
+        "steward with disks": steward_configuration(may_mount=True),
+    }
 
 
 def engine_root() -> str:
@@ -125,11 +129,11 @@ def labels(role: str) -> dict[str, str]:
 
 def sandbox_configuration() -> dict[str, Any]:
     store = f"{engine_root()}/volumes/fanout-test/_data"
-    layers = f"lowerdir={store}/snapshots/abc/tree,upperdir={store}/jobs/one/upper"
+    layers = f"lowerdir={store}/snapshots/abc/tree,upperdir={store}/jobs/one/disk/upper"
     overlay = {
         "type": "overlay",
         "device": "overlay",
-        "o": f"{layers},workdir={store}/jobs/one/work,userxattr,nosuid,nodev",
+        "o": f"{layers},workdir={store}/jobs/one/disk/work,userxattr,nosuid,nodev",
     }
     code = {"type": "none", "o": "bind,ro", "device": f"{store}/code/abc"}
     return container_config.sandbox_config(
@@ -154,15 +158,20 @@ def sandbox_configuration() -> dict[str, Any]:
     )
 
 
-def steward_configuration() -> dict[str, Any]:
-    mount = container_config.local_volume(
-        "fanout-test", steward_client.STORE, options={}, labels=labels("store")
-    )
+def steward_configuration(*, may_mount: bool = False) -> dict[str, Any]:
+    if may_mount:
+        store = f"{engine_root()}/volumes/fanout-test.shared/_data"
+        mount = container_config.shared_bind(store, steward_client.STORE)
+    else:
+        mount = container_config.local_volume(
+            "fanout-test", steward_client.STORE, options={}, labels=labels("store")
+        )
     return container_config.steward_config(
         image="fanout/python",
         mount=mount,
-        command=steward_client.steward_command(1000),
+        command=steward_client.steward_command(1000, 1000),
         labels=labels("steward"),
+        may_mount=may_mount,
     )
 
 
@@ -196,10 +205,10 @@ def top(**new: Any) -> Callable[[dict[str, Any]], None]:
 
 
 def through_a_jobs_link(config: dict[str, Any]) -> None:
-    """A job made `jobs/one/upper/out -> /`, and the mount follows it."""
+    """A job made `jobs/one/disk/upper/out -> /`, and the mount follows it."""
     place = at(config, "HostConfig", "Mounts", 0, "VolumeOptions", "DriverConfig")
     store = f"{engine_root()}/volumes/fanout-test/_data"
-    place["Options"] = options(f"{store}/jobs/one/upper/out")
+    place["Options"] = options(f"{store}/jobs/one/disk/upper/out")
 
 
 ATTACKS: dict[str, Callable[[dict[str, Any]], None]] = {
@@ -250,7 +259,7 @@ ATTACKS: dict[str, Callable[[dict[str, Any]], None]] = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize("kind", ["sandbox", "steward"])
+@pytest.mark.parametrize("kind", ["sandbox", "steward", "steward with disks"])
 def test_it_creates_no_other_container(
     proxy: Path, accepted: dict[str, dict[str, Any]], kind: str, attack: str
 ) -> None:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from orchestrator.jobs.spec import Limits
 from workers.sandbox.docker import container_config
 from workers.sandbox.docker.naming import ROLE
-from workers.sandbox.docker.steward_client import STORE, steward_command
+from workers.sandbox.docker.steward_client import SHARED, STORE, steward_command
 from workers.sandbox.protocol import WORKSPACE
 
 NAME = r"fanout-[A-Za-z0-9][A-Za-z0-9_.-]{0,200}"
@@ -50,9 +50,11 @@ def rebuilt_container(config: Config, root: str) -> dict[str, Any]:
             case "sandbox":
                 rebuilt = _sandbox(config, root)
             case "steward":
-                rebuilt = _steward(config)
+                rebuilt = _steward(config, root)
             case "network":
                 rebuilt = container_config.holder_config(image=image, labels=labels)
+            case "shared":
+                rebuilt = _holder_of_disks(config, root)
             case _:
                 raise Refused("its container has no role")
     except (LookupError, TypeError, ValueError, AttributeError, ValidationError) as error:
@@ -60,6 +62,19 @@ def rebuilt_container(config: Config, root: str) -> dict[str, Any]:
     if canonical(rebuilt) != canonical(config):
         raise Refused("its container is not configured as fanout's are")
     return rebuilt
+
+
+def shared_volumes(root: str) -> list[dict[str, str]]:
+    """Return the patterns of a volume that shows a store, with the disks mounted on it."""
+    store = rf"{re.escape(root)}/volumes/fanout-{_ID}/_data"
+    return [{"type": "none", "o": "bind,rshared", "device": store}]
+
+
+def matches(options: Mapping[str, str], patterns: Mapping[str, str]) -> bool:
+    """Return whether options have exactly these names, each with a value of its pattern."""
+    return options.keys() == patterns.keys() and all(
+        re.fullmatch(pattern, options[name]) for name, pattern in patterns.items()
+    )
 
 
 def check_labels(labels: object) -> None:
@@ -109,14 +124,33 @@ def _sandbox(config: Config, root: str) -> dict[str, Any]:
     )
 
 
-def _steward(config: Config) -> dict[str, Any]:
+def _steward(config: Config, root: str) -> dict[str, Any]:
     (mount,) = config["HostConfig"]["Mounts"]
-    where = steward_command(0).index("0")
+    where = steward_command(0, 0).index("0")
+    sizes = [int(size) for size in config["Entrypoint"][where : where + 2]]
+    if may_mount := mount["Type"] == "bind":
+        _check(rf"{re.escape(root)}/volumes/fanout-{_ID}\.shared/_data", mount["Source"])
+        mounted = container_config.shared_bind(mount["Source"], STORE)
+    else:
+        mounted = _mount(mount, STORE, [{}])
     return container_config.steward_config(
         image=config["Image"],
-        mount=_mount(mount, STORE, [{}]),
-        command=steward_command(int(config["Entrypoint"][where])),
+        mount=mounted,
+        command=steward_command(*sizes),
         labels=config["Labels"],
+        may_mount=may_mount,
+    )
+
+
+def _holder_of_disks(config: Config, root: str) -> dict[str, Any]:
+    store, shared = config["HostConfig"]["Mounts"]
+    return container_config.holder_config(
+        image=config["Image"],
+        labels=config["Labels"],
+        mounts=[
+            _mount(store, STORE, [{}]),
+            _mount(shared, SHARED, shared_volumes(root)),
+        ],
     )
 
 
@@ -128,7 +162,7 @@ def _mount(
     options = volume["DriverConfig"]["Options"]
     _check(NAME, mount["Source"])
     check_labels(volume["Labels"])
-    if not any(_matches(options, patterns) for patterns in allowed):
+    if not any(matches(options, patterns) for patterns in allowed):
         raise Refused("it mounts what is not a workspace")
     return container_config.local_volume(
         mount["Source"], target, options=options, labels=volume["Labels"], read_only=read_only
@@ -141,8 +175,9 @@ def _workspaces(root: str) -> list[dict[str, str]]:
     They name the folders that the steward makes, and none below them: there, a job may have made a
     link that the engine would follow on its host.
     """
-    job, snapshot = f"{_store(root)}/jobs/{_ID}", f"{_store(root)}/snapshots/{_ID}/tree"
-    layers = f"lowerdir={snapshot},upperdir={job}/upper,workdir={job}/work"
+    job, snapshot = f"{_shown(root)}/jobs/{_ID}", f"{_shown(root)}/snapshots/{_ID}/tree"
+    home = rf"{job}/(disk|\.)"
+    layers = f"lowerdir={snapshot},upperdir={home}/upper,workdir={home}/work"
     return [
         {"type": "none", "o": "bind", "device": f"{job}/tree"},
         {"type": "overlay", "device": "overlay", "o": f"{layers},userxattr,nosuid,nodev"},
@@ -150,17 +185,12 @@ def _workspaces(root: str) -> list[dict[str, str]]:
 
 
 def _codes(root: str) -> list[dict[str, str]]:
-    return [{"type": "none", "o": "bind,ro", "device": f"{_store(root)}/code/[0-9a-f]+"}]
+    return [{"type": "none", "o": "bind,ro", "device": f"{_shown(root)}/code/[0-9a-f]+"}]
 
 
-def _store(root: str) -> str:
-    return rf"{re.escape(root)}/volumes/fanout-{_ID}/_data"
-
-
-def _matches(options: Mapping[str, str], patterns: Mapping[str, str]) -> bool:
-    return options.keys() == patterns.keys() and all(
-        re.fullmatch(pattern, options[name]) for name, pattern in patterns.items()
-    )
+def _shown(root: str) -> str:
+    """Return the pattern of the folders in which a store is shown."""
+    return rf"{re.escape(root)}/volumes/fanout-{_ID}(\.shared)?/_data"
 
 
 def _check(pattern: str, text: str) -> None:

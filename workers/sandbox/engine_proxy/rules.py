@@ -22,7 +22,9 @@ from workers.sandbox.engine_proxy.configurations import (
     Refused,
     canonical,
     check_labels,
+    matches,
     rebuilt_container,
+    shared_volumes,
 )
 
 _LABEL = "fanout."
@@ -122,19 +124,26 @@ class Rules:
         return Passed("POST", f"/containers/create?name={quote(name)}", canonical(rebuilt))
 
     async def create_volume(self, request: _Request) -> Passed:
-        """Pass a plain volume."""
+        """Pass a plain volume, or one that shows a store."""
         request.has_only({})
         asked = request.json()
-        plain: dict[str, Any] = {
+        options = asked.get("DriverOpts")
+        made: dict[str, Any] = {
             "Name": asked.get("Name"),
             "Driver": "local",
-            "DriverOpts": {},
+            "DriverOpts": options,
             "Labels": asked.get("Labels"),
         }
-        if asked != plain or not re.fullmatch(NAME, str(plain["Name"])):
-            raise Refused("its volume is not a plain one of fanout's")
-        check_labels(plain["Labels"])
-        return Passed("POST", "/volumes/create", canonical(plain))
+        allowed = [{}, *shared_volumes(self.root)]
+        if (
+            asked != made
+            or not re.fullmatch(NAME, str(made["Name"]))
+            or not isinstance(options, dict)
+            or not any(matches(options, patterns) for patterns in allowed)
+        ):
+            raise Refused("its volume is not one of fanout's")
+        check_labels(made["Labels"])
+        return Passed("POST", "/volumes/create", canonical(made))
 
     async def remove_volume(self, request: _Request) -> Passed:
         """Pass the removal of a volume of fanout's."""
