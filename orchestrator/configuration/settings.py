@@ -95,6 +95,9 @@ class LimitSettings(TreeBounds, Limits):
     """Bytes that a job may add to its workspace: enough for installed packages and build
     results."""
     network: Literal["none"] | tuple[str, ...] = "none"
+    network_bytes: int = Field(default=2 * GIB, ge=1024)
+    """Bytes that a job may send and receive, over all attempts: enough for a large repository and
+    its packages, too few to copy a disk."""
     host_jobs: int | None = Field(default=None, ge=1)
     """Concurrent jobs on one host, over all its workers; unset: the sum of its workers'
     concurrency."""

@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO, Any, Literal
 
 from orchestrator.cancellation import cancel_and_wait
+from orchestrator.deep_agent import Execution, OutputSink
 from orchestrator.jobs.failures import SandboxFailure
 from workers.sandbox.docker import container_config
 from workers.sandbox.docker.attach import AttachStream
@@ -27,6 +28,7 @@ from workers.sandbox.docker.removals import Removals
 from workers.sandbox.docker.steward_client import Steward
 from workers.sandbox.egress.hosts import AllowedHosts
 from workers.sandbox.egress.proxy import Egress
+from workers.sandbox.egress.traffic import Traffic
 from workers.sandbox.egress.uplink import Uplink
 from workers.sandbox.errors import DiskLimitExceeded, SandboxDied, SandboxStartFailed
 from workers.sandbox.process import Process
@@ -113,6 +115,16 @@ class DockerSandbox(ResidentSandbox):
         self.container = container
         self._limited = client
         self._steward = steward
+
+    async def run(self, command: Command, on_output: OutputSink | None = None) -> Execution:
+        """See `Sandbox.run`. The notice is about the limit `network_bytes`."""
+        egress = self.container.egress
+        if egress is None:
+            return await super().run(command, on_output)
+        hits = egress.traffic.limit_hits
+        execution = await super().run(command, on_output)
+        is_hit = egress.traffic.limit_hits > hits
+        return replace(execution, notice=egress.traffic.exceeded or "") if is_hit else execution
 
     def open_process(self, command: Command) -> AbstractAsyncContextManager[Process]:
         """See `Sandbox.open_process`.
@@ -300,7 +312,15 @@ class DockerProvider:
         client = sandbox.container.client
         if not hosts.entries or client is None:
             return
-        sandbox.container.egress = Egress(client, hosts, self._uplink, job_id=sandbox.spec.job_id)
+        spec = sandbox.spec
+        traffic = Traffic(
+            spec.on_traffic,
+            limit_bytes=spec.limits.network_bytes,
+            used_bytes=spec.network_used_bytes,
+        )
+        sandbox.container.egress = Egress(
+            client, hosts, self._uplink, job_id=spec.job_id, traffic=traffic
+        )
         try:
             await sandbox.container.egress.start()
         except OSError as error:

@@ -22,6 +22,7 @@ import structlog
 from orchestrator.cancellation import cancel_and_wait
 from workers.sandbox.egress.hosts import Address, AllowedHosts
 from workers.sandbox.egress.request import ProxyRequest, Refusal, parse_request
+from workers.sandbox.egress.traffic import Connection, Traffic
 from workers.sandbox.egress.uplink import Lookups, Overloaded, Uplink, break_off, leads_here
 from workers.sandbox.inside.forward import CHUNK_BYTES, PORT
 from workers.sandbox.resident.client import ResidentClient
@@ -47,8 +48,15 @@ class Egress:
     """The proxy of one sandbox."""
 
     def __init__(
-        self, client: ResidentClient, hosts: AllowedHosts, uplink: Uplink, *, job_id: str
+        self,
+        client: ResidentClient,
+        hosts: AllowedHosts,
+        uplink: Uplink,
+        *,
+        job_id: str,
+        traffic: Traffic | None = None,
     ) -> None:
+        self.traffic = traffic or Traffic()
         self._tunnels = Tunnels(client, self._serve)
         self._hosts = hosts
         self._uplink = uplink
@@ -83,6 +91,9 @@ class Egress:
 
     async def _carry_out(self, tunnel: Tunnel, request: ProxyRequest) -> None:
         """Connect to the first of the host's addresses that accepts, and relay."""
+        if why := self.traffic.exceeded:
+            self.traffic.limit_hits += 1
+            raise Refusal(403, why, str(request.host), request.port)
         for address in await self._addresses(request):
             async with contextlib.AsyncExitStack() as stack:
                 try:
@@ -97,7 +108,10 @@ class Egress:
                     ) from None
                 if leads_here(writer) and not self._hosts.names(address, request.port):
                     raise _refusal(403, request, "is the machine that the proxy runs on.")
-                await _relay(tunnel, request, reader, writer)
+                connection = await stack.enter_async_context(
+                    self.traffic.connection(str(request.host), request.port)
+                )
+                await _relay(tunnel, request, reader, writer, connection)
                 return
         raise _refusal(502, request, "does not take connections.")
 
@@ -129,6 +143,7 @@ class Egress:
         return admitted
 
     def _log(self, refusal: Refusal) -> None:
+        self.traffic.refuse(refusal.host, refusal.port, str(refusal))
         self._refusals += 1
         if self._refusals <= LOGGED_REFUSALS:
             log.warning(
@@ -181,13 +196,19 @@ async def _relay(
     request: ProxyRequest,
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
+    connection: Connection,
 ) -> None:
-    """Relay both directions until the server has ended its own."""
-    sending = asyncio.create_task(_send(tunnel, request, writer))
+    """Relay both directions until the server has ended its own.
+
+    Raises:
+        TunnelBroken: either side broke off, or the job's budget is used up.
+    """
+    sending = asyncio.create_task(_send(tunnel, request, writer, connection))
     try:
         if request.head is None:
             await tunnel.write(_ESTABLISHED)
         while data := await reader.read(CHUNK_BYTES):
+            connection.received(len(data))
             await tunnel.write(data)
         if sending.done() and isinstance(sending.exception(), TunnelBroken):
             raise TunnelBroken
@@ -199,10 +220,13 @@ async def _relay(
         await cancel_and_wait(sending)
 
 
-async def _send(tunnel: Tunnel, request: ProxyRequest, writer: asyncio.StreamWriter) -> None:
+async def _send(
+    tunnel: Tunnel, request: ProxyRequest, writer: asyncio.StreamWriter, connection: Connection
+) -> None:
     """Send to the server what the client sends."""
     try:
         async for part in _outgoing(tunnel, request):
+            connection.sent(len(part))
             writer.write(part)
             await writer.drain()
         if request.head is None:
