@@ -197,6 +197,7 @@ class WorkerProcess:
             definitions=self._definitions,
             defaults=settings.limits.for_jobs(),
             bounds=settings.limits.tree_bounds(),
+            secrets=settings.secrets,
         )
         return JobRunner(
             services,
@@ -227,6 +228,7 @@ class WorkerProcess:
                 worker=self._name,
                 runtime=sandbox.runtime,
                 living_workers=self._living_workers,
+                ca_file=sandbox.ca_file,
             )
             try:
                 engine = await docker.probe(sandbox.image)

@@ -19,6 +19,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from orchestrator.configuration.credentials import SecretName, usable_value
 from orchestrator.jobs.policy import TREE_JOBS, TenantShare
 from orchestrator.jobs.spec import GIB, Limits, ModelRate, TreeBounds
 
@@ -46,6 +47,8 @@ class SandboxSettings(_Section):
     responds. Unset: `docker` for a worker, `auto` for `demo`, `run` and `up`."""
     image: str = "fanout/python:latest"
     """For agents whose definition names none."""
+    ca_file: Path | None = None
+    """A PEM file of certificate authorities that jobs' hosts may use besides the system's."""
     runtime: str | None = None
     """The engine's runtime, for example `runc` or `runsc`; unset: the engine's default."""
     owner: str = Field(default="fanout", pattern=r"^[a-z0-9][a-z0-9-]{0,30}$")
@@ -166,9 +169,30 @@ class Settings(BaseSettings):
     worker: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()
     flower: FlowerSettings = FlowerSettings()
+    secrets: dict[SecretName, SecretStr] = Field(default_factory=dict)
+    """The values that agent definitions name in `credentials`: `FANOUT_SECRETS__GIT_TOKEN`. Workers
+    need them, and put them into requests outside of the sandbox."""
     tenants: dict[str, TenantShare] = Field(default_factory=dict)
     """JSON, or a table in TOML: `{"team-a": {"weight": 3, "jobs": 20}}`. Other tenants have
     weight 1."""
+
+    @field_validator("secrets", mode="before")
+    @classmethod
+    def _in_capitals(cls, secrets: Any) -> Any:
+        """Return the secrets by names in capitals; the environment's arrive in lower case."""
+        if not isinstance(secrets, dict):
+            return secrets
+        return {str(name).upper(): value for name, value in secrets.items()}
+
+    @field_validator("secrets")
+    @classmethod
+    def _can_be_in_a_header(cls, secrets: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for name, value in secrets.items():
+            try:
+                usable_value(value.get_secret_value())
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        return secrets
 
     @field_validator("redis_url")
     @classmethod

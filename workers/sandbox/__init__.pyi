@@ -9,7 +9,7 @@ from .errors import (
 )
 from .local.provider import LocalProvider
 from .merge_target import merge_into
-from .network import ConnectionRecord, NetworkLimitReached, TrafficRecord
+from .network import ConnectionRecord, Credential, NetworkLimitReached, TrafficRecord
 from .process import Process, ProcessEnded
 from .protocol import (
     WORKSPACE,
@@ -25,6 +25,7 @@ __all__ = [
     "WORKSPACE",
     "Command",
     "ConnectionRecord",
+    "Credential",
     "DiskLimitExceeded",
     "DockerProvider",
     "EngineUnavailable",

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import IO, Any, Literal
 
 from orchestrator.cancellation import cancel_and_wait
@@ -26,6 +27,7 @@ from workers.sandbox.docker.naming import JOB, Names
 from workers.sandbox.docker.networks import EmptyNetworks, networks_are_slow
 from workers.sandbox.docker.removals import Removals
 from workers.sandbox.docker.steward_client import Steward
+from workers.sandbox.egress.bundle import install_bundle
 from workers.sandbox.egress.hosts import AllowedHosts
 from workers.sandbox.egress.proxy import Egress
 from workers.sandbox.egress.traffic import Traffic
@@ -171,7 +173,7 @@ class DockerProvider:
         self, snapshots: SnapshotSource, *, owner: str, worker: str, runtime: str | None = None,
         start_gate: int | None = None, docker_host: str | None = None,
         steward_image: str = STEWARD_IMAGE, snapshot_cache_bytes: int = SNAPSHOT_CACHE_BYTES,
-        living_workers: LivingWorkers | None = None,
+        living_workers: LivingWorkers | None = None, ca_file: Path | None = None,
     ) -> None:  # fmt: skip
         """Make a provider.
 
@@ -189,6 +191,7 @@ class DockerProvider:
                 disk.
             living_workers: returns the names of the living workers, whose containers are not
                 leftovers.
+            ca_file: authorities that jobs' hosts may have besides the system's.
 
         Raises:
             ValueError: the owner has characters that the engine rejects.
@@ -200,7 +203,7 @@ class DockerProvider:
         self._start_gate = start_gate
         self._steward_image = steward_image
         self._cache_bytes = snapshot_cache_bytes
-        self._uplink = Uplink()
+        self._uplink = Uplink(ca_file=ca_file)
         self._leftovers = Leftovers(self._engine, self._names, living_workers)
         self._networks = EmptyNetworks(self._engine, self._names, steward_image)
         self._removals = Removals(self._engine, self._networks)
@@ -318,14 +321,26 @@ class DockerProvider:
             limit_bytes=spec.limits.network_bytes,
             used_bytes=spec.network_used_bytes,
         )
-        sandbox.container.egress = Egress(
-            client, hosts, self._uplink, job_id=spec.job_id, traffic=traffic
+        egress = sandbox.container.egress = Egress(
+            client,
+            hosts,
+            self._uplink,
+            job_id=spec.job_id,
+            traffic=traffic,
+            credentials=spec.credentials,
         )
         try:
-            await sandbox.container.egress.start()
+            if egress.authority is not None:
+                await install_bundle(
+                    sandbox,
+                    container_config.CA_BUNDLE,
+                    egress.authority.certificate,
+                    self._uplink.ca_file,
+                )
+            await egress.start()
         except OSError as error:
             raise SandboxStartFailed(
-                f"The sandbox has no port for its proxy: {error.strerror}."
+                f"The sandbox's way to its hosts could not be made: {error.strerror}."
             ) from error
 
     def _config(self, container: _Container, steward: Steward, spec: SandboxSpec) -> dict[str, Any]:
@@ -351,6 +366,7 @@ class DockerProvider:
             mounts=[workspace, code],
             labels={**spec.labels, **self._names.labels("sandbox", job, spec.attempt)},
             heartbeat_seconds=HEARTBEAT_SECONDS,
+            has_credentials=bool(spec.credentials),
         )
 
     async def _close_container(self, container: _Container, job_id: str) -> None:
