@@ -213,6 +213,7 @@ class WorkerProcess:
             definitions=self._definitions,
             defaults=settings.limits.for_jobs(),
             bounds=settings.limits.tree_bounds(),
+            secrets=settings.secrets,
         )
         return JobRunner(
             services,
@@ -243,6 +244,7 @@ class WorkerProcess:
                 worker=self._name,
                 runtime=sandbox.runtime,
                 living_workers=self._own_ledger.living_workers,
+                ca_file=sandbox.ca_file,
             )
             try:
                 engine = await docker.probe(sandbox.image)

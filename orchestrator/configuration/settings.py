@@ -27,6 +27,7 @@ from orchestrator.configuration.configuration_file import (
     configuration_file,
     export_keys,
 )
+from orchestrator.configuration.credentials import SecretName, usable_value
 from orchestrator.jobs.policy import TREE_JOBS, TenantShare
 from orchestrator.jobs.redis_url import check_redis_url
 from orchestrator.jobs.spec import GIB, Limits, ModelRate, TreeBounds
@@ -58,6 +59,8 @@ class SandboxSettings(_Section):
     it is never chosen by itself, except by `fanout demo`."""
     image: str = "fanout/python:latest"
     """For agents whose definition names none."""
+    ca_file: Path | None = None
+    """A PEM file of certificate authorities that jobs' hosts may use besides the system's."""
     runtime: str | None = None
     """The engine's runtime, for example `runc` or `runsc`; unset: the engine's default."""
 
@@ -104,6 +107,9 @@ class LimitSettings(TreeBounds, Limits):
     """Bytes that a job may add to its workspace: enough for installed packages and build
     results."""
     network: Literal["none"] | tuple[str, ...] = "none"
+    network_bytes: int = Field(default=2 * GIB, ge=1024)
+    """Bytes that a job may send and receive, over all attempts: enough for a large repository and
+    its packages, too few to copy a disk."""
     host_jobs: int | None = Field(default=None, ge=1)
     """Concurrent jobs on one host, over all its workers; unset: the sum of its workers'
     concurrency."""
@@ -172,6 +178,9 @@ class Settings(BaseSettings):
     worker: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()
     flower: FlowerSettings = FlowerSettings()
+    secrets: dict[SecretName, SecretStr] = Field(default_factory=dict)
+    """The values that agent definitions name in `credentials`: `FANOUT_SECRETS__GIT_TOKEN`. Workers
+    need them, and put them into requests outside of the sandbox."""
     tenants: dict[str, TenantShare] = Field(default_factory=dict)
     """JSON, or a table in TOML: `{"team-a": {"weight": 3, "jobs": 20}}`. Other tenants have
     weight 1."""
@@ -181,6 +190,24 @@ class Settings(BaseSettings):
     def _absolute(cls, path: Path | None) -> Path | None:
         """Make a path from the environment absolute: child processes use it in other folders."""
         return path and path.expanduser().absolute()
+
+    @field_validator("secrets", mode="before")
+    @classmethod
+    def _in_capitals(cls, secrets: Any) -> Any:
+        """Return the secrets by names in capitals; the environment's arrive in lower case."""
+        if not isinstance(secrets, dict):
+            return secrets
+        return {str(name).upper(): value for name, value in secrets.items()}
+
+    @field_validator("secrets")
+    @classmethod
+    def _can_be_in_a_header(cls, secrets: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for name, value in secrets.items():
+            try:
+                usable_value(value.get_secret_value())
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        return secrets
 
     @field_validator("redis_url")
     @classmethod
