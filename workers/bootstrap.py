@@ -227,6 +227,8 @@ class WorkerProcess:
                 worker=self._name,
                 runtime=sandbox.runtime,
                 living_workers=self._living_workers,
+                disk_quota=sandbox.disk_quota,
+                disk_reserve_bytes=sandbox.disk_reserve_bytes,
             )
             try:
                 engine = await docker.probe(sandbox.image)
