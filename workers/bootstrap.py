@@ -245,6 +245,8 @@ class WorkerProcess:
                 runtime=sandbox.runtime,
                 living_workers=self._own_ledger.living_workers,
                 ca_file=sandbox.ca_file,
+                disk_quota=sandbox.disk_quota,
+                disk_reserve_bytes=sandbox.disk_reserve_bytes,
             )
             try:
                 engine = await docker.probe(sandbox.image)

@@ -63,6 +63,13 @@ class SandboxSettings(_Section):
     """A PEM file of certificate authorities that jobs' hosts may use besides the system's."""
     runtime: str | None = None
     """The engine's runtime, for example `runc` or `runsc`; unset: the engine's default."""
+    disk_quota: Literal["auto", "image", "watch"] = "auto"
+    """What keeps the disk limit of jobs: `image` is a file system for each, whose size the kernel
+    keeps; it needs an engine that lets one container of ours mount. `watch` measures every two
+    seconds. `auto` is `image` where the engine can; `fanout doctor` says which it is."""
+    disk_reserve_bytes: int = Field(default=2 * GIB, ge=0)
+    """The free space that the engine's disk keeps: below, no sandbox is opened, and the job that
+    takes most is stopped."""
 
 
 class WorkerSettings(_Section):

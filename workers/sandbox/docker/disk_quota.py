@@ -61,7 +61,7 @@ class WatchedSandbox(Protocol):
         """Its job."""
 
     async def stop_if_over_limit(self, used_bytes: int) -> None:
-        """Stop it if that is more than its limit."""
+        """Stop it if that is more than its limit, and nothing else keeps the limit."""
 
     async def stop_for_reserve(self, free_bytes: int, reserve_bytes: int) -> None:
         """Stop it, since it takes the disk's last space."""
@@ -69,8 +69,6 @@ class WatchedSandbox(Protocol):
 
 class DiskMeter(Protocol):
     """A steward's measurements."""
-
-    quota: DiskQuota
 
     async def measure(self, jobs: list[str]) -> dict[str, int]:
         """Return how many bytes of the engine's disk each of these jobs has taken."""
@@ -116,9 +114,8 @@ class DiskWatch:
         """Return what each job has taken; stop jobs that exceed their limit."""
         watched = list(self._sandboxes())
         used = await meter.measure([sandbox.job_id for sandbox in watched])
-        if meter.quota.kind == "watch":
-            for sandbox in watched:
-                await sandbox.stop_if_over_limit(used.get(sandbox.job_id, 0))
+        for sandbox in watched:
+            await sandbox.stop_if_over_limit(used.get(sandbox.job_id, 0))
         return used
 
     async def _stop_greediest(self, meter: DiskMeter, free: int) -> None:

@@ -115,11 +115,12 @@ class DockerSandbox(ResidentSandbox):
         client: _LimitedClient,
         *,
         steward: Callable[[], Awaitable[Steward]],
-        files_id: str,
+        prepared: Prepared,
         remove: Callable[[], Awaitable[object]],
     ) -> None:
         super().__init__(client)
-        self.files_id = files_id
+        self.files_id = prepared.files_id
+        self._has_disk = prepared.has_disk
         self.spec = spec
         self.container = container
         self._limited = client
@@ -167,7 +168,7 @@ class DockerSandbox(ResidentSandbox):
     async def stop_if_over_limit(self, used_bytes: int) -> None:
         """See `WatchedSandbox.stop_if_over_limit`."""
         limit = self.spec.limits.disk_bytes
-        if limit is not None and used_bytes > limit:
+        if limit is not None and used_bytes > limit and not self._has_disk:
             await self._stop(
                 f"The job wrote {used_bytes} bytes to its workspace; "
                 f"its limit (disk_bytes) is {limit} bytes."
@@ -357,7 +358,7 @@ class DockerProvider:
             container,
             container.client,
             steward=self._steward,
-            files_id=prepared.files_id,
+            prepared=prepared,
             remove=partial(self._engine.remove_container, container.name),
         )
 

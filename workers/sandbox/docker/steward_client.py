@@ -64,6 +64,8 @@ class Prepared:
     """See `Sandbox.files_id`."""
     options: dict[str, str]
     """The mount options of the workspace."""
+    has_disk: bool
+    """The files are on a disk of the job's own, whose size the kernel keeps."""
 
 
 @dataclass(kw_only=True)
@@ -183,7 +185,11 @@ class Steward:
             answer = await self._ask("prepare", arguments)
             if answer["files"] is not None:
                 options = self._workspace_options(job, snapshot, answer["layers"], overlay=overlay)
-                return Prepared(files_id=str(answer["files"]), options=options)
+                return Prepared(
+                    files_id=str(answer["files"]),
+                    options=options,
+                    has_disk=answer["layers"] == "disk",
+                )
             if snapshot is not None:
                 await self._unpack(snapshot)
         raise SandboxStartFailed(
