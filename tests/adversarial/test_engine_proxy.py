@@ -83,9 +83,11 @@ def snapshots(tmp_path: Path) -> SnapshotFolder:
 
 @pytest.fixture
 async def behind(proxy: Path, snapshots: SnapshotFolder) -> AsyncIterator[DockerProvider]:
-    owner = f"test-{secrets.token_hex(4)}"
     provider = DockerProvider(
-        snapshots.fetch, owner=owner, worker="w", docker_host=f"unix://{proxy}"
+        snapshots.fetch,
+        installation=f"test-{secrets.token_hex(4)}",
+        worker="w",
+        docker_host=f"unix://{proxy}",
     )
     yield provider
     await provider.reap(nobody)
@@ -124,7 +126,7 @@ def engine_root() -> str:
 
 
 def labels(role: str) -> dict[str, str]:
-    return {"fanout.role": role, "fanout.owner": "test", "fanout.job": "one"}
+    return {"fanout.role": role, "fanout.installation": "test", "fanout.job": "one"}
 
 
 def sandbox_configuration() -> dict[str, Any]:
@@ -175,10 +177,10 @@ def steward_configuration(*, may_mount: bool = False) -> dict[str, Any]:
     )
 
 
-def at(config: dict[str, Any], *path: str | int) -> Any:
-    for key in path:
-        config = config[key]
-    return config
+def driver_of(config: dict[str, Any]) -> dict[str, Any]:
+    """The driver's part of the first mount, which a bind has not."""
+    volume = config["HostConfig"]["Mounts"][0].setdefault("VolumeOptions", {})
+    return volume.setdefault("DriverConfig", {"Name": "local"})
 
 
 def bind(source: str) -> dict[str, Any]:
@@ -191,7 +193,7 @@ def options(device: str, kind: str = "none", o: str = "bind") -> dict[str, str]:
 
 def workspace_from(**new: str) -> Callable[[dict[str, Any]], None]:
     def change(config: dict[str, Any]) -> None:
-        at(config, "HostConfig", "Mounts", 0, "VolumeOptions", "DriverConfig")["Options"] = new
+        driver_of(config)["Options"] = new
 
     return change
 
@@ -206,9 +208,8 @@ def top(**new: Any) -> Callable[[dict[str, Any]], None]:
 
 def through_a_jobs_link(config: dict[str, Any]) -> None:
     """A job made `jobs/one/disk/upper/out -> /`, and the mount follows it."""
-    place = at(config, "HostConfig", "Mounts", 0, "VolumeOptions", "DriverConfig")
     store = f"{engine_root()}/volumes/fanout-test/_data"
-    place["Options"] = options(f"{store}/jobs/one/disk/upper/out")
+    driver_of(config)["Options"] = options(f"{store}/jobs/one/disk/upper/out")
 
 
 ATTACKS: dict[str, Callable[[dict[str, Any]], None]] = {
