@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 from orchestrator.cli.commands import (
     approving,
     changes,
+    cleaning,
     configuration,
     doctor,
     examples,
@@ -57,6 +58,7 @@ _COMMANDS = (
     processes.flower,
     processes.up,
     processes.down,
+    cleaning.clean,
     configuration.agents,
     configuration.config,
     doctor.doctor,

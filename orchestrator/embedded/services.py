@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import hashlib
-import os
 import time
 from collections.abc import Callable
 from typing import IO, Self
 
 from orchestrator.client import JobClient
-from orchestrator.configuration.settings import PREFIX, SandboxSettings, Settings
+from orchestrator.configuration.settings import PREFIX, Settings
 from orchestrator.embedded.child_process import ChildProcess
 from orchestrator.embedded.python_process import child_environment, python_argv
 from orchestrator.embedded.redis_server import RedisServer
@@ -131,26 +129,11 @@ class Embedded:
 
     def _start_worker(self) -> None:
         argv = python_argv("workers")
-        env = child_environment(self.settings) | self._worker_settings()
+        env = child_environment(self.settings) | {f"{PREFIX}MODEL": self.settings.model}
         try:
             self._worker.start(argv, env=env, outlives_parent=self._kept)
         except OSError as error:
             raise NotStarted(f"The worker cannot be started: {error}.") from error
-
-    def _worker_settings(self) -> dict[str, str]:
-        """Return the settings of the worker.
-
-        A private ledger needs a private owner of containers: a reaper removes the containers of its
-        owner that are not in its ledger.
-        """
-        sandbox = self.settings.sandbox
-        owner = sandbox.owner
-        if owner == SandboxSettings().owner:
-            owner += "-" + hashlib.sha256(os.fsencode(self._folder.path)).hexdigest()[:10]
-        return {
-            f"{PREFIX}SANDBOX__OWNER": owner,
-            f"{PREFIX}MODEL": self.settings.model,
-        }
 
     async def _worker_registered(self) -> None:
         deadline = time.monotonic() + WORKER_START_SECONDS

@@ -11,6 +11,7 @@ from .errors import (
 )
 from .local.provider import LocalProvider
 from .merge_target import merge_into
+from .network import ConnectionRecord, Credential, NetworkLimitReached, TrafficRecord
 from .process import Process, ProcessEnded
 from .protocol import (
     WORKSPACE,
@@ -25,12 +26,15 @@ __all__ = [
     "DEFAULT_IMAGE",
     "WORKSPACE",
     "Command",
+    "ConnectionRecord",
+    "Credential",
     "DiskLimitExceeded",
     "DockerProvider",
     "EngineForbidden",
     "EngineUnavailable",
     "ImageMissing",
     "LocalProvider",
+    "NetworkLimitReached",
     "Process",
     "ProcessEnded",
     "Sandbox",
@@ -40,6 +44,7 @@ __all__ = [
     "SandboxStartFailed",
     "SnapshotSource",
     "SnapshotUnusable",
+    "TrafficRecord",
     "check_engine",
     "merge_into",
 ]

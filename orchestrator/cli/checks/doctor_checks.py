@@ -10,6 +10,7 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
+from orchestrator.cli.checks.leftovers import left_by_others
 from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import (
     AgentDefinitions,
@@ -127,7 +128,17 @@ async def _engine_and_images(settings: Settings) -> list[Check]:
                 "Start Docker or set DOCKER_HOST; FANOUT_SANDBOX__PROVIDER=local isolates nothing.",
             )
         ]
-    return [Check("ok", "docker engine", "answers"), _image(settings, out)]
+    engine = Check("ok", "docker engine", "answers")
+    return [engine, _image(settings, out), *map(_leftover, await left_by_others(settings))]
+
+
+def _leftover(installation: dict[str, Any]) -> Check:
+    """Return the check of what an installation has on the engine without a running worker."""
+    name = installation["id"] or "none"
+    containers, volumes = len(installation["containers"]), len(installation["volumes"])
+    found = f"{containers} containers and {volumes} volumes of installation {name}"
+    advice = f"If its Redis is gone for good: fanout clean {name}"
+    return Check("warn", "leftovers", f"{found}, of which no worker runs", advice)
 
 
 def _image(settings: Settings, out: str) -> Check:

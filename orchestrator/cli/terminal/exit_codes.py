@@ -23,6 +23,7 @@ from orchestrator.jobs.failures import (
     DecisionNotAllowed,
     InvalidJob,
     JobFailure,
+    LedgerForbidden,
     LedgerUnavailable,
 )
 from orchestrator.jobs.result import JobResult
@@ -61,6 +62,7 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (OtherSandbox, ExitCode.USAGE),
     (SandboxNotAllowed, ExitCode.NOT_ALLOWED),
     (NoSandbox, ExitCode.UNREACHABLE),
+    (LedgerForbidden, ExitCode.NOT_ALLOWED),
     (LedgerUnavailable, ExitCode.UNREACHABLE),
     (WorkspaceUnusable, ExitCode.USAGE),
     (BlobStoreUnusable, ExitCode.UNREACHABLE),
