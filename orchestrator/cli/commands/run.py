@@ -18,11 +18,11 @@ from orchestrator.cli.commands.waiting import live_console
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from orchestrator.cli.terminal.live import Board, Fetch, change_line, shown
-from orchestrator.cli.terminal.options import AsJson
+from orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
 from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import COORDINATOR
 from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.embedded.services import Embedded, attached
+from orchestrator.embedded.services import Embedded, attached_for_run
 from orchestrator.jobs.failures import DeadlineExceeded, LedgerUnavailable, UnknownJob
 from orchestrator.jobs.spec import new_job_id
 from orchestrator.jobs.state import JobRecord
@@ -45,6 +45,7 @@ def run_(
     model: Annotated[
         str | None, typer.Option(help="The coordinator's model; default: FANOUT_MODEL.")
     ] = None,
+    sandbox: SandboxOption = None,
     yes: Annotated[
         bool,
         typer.Option(
@@ -61,7 +62,7 @@ def run_(
     configured (FANOUT_REDIS_URL) or running (`fanout up`), a private Redis and a worker run until
     the command ends.
     """
-    settings = load_settings()
+    settings = load_settings(**chosen_sandbox(sandbox))
     if not workspace.is_dir():
         raise UsageProblem(f"--workspace {str(workspace)!r} is not a folder.")
     folder = workspace.resolve()
@@ -204,9 +205,8 @@ async def _services(settings: Settings) -> AsyncIterator[tuple[Settings, str]]:
     A private Redis and a worker run while the context is open if there is no other.
     """
     try:
-        reachable = await asyncio.to_thread(attached, settings)
+        reachable = await asyncio.to_thread(attached_for_run, settings)
     except LedgerUnavailable:
-        output.notice("Starting a Redis and a worker for this run …")
         async with Embedded(settings, notice=output.notice) as embedded:
             yield embedded.settings, "fanout up; fanout tree"
     else:
