@@ -18,6 +18,7 @@ from orchestrator.coordinator.coordinator import (
 )
 from orchestrator.embedded.services import Embedded, attached
 from orchestrator.jobs.failures import LedgerUnavailable
+from orchestrator.process_secrets import seal_process
 
 
 def coordinator_app() -> App:
@@ -30,6 +31,7 @@ def coordinator_app() -> App:
         InvalidAgentDefinition: An agent definition is invalid.
         LedgerUnavailable: No Redis could be started.
     """
+    seal_process()
     settings = load_settings()
     try:
         settings = attached(settings)

@@ -7,6 +7,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from orchestrator.process_secrets import inherited_environment
+
 _PROBE_BYTES = 8_000
 """Git treats a file with a NUL in its first bytes as binary."""
 
@@ -118,8 +120,7 @@ def _merge_file(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
 
 def git_environment() -> dict[str, str]:
     """Return an environment in which Git reads only a repository's settings and never prompts."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    return kept | {
+    return inherited_environment() | {
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_OPTIONAL_LOCKS": "0",

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from orchestrator.process_secrets import seal_process
+
+if __name__ == "__main__":
+    seal_process()  # before the imports, which take seconds
+
 import argparse
 import os
 import warnings

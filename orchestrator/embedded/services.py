@@ -24,6 +24,7 @@ from orchestrator.embedded.state_folder import (
 )
 from orchestrator.jobs.failures import LedgerUnavailable
 from orchestrator.jobs.store.connection import answers
+from orchestrator.process_secrets import inherited_environment
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 """The folder of our packages: the first one on a child's path, before any other `config`."""
@@ -243,11 +244,18 @@ async def stop_embedded(settings: Settings) -> bool:
     return ran
 
 
-def child_environment(settings: Settings) -> dict[str, str]:
-    """Return the environment of a child process: the paths of our packages, Redis and the blobs."""
+def helper_environment() -> dict[str, str]:
+    """Return the environment of a child process that needs no settings and no keys."""
     path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
-    ours = {
-        "PYTHONPATH": path,
+    return inherited_environment() | {"PYTHONPATH": path}
+
+
+def child_environment(settings: Settings) -> dict[str, str]:
+    """Return the environment of a worker: all of this process's, Redis and the blobs.
+
+    The worker takes it out of reach as soon as it starts; see `process_secrets`.
+    """
+    ours = helper_environment() | {
         f"{PREFIX}REDIS_URL": settings.redis_url or "",
         f"{PREFIX}BLOBS_URL": settings.blobs,
         f"{PREFIX}STATE_DIR": str(settings.state_dir),

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from orchestrator.jobs.changes import SkippedFile
+from orchestrator.process_secrets import inherited_environment
 from orchestrator.workspace.git_credentials import may_hold_credentials, without_credentials
 from orchestrator.workspace.rooted import PERMISSION_BITS, PathRefused, open_below, opened
 
@@ -254,7 +255,7 @@ def _ignored_paths(root: Path) -> frozenset[str]:
     settings = ("safe.directory=*", "core.fsmonitor=false", f"core.hooksPath={os.devnull}")
     options = [part for setting in settings for part in ("-c", setting)]
     listing = ["ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment = inherited_environment()
     try:
         done = subprocess.run(  # noqa: S603 - a fixed command
             ["git", *options, "--work-tree=.", *listing],  # noqa: S607 - git is found on PATH

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from orchestrator.configuration.settings import Settings
-from orchestrator.embedded.services import attached, child_environment
+from orchestrator.embedded.services import attached, helper_environment
 from orchestrator.jobs.failures import LedgerUnavailable
 from orchestrator.jobs.store.connection import connect
 from orchestrator.jobs.store.keys import Keys
@@ -36,7 +36,7 @@ async def left_by_others(settings: Settings) -> list[dict[str, Any]]:
     own = await own_installation(settings)
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "workers.sandbox.docker.installations", "ls", "--json"),
-        env=child_environment(settings),
+        env=helper_environment(),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )

@@ -19,12 +19,15 @@ from orchestrator.embedded.services import (
     Embedded,
     attached,
     child_environment,
+    helper_environment,
     stop_embedded,
 )
 from orchestrator.embedded.state_folder import StateFolder
 from orchestrator.jobs.worker_info import WorkerInfo
 
 FLOWER_USER = "fanout"
+PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
+"""For building images; they may contain a password, and no other child gets them."""
 
 
 def worker(
@@ -177,9 +180,10 @@ def announce_sandbox(workers: list[WorkerInfo]) -> None:
 
 
 def _images(argv: list[str]) -> NoReturn:
-    settings = load_settings()
     command = [sys.executable, "-m", "workers.sandbox.docker.images", *argv]
-    env = child_environment(settings)
+    env = helper_environment() | {
+        name: os.environ[name] for name in PROXY_VARIABLES if name in os.environ
+    }
     ended = subprocess.run(command, env=env, check=False)  # noqa: S603 - our own program
     raise typer.Exit(ended.returncode if ended.returncode >= 0 else 1)
 
