@@ -23,7 +23,13 @@ from orchestrator.configuration.agent_definitions import (
 from orchestrator.configuration.log_setup import set_up_logging
 from orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
 from orchestrator.jobs import versions
-from orchestrator.jobs.failures import JobCancelled, JobFailure, LedgerReplaced
+from orchestrator.jobs.failures import (
+    JobCancelled,
+    JobFailure,
+    LedgerForbidden,
+    LedgerReplaced,
+    LedgerUnavailable,
+)
 from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.store.admission import Admission
 from orchestrator.jobs.store.connection import connect
@@ -56,6 +62,7 @@ log = structlog.get_logger(__name__)
 
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3
+EXIT_NOT_ALLOWED = 4
 REGISTRATION_SECONDS = 6.0
 """How long a registration is valid; it is renewed three times as often."""
 RESTART_SECONDS = 1.0
@@ -125,6 +132,8 @@ class WorkerProcess:
         """
         try:
             self.agents.run(self._open())
+        except LedgerForbidden as error:
+            raise _startup_error(str(error), EXIT_NOT_ALLOWED) from None
         except JobFailure as error:
             raise _startup_error(str(error), EXIT_UNREACHABLE) from None
         except InvalidAgentDefinition as error:
@@ -168,6 +177,7 @@ class WorkerProcess:
         self._ledger = Ledger(self._redis, keys)
         self._journal = Journal(self._redis, keys)
         self._queue = CeleryQueue(self._redis_url, keys.prefix, settings.worker.queue)
+        await _check_usable(self._ledger)
         self._blobs = BlobStore(settings.blobs)
         self._cancellations = keys.cancellations
         self._own_ledger = OwnLedger(self._ledger, await self._ledger.installation())
@@ -203,6 +213,7 @@ class WorkerProcess:
             definitions=self._definitions,
             defaults=settings.limits.for_jobs(),
             bounds=settings.limits.tree_bounds(),
+            secrets=settings.secrets,
         )
         return JobRunner(
             services,
@@ -233,6 +244,9 @@ class WorkerProcess:
                 worker=self._name,
                 runtime=sandbox.runtime,
                 living_workers=self._own_ledger.living_workers,
+                ca_file=sandbox.ca_file,
+                disk_quota=sandbox.disk_quota,
+                disk_reserve_bytes=sandbox.disk_reserve_bytes,
             )
             try:
                 engine = await docker.probe(sandbox.image)
@@ -341,6 +355,20 @@ class WorkerProcess:
     def _exit_without_waiting(self) -> None:
         log.error("grace time is over, worker exits at once", jobs=len(self._heartbeats))
         os._exit(1)
+
+
+async def _check_usable(ledger: Ledger) -> None:
+    """Check that Redis accepts this worker; one that does not respond yet is waited for later.
+
+    Raises:
+        LedgerMisconfigured: It refuses, or is not trusted.
+    """
+    try:
+        await ledger.now_ms()
+    except LedgerUnavailable as failure:
+        if not failure.retryable:
+            raise
+        log.warning("Redis cannot be used yet", reason=str(failure))
 
 
 def _policy(settings: Settings, definitions: AgentDefinitions) -> AdmissionPolicy:

@@ -276,17 +276,19 @@ async def test_a_container_that_cannot_start_is_a_failed_start_and_leaves_nothin
 async def test_where_no_overlay_can_be_mounted_the_workspace_is_a_copy(
     provider: DockerProvider, snapshots: SnapshotFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    genuine = Steward.workspace_options
+    genuine = Steward._workspace_options
 
-    def broken(self: Steward, job: str, snapshot: str | None, *, overlay: bool) -> dict[str, str]:
-        options = genuine(self, job, snapshot, overlay=overlay)
+    def broken(
+        self: Steward, job: str, snapshot: str | None, layers: str, *, overlay: bool
+    ) -> dict[str, str]:
+        options = genuine(self, job, snapshot, layers, overlay=overlay)
         return (
             {**options, "o": "lowerdir=/nowhere,upperdir=/nowhere,workdir=/nowhere"}
             if overlay
             else options
         )
 
-    monkeypatch.setattr(Steward, "workspace_options", broken)
+    monkeypatch.setattr(Steward, "_workspace_options", broken)
     snapshot = snapshots.add({"a.txt": b"a", "b.txt": b"b"})
     spec = make_sandbox_spec(snapshot=snapshot)
     async with provider.open(spec) as sandbox:

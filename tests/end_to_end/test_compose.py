@@ -120,7 +120,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             {
                 "services": {
                     name: {"volumes": [f"{REPOSITORY}:/opt/fanout:ro"]}
-                    for name in ("worker", "flower")
+                    for name in ("worker", "engine", "flower")
                 }
             }
         )
@@ -129,6 +129,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     environment = {
         "PATH": os.environ["PATH"],
         "COMPOSE_PROJECT_NAME": f"fanout-test-{port}",
+        "FANOUT_USER": f"{os.getuid()}:{os.getgid()}",
         "FANOUT_REDIS_PASSWORD": "secret",
         "FANOUT_REDIS_PORT": str(port),
         "FANOUT_FLOWER_PORT": str(_free_port()),

@@ -23,8 +23,9 @@ from orchestrator.configuration.settings import (
     load_settings,
     without_password,
 )
+from orchestrator.embedded.python_process import helper_environment, python_argv
 from orchestrator.embedded.redis_server import find_redis_server
-from orchestrator.embedded.services import attached, helper_environment
+from orchestrator.embedded.services import attached
 from orchestrator.jobs.failures import JobFailure, LedgerUnavailable
 from orchestrator.jobs.store.connection import connect
 from orchestrator.jobs.store.redis_errors import redis_failures
@@ -108,8 +109,7 @@ def _models(settings: Settings, definitions: AgentDefinitions) -> Iterable[Check
 
 
 async def _engine_and_images(settings: Settings) -> list[Check]:
-    wanted = settings.sandbox.provider
-    if wanted == "local":
+    if settings.sandbox.provider == "local":
         return [
             Check(
                 "warn",
@@ -122,7 +122,7 @@ async def _engine_and_images(settings: Settings) -> list[Check]:
     if code != 0:
         return [
             Check(
-                "warn" if wanted == "auto" else "fail",
+                "fail",
                 "docker engine",
                 error or f"`fanout images ls` ended with exit code {code}",
                 "Start Docker or set DOCKER_HOST; FANOUT_SANDBOX__PROVIDER=local isolates nothing.",
@@ -158,7 +158,7 @@ def _image(settings: Settings, out: str) -> Check:
 async def _images_on_engine() -> tuple[int, str, str]:
     """Run `fanout images ls`; return exit code, output and last line of stderr."""
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "workers.sandbox.docker.images", "ls", "--json"),
+        *python_argv("workers.sandbox.docker.images", "ls", "--json"),
         env=helper_environment(),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

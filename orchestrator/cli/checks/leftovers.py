@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from typing import Any
 
 from orchestrator.configuration.settings import Settings
-from orchestrator.embedded.services import attached, helper_environment
+from orchestrator.embedded.python_process import helper_environment, python_argv
+from orchestrator.embedded.services import attached
 from orchestrator.jobs.failures import LedgerUnavailable
 from orchestrator.jobs.store.connection import connect
 from orchestrator.jobs.store.keys import Keys
@@ -35,7 +35,7 @@ async def left_by_others(settings: Settings) -> list[dict[str, Any]]:
     """
     own = await own_installation(settings)
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "workers.sandbox.docker.installations", "ls", "--json"),
+        *python_argv("workers.sandbox.docker.installations", "ls", "--json"),
         env=helper_environment(),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 from typing import Annotated, NoReturn
 
 import typer
@@ -14,7 +13,7 @@ from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.exit_codes import ExitCode
 from orchestrator.cli.terminal.options import AsJson
 from orchestrator.configuration.settings import load_settings
-from orchestrator.embedded.services import helper_environment
+from orchestrator.embedded.python_process import helper_environment, python_argv
 
 
 def clean(
@@ -46,6 +45,6 @@ def clean(
 
 
 def _run(argv: list[str]) -> NoReturn:
-    command = [sys.executable, "-m", "workers.sandbox.docker.installations", *argv]
+    command = python_argv("workers.sandbox.docker.installations", *argv)
     ended = subprocess.run(command, env=helper_environment(), check=False)  # noqa: S603 - our own program
     raise typer.Exit(ended.returncode if ended.returncode >= 0 else ExitCode.WORK_FAILED)

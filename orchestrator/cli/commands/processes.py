@@ -15,17 +15,14 @@ from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.options import AsJson
 from orchestrator.client import JobClient
 from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.embedded.services import (
-    Embedded,
-    attached,
-    child_environment,
-    helper_environment,
-    stop_embedded,
-)
+from orchestrator.embedded.python_process import child_environment, helper_environment, python_argv
+from orchestrator.embedded.services import Embedded, attached, stop_embedded
 from orchestrator.embedded.state_folder import StateFolder
 from orchestrator.jobs.worker_info import WorkerInfo
 
 FLOWER_USER = "fanout"
+FLOWER_PREFIXES = ("FANOUT_", "FLOWER_")
+"""Of the variables that Flower gets: no keys of models."""
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
 """For building images; they may contain a password, and no other child gets them."""
 
@@ -48,7 +45,7 @@ def worker(
     ] = False,
 ) -> None:
     """Run a worker in the foreground until SIGTERM or Ctrl-C."""
-    argv = ["-m", "workers"]
+    argv = python_argv("workers")
     if concurrency is not None:
         argv += ["--concurrency", str(concurrency)]
     if queues is not None:
@@ -74,14 +71,20 @@ def flower() -> None:
     else:
         login = given.get_secret_value()
     output.notice(f"Flower: http://{address}:{settings.flower.port}")
-    env = child_environment(settings) | {
+    needed = {
+        name: value
+        for name, value in child_environment(settings).items()
+        if name.startswith(FLOWER_PREFIXES)
+    }
+    env = helper_environment() | {
+        **needed,
         "FLOWER_BASIC_AUTH": login,  # not in argv, which every user of the machine can read
         "FLOWER_ADDRESS": address,
         "FLOWER_PORT": str(settings.flower.port),
         "FLOWER_READ_ONLY": "true",
         "FLOWER_INSPECT_TIMEOUT": "3000",
     }
-    _become(["-m", "celery", "-A", "workers.celery_app", "flower"], env)
+    _become(python_argv("workers.dashboard"), env)
 
 
 images = typer.Typer(help="Build and list the images of sandboxes.", no_args_is_help=True)
@@ -180,7 +183,7 @@ def announce_sandbox(workers: list[WorkerInfo]) -> None:
 
 
 def _images(argv: list[str]) -> NoReturn:
-    command = [sys.executable, "-m", "workers.sandbox.docker.images", *argv]
+    command = python_argv("workers.sandbox.docker.images", *argv)
     env = helper_environment() | {
         name: os.environ[name] for name in PROXY_VARIABLES if name in os.environ
     }
@@ -188,9 +191,8 @@ def _images(argv: list[str]) -> NoReturn:
     raise typer.Exit(ended.returncode if ended.returncode >= 0 else 1)
 
 
-def _become(arguments: list[str], env: dict[str, str]) -> NoReturn:
+def _become(argv: list[str], env: dict[str, str]) -> NoReturn:
     """Replace this process by a Python program, which then receives signals directly."""
     sys.stdout.flush()
     sys.stderr.flush()
-    argv = [sys.executable, *arguments]
-    os.execve(sys.executable, argv, env)  # noqa: S606 - our own program, no shell
+    os.execve(argv[0], argv, env)  # noqa: S606 - our own program, no shell

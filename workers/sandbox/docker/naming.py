@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Literal
 
-Role = Literal["sandbox", "steward", "network", "store", "code", "workspace"]
+Role = Literal["sandbox", "steward", "network", "store", "shared", "code", "workspace"]
 
 INSTALLATION, WORKER, ROLE = "fanout.installation", "fanout.worker", "fanout.role"
 JOB, ATTEMPT, EXPIRES = "fanout.job", "fanout.attempt", "fanout.expires"
@@ -47,6 +47,11 @@ class Names:
     def store(self) -> str:
         """The volume that all stewards of the installation share."""
         return f"fanout-{self.installation}"
+
+    @property
+    def shared(self) -> str:
+        """The volume that shows the stewards' volume, with the disks that stewards mount on it."""
+        return f"{self.store}.shared"
 
     def code(self, identity: str) -> str:
         """The volume with one version of the resident's code."""

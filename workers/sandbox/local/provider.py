@@ -21,6 +21,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from orchestrator.jobs.failures import InvalidJob
 from workers.sandbox.errors import SandboxStartFailed
 from workers.sandbox.local import processes as local_processes
 from workers.sandbox.local.files import copy_tree, unpack_snapshot
@@ -95,8 +96,14 @@ class LocalProvider:
             SnapshotUnusable: the snapshot's archive is damaged or leaves its root.
             SandboxStartFailed: the job's folder could not be created, or its commands would be able
                 to read this worker's memory.
+            InvalidJob: the job has credentials, which only a proxy could keep outside.
             ValueError: the job's id cannot be the name of a folder.
         """
+        if spec.credentials:
+            raise InvalidJob(
+                "Credentials need Docker sandboxes: only their proxy puts them in "
+                "(FANOUT_SANDBOX__PROVIDER=docker)."
+            )
         if self._bound is None:
             self._confinement = await asyncio.to_thread(confinement)
             self._bound = await asyncio.to_thread(_mounts_work)
