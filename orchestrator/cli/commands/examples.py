@@ -31,6 +31,7 @@ from orchestrator.jobs.failures import UnknownJob
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.store.journal import EventType
+from orchestrator.process_secrets import inherited_environment
 
 EXAMPLES = bundled("config") / "examples"
 
@@ -377,7 +378,8 @@ def _git(folder: Path, *arguments: str) -> str:
             ["git", "-C", str(folder), *identity, *arguments],  # noqa: S607 - the one on PATH
             capture_output=True,
             check=True,
-            env=os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"},
+            env=inherited_environment()
+            | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"},
         )
     except FileNotFoundError:
         raise UsageProblem("git is not on PATH: fanout merges with it.") from None

@@ -26,6 +26,7 @@ from orchestrator.embedded.services import Embedded, attached_for_run
 from orchestrator.jobs.failures import DeadlineExceeded, LedgerUnavailable, UnknownJob
 from orchestrator.jobs.spec import new_job_id
 from orchestrator.jobs.state import JobRecord
+from orchestrator.process_secrets import inherited_environment
 
 if TYPE_CHECKING:
     from orchestrator.coordinator.conflicts import OpenConflict
@@ -284,7 +285,11 @@ def _is_clean_checkout(folder: Path) -> bool:
     command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), "status", "--porcelain"]
     try:
         status = subprocess.run(  # noqa: S603 - no shell
-            command, capture_output=True, check=False, timeout=GIT_SECONDS
+            command,
+            env=inherited_environment(),
+            capture_output=True,
+            check=False,
+            timeout=GIT_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
