@@ -350,6 +350,7 @@ class JobRunner:
         return replace(
             outcome,
             files=so_far.files_modified,
+            files_omitted=so_far.files_omitted,
             changes=so_far.changes,
             usage=so_far.usage,
             sandbox=so_far.sandbox,
