@@ -71,6 +71,9 @@ class AgentDefinition(WireModel):
     """The maximum number of its jobs that run at once, over all workers; None: no limit."""
     network: Literal["none"] | tuple[str, ...] | None = None
     output_schema: dict[str, JsonValue] | None = None
+    include: tuple[str, ...] = ()
+    """Files of the workspace that its jobs get even if Git ignores them or they seem to be secret:
+    paths relative to the workspace."""
     _files: tuple[DefinitionFile, ...] | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
@@ -78,6 +81,14 @@ class AgentDefinition(WireModel):
         if not self.instruction.strip():
             raise ValueError("give instruction or instruction_file")
         return self
+
+    @field_validator("include")
+    @classmethod
+    def _includes_relative_paths(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
+        for path in paths:
+            if path.startswith("/") or {"", ".", "..", ".git"}.intersection(path.split("/")):
+                raise ValueError(f"{path!r} is not a file's path relative to the workspace")
+        return paths
 
     @field_validator("mcp_servers")
     @classmethod
