@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,23 +16,27 @@ from orchestrator.cli.commands.processes import announce_sandbox
 from orchestrator.cli.commands.waiting import live_console
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
+from orchestrator.cli.terminal.included_files import (
+    IncludeOption,
+    included_files,
+    left_at_home_document,
+    print_left_at_home,
+)
 from orchestrator.cli.terminal.live import Board, Fetch, change_line, shown
 from orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
 from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import COORDINATOR
 from orchestrator.configuration.settings import Settings, load_settings
 from orchestrator.embedded.services import Embedded, attached_for_run
+from orchestrator.jobs.changes import SkippedFile
 from orchestrator.jobs.failures import DeadlineExceeded, LedgerUnavailable, UnknownJob
 from orchestrator.jobs.spec import new_job_id
 from orchestrator.jobs.state import JobRecord
-from orchestrator.process_secrets import inherited_environment
+from orchestrator.workspace.repository import is_clean_checkout
 
 if TYPE_CHECKING:
     from orchestrator.coordinator.conflicts import OpenConflict
     from orchestrator.coordinator.coordinator import CoordinatorEvent, RunOutcome
-
-GIT_SECONDS = 30.0
-"""For `git status` of a large repository on a slow disk; after that a person is asked."""
 
 
 def run_(
@@ -42,6 +45,7 @@ def run_(
     workspace: Annotated[
         Path, typer.Option(metavar="DIR", help="The folder to work on; default: the current one.")
     ] = Path(),
+    include: IncludeOption = None,
     agent: Annotated[str, typer.Option(help="The agent that coordinates.")] = COORDINATOR,
     model: Annotated[
         str | None, typer.Option(help="The coordinator's model; default: FANOUT_MODEL.")
@@ -67,16 +71,25 @@ def run_(
     if not workspace.is_dir():
         raise UsageProblem(f"--workspace {str(workspace)!r} is not a folder.")
     folder = workspace.resolve()
+    included = included_files(include or (), folder)
     if not yes:
         _confirm(folder)
-    outcome = asyncio.run(
-        _run(settings, goal=goal, workspace=folder, agent=agent, model=model, yes=yes)
+    outcome, at_home = asyncio.run(
+        _run(
+            settings,
+            goal=goal,
+            workspace=folder,
+            included=included,
+            agent=agent,
+            model=model,
+            yes=yes,
+        )
     )
-    _print_outcome(outcome, as_json=as_json)
+    _print_outcome(outcome, at_home, as_json=as_json)
     raise typer.Exit(_exit_code(outcome))
 
 
-def _print_outcome(outcome: RunOutcome, *, as_json: bool) -> None:
+def _print_outcome(outcome: RunOutcome, at_home: Sequence[SkippedFile], *, as_json: bool) -> None:
     if as_json:
         error = outcome.error.model_dump() if outcome.error else None
         report = {
@@ -85,6 +98,7 @@ def _print_outcome(outcome: RunOutcome, *, as_json: bool) -> None:
             "root_id": outcome.root_id,
             "error": error,
             "conflicts": [vars(conflict) for conflict in outcome.conflicts],
+            "left_at_home": left_at_home_document(at_home),
         }
         output.document(report)
     elif outcome.text:
@@ -93,6 +107,8 @@ def _print_outcome(outcome: RunOutcome, *, as_json: bool) -> None:
         output.notice(f"{outcome.error.type}: {outcome.error.message}")
     if outcome.conflicts:
         output.notice(_format_conflicts(outcome.conflicts))
+    if not as_json:
+        print_left_at_home(at_home)
 
 
 def _exit_code(outcome: RunOutcome) -> ExitCode:
@@ -115,8 +131,15 @@ def _format_conflicts(conflicts: Sequence[OpenConflict]) -> str:
 
 
 async def _run(
-    settings: Settings, *, goal: str, workspace: Path, agent: str, model: str | None, yes: bool
-) -> RunOutcome:
+    settings: Settings,
+    *,
+    goal: str,
+    workspace: Path,
+    included: frozenset[str],
+    agent: str,
+    model: str | None,
+    yes: bool,
+) -> tuple[RunOutcome, Sequence[SkippedFile]]:
     async with (
         _services(settings) as (reachable, look_back),
         JobClient.from_settings(reachable) as client,
@@ -126,7 +149,8 @@ async def _run(
             announce_sandbox(workers)
         else:
             output.notice("No worker is running, so jobs will wait; start one: fanout worker")
-        return await coordinate(
+        client.workspace(workspace).included = included
+        outcome = await coordinate(
             client,
             goal=goal,
             workspace=workspace,
@@ -136,6 +160,7 @@ async def _run(
             look_back=look_back,
             yes=yes,
         )
+        return outcome, client.workspace(workspace).left_at_home
 
 
 async def coordinate(
@@ -274,23 +299,8 @@ def _confirm(folder: Path) -> None:
     if (
         not output.stderr_is_terminal()
         or not output.stdin_is_terminal()
-        or _is_clean_checkout(folder)
+        or is_clean_checkout(folder)
     ):
         return
     if not typer.confirm(f"Agents will edit files in {folder}. Continue?", err=True):
         raise typer.Exit(ExitCode.NOT_ALLOWED)
-
-
-def _is_clean_checkout(folder: Path) -> bool:
-    command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), "status", "--porcelain"]
-    try:
-        status = subprocess.run(  # noqa: S603 - no shell
-            command,
-            env=inherited_environment(),
-            capture_output=True,
-            check=False,
-            timeout=GIT_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return status.returncode == 0 and not status.stdout.strip()
