@@ -21,34 +21,28 @@ from google.genai import types
 
 from orchestrator.approvals import ApprovalAnswer
 from orchestrator.client import JobClient
-from orchestrator.configuration import definition_files
 from orchestrator.configuration.agent_definitions import COORDINATOR, AgentDefinition
 from orchestrator.coordinator.conflicts import Conflicts, HeldBackChange, OpenConflict
 from orchestrator.coordinator.delivery import Delivery
 from orchestrator.coordinator.task_tools import TaskTools
+from orchestrator.coordinator.workspace_files import DEFINITION_FOLDER, workspace_files
 from orchestrator.deep_agent import (
     Account,
     Accounts,
-    Backend,
     Budget,
     BudgetFactory,
     BudgetLimits,
-    DirectoryBackend,
     McpServerFailed,
     McpTools,
     ModelFailed,
     PendingApproval,
-    ReadOnlyBackend,
-    StateBackend,
     answers_message,
-    composite,
     confirmation_calls,
     create_deep_app,
     is_reply,
     pending_approvals,
     preload_client,
     price,
-    state_with,
     text_mode,
     text_of,
     usage_of,
@@ -77,8 +71,6 @@ from orchestrator.shortening import one_line
 APP_NAME = "orchestrator"
 """ADK expects an app's name to be that of its folder."""
 USER_ID = "parent"
-DEFINITION_FOLDER = f"/{definition_files.FOLDER}"
-"""The folder in which a coordinator finds its definition files."""
 ABORTED = "INVOCATION_ABORTED"
 """ADK's error code of a run that our budget ended; the budget knows the reason."""
 CALL_CHARACTERS = 100
@@ -166,7 +158,7 @@ def create_coordinator(
         [*task_tools.tools(), *_mcp_tools(definition)],
         added_instruction=f"\n\n{agent_list(callable_agents)}",
         files_folder=DEFINITION_FOLDER,
-        backend=_files(definition, workspace),
+        backend=workspace_files(definition, workspace),
         rate_limiter=client.rate_limiter,
     )
 
@@ -383,16 +375,6 @@ def root_id_of(tool_context: ToolContext) -> str:
     if session.user_id == USER_ID and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", session.id):
         return session.id
     return hashlib.sha256(f"{session.user_id}/{session.id}".encode()).hexdigest()[:32]
-
-
-def _files(definition: AgentDefinition, workspace: Path) -> Backend:
-    """Return the workspace, with the definition files beside it for reading."""
-    files = DirectoryBackend(workspace, mount="/workspace")
-    provided = definition.files
-    if not provided:
-        return files
-    state = state_with({f"/{file.path}": file.data for file in provided})
-    return composite(files, {DEFINITION_FOLDER: ReadOnlyBackend(StateBackend(state))})
 
 
 def _mcp_tools(definition: AgentDefinition) -> list[McpTools]:
