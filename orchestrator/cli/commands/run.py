@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from orchestrator.cli.commands.processes import announce_sandbox
 from orchestrator.cli.commands.waiting import live_console
-from orchestrator.cli.terminal import output
+from orchestrator.cli.terminal import held_back, output
 from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from orchestrator.cli.terminal.included_files import (
     IncludeOption,
@@ -35,7 +36,7 @@ from orchestrator.jobs.state import JobRecord
 from orchestrator.workspace.repository import is_clean_checkout
 
 if TYPE_CHECKING:
-    from orchestrator.coordinator.conflicts import OpenConflict
+    from orchestrator.coordinator.conflicts import HeldBackChange, OpenConflict
     from orchestrator.coordinator.coordinator import CoordinatorEvent, RunOutcome
 
 
@@ -58,6 +59,9 @@ def run_(
             "-y",
             help="Do not ask: files may be changed and the coordinator's calls are approved.",
         ),
+    ] = False,
+    include_executable_config: Annotated[
+        bool, typer.Option(held_back.OPTION, help=held_back.OPTION_HELP)
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -83,6 +87,8 @@ def run_(
             agent=agent,
             model=model,
             yes=yes,
+            include_executable_config=include_executable_config,
+            ask_to_land=not (yes or as_json),
         )
     )
     _print_outcome(outcome, at_home, as_json=as_json)
@@ -99,6 +105,7 @@ def _print_outcome(outcome: RunOutcome, at_home: Sequence[SkippedFile], *, as_js
             "error": error,
             "conflicts": [vars(conflict) for conflict in outcome.conflicts],
             "left_at_home": left_at_home_document(at_home),
+            "held_back": [vars(change) for change in outcome.held_back],
         }
         output.document(report)
     elif outcome.text:
@@ -109,6 +116,8 @@ def _print_outcome(outcome: RunOutcome, at_home: Sequence[SkippedFile], *, as_js
         output.notice(_format_conflicts(outcome.conflicts))
     if not as_json:
         print_left_at_home(at_home)
+    if outcome.held_back:
+        output.notice(_format_held_back(outcome.held_back))
 
 
 def _exit_code(outcome: RunOutcome) -> ExitCode:
@@ -130,6 +139,16 @@ def _format_conflicts(conflicts: Sequence[OpenConflict]) -> str:
     return f"WARNING: {count}, changes not merged: {named}. See: fanout diff JOB"
 
 
+def _format_held_back(changes: Sequence[HeldBackChange]) -> str:
+    """Return the lines about changes that wait for a person's word, with the command for each job.
+
+    They are data of the run and no failure of it.
+    """
+    jobs = dict.fromkeys(change.job_id for change in changes)
+    commands = [f"fanout apply {job_id} {held_back.OPTION}" for job_id in jobs]
+    return "\n".join([*held_back.lines(changes), "To land what is held back:", *commands])
+
+
 async def _run(
     settings: Settings,
     *,
@@ -139,6 +158,8 @@ async def _run(
     agent: str,
     model: str | None,
     yes: bool,
+    include_executable_config: bool,
+    ask_to_land: bool,
 ) -> tuple[RunOutcome, Sequence[SkippedFile]]:
     async with (
         _services(settings) as (reachable, look_back),
@@ -159,8 +180,20 @@ async def _run(
             default_model=settings.model,
             look_back=look_back,
             yes=yes,
+            include_executable_config=include_executable_config,
         )
+        if held_back.may_land(outcome.held_back, ask=ask_to_land):
+            outcome = await _land_held_back(client, outcome, workspace)
         return outcome, client.workspace(workspace).left_at_home
+
+
+async def _land_held_back(client: JobClient, outcome: RunOutcome, workspace: Path) -> RunOutcome:
+    """Merge what was held back, by a person's word, and return the outcome without it."""
+    for job_id in dict.fromkeys(change.job_id for change in outcome.held_back):
+        report = await client.apply(job_id, workspace, include_executable_config=True)
+        for conflict in report.conflicts:
+            output.notice(f"conflict  {output.one_line(conflict.path)} (job {job_id})")
+    return replace(outcome, held_back=())
 
 
 async def coordinate(
@@ -173,6 +206,7 @@ async def coordinate(
     default_model: str,
     look_back: str | None,
     yes: bool = False,
+    include_executable_config: bool = False,
 ) -> RunOutcome:
     """Run the coordinator with a live view of its jobs, or plain lines without a terminal.
 
@@ -188,6 +222,7 @@ async def coordinate(
         look_back: the command that shows the tree after an interruption; None if the tree does
             not outlive this process.
         yes: whether the coordinator's own calls are approved without asking.
+        include_executable_config: whether what becomes code on the host is merged too.
 
     Raises:
         ModelNotConfigured: the model cannot be used; the message names what is missing.
@@ -216,6 +251,7 @@ async def coordinate(
                 on_event=printer.print,
                 decide=decider(yes=yes, set_aside=watcher.set_aside),
                 stream_text=console is not None,
+                include_executable_config=include_executable_config,
             )
     except asyncio.CancelledError:
         output.notice("Interrupted: the coordinator and the jobs that it waited for are stopped.")
