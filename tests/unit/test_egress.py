@@ -19,7 +19,7 @@ from typing import Any, Self
 import pytest
 from structlog.testing import capture_logs
 
-from tests.unit.test_resident import READY, ProcessStream, ScriptedStream
+from tests.unit.test_resident import READY, WITHOUT_PTRACE, ProcessStream, ScriptedStream
 from workers.sandbox.egress import proxy as egress
 from workers.sandbox.egress.hosts import AllowedHosts
 from workers.sandbox.egress.proxy import Egress
@@ -129,6 +129,7 @@ async def open_sandbox(code: Path) -> AsyncIterator[Open]:
             *hosts: str, names: Names | None = None, uplink: Uplink | None = None
         ) -> Inside:
             process = await asyncio.create_subprocess_exec(
+                *WITHOUT_PTRACE,
                 sys.executable,
                 "-ISB",
                 str(code),
