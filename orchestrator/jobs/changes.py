@@ -24,10 +24,10 @@ from orchestrator.jobs.spec import BlobId, WireModel
 
 BUNDLE_VERSION: Literal[1] = 1
 """Incremented with every change of the format: a merge must understand the whole bundle."""
-MAX_DOCUMENT_BYTES = 32 * 1024**2
-"""Of `changes.json`: a steward writes a quarter of it, whatever the job's paths are."""
-MAX_MEMBERS = 50_000
-"""Of a bundle: a steward writes both sides of 20,000 changes, and the patch."""
+MAX_DOCUMENT_BYTES = 16 * 1024**2
+"""Of `changes.json`: a steward writes half of it at most, whatever the job's paths are."""
+MAX_MEMBERS = 25_000
+"""Of a bundle: a steward writes both sides of 10,000 changes, the list and the patch."""
 FileKind = Literal["file", "symlink", "directory"]
 
 

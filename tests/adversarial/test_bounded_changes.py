@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -59,11 +60,11 @@ def test_forty_thousand_empty_files_are_bounded_at_the_source_and_cheap_to_read(
     print(f"bundle {size / MIB:.1f} MiB, reading takes {peak / MIB:.1f} MiB")
     assert len(changes.files) == change_scan.MAX_CHANGES
     assert len(changes.skipped) == change_scan.MAX_NAMED + 1
-    assert changes.skipped[0].path == "file20000"
-    assert "20000 changes at most" in changes.skipped[0].reason
-    assert changes.skipped[-1].path == "(and 19000 more)"
-    assert size < 16 * MIB
-    assert peak < 100 * MIB
+    assert changes.skipped[0].path == "file10000"
+    assert "10000 changes at most" in changes.skipped[0].reason
+    assert changes.skipped[-1].path == "(and 29000 more)"
+    assert size < 8 * MIB
+    assert peak < 48 * MIB
 
 
 def test_by_products_take_no_room_from_changes_and_their_list_is_bounded(
@@ -148,7 +149,7 @@ def test_a_bundle_with_too_many_members_or_too_long_a_list_is_refused() -> None:
     with tarfile.open(fileobj=many, mode="w") as archive:
         for number in range(MAX_MEMBERS + 1):
             archive.addfile(tarfile.TarInfo(str(number)))
-    document = json.dumps({"version": 1, "ignored": ["x" * 40 * MIB]}).encode()
+    document = json.dumps({"version": 1, "ignored": ["x" * 20 * MIB]}).encode()
     with tarfile.open(fileobj=long, mode="w") as archive:
         member = tarfile.TarInfo("changes.json")
         member.size = len(document)
@@ -156,7 +157,7 @@ def test_a_bundle_with_too_many_members_or_too_long_a_list_is_refused() -> None:
 
     for bundle in (many, long):
         bundle.seek(0)
-        with pytest.raises(MalformedBundle, match="more than|larger than"):
+        with pytest.raises(MalformedBundle, match=r"more than|larger than"):
             changes_in(bundle)
 
 
@@ -166,13 +167,13 @@ def test_a_bundle_with_too_many_members_or_too_long_a_list_is_refused() -> None:
 async def test_a_job_with_too_many_files_ends_with_those_that_fit_and_names_the_rest(
     provider: DockerProvider,
 ) -> None:
-    make = "for n in range(30_000): open(f'{n:05}', 'w').close()"
+    make = "for n in range(15_000): open(f'{n:05}', 'w').close()"
     spec = make_sandbox_spec()
     limits = spec.limits.model_copy(update={"disk_bytes": 256 * MIB})
     async with provider.open(make_sandbox_spec(limits=limits)) as sandbox:
         await sandbox.run(Command(argv=["python3", "-c", make]))
         with await sandbox.changes() as bundle:
-            changes = changes_in(bundle)
+            changes = await asyncio.to_thread(changes_in, bundle)
 
     assert len(changes.files) == change_scan.MAX_CHANGES
-    assert changes.skipped[-1].path == "(and 9000 more)"
+    assert changes.skipped[-1].path == "(and 4000 more)"

@@ -40,16 +40,16 @@ MAX_FILE_BYTES = 64 << 20
 """The largest file that a bundle carries."""
 MAX_TOTAL_BYTES = 512 << 20
 """The most that a bundle carries; what comes later, sorted by path, is only named."""
-MAX_CHANGES = 20_000
+MAX_CHANGES = 10_000
 """The most changed paths that a bundle carries: a rename in all files of a large project. A worker
-needs 6 KB of memory for each."""
-MAX_LIST_BYTES = 8 << 20
+needs 3 KB of memory for each."""
+MAX_LIST_BYTES = 6 << 20
 """Of the list of changes: what `MAX_CHANGES` changes with paths of usual length need. A path may
 have 4,096 bytes and more."""
 MAX_NAMED = 1_000
 """The most paths that a list of ignored or skipped paths names: more than anybody reads."""
-_MAX_NAMED_BYTES = 4096
-"""Of a path in such a list: the kernel accepts no longer ones at once."""
+_MAX_NAMED_BYTES = 256 << 10
+"""Of such a list: its paths have 256 bytes on average, far more than usual ones."""
 _MAX_PATHS_BYTES = 64 << 20
 """Of all paths that are compared, some 500,000; those that a scan finds later are only counted."""
 _ENTRY_BYTES = 400
@@ -166,13 +166,16 @@ class _Named:
         self.paths: list[str] = []
         self.reasons: list[str] = []
         self.more = 0
+        self._left_bytes = _MAX_NAMED_BYTES
 
     def add(self, path: str, reason: str = "") -> None:
         """Name a path, or count it when the list is full."""
-        if len(self.paths) >= MAX_NAMED or len(path) > _MAX_NAMED_BYTES:
+        text = _text(path)
+        self._left_bytes -= len(json.dumps(text))
+        if len(self.paths) >= MAX_NAMED or self._left_bytes < 0:
             self.more += 1
             return
-        self.paths.append(_text(path))
+        self.paths.append(text)
         self.reasons.append(reason)
 
     def named(self) -> list[str]:
@@ -245,8 +248,12 @@ class _Objects:
 
     def _keep(self, source: io.BytesIO | io.FileIO) -> tuple[str, int]:
         """Copy a content into the scratch folder; return its hash and size."""
-        digest, size = hashlib.sha256(), 0
+        first = source.read(_READ_BYTES) or b""
+        if len(first) < _READ_BYTES:
+            return self._keep_small(first)
+        digest, size = hashlib.sha256(first), len(first)
         with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as copy:
+            copy.write(first)
             while data := source.read(_READ_BYTES):
                 size += len(data)
                 if size > self._max_file_bytes:  # it grows while it is read
@@ -255,15 +262,28 @@ class _Objects:
                 digest.update(data)
                 copy.write(data)
         kept = self.path(digest.hexdigest())
-        if kept.exists():
-            Path(copy.name).unlink()
-            return kept.name, size
+        try:
+            if not kept.exists():
+                self._take_room(size)
+                Path(copy.name).rename(kept)
+        finally:
+            Path(copy.name).unlink(missing_ok=True)
+        return kept.name, size
+
+    def _keep_small(self, content: bytes) -> tuple[str, int]:
+        """Keep a content that is in memory: most files are small."""
+        if len(content) > self._max_file_bytes:
+            raise _Skip(f"larger than {self._max_file_bytes} bytes")
+        kept = self.path(hashlib.sha256(content).hexdigest())
+        if not kept.exists():
+            self._take_room(len(content))
+            kept.write_bytes(content)
+        return kept.name, len(content)
+
+    def _take_room(self, size: int) -> None:
         if size > self._left:
-            Path(copy.name).unlink()
             raise _Skip("the changes are larger than a bundle may be")
         self._left -= size
-        Path(copy.name).rename(kept)
-        return kept.name, size
 
 
 @dataclass
