@@ -112,7 +112,7 @@ async def ask(inside: Inside, port: int, request: str, body: bytes = b"") -> byt
         first, _, rest = request.partition("\r\n")
         request = f"{first}\r\nHost: {HOST}:{port}\r\n{rest}"
     writer.write(request.encode("latin-1") + b"\r\n" + body)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         answer = await reader.read()
     writer.close()
     return answer
@@ -508,6 +508,7 @@ async def test_the_budget_counts_what_is_inside_of_tls(
         assert "network_bytes" in str(inside.proxy.traffic.exceeded)
 
 
+@pytest.mark.slow
 async def test_a_hundred_parallel_connections_are_served(
     open_with: OpenWith, context: ssl.SSLContext
 ) -> None:
