@@ -525,7 +525,7 @@ async def test_a_connection_that_a_process_drops_is_dropped_at_the_server(
 
 
 def tunnel_frame(number: Any, event: Any, payload: bytes = b"", **more: Any) -> bytes:
-    return frames.pack_frame({"tunnel": number, "event": event, **more}, payload)
+    return frames.pack_frame(frames.TUNNEL, number, {"event": event, **more}, payload)
 
 
 OPENED = tunnel_frame(1, "open")
@@ -534,7 +534,7 @@ OPENED = tunnel_frame(1, "open")
 @pytest.mark.parametrize(
     "noise",
     [
-        tunnel_frame("1", "open"), tunnel_frame(0, "open"), tunnel_frame(1, 1),
+        tunnel_frame(0, "open"), tunnel_frame(1, 1),
         tunnel_frame(1, "open", bytes=""),
         OPENED + OPENED, OPENED + tunnel_frame(1, "data"), OPENED + tunnel_frame(1, "unheard of"),
         OPENED + tunnel_frame(1, "end") + tunnel_frame(1, "end"),
@@ -545,7 +545,7 @@ OPENED = tunnel_frame(1, "open")
     ],
 )  # fmt: skip
 async def test_a_resident_that_breaks_the_rules_of_tunnels_is_dead(noise: bytes) -> None:
-    answer = frames.pack_frame({"id": 1, "result": {"port": 3128}})
+    answer = frames.pack_frame(frames.REPLY, 1, {"result": {"port": 3128}})
     client = ResidentClient(ScriptedStream(READY, answer, noise, pause=0.02))
     await client.start(1)
     proxy = Egress(client, AllowedHosts(["web.example"]), Uplink(Names()), job_id=JOB)
