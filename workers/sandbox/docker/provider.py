@@ -385,6 +385,7 @@ class DockerProvider:
             credentials=spec.credentials,
         )
         try:
+            await egress.start()
             if egress.authority is not None:
                 await install_bundle(
                     sandbox,
@@ -392,7 +393,6 @@ class DockerProvider:
                     egress.authority.certificate,
                     self._uplink.ca_file,
                 )
-            await egress.start()
         except OSError as error:
             raise SandboxStartFailed(
                 f"The sandbox's way to its hosts could not be made: {error.strerror}."
