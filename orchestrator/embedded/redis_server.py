@@ -24,6 +24,8 @@ START_SECONDS = 60.0
 """Redis reads a long append-only file at its start."""
 STOP_SECONDS = 10.0
 """Redis writes its data to disk before it stops."""
+PRIVATE_UMASK = 0o077
+"""Its data are all prompts and results: only its owner reads them."""
 CONTAINER_IMAGE = "redis:7.4-alpine"
 
 
@@ -65,7 +67,13 @@ class RedisServer:
         argv = self._in_container(url) if binary is None else [binary, "-"]
         stdin = self._folder / "redis.conf"
         try:
-            self.process.start(argv, env=os.environ, outlives_parent=outlives_parent, stdin=stdin)
+            self.process.start(
+                argv,
+                env=os.environ,
+                outlives_parent=outlives_parent,
+                stdin=stdin,
+                umask=PRIVATE_UMASK,
+            )
         except OSError as error:
             raise LedgerUnavailable(f"Redis cannot be started here: {error}.") from error
         await self._wait_until_it_responds(url)

@@ -21,6 +21,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from orchestrator.private_files import make_private_folder
 from workers.sandbox.errors import SandboxStartFailed
 from workers.sandbox.local import processes as local_processes
 from workers.sandbox.local.files import copy_tree, unpack_snapshot
@@ -93,6 +94,8 @@ class LocalProvider:
             SandboxStartFailed: the job's folder could not be created.
             ValueError: the job's id cannot be the name of a folder.
         """
+        for name in ("jobs", "snapshots"):
+            await asyncio.to_thread(make_private_folder, self._root / name)
         if self._bound is None:
             self._bound = await asyncio.to_thread(_mounts_work)
         before = await self._unpacked(spec.snapshot)
