@@ -197,6 +197,7 @@ class WorkerProcess:
             definitions=self._definitions,
             defaults=settings.limits.for_jobs(),
             bounds=settings.limits.tree_bounds(),
+            ceilings=settings.ceilings,
         )
         return JobRunner(
             services,

@@ -19,6 +19,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from orchestrator.jobs.ceilings import Ceilings
 from orchestrator.jobs.policy import TREE_JOBS, TenantShare
 from orchestrator.jobs.spec import GIB, Limits, ModelRate, TreeBounds
 
@@ -162,6 +163,8 @@ class Settings(BaseSettings):
     sandbox: SandboxSettings = SandboxSettings()
     worker: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()
+    ceilings: Ceilings = Ceilings()
+    """What no job may exceed, whoever asks for it; a default above its ceiling is the ceiling."""
     flower: FlowerSettings = FlowerSettings()
     tenants: dict[str, TenantShare] = Field(default_factory=dict)
     """JSON, or a table in TOML: `{"team-a": {"weight": 3, "jobs": 20}}`. Other tenants have
