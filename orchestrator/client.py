@@ -145,11 +145,13 @@ class JobClient:
 
         Raises:
             UnknownAgent: One names an agent that does not exist; nothing is stored.
+            LimitExceeded: One asks for more than the installation gives a job; nothing is stored.
             InvalidJob: A specification cannot be stored.
             WorkspaceUnusable: A folder cannot be read, or is too large.
         """
         for spec, _ in jobs:
-            self.definitions[spec.agent]  # raises UnknownAgent
+            definition = self.definitions[spec.agent]  # raises UnknownAgent
+            self._settings.ceilings.check(spec.limits.over(definition.job_limits()))
         snapshots = {
             (folder, agent): await self.snapshot(folder, agent)
             for folder, agent in {(folder, spec.agent) for spec, folder in jobs if folder}

@@ -215,6 +215,7 @@ class WorkerProcess:
             defaults=settings.limits.for_jobs(),
             bounds=settings.limits.tree_bounds(),
             secrets=settings.secrets,
+            ceilings=settings.ceilings,
         )
         return JobRunner(
             services,

@@ -9,8 +9,9 @@ from orchestrator.configuration.agent_definitions import AgentDefinition
 from orchestrator.coordinator.workspace_files import workspace_files
 from orchestrator.deep_agent import Shell, ToolMistake
 from orchestrator.deep_agent.tools.files import Files
+from tests.bundles import tree_of
 
-SECRET = "the-secret-word"
+CANARY = "the-secret-word"
 DEFINITION = AgentDefinition(name="coordinator", description="x", instruction="x")
 
 
@@ -21,18 +22,18 @@ def folder(tmp_path: Path) -> Path:
     subprocess.run(["git", "init", "-q"], cwd=root, check=True)
     files = {
         ".gitignore": ".env\nprivate/\n*.log\n",
-        ".env": SECRET,
-        "private/key": SECRET,
-        "run.log": SECRET,
+        ".env": CANARY,
+        "private/key": CANARY,
+        "run.log": CANARY,
         "src/main.py": "print()\n",
-        "src/debug.log": SECRET,
+        "src/debug.log": CANARY,
         ".vscode/settings.json": "{}\n",
         "plain/a": "a\n",
     }
     for path, text in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
-    (root / ".git/credentials").write_text(SECRET)
+    (root / ".git/credentials").write_text(CANARY)
     for name, target in {
         "to_env": ".env",
         "to_private": "private",
@@ -65,15 +66,15 @@ async def test_what_stays_at_home_is_not_read(files, path):
     with pytest.raises(ToolMistake) as refusal:
         await files.read(f"/workspace/{path}")
 
-    assert SECRET not in str(refusal.value)
+    assert CANARY not in str(refusal.value)
 
 
 async def test_what_stays_at_home_is_neither_listed_nor_found(files):
     shown = {entry.path for entry in (await files.ls_info("/workspace")).entries}
     inside = {entry.path for entry in (await files.ls_info("/workspace/src")).entries}
     globbed = {entry.path for entry in (await files.glob_info("**/{*,.*}")).entries}
-    found = await files.grep_raw(SECRET)
-    named = [await files.grep_raw(SECRET, glob=name) for name in (".env", "*", "**/.*", "*.log")]
+    found = await files.grep_raw(CANARY)
+    named = [await files.grep_raw(CANARY, glob=name) for name in (".env", "*", "**/.*", "*.log")]
 
     assert not {f"/workspace/{path}" for path in HIDDEN if "/" not in path[:3]} & (
         shown - {f"/workspace/{link}" for link in ("to_env", "to_absolute")}
@@ -86,7 +87,7 @@ async def test_what_stays_at_home_is_neither_listed_nor_found(files):
 @pytest.mark.parametrize("path", ["/workspace/.env", "/workspace/private", "/workspace/to_git"])
 async def test_a_search_that_starts_in_what_stays_at_home_is_refused(files, path):
     with pytest.raises(ToolMistake):
-        await files.grep_raw(SECRET, path)
+        await files.grep_raw(CANARY, path)
     with pytest.raises(ToolMistake):
         await files.ls_info(path)
 
@@ -101,20 +102,18 @@ CODE = """
 
 @pytest.mark.parametrize("path", CODE)
 async def test_what_becomes_code_is_not_written(files, folder, path):
-    before = subprocess.run(["find", "."], cwd=folder, capture_output=True, check=True).stdout
+    before = tree_of(folder)
 
     with pytest.raises(ToolMistake):
         await files.write(f"/workspace/{path}", "touch pwned")
     [upload] = await files.upload_files([(f"/workspace/{path}", b"touch pwned")])
 
     assert upload.error
-    assert (
-        subprocess.run(["find", "."], cwd=folder, capture_output=True, check=True).stdout == before
-    )
+    assert tree_of(folder) == before
 
 
 async def test_a_refusal_is_one_sentence_that_says_what_to_do(files):
-    with pytest.raises(ToolMistake, match="an editor runs what it says.*Have a task change it"):
+    with pytest.raises(ToolMistake, match=r"an editor runs what it says.*Have a task change it"):
         await files.write("/workspace/.vscode/tasks.json", "{}")
 
 
@@ -165,7 +164,7 @@ async def test_ordinary_files_are_written_read_edited_found_and_deleted(files, f
 
 async def test_a_plain_folder_follows_the_same_rules(tmp_path):
     (tmp_path / "node_modules").mkdir()
-    (tmp_path / "node_modules/x").write_text(SECRET)
+    (tmp_path / "node_modules/x").write_text(CANARY)
     (tmp_path / "a").write_text("a")
     files = Files(workspace_files(DEFINITION, tmp_path))
 

@@ -21,6 +21,7 @@ from orchestrator.jobs.failures import (
     JobFailure,
     LeaseLost,
     LedgerUnavailable,
+    LimitExceeded,
     NotUnderstood,
     SandboxFailure,
     UnknownAgent,
@@ -149,9 +150,10 @@ class JobRunner:
             return Outcome(failure=ShuttingDown("Its worker stops."))
         try:
             definition = self._services.definitions[claim.spec.agent]
-        except UnknownAgent as failure:
+            limits = self._services.limits_of(claim.spec)
+        except (UnknownAgent, LimitExceeded) as failure:
             return Outcome(failure=failure)
-        attempt = Attempt(claim, definition, self._services.limits_of(claim.spec), claimed_at)
+        attempt = Attempt(claim, definition, limits, claimed_at)
         with self._heartbeats.hold(claim, attempt.stop) as lease, attempt.deadline():
             lease.mark_renewed(claimed_at)
             journal = AttemptJournal(self._journal, self._blobs, lease, progress)
