@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import secrets
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,11 @@ import pytest
 import yaml
 
 from orchestrator.embedded.state_folder import StateFolder
+from orchestrator.jobs.spec import Limits, new_job_id
 from tests.forked import REPOSITORY
 from tests.integration.scripts import call, calls, conversation, says
+from workers.sandbox import Command, LocalProvider, Sandbox, SandboxSpec, SandboxStartFailed
+from workers.sandbox.local.privileges import confinement
 
 pytestmark = [
     pytest.mark.redis,
@@ -236,3 +240,98 @@ print(resource.getrlimit(resource.RLIMIT_CORE))
     assert "PATH=" in inherited
     assert MARKER not in first
     assert limits == "(0, 0)"
+
+
+SEALED = """
+import sys, time
+from orchestrator.process_secrets import seal_process
+seal_process()
+print("sealed", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def sealed() -> Iterator[int]:
+    """The id of a process that has a key and protects itself."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", SEALED],
+        env=os.environ | {"KEY": canary(), "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"sealed\n"
+        yield child.pid
+        child.kill()
+
+
+@pytest.fixture
+async def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Sandbox]:
+    monkeypatch.setenv("KEY_OF_THE_WORKER", canary())
+
+    async def no_snapshot(_snapshot: str) -> Path:
+        raise AssertionError("the job has none")
+
+    provider = await asyncio.to_thread(LocalProvider, no_snapshot, tmp_path, "test")
+    spec = SandboxSpec(
+        job_id=new_job_id(),
+        attempt=1,
+        image="",
+        limits=Limits(timeout_seconds=60, memory_bytes=2**30, disk_bytes=2**26),
+    )
+    with open("/etc/hostname") as _left_open:  # noqa: PTH123, ASYNC230 - a descriptor
+        async with provider.open(spec) as opened:
+            yield opened
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "cat /proc/{pid}/environ",
+        "head -c 1 /proc/{pid}/mem",
+        "cat /proc/{pid}/maps",
+        "readlink /proc/{pid}/fd/0",
+        "head -c 1 /proc/{pid}/fd/0",
+        "ls /proc/{pid}/cwd/",
+        "ls /proc/{pid}/root/",
+        "sudo -n cat /proc/{pid}/environ",
+        "unshare --user --map-root-user cat /proc/{pid}/environ",
+        "nsenter --target {pid} --mount true",
+        "mount -t tmpfs none /mnt",
+        "mknod /tmp/mem c 1 1 && head -c 1 /tmp/mem",
+    ],
+)
+async def test_a_local_command_cannot_look_into_a_process_of_ours(
+    sandbox: Sandbox, sealed: int, attempt: str
+) -> None:
+    command = attempt.format(pid=sealed)
+
+    ended = await sandbox.run(Command(argv=command, timeout_seconds=20))
+
+    assert ended.exit_code != 0, ended.output
+    assert MARKER.encode() not in ended.output
+
+
+async def test_a_local_command_inherits_nothing_and_has_few_rights(sandbox: Sandbox) -> None:
+    look = "env; echo; cat /proc/self/status; ls -l /proc/$$/fd"
+
+    ended = await sandbox.run(Command(argv=look, timeout_seconds=20))
+
+    text = ended.output.decode()
+    assert MARKER not in text
+    assert "hostname" not in text.rpartition("total")[2]
+    assert "NoNewPrivs:\t1" in text
+    capabilities = int(text.partition("CapBnd:")[2].split()[0], 16)
+    assert os.geteuid() != 0 or not capabilities & (1 << 19 | 1 << 21 | 1 << 16 | 1 << 17)
+
+
+def test_without_setpriv_commands_of_root_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(SandboxStartFailed, match="install util-linux"):
+        confinement()
