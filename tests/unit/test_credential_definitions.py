@@ -111,12 +111,15 @@ def credentials(tmp_path):
     return credentials_of(load(tmp_path, "{host: git.example, secret: A}"), {"A": secret(CANARY)})
 
 
-async def test_a_sandbox_without_a_proxy_refuses_credentials(tmp_path, credentials):
-    spec = make_sandbox_spec(credentials=credentials)
-
+@pytest.fixture
+def local(tmp_path):
     async def no_snapshot(_identity):
         raise AssertionError
 
+    return LocalProvider(no_snapshot, root=tmp_path, installation="test")
+
+
+async def test_a_sandbox_without_a_proxy_refuses_credentials(local, credentials):
     with pytest.raises(InvalidJob, match="Credentials need Docker sandboxes"):
-        async with LocalProvider(no_snapshot, root=tmp_path, owner="test").open(spec):
+        async with local.open(make_sandbox_spec(credentials=credentials)):
             pass

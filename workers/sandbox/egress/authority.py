@@ -23,6 +23,7 @@ VALID_DAYS = 30
 """Longer than any sandbox lives."""
 _CLOCK_SKEW = timedelta(hours=1)
 _COMMON_NAME_CHARACTERS = 64
+"""The longest common name (X.520); the whole name of a host is in the alternative names."""
 _UNRECOGNIZED_NAME = ssl.AlertDescription.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
 
 
