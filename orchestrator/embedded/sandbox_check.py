@@ -44,7 +44,7 @@ async def require_sandbox(settings: Settings) -> None:
     if settings.sandbox.provider == "local":
         return
     child = await asyncio.create_subprocess_exec(
-        *python_argv("workers.sandbox.docker.readiness", settings.sandbox.image),
+        *python_argv("workers.sandbox.docker.images", "check", settings.sandbox.image),
         env=child_environment(settings),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,

@@ -129,17 +129,11 @@ class Embedded:
 
     def _start_worker(self) -> None:
         argv = python_argv("workers")
-        env = child_environment(self.settings) | self._worker_settings()
+        env = child_environment(self.settings) | {f"{PREFIX}MODEL": self.settings.model}
         try:
             self._worker.start(argv, env=env, outlives_parent=self._kept)
         except OSError as error:
             raise NotStarted(f"The worker cannot be started: {error}.") from error
-
-    def _worker_settings(self) -> dict[str, str]:
-        """Return the settings of the worker."""
-        return {
-            f"{PREFIX}MODEL": self.settings.model,
-        }
 
     async def _worker_registered(self) -> None:
         deadline = time.monotonic() + WORKER_START_SECONDS

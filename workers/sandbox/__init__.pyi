@@ -1,5 +1,5 @@
+from .docker.images import check_engine
 from .docker.provider import DEFAULT_IMAGE, DockerProvider
-from .docker.readiness import check_engine
 from .errors import (
     DiskLimitExceeded,
     EngineForbidden,
