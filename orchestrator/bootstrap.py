@@ -18,6 +18,7 @@ from orchestrator.coordinator.coordinator import (
 )
 from orchestrator.embedded.services import Embedded, attached_for_run
 from orchestrator.jobs.failures import LedgerUnavailable
+from orchestrator.process_secrets import seal_process
 
 
 def coordinator_app() -> App:
@@ -32,6 +33,7 @@ def coordinator_app() -> App:
         NoSandbox: Commands could not be isolated.
         OtherSandbox: A worker runs already, with another sandbox.
     """
+    seal_process()
     settings = load_settings()
     try:
         settings = attached_for_run(settings)

@@ -116,6 +116,7 @@ class WorkerProcess:
         self._host = socket.gethostname()
         self._sandbox = ""
         self._why_local = ""
+        self._protection = {"user": "root" if os.geteuid() == 0 else "unprivileged"}
         self._draining = False
         self.exit_code = 0
         """Of the process, when it ends in order."""
@@ -214,6 +215,7 @@ class WorkerProcess:
             defaults=settings.limits.for_jobs(),
             bounds=settings.limits.tree_bounds(),
             secrets=settings.secrets,
+            ceilings=settings.ceilings,
         )
         return JobRunner(
             services,
@@ -257,7 +259,12 @@ class WorkerProcess:
             disk_quota=sandbox.disk_quota,
             disk_reserve_bytes=sandbox.disk_reserve_bytes,
         )
-        self._host = (await docker.probe(sandbox.image)).id
+        engine = await docker.probe(sandbox.image)
+        self._host = engine.id
+        self._protection |= {
+            "engine": "proxy" if engine.is_guarded else "socket",
+            "disk": (await docker.disk_quota()).kind,
+        }
         return docker
 
     def info(self) -> WorkerInfo:
@@ -274,6 +281,7 @@ class WorkerProcess:
             wire_oldest=versions.WIRE_OLDEST,
             wire_newest=versions.WIRE_NEWEST,
             agents=tuple(self._definitions),
+            protection=self._protection,
         )
 
     async def _start_background(self) -> None:

@@ -74,6 +74,9 @@ class AgentDefinition(WireModel):
     credentials: tuple[CredentialDefinition, ...] = ()
     """What the worker's proxy puts into requests to hosts of `network`; secrets are only named."""
     output_schema: dict[str, JsonValue] | None = None
+    include: tuple[str, ...] = ()
+    """Files of the workspace that its jobs get even if Git ignores them or they seem to be secret:
+    paths relative to the workspace."""
     _files: tuple[DefinitionFile, ...] | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
@@ -81,6 +84,14 @@ class AgentDefinition(WireModel):
         if not self.instruction.strip():
             raise ValueError("give instruction or instruction_file")
         return self
+
+    @field_validator("include")
+    @classmethod
+    def _includes_relative_paths(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
+        for path in paths:
+            if path.startswith("/") or {"", ".", "..", ".git"}.intersection(path.split("/")):
+                raise ValueError(f"{path!r} is not a file's path relative to the workspace")
+        return paths
 
     @field_validator("mcp_servers")
     @classmethod

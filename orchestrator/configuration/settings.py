@@ -28,6 +28,7 @@ from orchestrator.configuration.configuration_file import (
     export_keys,
 )
 from orchestrator.configuration.credentials import SecretName, usable_value
+from orchestrator.jobs.ceilings import Ceilings
 from orchestrator.jobs.policy import TREE_JOBS, TenantShare
 from orchestrator.jobs.redis_url import check_redis_url
 from orchestrator.jobs.spec import GIB, Limits, ModelRate, TreeBounds
@@ -189,6 +190,8 @@ class Settings(BaseSettings):
     sandbox: SandboxSettings = SandboxSettings()
     worker: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()
+    ceilings: Ceilings = Ceilings()
+    """What no job may exceed, whoever asks for it; a default above its ceiling is the ceiling."""
     flower: FlowerSettings = FlowerSettings()
     secrets: dict[SecretName, SecretStr] = Field(default_factory=dict)
     """The values that agent definitions name in `credentials`: `FANOUT_SECRETS__GIT_TOKEN`. Workers

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -27,6 +25,7 @@ from orchestrator.configuration.bundled import bundled
 from orchestrator.configuration.settings import Settings, load_settings
 from orchestrator.embedded.sandbox_check import require_sandbox, sandbox_of_demo
 from orchestrator.embedded.services import Embedded
+from orchestrator.git import GitFailed, run_git
 from orchestrator.jobs.failures import UnknownJob
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobRecord, JobState
@@ -199,13 +198,13 @@ def demo(
     with _temporary_folder("fanout-demo-", keep=keep) as base:
         folder = (workspace or base / "sample").resolve()
         found.copy_workspace(folder)
-        _git(folder, "init", "--quiet")
+        _git(folder, "init", "--quiet", "--template=")
         _git(folder, "add", "--all")
         _git(folder, "commit", "--quiet", "--message", "The sample before the run")
         state_dir = settings.state_dir if keep else base / "state"
         own_settings = _own_settings(settings, found, state_dir)
         report = asyncio.run(_run(found, folder, own_settings, keep=keep))
-        diff = _git(folder, "diff", "--stat").rstrip()
+        diff = _git(folder, "diff", "--no-ext-diff", "--no-textconv", "--stat").rstrip()
     if as_json:
         keys = ("success", "tests_before", "tests_after", "text", "root_id", "error")
         counts = {"jobs": len(report["jobs"]), "seconds": round(time.monotonic() - began, 1)}
@@ -365,23 +364,19 @@ def _print_error(report: dict[str, Any]) -> None:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Run Git in a folder without the person's configuration and return its output.
+    """Run Git on the sample's own repository, which is new, and return its output.
 
     Raises:
-        UsageProblem: Git is not installed.
-        WorkFailed: the command failed.
+        WorkFailed: Git is not installed, or the command failed.
     """
-    identity = ("-c", "user.name=fanout", "-c", "user.email=fanout@localhost")
     try:
-        done = subprocess.run(  # noqa: S603 - no shell
-            ["git", "-C", str(folder), *identity, *arguments],  # noqa: S607 - the one on PATH
-            capture_output=True,
-            check=True,
-            env=os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"},
+        _, output = run_git(
+            arguments,
+            folder=folder,
+            git_dir=folder / ".git",
+            work_tree=folder,
+            settings=["user.name=fanout", "user.email=fanout@localhost"],
         )
-    except FileNotFoundError:
-        raise UsageProblem("git is not on PATH: fanout merges with it.") from None
-    except subprocess.CalledProcessError as error:
-        reason = error.stderr.decode(errors="replace").strip()
-        raise WorkFailed(f"git {arguments[0]} failed: {reason}") from None
-    return done.stdout.decode(errors="replace")
+    except GitFailed as error:
+        raise WorkFailed(f"git {arguments[0]} failed: {error}.") from None
+    return output.decode(errors="replace")

@@ -43,6 +43,7 @@ _BUILD_SECONDS = 900
 _PARALLEL_CALLS = 32
 """Connections to the engine that are kept open: one for each simultaneous call."""
 _DONE = 204
+_FORBIDDEN = 403
 _GONE = 404
 _CONFLICT = 409
 _REMOVAL_SECONDS = 10.0
@@ -177,6 +178,20 @@ class Engine:
     async def info(self) -> dict[str, Any]:
         """Return the engine's answer to `GET /info`."""
         return await self.call("describe itself", lambda api: dict(api.info()))
+
+    async def is_guarded(self) -> bool:
+        """Return whether a proxy lets pass only a part of the API."""
+
+        def look(api: docker.APIClient) -> bool:
+            try:
+                api.networks(names=["none"])
+            except docker_errors.APIError as error:
+                if error.status_code == _FORBIDDEN:
+                    return True
+                raise
+            return False
+
+        return await self.call("list networks", look)
 
     async def image(self, name: str) -> dict[str, Any] | None:
         """Return the engine's data about an image; None when it has none of that name."""
