@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import io
 import os
 import shutil
 import subprocess
@@ -28,6 +29,12 @@ from orchestrator.workspace.repository import is_clean_checkout
 from orchestrator.workspace.workspace import Workspace, WorkspaceUnusable
 from tests.architecture.sources import package_sources
 from tests.bundles import BundleBuilder
+from tests.integration.cli.conftest import (  # noqa: F401
+    fanout,
+    ledger_url,
+    private_redis,
+    stand_in,
+)
 
 OLD, NEW = b"one\ntwo\nthree\nfour\nfive\n", b"ONE\ntwo\nthree\nfour\nfive\n"
 OURS = b"one\ntwo\nthree\nfour\nFIVE\n"
@@ -46,6 +53,7 @@ class Trap:
     """A repository, and a program that leaves a canary when it is started."""
 
     def __init__(self, base: Path) -> None:
+        base.mkdir(exist_ok=True)
         self.base = base
         self.root = base / "root"
         self.canary = base / "canary"
@@ -276,6 +284,38 @@ async def test_no_program_of_a_repository_is_started(
     assert not trap.canary.exists()
     assert "a.txt" in snapshot
     assert "own.secret" not in snapshot
+
+
+async def test_no_command_starts_a_program_of_a_repository(
+    fanout,  # noqa: F811
+    stand_in,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    trap = await asyncio.to_thread(Trap, tmp_path / "hostile")
+    programs = ("core.pager", "core.editor", "diff.external", "alias.status", "alias.ls-files")
+    for plant in (clean_filter, hooks, file_system_monitor, *map(setting, programs)):
+        await asyncio.to_thread(plant, trap)
+    trap.canary.unlink(missing_ok=True)
+    bundle = BundleBuilder().edit("a.txt", OLD, NEW).build().getvalue()
+    with ExitStack() as stack:
+        opened = await asyncio.to_thread(stack.enter_context, ChangeBundle.open(io.BytesIO(bundle)))
+        summary = opened.changes.summary()
+
+    def command(*arguments: str) -> str:
+        ended = fanout(*arguments)
+        assert ended.code == 0, ended.err
+        return ended.out
+
+    job_id = await asyncio.to_thread(command, "submit", "x", "--workspace", str(trap.root))
+    changes = await stand_in.blobs.put(bundle)
+    await stand_in.finish(job_id.strip(), changes=changes, files_modified=summary)
+    into = ("--into", str(trap.root))
+    await asyncio.to_thread(command, "diff", job_id.strip())
+    await asyncio.to_thread(command, "apply", job_id.strip(), *into, "--check")
+    await asyncio.to_thread(command, "apply", job_id.strip(), *into)
+
+    assert (trap.root / "a.txt").read_bytes().startswith(b"ONE")
+    assert not trap.canary.exists()
 
 
 @pytest.mark.parametrize("plant", [clean_filter, file_system_monitor, hooks_path])
