@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import inspect
 import io
 import os
 import shutil
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import git as runner
+from orchestrator.cli.checks import doctor_checks
 from orchestrator.git import GitFailed, run_git
 from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.workspace import repository
@@ -407,30 +408,32 @@ def test_git_that_writes_without_end_is_killed(tmp_path: Path) -> None:
 
 
 def test_only_one_module_starts_git() -> None:
+    """Nowhere else is a list that begins with `git`, or a call with it as its first word."""
     inside = ("workers/sandbox/inside/", "orchestrator/git.py")
-    found = [
-        f"{name}:{node.lineno}"
+    found = {
+        name
         for name, text in package_sources()
         if not name.startswith(inside)
         for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Call) and any(map(_is_git_program, _strings(node)))
+        if any(map(_is_git_program, _first_words(node)))
+    }
+    assert found == {"orchestrator/cli/checks/doctor_checks.py"}  # looks whether it is installed
+    assert 'which("git")' in inspect.getsource(doctor_checks)
+
+
+def _first_words(node: ast.AST) -> list[str]:
+    """The first word of a list, or of each of a call's arguments."""
+    values: list[ast.expr] = []
+    if isinstance(node, ast.List | ast.Tuple):
+        values = node.elts[:1]
+    elif isinstance(node, ast.Call):
+        values = [*node.args, *(keyword.value for keyword in node.keywords)]
+    return [
+        word
+        for value in values
+        if isinstance(value, ast.Constant) and isinstance(value.value, str)
+        for word in value.value.split()[:1]
     ]
-    assert found == [line for line in found if line.startswith("orchestrator/cli/checks/")]
-    assert Path(runner.__file__).name == "git.py"
-
-
-def _strings(call: ast.Call) -> list[str]:
-    """The first word of each argument that is a text or a list of texts."""
-    words = []
-    for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
-        first = (
-            argument.elts[0]
-            if isinstance(argument, ast.List | ast.Tuple) and argument.elts
-            else argument
-        )
-        if isinstance(first, ast.Constant) and isinstance(first.value, str):
-            words += first.value.split()[:1]
-    return words
 
 
 def _is_git_program(word: str) -> bool:
