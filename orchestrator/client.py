@@ -145,11 +145,13 @@ class JobClient:
 
         Raises:
             UnknownAgent: One names an agent that does not exist; nothing is stored.
+            LimitExceeded: One asks for more than the installation gives a job; nothing is stored.
             InvalidJob: A specification cannot be stored.
             WorkspaceUnusable: A folder cannot be read, or is too large.
         """
         for spec, _ in jobs:
-            self.definitions[spec.agent]  # raises UnknownAgent
+            definition = self.definitions[spec.agent]  # raises UnknownAgent
+            self._settings.ceilings.check(spec.limits.over(definition.job_limits()))
         snapshots = {
             (folder, agent): await self.snapshot(folder, agent)
             for folder, agent in {(folder, spec.agent) for spec, folder in jobs if folder}
@@ -170,7 +172,8 @@ class JobClient:
     ) -> JobResult:
         """Submit a job, wait for its end and merge its changes into the workspace.
 
-        Changes of a job that did not succeed are not merged; `apply` merges them.
+        Changes of a job that did not succeed are not merged, nor what becomes code on the host;
+        `apply` merges them.
 
         Args:
             spec: The job.
@@ -406,18 +409,44 @@ class JobClient:
         with contextlib.ExitStack() as stack:
             yield await asyncio.to_thread(stack.enter_context, ChangeBundle.open(path))
 
-    async def apply(self, job_id: str, into: Path, *, check: bool = False) -> MergeReport:
-        """Merge a job's changes into a folder; with `check` only report what would happen.
+    async def apply(
+        self,
+        job_id: str,
+        into: Path,
+        *,
+        check: bool = False,
+        include_executable_config: bool = False,
+    ) -> MergeReport:
+        """Merge a job's changes into a folder.
+
+        Args:
+            job_id: The job.
+            into: The folder.
+            check: Only report what would happen.
+            include_executable_config: Merge also what becomes code on the host, which is held back
+                otherwise: only a person may say so, never an agent.
 
         Raises:
             UnknownJob, InvalidJob, BlobMissing: As `changes`.
             WorkspaceUnusable: The folder cannot be written.
         """
         async with self.changes(job_id) as bundle:
-            return await merge(self.workspace(into), bundle, check=check)
+            return await merge(
+                self.workspace(into),
+                bundle,
+                check=check,
+                include_executable_config=include_executable_config,
+            )
 
-    async def merge(self, result: JobResult, workspace: Path) -> MergeReport | None:
+    async def merge(
+        self, result: JobResult, workspace: Path, *, include_executable_config: bool = False
+    ) -> MergeReport | None:
         """Merge a result's changes into a folder; return None when there are none.
+
+        Args:
+            result: The job's result.
+            workspace: The folder.
+            include_executable_config: As of `apply`.
 
         Raises:
             BlobMissing: The changes have expired.
@@ -425,7 +454,9 @@ class JobClient:
         """
         if result.changes is None:
             return None
-        return await self.apply(result.job_id, workspace)
+        return await self.apply(
+            result.job_id, workspace, include_executable_config=include_executable_config
+        )
 
     async def workers(self) -> Workers:
         """Return the workers that are registered and alive."""

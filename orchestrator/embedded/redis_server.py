@@ -17,6 +17,7 @@ from orchestrator.embedded.child_process import ChildProcess
 from orchestrator.embedded.state_folder import write_private
 from orchestrator.jobs.failures import LedgerUnavailable
 from orchestrator.jobs.store.connection import answers
+from orchestrator.process_secrets import inherited_environment
 
 MAX_SOCKET_PATH_BYTES = 100
 """`sun_path` holds 104 bytes on macOS and 108 on Linux."""
@@ -69,7 +70,7 @@ class RedisServer:
         try:
             self.process.start(
                 argv,
-                env=os.environ,
+                env=inherited_environment(),
                 outlives_parent=outlives_parent,
                 stdin=stdin,
                 umask=PRIVATE_UMASK,
@@ -120,6 +121,7 @@ class RedisServer:
         if (docker := shutil.which("docker")) is not None:
             removal = await asyncio.create_subprocess_exec(
                 *(docker, "rm", "--force", self._container),
+                env=inherited_environment(),
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.DEVNULL,
             )

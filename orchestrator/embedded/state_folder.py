@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -42,6 +42,8 @@ class EmbeddedRecord(BaseModel):
     worker_pid: int | None
     kept: bool
     """Whether they outlive the command that started them."""
+    sandbox: Literal["docker", "local"] = "docker"
+    """Where the worker runs commands."""
 
 
 class StateFolder:

@@ -4,6 +4,7 @@
     ├── InvalidJob            the job cannot run as specified; a repetition fails too
     │   ├── UnknownAgent      no agent definition has that name
     │   ├── UnknownJob        the ledger has no job with that id
+    │   ├── LimitExceeded     it asks for more than the installation gives a job
     │   └── ApprovalRefused   the answer to an approval was rejected
     │       ├── UnknownApproval     no approval with that id is open
     │       ├── InvalidAnswer       the answer is incomplete or too long
@@ -62,6 +63,13 @@ class UnknownAgent(InvalidJob):
 
 class UnknownJob(InvalidJob):
     """The ledger has no job with that id."""
+
+
+class LimitExceeded(InvalidJob):
+    """A limit of the job is above the installation's ceiling, or names a host that none may reach.
+
+    The text names the limit, the value and the ceiling.
+    """
 
 
 class ApprovalRefused(InvalidJob):
