@@ -38,6 +38,7 @@ def child_environment(settings: Settings) -> dict[str, str]:
         f"{PREFIX}REDIS_URL": settings.redis_url or "",
         f"{PREFIX}BLOBS_URL": settings.blobs,
         f"{PREFIX}STATE_DIR": str(settings.state_dir),
+        f"{PREFIX}SANDBOX__PROVIDER": settings.sandbox.provider,
     }
     if settings.agents_dir is not None:
         ours[f"{PREFIX}AGENTS_DIR"] = str(settings.agents_dir.resolve())

@@ -25,6 +25,8 @@ START_SECONDS = 60.0
 """Redis reads a long append-only file at its start."""
 STOP_SECONDS = 10.0
 """Redis writes its data to disk before it stops."""
+PRIVATE_UMASK = 0o077
+"""Its data are all prompts and results: only its owner reads them."""
 CONTAINER_IMAGE = "redis:7.4-alpine"
 
 
@@ -71,6 +73,7 @@ class RedisServer:
                 env=inherited_environment(),
                 outlives_parent=outlives_parent,
                 stdin=stdin,
+                umask=PRIVATE_UMASK,
             )
         except OSError as error:
             raise LedgerUnavailable(f"Redis cannot be started here: {error}.") from error

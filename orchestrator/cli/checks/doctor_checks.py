@@ -85,7 +85,17 @@ def _agents_and_models(settings: Settings) -> list[Check]:
         return [Check("fail", "agents", str(error), "Correct or remove the file.")]
     names = ", ".join(definitions) or "none"
     agents = Check("ok" if len(definitions) else "fail", "agents", names)
-    return [agents, *_models(settings, definitions)]
+    return [agents, *_secrets(settings, definitions), *_models(settings, definitions)]
+
+
+def _secrets(settings: Settings, definitions: AgentDefinitions) -> Iterable[Check]:
+    """Check that the secrets which definitions name are set, without showing any."""
+    for definition in definitions.values():
+        for credential in definition.credentials:
+            if credential.secret not in settings.secrets:
+                found = f"{definition.name} needs {credential.secret}, which is not set here"
+                advice = f"Set FANOUT_SECRETS__{credential.secret} for the workers."
+                yield Check("warn", "secrets", found, advice)
 
 
 def _models(settings: Settings, definitions: AgentDefinitions) -> Iterable[Check]:

@@ -12,10 +12,11 @@ from typing import Annotated, NoReturn
 import typer
 
 from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.options import AsJson
+from orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
 from orchestrator.client import JobClient
 from orchestrator.configuration.settings import Settings, load_settings
 from orchestrator.embedded.python_process import child_environment, helper_environment, python_argv
+from orchestrator.embedded.sandbox_check import require_sandbox
 from orchestrator.embedded.services import Embedded, attached, stop_embedded
 from orchestrator.embedded.state_folder import StateFolder
 from orchestrator.jobs.worker_info import WorkerInfo
@@ -43,8 +44,11 @@ def worker(
     drain: Annotated[
         bool, typer.Option(help="On SIGTERM finish the running jobs instead of requeueing them.")
     ] = False,
+    sandbox: SandboxOption = None,
 ) -> None:
     """Run a worker in the foreground until SIGTERM or Ctrl-C."""
+    settings = attached(load_settings(**chosen_sandbox(sandbox)))
+    asyncio.run(require_sandbox(settings))
     argv = python_argv("workers")
     if concurrency is not None:
         argv += ["--concurrency", str(concurrency)]
@@ -52,7 +56,6 @@ def worker(
         argv += ["--queues", queues]
     if drain:
         argv.append("--drain")
-    settings = attached(load_settings())
     _become(argv, child_environment(settings))
 
 
@@ -124,12 +127,12 @@ def images_ls(as_json: AsJson = False) -> None:
     _images(["ls", *(["--json"] if as_json else [])])
 
 
-def up(as_json: AsJson = False) -> None:
+def up(*, sandbox: SandboxOption = None, as_json: AsJson = False) -> None:
     """Start a private Redis and a worker in the background.
 
     They keep running until `fanout down`.
     """
-    settings = load_settings()
+    settings = load_settings(**chosen_sandbox(sandbox))
     folder = StateFolder(settings.state_dir)
     record = folder.read_record()
     workers = asyncio.run(_up(settings))

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from orchestrator.jobs.failures import InvalidJob
+from orchestrator.private_files import make_private_folder
 from workers.sandbox.errors import SandboxStartFailed
 from workers.sandbox.local import processes as local_processes
 from workers.sandbox.local.files import copy_tree, unpack_snapshot
@@ -104,6 +105,8 @@ class LocalProvider:
                 "Credentials need Docker sandboxes: only their proxy puts them in "
                 "(FANOUT_SANDBOX__PROVIDER=docker)."
             )
+        for name in ("jobs", "snapshots"):
+            await asyncio.to_thread(make_private_folder, self._root / name)
         if self._bound is None:
             self._confinement = await asyncio.to_thread(confinement)
             self._bound = await asyncio.to_thread(_mounts_work)
