@@ -28,7 +28,6 @@ from orchestrator.jobs.failures import (
     JobFailure,
     LedgerForbidden,
     LedgerReplaced,
-    LedgerUnavailable,
 )
 from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.store.admission import Admission
