@@ -21,6 +21,7 @@ from orchestrator.jobs.failures import (
     JobFailure,
     LeaseLost,
     LedgerUnavailable,
+    LimitExceeded,
     NotUnderstood,
     SandboxFailure,
     UnknownAgent,
@@ -148,9 +149,10 @@ class JobRunner:
             return Outcome(failure=ShuttingDown("Its worker stops."))
         try:
             definition = self._services.definitions[claim.spec.agent]
-        except UnknownAgent as failure:
+            limits = self._services.limits_of(claim.spec)
+        except (UnknownAgent, LimitExceeded) as failure:
             return Outcome(failure=failure)
-        attempt = Attempt(claim, definition, self._services.limits_of(claim.spec), claimed_at)
+        attempt = Attempt(claim, definition, limits, claimed_at)
         with self._heartbeats.hold(claim, attempt.stop) as lease, attempt.deadline():
             lease.mark_renewed(claimed_at)
             journal = AttemptJournal(self._journal, self._blobs, lease, progress)
@@ -339,6 +341,7 @@ class JobRunner:
         return replace(
             outcome,
             files=so_far.files_modified,
+            files_omitted=so_far.files_omitted,
             changes=so_far.changes,
             usage=so_far.usage,
             sandbox=so_far.sandbox,

@@ -75,6 +75,8 @@ class EngineStatus:
     api_version: str
     cores: int
     rootless: bool
+    is_guarded: bool
+    """Whether it is reached through the engine proxy."""
 
 
 class _LimitedClient(ResidentClient):
@@ -275,6 +277,7 @@ class DockerProvider:
             api_version=version["ApiVersion"],
             cores=info["NCPU"],
             rootless=any("rootless" in option for option in info.get("SecurityOptions") or ()),
+            is_guarded=await self._engine.is_guarded(),
         )
 
     @contextlib.asynccontextmanager
