@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from queue import Empty
 from typing import Any
 
 import structlog
 from celery import Celery, signals
 from kombu.transport import TRANSPORT_ALIASES
-from kombu.transport.redis import Channel, QoS, Transport
+from kombu.transport.redis import Channel, Transport
+from kombu.transport.virtual import QoS
 
+from orchestrator.jobs.failures import LedgerFull
 from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.queue import broker_settings
+from orchestrator.jobs.store.redis_errors import redis_failure
 from workers.bootstrap import load_worker_settings, worker
 
 log = structlog.get_logger(__name__)
 
 
-class TolerantQoS(QoS):
+class TolerantQoS(QoS):  # type: ignore[misc] # kombu's types have gaps
     """Drops unacknowledged messages that cannot be put back; kombu's own class ends the worker."""
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
@@ -30,10 +34,34 @@ class TolerantQoS(QoS):
             log.warning("messages not put back", error=type(error).__name__)
 
 
+def _unless_full(ask: Callable[[], Any], otherwise: Any) -> Any:
+    """Return the answer, or something else while Redis is full: a worker has to outlast that."""
+    try:
+        return ask()
+    except Exception as error:
+        failure = redis_failure(error)
+        if not isinstance(failure, LedgerFull):
+            raise
+        log.warning("queue not declared", reason=str(failure))
+        return otherwise
+
+
 class TolerantChannel(Channel):
     """Drops malformed entries of a queue; with kombu's own class one of them ends the worker."""
 
-    QoS = TolerantQoS
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[no-untyped-call] # as below
+        self.QoS: Any = TolerantQoS
+
+    def _queue_bind(self, *arguments: Any) -> None:
+        """Bind a queue; while Redis is full its senders, who bind it too, do so later."""
+        bind: Any = super()._queue_bind
+        _unless_full(lambda: bind(*arguments), None)
+
+    def _size(self, queue: str) -> Any:
+        """Return a queue's length; while Redis is full it does not answer this in a transaction."""
+        ask: Any = super()._size
+        return _unless_full(lambda: ask(queue), 0)
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
