@@ -23,7 +23,7 @@ from workers.bootstrap import load_worker_settings, worker
 log = structlog.get_logger(__name__)
 
 
-class TolerantQoS(QoS):  # type: ignore[misc] # kombu's types have gaps
+class TolerantQoS(QoS):
     """Drops unacknowledged messages that cannot be put back; kombu's own class ends the worker."""
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
