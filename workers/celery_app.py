@@ -16,7 +16,7 @@ from kombu.transport.virtual import QoS
 
 from orchestrator.jobs.failures import LedgerFull
 from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.queue import broker_settings
+from orchestrator.jobs.store.queue import PathLoader, broker_settings
 from orchestrator.jobs.store.redis_errors import redis_failure
 from workers.bootstrap import load_worker_settings, worker
 
@@ -113,7 +113,9 @@ def celery_options() -> dict[str, Any]:
     }
 
 
-app = FanoutCelery("fanout", include=["workers.tasks"])
+app = FanoutCelery("fanout", loader=PathLoader, fixups=[])
+"""Without Django's fixup, which puts the working directory in front of the path. `__main__` imports
+the task."""
 
 
 def _log_as_configured(**_: Any) -> None:
@@ -144,6 +146,8 @@ def _release_jobs(**_: Any) -> None:
 
 def _close(**_: Any) -> None:
     worker().close()
+    if worker().exit_code:
+        raise SystemExit(worker().exit_code)
 
 
 def node_name() -> str:

@@ -4,6 +4,7 @@
     ├── InvalidJob            the job cannot run as specified; a repetition fails too
     │   ├── UnknownAgent      no agent definition has that name
     │   ├── UnknownJob        the ledger has no job with that id
+    │   ├── LimitExceeded     it asks for more than the installation gives a job
     │   └── ApprovalRefused   the answer to an approval was rejected
     │       ├── UnknownApproval     no approval with that id is open
     │       ├── InvalidAnswer       the answer is incomplete or too long
@@ -13,8 +14,9 @@
     ├── NotUnderstood         written by another release, in a form unknown to this one
     ├── LedgerUnavailable     Redis does not respond                                  retryable
     │   ├── LedgerFull        Redis has no memory for another record                  retryable
-    │   └── LedgerMisconfigured   Redis cannot be used as it is set up
-    │       └── LedgerForbidden   Redis does not accept the password, or the user's rights
+    │   ├── LedgerMisconfigured   Redis cannot be used as it is set up
+    │   │   └── LedgerForbidden   Redis does not accept the password, or the user's rights
+    │   └── LedgerReplaced    Redis has another installation's records, or lost its own
     ├── LeaseLost             another attempt may run: this one stops at once         retryable
     ├── JobCancelled          the job was cancelled
     ├── DeadlineExceeded      the job's time is used up
@@ -24,6 +26,7 @@
     ├── McpServerUnavailable  an MCP server of the agent was not reached              retryable
     ├── AttemptsUsedUp        every attempt was lost before it ended
     ├── BlobMissing           a snapshot or a bundle is not in the blob store
+    │   └── BlobCorrupt       its content is not the one that was stored
     └── SandboxFailure        the sandbox failed, not the command in it; see `workers/sandbox`
 
 `retryable` is an attribute of the class: the next attempt may succeed where this one failed.
@@ -60,6 +63,13 @@ class UnknownAgent(InvalidJob):
 
 class UnknownJob(InvalidJob):
     """The ledger has no job with that id."""
+
+
+class LimitExceeded(InvalidJob):
+    """A limit of the job is above the installation's ceiling, or names a host that none may reach.
+
+    The text names the limit, the value and the ceiling.
+    """
 
 
 class ApprovalRefused(InvalidJob):
@@ -104,6 +114,14 @@ class LedgerMisconfigured(LedgerUnavailable):
 
 class LedgerForbidden(LedgerMisconfigured):
     """Redis does not accept the password, or its user may not do this."""
+
+
+class LedgerReplaced(LedgerUnavailable):
+    """Redis responds, with records that are not those of the worker's installation.
+
+    It was flushed or restored, or a replica without data took over: what it says of a job is no
+    reason to remove anything.
+    """
 
 
 class LeaseLost(JobFailure):
@@ -157,6 +175,10 @@ class AttemptsUsedUp(JobFailure):
 
 class BlobMissing(JobFailure):
     """A blob that the job names is not in the store."""
+
+
+class BlobCorrupt(BlobMissing):
+    """A blob's content does not match its id: it was damaged or changed in the store."""
 
 
 class SandboxFailure(JobFailure):

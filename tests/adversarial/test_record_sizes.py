@@ -30,35 +30,34 @@ MANY_FILES = (
     f"for number in range({FILES}): open(f'file-{{number:05}}-' + 'n' * 60, 'w').close()\n"
     "END"
 )
-TODOS = [{"content": WIDE * 990 + f"{n:03}", "status": "pending"} for n in range(100)]
+TODOS = [{"content": WIDE * 300 + f"{n:03}", "status": "pending"} for n in range(100)]
 SCRIPT = (
     conversation("many files", shell(MANY_FILES), shell("sleep 1"), DONE),
     conversation(
         "talk",
-        says(WIDE * 1000 + "x" * 2 * MIB, calls=[call("execute", command="true")]),
+        says(WIDE * 1000 + "x" * 400_000, calls=[call("execute", command="true")]),
         shell("head -c 9000000 /dev/zero | tr '\\0' '\\001'"),
         says("\x01" * 20_000 + "\n\n## Summary\n" + "\x01" * 10_000),
     ),
     conversation(
         "arguments",
-        calls(call("write_file", file_path="/workspace/" + "p" * 5000, content=WIDE * 100_000)),
+        calls(call("write_file", file_path="/workspace/" + "p" * 5000, content=WIDE * 30_000)),
         calls(call("execute", command="true", **{f"a{n}": "x" * 3000 for n in range(300)})),
         calls(call("write_todos", todos=TODOS)),
         calls(*(call("execute", command=f"echo {n}") for n in range(120))),
-        calls(*(call("execute", command=f"echo {n}") for n in range(5000))),
+        calls(*(call("execute", command=f"echo {n}") for n in range(1000))),
         DONE,
     ),
     conversation(
         "ask",
         calls(
-            *(
-                call("execute", command=f"echo {n} " + WIDE * 40_000, more=WIDE * 40_000)
-                for n in range(100)
-            )
+            call("execute", command="echo " + WIDE * 25_000),
+            call("execute", command="true", **{f"a{n}": "x" * 60 for n in range(3000)}),
+            *(call("execute", command=f"echo {n} " + WIDE * 100) for n in range(100)),
         ),
         DONE,
     ),
-    conversation("structured", says(json.dumps({"all": "x" * 2 * MIB}))),
+    conversation("structured", says(json.dumps({"all": "x" * 300_000}))),
 )
 
 

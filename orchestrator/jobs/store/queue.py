@@ -8,12 +8,14 @@ and a job whose message is lost is dispatched again.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from celery import Celery
+from celery.loaders.app import AppLoader
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
@@ -29,6 +31,22 @@ RUN_JOB = "fanout.run_job"
 
 LABEL_CHARACTERS = 200
 """Of a job's labels in a message: the column of a dashboard shows no more."""
+
+
+class PathLoader(AppLoader):  # type: ignore[misc] # Celery ships no types
+    """Imports from the path only; Celery's own loader puts the working directory in front of it.
+
+    It reads no module that CELERY_CONFIG_MODULE names, either: our settings are the only ones.
+    """
+
+    def import_from_cwd(self, module: str, imp: Any = None, package: str | None = None) -> Any:
+        """Import a module, in spite of the name."""
+        return (imp or importlib.import_module)(module, package=package)
+
+    def read_configuration(self, env: str = "") -> dict[str, Any]:
+        """Return no configuration."""
+        del env
+        return {}
 
 
 def broker_settings(url: str, key_prefix: str) -> dict[str, Any]:
@@ -81,7 +99,12 @@ class CeleryQueue:
     """
 
     def __init__(self, broker_url: str, key_prefix: str, queue: str) -> None:
-        self._app = Celery("fanout", set_as_current=False)
+        self._app = Celery(
+            "fanout",
+            set_as_current=False,
+            loader=PathLoader,
+            fixups=[],  # Django's puts the working directory in front of the path
+        )
         settings = broker_settings(broker_url, key_prefix)
         # An answer that never comes, also to the beginning of TLS, would hold up the thread.
         settings["broker_transport_options"]["socket_timeout"] = COMMAND_SECONDS
