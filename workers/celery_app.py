@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 from celery import Celery, signals
+from celery.worker.control import Panel
 from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport.redis import Channel, Transport
 from kombu.transport.virtual import QoS
@@ -112,6 +113,16 @@ def celery_options() -> dict[str, Any]:
         "worker_redirect_stdouts": False,
     }
 
+
+UNUSED_COMMANDS = (
+    *("shutdown", "pool_grow", "pool_shrink", "pool_restart", "autoscale", "add_consumer"),
+    *("cancel_consumer", "rate_limit", "time_limit", "election"),
+    *("objgraph", "memsample", "memdump"),
+)
+"""Celery's commands to workers that nobody needs: whoever may ask a worker how it is could give
+them too, because one channel carries all commands."""
+for _name in UNUSED_COMMANDS:
+    Panel.data.pop(_name, None)
 
 app = FanoutCelery("fanout", loader=PathLoader, fixups=[])
 """Without Django's fixup, which puts the working directory in front of the path. `__main__` imports
