@@ -44,7 +44,7 @@ NO_HOST_OF_THE_INTERNET = """
 """.split()  # noqa: SIM905
 
 HOSTS = """
-    example.org *.example.org pypi.org:443 API.Example.org b\N{LATIN SMALL LETTER U WITH DIAERESIS}cher.example
+    example.org *.example.org pypi.org:443 API.Example.org b\N{LATIN SMALL LETTER U WITH DIAERESIS}cher.org
     a_b.example.org x.co.uk:8443 1password.com
 """.split()  # noqa: SIM905
 
@@ -101,7 +101,7 @@ async def test_a_client_refuses_before_anything_is_stored(small_settings):
         "redis://127.0.0.1:1/0", small_settings, AgentDefinitions({"greedy": greedy})
     )
     async with client:
-        with pytest.raises(LimitExceeded, match="2,147,483,648.*1,073,741,824"):
+        with pytest.raises(LimitExceeded, match=r"2,147,483,648.*1,073,741,824"):
             await client.submit(make_spec(agent="greedy"))
         with pytest.raises(LimitExceeded, match="memory_bytes"):
             await client.submit(make_spec(agent="greedy", limits={"memory_bytes": PIB}))
