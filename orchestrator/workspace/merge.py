@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from orchestrator.git import GitFailed
 from orchestrator.jobs.changes import (
     ChangeBundle,
     ChangedFile,
@@ -26,7 +27,6 @@ from orchestrator.jobs.changes import (
     SkippedFile,
 )
 from orchestrator.jobs.spec import WireModel
-from orchestrator.text_merge import GitFailed
 from orchestrator.workspace.dry_run import DryRun
 from orchestrator.workspace.hold_back import HoldBack, code_of_folder, names_below
 from orchestrator.workspace.rooted import (

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from pydantic import SecretStr
 
 from orchestrator.configuration.agent_definitions import AgentDefinitions
 from orchestrator.jobs.ceilings import Ceilings
@@ -25,6 +28,8 @@ class JobServices:
     """How deep and how much jobs may delegate."""
     ceilings: Ceilings = field(default_factory=Ceilings)
     """What no job may exceed."""
+    secrets: Mapping[str, SecretStr] = field(default_factory=dict, repr=False)
+    """What the proxy of a sandbox may put into requests, by name."""
 
     def limits_of(self, spec: JobSpec) -> Limits:
         """Return the limits of a job: its own, then its agent's, then the installation's.

@@ -42,6 +42,9 @@ class AccessRule(Protocol):
     def why_hidden(self, path: str) -> str | None:
         """Return why the agent may not see what is at a path, as a sentence; None if it may."""
 
+    def why_secret(self, path: str, content: bytes) -> str | None:
+        """Return why the agent may not see a file's content, as a sentence; None if it may."""
+
     def why_unchangeable(self, path: str) -> str | None:
         """Return why the agent may not write or delete there, as a sentence; None if it may."""
 
@@ -101,6 +104,8 @@ class Execution:
     """The time limit was reached and every process of the command was killed."""
     out_of_memory: bool = False
     """The kernel killed a process for memory while the command ran."""
+    notice: str = ""
+    """A sentence about another limit that stopped something while the command ran."""
     seconds: float = 0.0
 
     @property
