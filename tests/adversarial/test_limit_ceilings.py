@@ -24,6 +24,7 @@ PIB = 1024**5
 OVER = {
     "memory_bytes": PIB,
     "disk_bytes": PIB,
+    "network_bytes": PIB,
     "cpus": 1e6,
     "pids": 10**9,
     "timeout_seconds": 1e12,
@@ -59,6 +60,10 @@ def test_each_limit_has_a_ceiling_and_the_refusal_names_all_three(name, asked):
     assert f"{asked:,}" in text
     assert f"{getattr(Ceilings(), name):,}" in text
     assert f"FANOUT_CEILINGS__{name.upper()}" in text
+
+
+def test_no_limit_is_without_a_ceiling():
+    assert set(Ceilings.model_fields) == set(Limits.model_fields) == {*OVER, "network"}
 
 
 def test_infinity_is_above_every_ceiling():
@@ -148,8 +153,20 @@ def child_limits(parent: dict[str, Any], helper: dict[str, Any], **task: Any) ->
 
 
 def test_a_child_has_at_most_its_parents_resources():
-    small = {"cpus": 0.5, "memory_bytes": 2**27, "pids": 32, "disk_bytes": 2**24}
-    large = {"cpus": 8, "memory_bytes": 8 * GIB, "pids": 1000, "disk_bytes": 9 * GIB}
+    small: dict[str, Any] = {
+        "cpus": 0.5,
+        "memory_bytes": 2**27,
+        "pids": 32,
+        "disk_bytes": 2**24,
+        "network_bytes": 2**20,
+    }
+    large: dict[str, Any] = {
+        "cpus": 8,
+        "memory_bytes": 8 * GIB,
+        "pids": 1000,
+        "disk_bytes": 9 * GIB,
+    }
+    large["network_bytes"] = 9 * GIB
 
     of_a_small_parent = child_limits(small, {"limits": large})
     of_a_large_parent = child_limits(large, {"limits": small})
