@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -18,7 +18,7 @@ from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.failures import InvalidAnswer, InvalidJob, LedgerUnavailable
 from orchestrator.jobs.result import JobResult, Usage
-from orchestrator.jobs.spec import JobSpec, TreeBounds
+from orchestrator.jobs.spec import BlobId, JobSpec, TreeBounds
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.store.admission import Admission
 from orchestrator.jobs.store.connection import connect
@@ -107,6 +107,24 @@ class JobClient:
             self._workspaces[root] = Workspace(root, max_snapshot_bytes=limit)
         return self._workspaces[root]
 
+    async def snapshot(self, folder: Path, agent: str, include: Iterable[str] = ()) -> BlobId:
+        """Store a snapshot of a folder for an agent's jobs, and return its id.
+
+        Its `workspace` says afterwards which files stayed at home.
+
+        Args:
+            folder: The folder.
+            agent: The name of the agent, whose definition may include files.
+            include: Files, relative to the folder, that the snapshot has even if Git ignores them
+                or they seem to be secret.
+
+        Raises:
+            UnknownAgent: The agent does not exist.
+            WorkspaceUnusable: The folder cannot be read, or is too large.
+        """
+        included = frozenset(include).union(self.definitions[agent].include)
+        return await self.workspace(folder).snapshot(self._blobs, included)
+
     async def submit(self, spec: JobSpec, *, workspace: Path | None = None) -> str:
         """Store a job, dispatch it if there is room, and return its id.
 
@@ -137,11 +155,11 @@ class JobClient:
             self._settings.ceilings.check(spec.limits.over(definition.job_limits()))
             _check_output_schema(spec)
         snapshots = {
-            folder: await self.workspace(folder).snapshot(self._blobs)
-            for folder in {folder for _, folder in jobs if folder is not None}
+            (folder, agent): await self.snapshot(folder, agent)
+            for folder, agent in {(folder, spec.agent) for spec, folder in jobs if folder}
         }
         specs = [
-            spec if folder is None else spec.model_copy(update={"snapshot": snapshots[folder]})
+            spec.model_copy(update={"snapshot": snapshots[folder, spec.agent]}) if folder else spec
             for spec, folder in jobs
         ]
         for snapshot in {spec.snapshot for spec in specs if spec.snapshot}:

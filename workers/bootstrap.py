@@ -47,10 +47,10 @@ from workers.heartbeat import Heartbeats
 from workers.pool import AgentLoop
 from workers.sandbox import (
     DockerProvider,
-    EngineUnavailable,
-    ImageMissing,
+    EngineForbidden,
     LocalProvider,
     SandboxProvider,
+    check_engine,
 )
 from workers.upkeep.own_ledger import OwnLedger
 from workers.upkeep.reaper import Reaper
@@ -116,6 +116,7 @@ class WorkerProcess:
         self._host = socket.gethostname()
         self._sandbox = ""
         self._why_local = ""
+        self._protection = {"user": "root" if os.geteuid() == 0 else "unprivileged"}
         self._draining = False
         self.exit_code = 0
         """Of the process, when it ends in order."""
@@ -132,7 +133,7 @@ class WorkerProcess:
         """
         try:
             self.agents.run(self._open())
-        except LedgerForbidden as error:
+        except (EngineForbidden, LedgerForbidden) as error:
             raise _startup_error(str(error), EXIT_NOT_ALLOWED) from None
         except JobFailure as error:
             raise _startup_error(str(error), EXIT_UNREACHABLE) from None
@@ -213,8 +214,8 @@ class WorkerProcess:
             definitions=self._definitions,
             defaults=settings.limits.for_jobs(),
             bounds=settings.limits.tree_bounds(),
-            ceilings=settings.ceilings,
             secrets=settings.secrets,
+            ceilings=settings.ceilings,
         )
         return JobRunner(
             services,
@@ -235,38 +236,36 @@ class WorkerProcess:
         )
 
     async def _open_provider(self) -> SandboxProvider:
-        """Return the configured provider; `auto` falls back to local sandboxes with a warning."""
+        """Return the configured provider; without its engine there is none in its place.
+
+        Raises:
+            SandboxFailure: The engine cannot run sandboxes.
+        """
         sandbox = self._settings.sandbox
-        wanted = sandbox.provider or "docker"
-        if wanted != "local":
-            docker = DockerProvider(
-                self._blobs.fetch,
-                installation=self._own_ledger.installation,
-                worker=self._name,
-                runtime=sandbox.runtime,
-                living_workers=self._own_ledger.living_workers,
-                ca_file=sandbox.ca_file,
-                disk_quota=sandbox.disk_quota,
-                disk_reserve_bytes=sandbox.disk_reserve_bytes,
-            )
-            try:
-                engine = await docker.probe(sandbox.image)
-            except (EngineUnavailable, ImageMissing) as error:
-                await docker.close()
-                if wanted == "docker":
-                    raise
-                self._why_local = str(error)
-                log.warning("jobs run on this machine WITHOUT isolation", reason=self._why_local)
-            else:
-                self._sandbox, self._host = "docker", engine.id
-                return docker
-        self._sandbox, self._why_local = (
-            "local",
-            self._why_local or "FANOUT_SANDBOX__PROVIDER is local.",
-        )
-        folder = self._settings.state_dir / "sandboxes"
+        self._sandbox = sandbox.provider
         installation = self._own_ledger.installation
-        return LocalProvider(self._blobs.fetch, root=folder, installation=installation)
+        if sandbox.provider == "local":
+            self._why_local = "FANOUT_SANDBOX__PROVIDER is local."
+            folder = self._settings.state_dir / "sandboxes"
+            return LocalProvider(self._blobs.fetch, root=folder, installation=installation)
+        await check_engine(sandbox.image)
+        docker = DockerProvider(
+            self._blobs.fetch,
+            installation=installation,
+            worker=self._name,
+            runtime=sandbox.runtime,
+            living_workers=self._own_ledger.living_workers,
+            ca_file=sandbox.ca_file,
+            disk_quota=sandbox.disk_quota,
+            disk_reserve_bytes=sandbox.disk_reserve_bytes,
+        )
+        engine = await docker.probe(sandbox.image)
+        self._host = engine.id
+        self._protection |= {
+            "engine": "proxy" if engine.is_guarded else "socket",
+            "disk": (await docker.disk_quota()).kind,
+        }
+        return docker
 
     def info(self) -> WorkerInfo:
         """Return this worker's registration, as it is now."""
@@ -282,6 +281,7 @@ class WorkerProcess:
             wire_oldest=versions.WIRE_OLDEST,
             wire_newest=versions.WIRE_NEWEST,
             agents=tuple(self._definitions),
+            protection=self._protection,
         )
 
     async def _start_background(self) -> None:

@@ -44,6 +44,9 @@ class InvalidSetting(ValueError):
 HIDDEN = "(hidden)"
 """Shown instead of a secret."""
 
+_PATHS = {"state_dir", "agents_dir", "workspace", "ca_file"}
+"""The settings that are paths, in whichever section."""
+
 _SCRIPTED = "scripted:"
 """The beginning of a model's name that is followed by the path of a file."""
 
@@ -148,8 +151,10 @@ class FlowerSettings(_Section):
 
 def default_state_dir() -> Path:
     """Return the folder of a person's own Redis and blobs: in the XDG state folder."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "fanout"
+    base = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not base.is_absolute():  # its standard says that such a value is ignored
+        base = Path.home() / ".local" / "state"
+    return base / "fanout"
 
 
 class Settings(BaseSettings):
@@ -272,10 +277,14 @@ def settings_of_files(settings_cls: type[BaseSettings]) -> list[tuple[str, dict[
 
 def _located(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return a file's settings with their relative paths made absolute: relative to its folder."""
-    located = dict(values)
-    for name in ("state_dir", "agents_dir", "workspace"):
-        if isinstance(path := values.get(name), str):
-            located[name] = str(folder / Path(path).expanduser())
+    located = {
+        name: str(folder / Path(value).expanduser())
+        if name in _PATHS and isinstance(value, str)
+        else _located(value, folder)
+        if isinstance(value, dict)
+        else value
+        for name, value in values.items()
+    }
     if isinstance(model := values.get("model"), str) and model.startswith(_SCRIPTED):
         located["model"] = f"{_SCRIPTED}{folder / model.removeprefix(_SCRIPTED)}"
     if isinstance(url := values.get("blobs_url"), str) and "://" not in url:

@@ -42,6 +42,8 @@ def task_result(result: JobResult, merged: MergeReport | None) -> TaskResult:
         "execution_seconds": result.execution_seconds,
         "usage": result.usage.model_dump(exclude_none=True),
     }
+    if result.files_omitted:
+        found["files_omitted"] = result.files_omitted
     if result.output is not None:
         found["output"] = result.output
     if result.unread_messages:

@@ -26,6 +26,7 @@
     ├── McpServerUnavailable  an MCP server of the agent was not reached              retryable
     ├── AttemptsUsedUp        every attempt was lost before it ended
     ├── BlobMissing           a snapshot or a bundle is not in the blob store
+    │   └── BlobCorrupt       its content is not the one that was stored
     └── SandboxFailure        the sandbox failed, not the command in it; see `workers/sandbox`
 
 `retryable` is an attribute of the class: the next attempt may succeed where this one failed.
@@ -174,6 +175,10 @@ class AttemptsUsedUp(JobFailure):
 
 class BlobMissing(JobFailure):
     """A blob that the job names is not in the store."""
+
+
+class BlobCorrupt(BlobMissing):
+    """A blob's content does not match its id: it was damaged or changed in the store."""
 
 
 class SandboxFailure(JobFailure):

@@ -161,5 +161,7 @@ def without_user(url: str) -> str | None:
     found = _URL.match(url)
     if found is None:
         return url if _SSH_ADDRESS.fullmatch(url) else None
+    if url[found.end() : found.end() + 1] not in {"", "?", "#"}:
+        return None  # it is not what it looks like
     user = (found["user"] or "").partition(":")[0] if found["scheme"] == "ssh" else ""
     return f"{found['scheme']}://{user and user + '@'}{found['host']}{found['path'] or ''}"

@@ -75,6 +75,7 @@ def test_paths_in_the_files_are_relative_to_their_folder(
 ):
     (folder / "config.toml").write_text(
         'state_dir = "state"\nmodel = "scripted:script.yaml"\nblobs_url = "blobs"\n'
+        '[sandbox]\nca_file = "ca.pem"\n'
     )
     (folder / ".env").write_text("FANOUT_WORKSPACE=sample\n")
     monkeypatch.setitem(os.environ, "FANOUT_AGENTS_DIR", "mine")
@@ -85,6 +86,7 @@ def test_paths_in_the_files_are_relative_to_their_folder(
     assert settings.model == f"scripted:{folder / 'script.yaml'}"
     assert settings.blobs_url == (folder / "blobs").as_uri()
     assert settings.workspace == folder / "sample"
+    assert settings.sandbox.ca_file == folder / "ca.pem"
     assert settings.agents_dir == Path.cwd() / "mine"
 
 

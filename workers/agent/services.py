@@ -26,10 +26,10 @@ class JobServices:
     """The installation's limits, for fields that neither the job nor its agent sets."""
     bounds: TreeBounds
     """How deep and how much jobs may delegate."""
-    ceilings: Ceilings = field(default_factory=Ceilings)
-    """What no job may exceed."""
     secrets: Mapping[str, SecretStr] = field(default_factory=dict, repr=False)
     """What the proxy of a sandbox may put into requests, by name."""
+    ceilings: Ceilings = field(default_factory=Ceilings)
+    """What no job may exceed."""
 
     def limits_of(self, spec: JobSpec) -> Limits:
         """Return the limits of a job: its own, then its agent's, then the installation's.

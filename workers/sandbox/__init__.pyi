@@ -1,6 +1,8 @@
+from .docker.images import check_engine
 from .docker.provider import DEFAULT_IMAGE, DockerProvider
 from .errors import (
     DiskLimitExceeded,
+    EngineForbidden,
     EngineUnavailable,
     ImageMissing,
     SandboxDied,
@@ -28,6 +30,7 @@ __all__ = [
     "Credential",
     "DiskLimitExceeded",
     "DockerProvider",
+    "EngineForbidden",
     "EngineUnavailable",
     "ImageMissing",
     "LocalProvider",
@@ -42,5 +45,6 @@ __all__ = [
     "SnapshotSource",
     "SnapshotUnusable",
     "TrafficRecord",
+    "check_engine",
     "merge_into",
 ]

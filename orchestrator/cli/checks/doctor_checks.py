@@ -23,7 +23,7 @@ from orchestrator.configuration.settings import (
     load_settings,
     without_password,
 )
-from orchestrator.embedded.python_process import child_environment, python_argv
+from orchestrator.embedded.python_process import helper_environment, python_argv
 from orchestrator.embedded.redis_server import find_redis_server
 from orchestrator.embedded.services import attached
 from orchestrator.jobs.failures import JobFailure, LedgerUnavailable
@@ -85,7 +85,17 @@ def _agents_and_models(settings: Settings) -> list[Check]:
         return [Check("fail", "agents", str(error), "Correct or remove the file.")]
     names = ", ".join(definitions) or "none"
     agents = Check("ok" if len(definitions) else "fail", "agents", names)
-    return [agents, *_models(settings, definitions)]
+    return [agents, *_secrets(settings, definitions), *_models(settings, definitions)]
+
+
+def _secrets(settings: Settings, definitions: AgentDefinitions) -> Iterable[Check]:
+    """Check that the secrets which definitions name are set, without showing any."""
+    for definition in definitions.values():
+        for credential in definition.credentials:
+            if credential.secret not in settings.secrets:
+                found = f"{definition.name} needs {credential.secret}, which is not set here"
+                advice = f"Set FANOUT_SECRETS__{credential.secret} for the workers."
+                yield Check("warn", "secrets", found, advice)
 
 
 def _models(settings: Settings, definitions: AgentDefinitions) -> Iterable[Check]:
@@ -118,7 +128,7 @@ async def _engine_and_images(settings: Settings) -> list[Check]:
                 "Set FANOUT_SANDBOX__PROVIDER=docker for anything but trials.",
             )
         ]
-    code, out, error = await _images_on_engine(settings)
+    code, out, error = await _images_on_engine()
     if code != 0:
         return [
             Check(
@@ -155,11 +165,11 @@ def _image(settings: Settings, out: str) -> Check:
     return Check("ok", "image", image)
 
 
-async def _images_on_engine(settings: Settings) -> tuple[int, str, str]:
+async def _images_on_engine() -> tuple[int, str, str]:
     """Run `fanout images ls`; return exit code, output and last line of stderr."""
     child = await asyncio.create_subprocess_exec(
         *python_argv("workers.sandbox.docker.images", "ls", "--json"),
-        env=child_environment(settings),
+        env=helper_environment(),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

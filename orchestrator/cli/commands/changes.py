@@ -45,20 +45,24 @@ async def _diff(prefix: str, *, stat: bool, as_json: bool) -> None:
     async with open_client() as client:
         job_id = await resolve_job(client, prefix)
         ended = await ended_result(client, job_id)
+        files = ended.files_modified
+        if ended.files_omitted and (as_json or stat):
+            async with client.changes(job_id) as bundle:
+                files = bundle.changes.summary()
         if as_json:
             output.document(
                 {
-                    "files": [change.model_dump(mode="json") for change in ended.files_modified],
+                    "files": [change.model_dump(mode="json") for change in files],
                     "held_back": [
                         {"path": path, "reason": reason}
-                        for path, reason in held_back_by_name(ended.files_modified).items()
+                        for path, reason in held_back_by_name(files).items()
                     ],
                 }
             )
         elif ended.changes is None:
             output.notice(f"Job {job_id} changed nothing.")
         elif stat:
-            print_stat(ended.files_modified)
+            print_stat(files)
         else:
             async with client.changes(job_id) as bundle:
                 _print_patch(bundle.patch())

@@ -20,6 +20,7 @@ from redis.asyncio import Redis
 from orchestrator.approvals import ApprovalAnswer
 from orchestrator.jobs import versions
 from orchestrator.jobs.approvals import KEPT_SECONDS, Approval, answer_json, awaited_tools, refusal
+from orchestrator.jobs.bounds import MAX_NOTE_BYTES, MAX_REASON_CHARACTERS, cut_text, fit
 from orchestrator.jobs.failures import InvalidJob, MessagesUnread, UnknownJob, out_of_time
 from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.result import JobResult, ResultSoFar
@@ -216,7 +217,8 @@ class Ledger(Records):
             try:
                 jobs.append(Dispatched(spec_of(stored), int(number)))
             except InvalidJob as error:
-                await self._run("reject", job_id, number, str(error))
+                why = cut_text(str(error), MAX_REASON_CHARACTERS)
+                await self._run("reject", job_id, number, why)
         return jobs
 
     async def reap(self) -> dict[str, str]:
@@ -326,7 +328,8 @@ class Ledger(Records):
             MessagesUnread: The job has received more messages; nothing is committed.
         """
         known = -1 if messages is None else messages
-        stored = (str(result.state), result.model_dump_json(), json.dumps(data))
+        result_json = result.bounded().model_dump_json(exclude_defaults=True)
+        stored = (str(result.state), result_json, json.dumps(fit(dict(data), MAX_NOTE_BYTES)))
         outcome = await self._run("finish", job_id, token, *stored, known)
         if outcome == UNREAD:
             raise MessagesUnread(f"More than {messages} messages were sent to job {job_id}.")
@@ -346,7 +349,8 @@ class Ledger(Records):
         Returns:
             False when the attempt no longer holds the job.
         """
-        return bool(await self._run("release", job_id, token, reason, wire or 0))
+        why = cut_text(reason, MAX_REASON_CHARACTERS)
+        return bool(await self._run("release", job_id, token, why, wire or 0))
 
     async def fail_attempt(self, job_id: str, token: int, reason: str) -> bool:
         """Requeue the job for its next attempt; this one is used up.

@@ -75,6 +75,8 @@ class EngineStatus:
     api_version: str
     cores: int
     rootless: bool
+    is_guarded: bool
+    """Whether it is reached through the engine proxy."""
 
 
 class _LimitedClient(ResidentClient):
@@ -275,6 +277,7 @@ class DockerProvider:
             api_version=version["ApiVersion"],
             cores=info["NCPU"],
             rootless=any("rootless" in option for option in info.get("SecurityOptions") or ()),
+            is_guarded=await self._engine.is_guarded(),
         )
 
     @contextlib.asynccontextmanager
@@ -382,6 +385,7 @@ class DockerProvider:
             credentials=spec.credentials,
         )
         try:
+            await egress.start()
             if egress.authority is not None:
                 await install_bundle(
                     sandbox,
@@ -389,7 +393,6 @@ class DockerProvider:
                     egress.authority.certificate,
                     self._uplink.ca_file,
                 )
-            await egress.start()
         except OSError as error:
             raise SandboxStartFailed(
                 f"The sandbox's way to its hosts could not be made: {error.strerror}."

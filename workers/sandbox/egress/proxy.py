@@ -75,8 +75,7 @@ class Egress:
         """
         self.traffic = traffic or Traffic()
         self._credentials = {(one.host, one.port): one for one in credentials}
-        names = sorted({one.host for one in credentials})
-        self.authority = JobAuthority(names) if names else None
+        self.authority: JobAuthority | None = None
         """What the sandbox has to trust for hosts with credentials; None without any."""
         self._tunnels = Tunnels(client, self._serve)
         self._hosts = hosts
@@ -92,6 +91,8 @@ class Egress:
             OSError: the port is not available.
             SandboxFailure: the sandbox failed.
         """
+        if names := {host for host, _ in self._credentials}:
+            self.authority = await asyncio.to_thread(JobAuthority, sorted(names))
         return await self._tunnels.listen(port)
 
     async def close(self) -> None:
