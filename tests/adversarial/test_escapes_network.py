@@ -27,7 +27,7 @@ TARGETS = {
     "the internet over IPv6": ("2001:db8::1", 443),
     "a mapped address": ("::ffff:169.254.169.254", 80),
     "a broadcast address": ("255.255.255.255", 80),
-    "the address zero": ("0.0.0.0", 6379),
+    "the address zero": ("0", 6379),
 }
 
 
@@ -121,7 +121,7 @@ def test_a_job_that_makes_interfaces_and_routes(lab: Lab) -> None:
     program = """
 import fcntl
 link = socket.socket(2, 2)
-for request in (0x890B, 0x8914, 0x8916, 0x8924):  # add a route, set flags, set the address, set the hardware's
+for request in (0x890B, 0x8914, 0x8916, 0x8924):  # route, flags, addresses
     refused(fcntl.ioctl, link, request, struct.pack("16s64s", b"lo", bytes(64)))
 message = struct.pack("IHHIIBBHiII", 32, 16, 0x605, 1, 0, 0, 0, 0, 0, 0, 0)  # RTM_NEWLINK
 def netlink():
