@@ -65,7 +65,7 @@ def _reporter(task: Any) -> Progress:
 def _in_one_line(result: JobResult) -> str:
     tokens = result.usage.input_tokens + result.usage.output_tokens
     line = (
-        f"{result.state} · {len(result.files_modified)} files"
+        f"{result.state} · {result.files_count} files"
         f" · {result.usage.model_calls} model calls · {tokens} tokens"
         f" · {result.execution_seconds:.1f} s"
     )

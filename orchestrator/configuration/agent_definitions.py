@@ -18,6 +18,7 @@ from pydantic import (
 
 from orchestrator.approvals import InterruptOn
 from orchestrator.configuration.bundled import bundled
+from orchestrator.configuration.credentials import CredentialDefinition
 from orchestrator.configuration.definition_files import (
     DefinitionFile,
     DefinitionFiles,
@@ -46,7 +47,7 @@ class AgentDefinition(WireModel):
     """Shown to the coordinator, which chooses agents by it."""
     instruction: str = ""
     model: str | None = None
-    """None: the installation's model."""
+    """None: the installation's model. The path of a scripted one is relative to the definition."""
     tools: tuple[str, ...] | None = None
     """Names of built-in tools; None: all."""
     mcp_servers: tuple[McpServerDefinition, ...] = ()
@@ -70,7 +71,12 @@ class AgentDefinition(WireModel):
     max_running: int | None = Field(default=None, ge=1)
     """The maximum number of its jobs that run at once, over all workers; None: no limit."""
     network: Literal["none"] | tuple[str, ...] | None = None
+    credentials: tuple[CredentialDefinition, ...] = ()
+    """What the worker's proxy puts into requests to hosts of `network`; secrets are only named."""
     output_schema: dict[str, JsonValue] | None = None
+    include: tuple[str, ...] = ()
+    """Files of the workspace that its jobs get even if Git ignores them or they seem to be secret:
+    paths relative to the workspace."""
     _files: tuple[DefinitionFile, ...] | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
@@ -78,6 +84,14 @@ class AgentDefinition(WireModel):
         if not self.instruction.strip():
             raise ValueError("give instruction or instruction_file")
         return self
+
+    @field_validator("include")
+    @classmethod
+    def _includes_relative_paths(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
+        for path in paths:
+            if path.startswith("/") or {"", ".", "..", ".git"}.intersection(path.split("/")):
+                raise ValueError(f"{path!r} is not a file's path relative to the workspace")
+        return paths
 
     @field_validator("mcp_servers")
     @classmethod
@@ -88,6 +102,17 @@ class AgentDefinition(WireModel):
         if len(set(names)) < len(names):
             raise ValueError("each server needs a name of its own")
         return servers
+
+    @model_validator(mode="after")
+    def _reaches_the_hosts_of_its_credentials(self) -> AgentDefinition:
+        network = self.job_limits().network
+        hosts = [credential.address for credential in self.credentials]
+        for credential in self.credentials:
+            if not isinstance(network, tuple) or not credential.is_within(network):
+                raise ValueError(f"credentials: add {credential.host} to network")
+        if len(set(hosts)) < len(hosts):
+            raise ValueError("credentials: each host has one entry")
+        return self
 
     def job_limits(self) -> Limits:
         """Return the definition's limits, with its network."""
@@ -109,6 +134,7 @@ class AgentDefinition(WireModel):
 
 INNER_MODELS: dict[str, type[WireModel]] = {
     "mcp_servers": McpServerDefinition,
+    "credentials": CredentialDefinition,
     "limits": Limits,
     "summarization": SummarizationDefinition,
 }
@@ -178,7 +204,7 @@ def load_agent_definition(path: Path) -> AgentDefinition:
         raise InvalidAgentDefinition(
             f"{path}:1: a definition is a mapping with name, description, …"
         )
-    data = _with_instruction(path, data)
+    data = _with_own_script(path, node, _with_instruction(path, node, data))
     try:
         definition = AgentDefinition.model_validate(data)
     except ValidationError as error:
@@ -205,16 +231,32 @@ def _files(
     return collected.files
 
 
-def _with_instruction(path: Path, data: dict[str, Any]) -> dict[str, Any]:
-    """Replace `instruction_file`, a path relative to the definition, by `instruction`."""
+def _with_instruction(path: Path, node: yaml.Node | None, data: dict[str, Any]) -> dict[str, Any]:
+    """Replace `instruction_file`, a file in the definition's folder, by `instruction`."""
     if "instruction_file" not in data:
         return data
-    source = path.parent / str(data.pop("instruction_file"))
+    collected = DefinitionFiles(path.parent)
     try:
-        text = source.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InvalidAgentDefinition(f"{path}: instruction_file cannot be read: {error}") from error
+        collected.add(str(data.pop("instruction_file")), "file")
+        text = collected.files[0].data.decode()
+    except (UnusableDefinitionFile, UnicodeDecodeError) as error:
+        line = _line_of(node, ("instruction_file",))
+        raise InvalidAgentDefinition(f"{path}:{line}: instruction_file: {error}.") from None
     return {**data, "instruction": text}
+
+
+def _with_own_script(path: Path, node: yaml.Node | None, data: dict[str, Any]) -> dict[str, Any]:
+    """Make the relative path of a scripted model a file in the definition's folder."""
+    kind, _, source = str(data.get("model")).partition(":")
+    if kind != "scripted" or not is_relative(source):
+        return data
+    try:
+        DefinitionFiles(path.parent).add(source, "file")
+    except UnusableDefinitionFile as error:
+        raise InvalidAgentDefinition(
+            f"{path}:{_line_of(node, ('model',))}: model: {error}."
+        ) from None
+    return {**data, "model": f"{kind}:{path.parent.absolute() / source}"}
 
 
 def _line_of(node: yaml.Node | None, location: Sequence[Any]) -> int:

@@ -24,6 +24,10 @@ from orchestrator.jobs.spec import BlobId, WireModel
 
 BUNDLE_VERSION: Literal[1] = 1
 """Incremented with every change of the format: a merge must understand the whole bundle."""
+MAX_DOCUMENT_BYTES = 16 * 1024**2
+"""Of `changes.json`: a steward writes half of it at most, whatever the job's paths are."""
+MAX_MEMBERS = 25_000
+"""Of a bundle: a steward writes both sides of 10,000 changes, the list and the patch."""
 FileKind = Literal["file", "symlink", "directory"]
 
 
@@ -114,9 +118,9 @@ class ChangeBundle:
     """
 
     def __init__(self, archive: tarfile.TarFile) -> None:
-        self._archive = archive
-        self._members = {member.name: member for member in archive.getmembers()}
-        document = self._read("changes.json")
+        self._file = archive.fileobj
+        self._members = _members(archive)
+        document = self._read("changes.json", MAX_DOCUMENT_BYTES)
         try:
             self.changes = Changes.model_validate_json(document)
         except ValidationError as error:
@@ -145,9 +149,9 @@ class ChangeBundle:
         """
         try:
             with (
-                tarfile.open(source, mode="r:")
+                tarfile.open(source, mode="r:", tarinfo=_PlainMember)
                 if isinstance(source, Path)
-                else tarfile.open(fileobj=source, mode="r:")
+                else tarfile.open(fileobj=source, mode="r:", tarinfo=_PlainMember)
             ) as archive:
                 yield cls(archive)
         except (tarfile.TarError, EOFError) as error:
@@ -169,14 +173,42 @@ class ChangeBundle:
         """
         return b"" if version.sha256 is None else self._read(f"objects/{version.sha256}")
 
-    def _read(self, name: str) -> bytes:
-        member = self._members.get(name)
-        stream = (
-            self._archive.extractfile(member) if member is not None and member.isfile() else None
-        )
-        if stream is None:
+    def _read(self, name: str, max_bytes: int | None = None) -> bytes:
+        offset, size = self._members.get(name, (0, -1))
+        if size < 0 or self._file is None:
             raise MalformedBundle(f"the bundle has no {name}")
-        return stream.read()
+        if max_bytes is not None and size > max_bytes:
+            raise MalformedBundle(f"{name} is larger than {max_bytes} bytes")
+        self._file.seek(offset)
+        content = self._file.read(size)
+        if len(content) < size:
+            raise MalformedBundle(f"the bundle ends within {name}")
+        return content
+
+
+class _PlainMember(tarfile.TarInfo):
+    """A member without extensions, whose size nothing bounds and which would be read at once."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type not in {tarfile.REGTYPE, tarfile.AREGTYPE}:
+            raise tarfile.ReadError("a member is not a plain file")
+        member: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
+        return member
+
+
+def _members(archive: tarfile.TarFile) -> dict[str, tuple[int, int]]:
+    """Return the place and the size of each member, found one after another.
+
+    Raises:
+        MalformedBundle: there are more than a bundle may have.
+    """
+    members = {}
+    while (member := archive.next()) is not None:
+        members[member.name] = (member.offset_data, member.size)
+        archive.members.clear()  # type: ignore[attr-defined]  # it would keep them all
+        if len(members) > MAX_MEMBERS:
+            raise MalformedBundle(f"it has more than {MAX_MEMBERS} members")
+    return members
 
 
 class _Versioned(BaseModel):

@@ -4,6 +4,7 @@
     ├── InvalidJob            the job cannot run as specified; a repetition fails too
     │   ├── UnknownAgent      no agent definition has that name
     │   ├── UnknownJob        the ledger has no job with that id
+    │   ├── LimitExceeded     it asks for more than the installation gives a job
     │   └── ApprovalRefused   the answer to an approval was rejected
     │       ├── UnknownApproval     no approval with that id is open
     │       ├── InvalidAnswer       the answer is incomplete or too long
@@ -12,6 +13,10 @@
     ├── MessagesUnread        a result does not account for all messages to its job
     ├── NotUnderstood         written by another release, in a form unknown to this one
     ├── LedgerUnavailable     Redis does not respond                                  retryable
+    │   ├── LedgerFull        Redis has no memory for another record                  retryable
+    │   ├── LedgerMisconfigured   Redis cannot be used as it is set up
+    │   │   └── LedgerForbidden   Redis does not accept the password, or the user's rights
+    │   └── LedgerReplaced    Redis has another installation's records, or lost its own
     ├── LeaseLost             another attempt may run: this one stops at once         retryable
     ├── JobCancelled          the job was cancelled
     ├── DeadlineExceeded      the job's time is used up
@@ -21,6 +26,7 @@
     ├── McpServerUnavailable  an MCP server of the agent was not reached              retryable
     ├── AttemptsUsedUp        every attempt was lost before it ended
     ├── BlobMissing           a snapshot or a bundle is not in the blob store
+    │   └── BlobCorrupt       its content is not the one that was stored
     └── SandboxFailure        the sandbox failed, not the command in it; see `workers/sandbox`
 
 `retryable` is an attribute of the class: the next attempt may succeed where this one failed.
@@ -59,6 +65,13 @@ class UnknownJob(InvalidJob):
     """The ledger has no job with that id."""
 
 
+class LimitExceeded(InvalidJob):
+    """A limit of the job is above the installation's ceiling, or names a host that none may reach.
+
+    The text names the limit, the value and the ceiling.
+    """
+
+
 class ApprovalRefused(InvalidJob):
     """The answer to an approval was rejected; nothing has changed."""
 
@@ -87,6 +100,28 @@ class LedgerUnavailable(JobFailure):
     """Redis does not respond."""
 
     retryable = True
+
+
+class LedgerFull(LedgerUnavailable):
+    """Redis has no memory for another record; it has rejected the operation and changed nothing."""
+
+
+class LedgerMisconfigured(LedgerUnavailable):
+    """Redis cannot be used as it is set up; a repetition fails too."""
+
+    retryable = False
+
+
+class LedgerForbidden(LedgerMisconfigured):
+    """Redis does not accept the password, or its user may not do this."""
+
+
+class LedgerReplaced(LedgerUnavailable):
+    """Redis responds, with records that are not those of the worker's installation.
+
+    It was flushed or restored, or a replica without data took over: what it says of a job is no
+    reason to remove anything.
+    """
 
 
 class LeaseLost(JobFailure):
@@ -140,6 +175,10 @@ class AttemptsUsedUp(JobFailure):
 
 class BlobMissing(JobFailure):
     """A blob that the job names is not in the store."""
+
+
+class BlobCorrupt(BlobMissing):
+    """A blob's content does not match its id: it was damaged or changed in the store."""
 
 
 class SandboxFailure(JobFailure):

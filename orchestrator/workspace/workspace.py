@@ -6,7 +6,7 @@ import asyncio
 import fcntl
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TypeVar
@@ -14,9 +14,10 @@ from typing import IO, TypeVar
 from orchestrator.jobs.changes import SkippedFile
 from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.spec import GIB, BlobId
+from orchestrator.workspace.archive import Omitted, TooLarge, write
 from orchestrator.workspace.blobs import BlobStore
 from orchestrator.workspace.rooted import opened
-from orchestrator.workspace.snapshot import IgnoreRulesUnreadable, TooLarge, Tree, scan, write
+from orchestrator.workspace.snapshot import IgnoreRulesUnreadable, Tree, scan
 
 Result = TypeVar("Result")
 
@@ -36,7 +37,7 @@ class _LastSnapshot:
     store: str
     blob_id: BlobId
     tree: Tree
-    skipped: tuple[SkippedFile, ...]
+    omitted: Omitted
 
 
 class Workspace:
@@ -53,14 +54,30 @@ class Workspace:
         self.root = root
         self._max_snapshot_bytes = max_snapshot_bytes
         self._lock = asyncio.Lock()
-        self._last: _LastSnapshot | None = None
+        self._last: dict[frozenset[str], _LastSnapshot] = {}
+        """The last snapshot of each set of included files."""
+        self.included: frozenset[str] = frozenset()
+        """Files that every snapshot has, as those of `snapshot`."""
 
     @property
     def skipped(self) -> tuple[SkippedFile, ...]:
-        """The files that the last snapshot left out because they cannot be copied."""
-        return self._last.skipped if self._last else ()
+        """The files that the last snapshots left out because they cannot be copied."""
+        return _distinct(
+            file
+            for last in self._last.values()
+            for file in (*last.tree.skipped, *last.omitted.unreadable)
+        )
 
-    async def snapshot(self, blobs: BlobStore) -> BlobId:
+    @property
+    def left_at_home(self) -> tuple[SkippedFile, ...]:
+        """The files that the last snapshots left out because they seem to be secret."""
+        return _distinct(
+            file
+            for last in self._last.values()
+            for file in (*last.tree.left_at_home, *last.omitted.left_at_home)
+        )
+
+    async def snapshot(self, blobs: BlobStore, included: frozenset[str] = frozenset()) -> BlobId:
         """Store a snapshot of the folder as it is now, and return its id.
 
         Equal trees give equal ids, and an unchanged tree is not read again. `snapshot.scan`
@@ -68,6 +85,8 @@ class Workspace:
 
         Args:
             blobs: The store.
+            included: Files, relative to the folder, that the snapshot has even if Git ignores them
+                or they seem to be secret.
 
         Raises:
             WorkspaceUnusable: The folder does not exist or is too large, or Git cannot list the
@@ -75,24 +94,27 @@ class Workspace:
             BlobStoreUnusable: The store failed.
         """
         asked = time.monotonic()
+        included |= self.included
         async with self._lock:
-            last = self._last
+            last = self._last.get(included)
             if last and last.store == blobs.url and asked <= last.started:
                 return last.blob_id  # another caller's scan began while this one waited
             started = time.monotonic()
-            tree = await _run_to_end(lambda: self._locked(self._scan, shared=True))
+            tree = await _run_to_end(
+                lambda: self._locked(lambda: self._scan(included), shared=True)
+            )
             if (
                 last
                 and (last.store, last.tree) == (blobs.url, tree)
                 and await blobs.exists(last.blob_id)
             ):
-                self._last = replace(last, started=started)
+                self._last[included] = replace(last, started=started)
             else:
-                blob_id, (tree, unreadable) = await blobs.put_written(self._write)
-                self._last = _LastSnapshot(
-                    started, blobs.url, blob_id, tree, tree.skipped + unreadable
+                blob_id, (tree, omitted) = await blobs.put_written(
+                    lambda sink: self._write(sink, included)
                 )
-            return self._last.blob_id
+                self._last[included] = _LastSnapshot(started, blobs.url, blob_id, tree, omitted)
+            return self._last[included].blob_id
 
     async def alone(self, work: Callable[[], Result]) -> Result:
         """Run blocking `work` in a thread while no other snapshot or merge uses the folder.
@@ -111,11 +133,11 @@ class Workspace:
         async with self._lock:
             return await _run_to_end(lambda: self._locked(work, shared=False))
 
-    def _write(self, sink: IO[bytes]) -> tuple[Tree, tuple[SkippedFile, ...]]:
+    def _write(self, sink: IO[bytes], included: frozenset[str]) -> tuple[Tree, Omitted]:
         """Scan and write under one lock: between two locks, a merge might change the tree."""
 
-        def scan_and_write() -> tuple[Tree, tuple[SkippedFile, ...]]:
-            tree = self._scan()
+        def scan_and_write() -> tuple[Tree, Omitted]:
+            tree = self._scan(included)
             try:
                 return tree, write(self.root, tree, sink, max_bytes=self._max_snapshot_bytes)
             except TooLarge as error:
@@ -123,9 +145,9 @@ class Workspace:
 
         return self._locked(scan_and_write, shared=True)
 
-    def _scan(self) -> Tree:
+    def _scan(self, included: frozenset[str]) -> Tree:
         try:
-            tree = scan(self.root)
+            tree = scan(self.root, included)
         except IgnoreRulesUnreadable as error:
             raise WorkspaceUnusable(
                 f"Git cannot list the files of {self.root} that it ignores ({error}): install or "
@@ -154,6 +176,10 @@ class Workspace:
         with opened(folder):
             fcntl.flock(folder, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
             return work()
+
+
+def _distinct(files: Iterable[SkippedFile]) -> tuple[SkippedFile, ...]:
+    return tuple({file.path: file for file in files}.values())
 
 
 async def _run_to_end(work: Callable[[], Result]) -> Result:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -65,9 +66,10 @@ async def test_a_fork_bomb_is_bounded_and_leaves_nothing(provider: DockerProvide
         assert int(after.output) <= 5
 
 
-async def test_a_job_that_writes_more_than_its_disk_limit_is_ended_and_its_changes_stay(
-    provider: DockerProvider,
+async def test_where_disks_are_watched_a_job_that_writes_too_much_is_ended_and_its_changes_stay(
+    make_provider: Callable[..., DockerProvider],
 ) -> None:
+    provider = make_provider(disk_quota="watch")
     write = "for n in 1 2 3 4 5 6; do head -c 5M /dev/zero > $n; done; sleep 60"
     async with provider.open(spec_with(disk_bytes=16 * MIB)) as sandbox:
         started = time.monotonic()

@@ -27,6 +27,7 @@ from orchestrator.deep_agent import (
     text_of,
     usage_of,
 )
+from orchestrator.jobs.bounds import MAX_EVENT_BYTES, MAX_NOTE_BYTES, fit, json_bytes
 from orchestrator.jobs.failures import NotUnderstood
 from orchestrator.jobs.store.journal import EventType, Journal, JournalEvent
 from orchestrator.jobs.store.outage import through_outage
@@ -35,8 +36,6 @@ from orchestrator.workspace.blobs import BlobStore
 from workers.agent.history import History, split_lost
 from workers.heartbeat import HeldLease
 
-INLINE_EVENT_BYTES = 64 * 1024
-"""Larger ADK events are stored as blobs: Redis holds ids and lists, not file contents."""
 SHOWN_CHARACTERS = 2_000
 """The length of a text or an argument in the readable part of an event, at most."""
 LINE_CHARACTERS = 80
@@ -75,7 +74,7 @@ class AttemptJournal:
 
         Args:
             kind: The event's type.
-            data: The event's data.
+            data: The event's data; long texts and lists are cut.
             line: The record's new `last_event`; None leaves it.
             used: The usage to charge to the job, by field name.
 
@@ -83,6 +82,16 @@ class AttemptJournal:
             LeaseLost: The attempt's lease is lost.
             LedgerUnavailable: Redis does not answer for a long time.
         """
+        fitting = fit(data, MAX_NOTE_BYTES)
+        await self._append(kind, fitting if isinstance(fitting, dict) else {}, line, used)
+
+    async def _append(
+        self,
+        kind: EventType,
+        data: dict[str, JsonValue],
+        line: str | None,
+        used: dict[str, float] | None,
+    ) -> None:
         self._lease.check()
         claim = self._lease.claim
         self._report_progress(kind, data)
@@ -114,12 +123,13 @@ class AttemptJournal:
             JobFailure: A large event cannot be stored as a blob.
         """
         raw = event.model_dump_json(exclude_none=True)
-        data: dict[str, JsonValue] = _readable(event)
-        if len(raw) > INLINE_EVENT_BYTES:
+        readable = fit(_readable(event), MAX_NOTE_BYTES)
+        data = readable if isinstance(readable, dict) else {}
+        if len(raw) > MAX_EVENT_BYTES or json_bytes(complete := json.loads(raw)) > MAX_EVENT_BYTES:
             data["event_blob"] = await self._blobs.put(raw.encode())
         else:
-            data["event"] = json.loads(raw)
-        await self.note(_kind(event), data, _line(event), _used(event))
+            data["event"] = complete
+        await self._append(_kind(event), data, _line(event), _used(event))
         self._count_message(event)
 
     async def history(self) -> History:
@@ -131,7 +141,7 @@ class AttemptJournal:
             JobFailure: The blob of a large event cannot be read.
         """
         history = History()
-        kept, lost = split_lost(await self._journal.read(self._lease.claim.spec.id))
+        kept, lost = split_lost(await self.entries())
         for entry in kept:
             history.add(entry, await self._session_event(entry))
         history.lost = [event for entry in lost if (event := await self._session_event(entry))]
@@ -150,15 +160,27 @@ class AttemptJournal:
         """
         return await self._journal.messages(self._lease.claim.spec.id, after)
 
+    async def entries(self) -> list[JournalEvent]:
+        """Return all entries of the job, of earlier attempts too.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer.
+        """
+        return await self._journal.read(self._lease.claim.spec.id)
+
     async def last_sandbox(self) -> JournalEvent | None:
         """Return the entry in which the last attempt with a sandbox described it; None if none did.
 
         Raises:
             LedgerUnavailable: Redis does not answer.
         """
-        entries = await self._journal.read(self._lease.claim.spec.id)
         return next(
-            (entry for entry in reversed(entries) if entry.type is EventType.SANDBOX_READY), None
+            (
+                entry
+                for entry in reversed(await self.entries())
+                if entry.type is EventType.SANDBOX_READY
+            ),
+            None,
         )
 
     async def checkpoint(self) -> JournalEvent | None:
@@ -167,7 +189,7 @@ class AttemptJournal:
         Raises:
             LedgerUnavailable: Redis does not answer.
         """
-        kept, _ = split_lost(await self._journal.read(self._lease.claim.spec.id))
+        kept, _ = split_lost(await self.entries())
         return next((entry for entry in reversed(kept) if entry.type is EventType.CHECKPOINT), None)
 
     async def _session_event(self, entry: JournalEvent) -> Event | None:

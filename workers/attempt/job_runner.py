@@ -21,6 +21,7 @@ from orchestrator.jobs.failures import (
     JobFailure,
     LeaseLost,
     LedgerUnavailable,
+    LimitExceeded,
     NotUnderstood,
     SandboxFailure,
     UnknownAgent,
@@ -34,10 +35,10 @@ from workers.agent.services import JobServices
 from workers.agent.session_journal import AttemptJournal
 from workers.agent.subagent import Subagent, SubagentFactory, limit_failure
 from workers.attempt.attempt import Attempt
-from workers.attempt.opening import open_sandbox
+from workers.attempt.opening import open_sandbox, sandbox_spec
 from workers.attempt.outcome import Outcome, commit, result_of
 from workers.heartbeat import Heartbeats, HeldLease, elapsed_clock
-from workers.sandbox import Sandbox, SandboxDied, SandboxProvider, SandboxSpec
+from workers.sandbox import Sandbox, SandboxDied, SandboxProvider
 
 log = structlog.get_logger(__name__)
 
@@ -148,9 +149,10 @@ class JobRunner:
             return Outcome(failure=ShuttingDown("Its worker stops."))
         try:
             definition = self._services.definitions[claim.spec.agent]
-        except UnknownAgent as failure:
+            limits = self._services.limits_of(claim.spec)
+        except (UnknownAgent, LimitExceeded) as failure:
             return Outcome(failure=failure)
-        attempt = Attempt(claim, definition, self._services.limits_of(claim.spec), claimed_at)
+        attempt = Attempt(claim, definition, limits, claimed_at)
         with self._heartbeats.hold(claim, attempt.stop) as lease, attempt.deadline():
             lease.mark_renewed(claimed_at)
             journal = AttemptJournal(self._journal, self._blobs, lease, progress)
@@ -182,7 +184,7 @@ class JobRunner:
         try:
             async with open_sandbox(
                 self._provider,
-                self._sandbox_spec(attempt),
+                sandbox_spec(attempt, self._services, self._default_image),
                 claim=attempt.claim,
                 host=self._me().host,
                 journal=journal,
@@ -205,15 +207,6 @@ class JobRunner:
         except Exception as error:  # noqa: BLE001 - any failure becomes the attempt's outcome
             return replace(outcome, failure=attempt.stopped_by or _as_failure(error))
         return outcome
-
-    def _sandbox_spec(self, attempt: Attempt) -> SandboxSpec:
-        return SandboxSpec(
-            job_id=attempt.claim.spec.id,
-            attempt=attempt.claim.attempt,
-            image=attempt.definition.image or self._default_image,
-            limits=attempt.limits,
-            snapshot=attempt.claim.spec.snapshot,
-        )
 
     async def _run_agent(
         self, agent: Subagent, attempt: Attempt, sandbox: Sandbox, outcome: Outcome
@@ -348,6 +341,7 @@ class JobRunner:
         return replace(
             outcome,
             files=so_far.files_modified,
+            files_omitted=so_far.files_omitted,
             changes=so_far.changes,
             usage=so_far.usage,
             sandbox=so_far.sandbox,

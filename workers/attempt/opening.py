@@ -16,8 +16,33 @@ from orchestrator.jobs.store.journal import EventType, JournalEvent
 from orchestrator.jobs.store.ledger import Claim
 from orchestrator.workspace.blobs import BlobStore
 from workers.agent import checkpoint
+from workers.agent.credentials import credentials_of
+from workers.agent.services import JobServices
 from workers.agent.session_journal import AttemptJournal
+from workers.attempt.attempt import Attempt
+from workers.attempt.network_journal import journaled_network
 from workers.sandbox import Sandbox, SandboxProvider, SandboxSpec
+
+
+def sandbox_spec(attempt: Attempt, services: JobServices, default_image: str) -> SandboxSpec:
+    """Return what an attempt's sandbox needs.
+
+    Args:
+        attempt: The attempt.
+        services: What all jobs of this worker share.
+        default_image: The image of an agent whose definition names none.
+
+    Raises:
+        InvalidJob: The agent needs a secret that this worker does not have.
+    """
+    return SandboxSpec(
+        job_id=attempt.claim.spec.id,
+        attempt=attempt.claim.attempt,
+        image=attempt.definition.image or default_image,
+        limits=attempt.limits,
+        snapshot=attempt.claim.spec.snapshot,
+        credentials=credentials_of(attempt.definition, services.secrets),
+    )
 
 
 @contextlib.asynccontextmanager
@@ -49,19 +74,22 @@ async def open_sandbox(
     last = await journal.last_sandbox()
     # The claim is not enough: an attempt that was released in an outage of Redis is not counted.
     is_first = last is None and claim.attempt == 1 and not claim.ran_seconds
-    async with contextlib.AsyncExitStack() as stack:
+    async with (
+        journaled_network(journal, spec) as watched,
+        contextlib.AsyncExitStack() as stack,
+    ):
         if last is None or last.data.get("host") != host:
             if not is_first:
                 await provider.discard(spec.job_id)  # files of an even older attempt are stale
-            sandbox = await stack.enter_async_context(provider.open(spec))
+            sandbox = await stack.enter_async_context(provider.open(watched))
             resumed = False
         else:
-            sandbox = await stack.enter_async_context(provider.open(spec))
+            sandbox = await stack.enter_async_context(provider.open(watched))
             resumed = _are_files_of(last, sandbox)
             if not resumed:
                 await stack.aclose()
                 await provider.discard(spec.job_id)
-                sandbox = await stack.enter_async_context(provider.open(spec))
+                sandbox = await stack.enter_async_context(provider.open(watched))
         ready: dict[str, JsonValue] = {"sandbox": sandbox.kind, "host": host}
         ready["files"] = sandbox.files_id
         if not is_first and not resumed:

@@ -1,6 +1,8 @@
+from .docker.images import check_engine
 from .docker.provider import DEFAULT_IMAGE, DockerProvider
 from .errors import (
     DiskLimitExceeded,
+    EngineForbidden,
     EngineUnavailable,
     ImageMissing,
     SandboxDied,
@@ -9,6 +11,7 @@ from .errors import (
 )
 from .local.provider import LocalProvider
 from .merge_target import merge_into
+from .network import ConnectionRecord, Credential, NetworkLimitReached, TrafficRecord
 from .process import Process, ProcessEnded
 from .protocol import (
     WORKSPACE,
@@ -23,11 +26,15 @@ __all__ = [
     "DEFAULT_IMAGE",
     "WORKSPACE",
     "Command",
+    "ConnectionRecord",
+    "Credential",
     "DiskLimitExceeded",
     "DockerProvider",
+    "EngineForbidden",
     "EngineUnavailable",
     "ImageMissing",
     "LocalProvider",
+    "NetworkLimitReached",
     "Process",
     "ProcessEnded",
     "Sandbox",
@@ -37,5 +44,7 @@ __all__ = [
     "SandboxStartFailed",
     "SnapshotSource",
     "SnapshotUnusable",
+    "TrafficRecord",
+    "check_engine",
     "merge_into",
 ]

@@ -2,6 +2,7 @@
 
 SandboxFailure (orchestrator.jobs.failures)
 ├── EngineUnavailable     the Docker engine does not answer                retryable
+│   └── EngineForbidden   this user may not use it                         retryable
 ├── SandboxDied           the container or its resident has ended          retryable
 ├── SandboxStartFailed    the engine refused or failed to start it         retryable
 ├── ImageMissing          the image is not on the engine
@@ -11,6 +12,9 @@ SandboxFailure (orchestrator.jobs.failures)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from orchestrator.jobs.failures import SandboxFailure
 
 
@@ -18,6 +22,10 @@ class EngineUnavailable(SandboxFailure):
     """The Docker engine does not answer."""
 
     retryable = True
+
+
+class EngineForbidden(EngineUnavailable):
+    """This user has no right to the Docker engine's socket."""
 
 
 class SandboxDied(SandboxFailure):
@@ -42,3 +50,35 @@ class SnapshotUnusable(SandboxFailure):
 
 class DiskLimitExceeded(SandboxFailure):
     """The job's workspace exceeds its disk limit; the message names the limit."""
+
+
+def unreachable(error: Exception, host: str) -> EngineUnavailable:
+    """Return the failure to reach an engine, with what a person can do about it.
+
+    Args:
+        error: what the HTTP library raised.
+        host: the engine's address.
+    """
+    causes = list(_causes(error))
+    if any(isinstance(cause, PermissionError) for cause in causes):
+        return EngineForbidden(
+            f"The Docker engine at {host} is not open to this user: "
+            "join its group (usermod -aG docker USER), then log in again."
+        )
+    if any(isinstance(cause, TimeoutError) for cause in causes):
+        return EngineUnavailable(
+            f"The Docker engine at {host} is there, but does not answer: restart Docker."
+        )
+    return EngineUnavailable(f"No Docker engine answers at {host}: start Docker.")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and those below it, which HTTP libraries put into its arguments, too."""
+    seen: set[int] = set()
+    waiting: list[Any] = [error]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, BaseException) and id(found) not in seen:
+            seen.add(id(found))
+            yield found
+            waiting += [found.__cause__, found.__context__, *found.args]

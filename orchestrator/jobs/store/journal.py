@@ -19,7 +19,8 @@ from pydantic import Field, JsonValue
 from redis.asyncio import Redis
 
 from orchestrator.cancellation import cancel_and_wait
-from orchestrator.jobs.failures import LeaseLost, UnknownJob
+from orchestrator.jobs.bounds import MAX_RECORD_BYTES
+from orchestrator.jobs.failures import InvalidJob, LeaseLost, UnknownJob
 from orchestrator.jobs.spec import JobId, WireModel
 from orchestrator.jobs.state import TERMINAL_STATES
 from orchestrator.jobs.store.keys import Keys
@@ -53,6 +54,9 @@ class EventType(StrEnum):
     CHILD_FINISHED = "child.finished"
     MESSAGE = "message"
     CHECKPOINT = "checkpoint"
+    NETWORK_CONNECTION = "network.connection"
+    NETWORK_SUMMARY = "network.summary"
+    NETWORK_LIMIT = "network.limit"
     LOG = "log"
 
 
@@ -112,11 +116,15 @@ class Journal:
                 this call, the process may have been suspended.
 
         Raises:
+            InvalidJob: The data is too large for a record; the caller did not bound it.
             LeaseLost: The claim of `token` no longer holds the job; nothing is appended.
             LedgerUnavailable: Redis does not respond.
         """
         fence = "" if token is None else token
-        event = (job_id, kind, attempt, json.dumps(data), line or "")
+        stored = json.dumps(data)
+        if len(stored) > MAX_RECORD_BYTES:
+            raise InvalidJob(f"An event of {len(stored):,} bytes is too large for a journal.")
+        event = (job_id, kind, attempt, stored, line or "")
         request = (name or uuid4().hex, APPENDED_SECONDS, fence)
         charged = [value for pair in (used or {}).items() for value in pair]
         added = await self._run("append", *event, *request, *charged)

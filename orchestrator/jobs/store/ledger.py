@@ -8,6 +8,7 @@ token: only the attempt with the newest token can renew its lease, release or fi
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -19,6 +20,7 @@ from redis.asyncio import Redis
 from orchestrator.approvals import ApprovalAnswer
 from orchestrator.jobs import versions
 from orchestrator.jobs.approvals import KEPT_SECONDS, Approval, answer_json, awaited_tools, refusal
+from orchestrator.jobs.bounds import MAX_NOTE_BYTES, MAX_REASON_CHARACTERS, cut_text, fit
 from orchestrator.jobs.failures import InvalidJob, MessagesUnread, UnknownJob, out_of_time
 from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.result import JobResult, ResultSoFar
@@ -27,9 +29,12 @@ from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.lua_scripts import Scripts, milliseconds
 from orchestrator.jobs.store.records import Records
+from orchestrator.jobs.store.redis_errors import redis_failures
 from orchestrator.jobs.store.stored import entry_of_child, spec_of, submission
 from orchestrator.jobs.worker_info import WorkerInfo
 
+INSTALLATION_BYTES = 8
+"""Random: enough that no two installations ever have the same id."""
 SUBMIT_BATCH = 100
 """Jobs in one script call: more would delay the heartbeats of all workers."""
 TRANSIT_SECONDS = 15.0
@@ -128,6 +133,21 @@ class Ledger(Records):
             await self._cancel_rest()
         return JobState(before)
 
+    # For workers
+
+    async def installation(self) -> str:
+        """Return the id of the installation, which is made when it is first asked for.
+
+        It belongs to the data of Redis: what is made elsewhere for the jobs of this ledger carries
+        it, and a second ledger never has the same one, unless it is a copy of this one's data.
+        """
+        with redis_failures():
+            async with self._redis.pipeline(transaction=True) as pipe:
+                pipe.set(self._keys.installation, secrets.token_hex(INSTALLATION_BYTES), nx=True)
+                pipe.get(self._keys.installation)
+                _, stored = await pipe.execute()
+        return str(stored)
+
     async def _cancel_rest(self) -> None:
         """Cancel the jobs that a cancellation, or the end of a parent, has listed."""
         while (await self._cancel_some(""))[1]:
@@ -197,7 +217,8 @@ class Ledger(Records):
             try:
                 jobs.append(Dispatched(spec_of(stored), int(number)))
             except InvalidJob as error:
-                await self._run("reject", job_id, number, str(error))
+                why = cut_text(str(error), MAX_REASON_CHARACTERS)
+                await self._run("reject", job_id, number, why)
         return jobs
 
     async def reap(self) -> dict[str, str]:
@@ -307,7 +328,8 @@ class Ledger(Records):
             MessagesUnread: The job has received more messages; nothing is committed.
         """
         known = -1 if messages is None else messages
-        stored = (str(result.state), result.model_dump_json(), json.dumps(data))
+        result_json = result.bounded().model_dump_json(exclude_defaults=True)
+        stored = (str(result.state), result_json, json.dumps(fit(dict(data), MAX_NOTE_BYTES)))
         outcome = await self._run("finish", job_id, token, *stored, known)
         if outcome == UNREAD:
             raise MessagesUnread(f"More than {messages} messages were sent to job {job_id}.")
@@ -327,7 +349,8 @@ class Ledger(Records):
         Returns:
             False when the attempt no longer holds the job.
         """
-        return bool(await self._run("release", job_id, token, reason, wire or 0))
+        why = cut_text(reason, MAX_REASON_CHARACTERS)
+        return bool(await self._run("release", job_id, token, why, wire or 0))
 
     async def fail_attempt(self, job_id: str, token: int, reason: str) -> bool:
         """Requeue the job for its next attempt; this one is used up.

@@ -55,6 +55,21 @@ _PROXY_ENVIRONMENT = {
 # Some programs read the names in lower case only; curl ignores HTTP_PROXY.
 _PROXY_ENVIRONMENT |= {name.lower(): value for name, value in _PROXY_ENVIRONMENT.items()}
 
+CA_BUNDLE = f"{HOME}/.fanout/ca-bundle.pem"
+"""The authorities that programs trust if the job has credentials; see `egress.bundle`."""
+_CA_ENVIRONMENT = dict.fromkeys(
+    ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO",
+     "NODE_EXTRA_CA_CERTS"),
+    CA_BUNDLE,
+)  # fmt: skip
+
+
+_MOUNTING = (
+    "chroot", "fsconfig", "fsmount", "fsopen", "mount", "mount_setattr", "move_mount", "open_tree",
+    "pivot_root", "umount2", "unshare",
+)  # fmt: skip
+"""The system calls with which disks are mounted and a jail is built."""
+
 
 @cache
 def seccomp_profile() -> str:
@@ -67,6 +82,12 @@ def seccomp_profile() -> str:
     return json.dumps(json.loads(file.read_text("utf-8")), separators=(",", ":"))
 
 
+def _stewards_seccomp_profile() -> str:
+    profile = json.loads(seccomp_profile())
+    profile["syscalls"].append({"names": list(_MOUNTING), "action": "SCMP_ACT_ALLOW"})
+    return json.dumps(profile, separators=(",", ":"))
+
+
 def named_hosts(limits: Limits) -> tuple[str, ...]:
     """Return the hosts that a job's commands may reach; none for the network `none`."""
     return limits.network if isinstance(limits.network, tuple) else ()
@@ -75,6 +96,7 @@ def named_hosts(limits: Limits) -> tuple[str, ...]:
 def sandbox_config(
     *, image: str, limits: Limits, network: str, runtime: str | None,
     mounts: Sequence[Mapping[str, Any]], labels: Mapping[str, str], heartbeat_seconds: float,
+    has_credentials: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the Engine API configuration of a job's container.
 
@@ -86,10 +108,12 @@ def sandbox_config(
         mounts: the workspace and the code.
         labels: by which the container is found.
         heartbeat_seconds: how long the resident waits for a sign of life.
+        has_credentials: programs are to trust the authorities in `CA_BUNDLE`.
     """
     memory = limits.memory_bytes or 0
     tmp = "/tmp"  # noqa: S108 - it is the mount
     environment = {**_ENVIRONMENT, **(_PROXY_ENVIRONMENT if named_hosts(limits) else {})}
+    environment |= _CA_ENVIRONMENT if has_credentials else {}
     host = {
         **_hardening(network),
         **_memory(memory),
@@ -121,14 +145,33 @@ def sandbox_config(
 
 
 def steward_config(
-    *, image: str, mount: Mapping[str, Any], command: list[str], labels: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return the Engine API configuration of a steward: root over one volume's files only."""
+    *, image: str, mount: Mapping[str, Any], command: list[str], labels: Mapping[str, str],
+    may_mount: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the Engine API configuration of a steward: root over one volume's files only.
+
+    Args:
+        image: the steward's image.
+        mount: its volume.
+        command: its program.
+        labels: by which the container is found.
+        may_mount: whether it may mount disks of jobs. It gets the right to mount and the loop
+            devices then; what a job wrote is looked at in a jail without either (`inside/jail`).
+    """
+    hardening = _hardening("none")
+    capabilities = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "SETUID", "SETGID"]
+    if may_mount:
+        capabilities += ["SYS_ADMIN", "MKNOD", "DAC_READ_SEARCH", "SETPCAP"]
+        # The common AppArmor profile of containers forbids every mount.
+        hardening["SecurityOpt"] = [
+            "no-new-privileges", f"seccomp={_stewards_seccomp_profile()}", "apparmor=unconfined",
+        ]  # fmt: skip
+        hardening["DeviceCgroupRules"] = ["c 10:237 rwm", "b 7:* rwm"]
     host = {
-        **_hardening("none"),
+        **hardening,
         **_memory(2048 * _MIB),
         "ReadonlyRootfs": False,  # its code is copied into it before it starts
-        "CapAdd": ["CHOWN", "DAC_OVERRIDE", "FOWNER"],
+        "CapAdd": capabilities,
         "PidsLimit": 256,
         "Mounts": [mount],
     }
@@ -141,12 +184,16 @@ def steward_config(
     return {**_piped(image, command, labels), "User": "0:0", "Env": environment, "HostConfig": host}
 
 
-def holder_config(*, image: str, labels: Mapping[str, str]) -> dict[str, Any]:
-    """Return the configuration of a container that holds a network namespace.
+def holder_config(
+    *, image: str, labels: Mapping[str, str], mounts: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """Return the configuration of a container that holds a network namespace, or mounted volumes.
 
     It ends with its input.
     """
-    host = {**_hardening("none"), **_memory(32 * _MIB), "PidsLimit": 8}
+    host = {
+        **_hardening("none"), **_memory(32 * _MIB), "PidsLimit": 8, "Mounts": list(mounts),
+    }  # fmt: skip
     return {**_piped(image, ["cat"], labels), "User": AGENT_USER, "HostConfig": host}
 
 
@@ -174,6 +221,12 @@ def local_volume(
             "DriverConfig": {"Name": "local", "Options": dict(options)},
         },
     }
+
+
+def shared_bind(source: str, target: str) -> dict[str, Any]:
+    """Return the mount of a shared folder of the engine's host: mounts below it propagate."""
+    options = {"Propagation": "rshared"}
+    return {"Type": "bind", "Source": source, "Target": target, "BindOptions": options}
 
 
 def _piped(image: str, command: list[str], labels: Mapping[str, str]) -> dict[str, Any]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
 
 from orchestrator.cancellation import cancel_and_wait
 from orchestrator.jobs.failures import SandboxFailure
 from workers.sandbox.docker import container_config
-from workers.sandbox.docker.attach import AttachStream
-from workers.sandbox.docker.engine import Engine, uninterrupted
+from workers.sandbox.docker.engine import Engine
+from workers.sandbox.docker.holders import Holder
 from workers.sandbox.docker.naming import Names
 
 NONE = "none"
@@ -25,16 +24,6 @@ _WITHOUT_HOOK = 28
 
 _MOST_IDLE = 32
 """About 4 MB each on the engine's host."""
-
-
-@dataclass
-class _Holder:
-    """A container that depends on its stream, as sandboxes do."""
-
-    container: str
-    stream: AttachStream
-    end: asyncio.Task[bytes]
-    """Done when the container has ended: it never writes anything."""
 
 
 def networks_are_slow(engine_version: str) -> bool:
@@ -53,8 +42,8 @@ class EmptyNetworks:
         self._engine = engine
         self._names = names
         self._image = image
-        self._idle: list[_Holder] = []
-        self._lent: dict[str, _Holder] = {}
+        self._idle: list[Holder] = []
+        self._lent: dict[str, Holder] = {}
         self._gate: asyncio.Semaphore | None = None
         self._wanted = 0
         self._filling: asyncio.Task[None] | None = None
@@ -93,7 +82,7 @@ class EmptyNetworks:
         if reusable and not holder.end.done() and len(self._idle) < _MOST_IDLE:
             self._idle.append(holder)
         else:
-            await self._drop(holder)
+            await holder.close(self._engine)
 
     async def close(self) -> None:
         """Remove the holders."""
@@ -102,7 +91,7 @@ class EmptyNetworks:
             await cancel_and_wait(self._filling)
         holders, self._idle = [*self._idle, *self._lent.values()], []
         self._lent.clear()
-        await asyncio.gather(*(self._drop(holder) for holder in holders))
+        await asyncio.gather(*(holder.close(self._engine) for holder in holders))
 
     def _fill(self) -> None:
         if len(self._idle) < self._wanted and (self._filling is None or self._filling.done()):
@@ -115,21 +104,7 @@ class EmptyNetworks:
                 async with self._gate:
                     self._idle.append(await self._hold())
 
-    async def _hold(self) -> _Holder:
-        name = self._names.container("network")
+    async def _hold(self) -> Holder:
         labels = self._names.labels("network")
         config = container_config.holder_config(image=self._image, labels=labels)
-        try:
-            await self._engine.create_container(name, config)
-            stream = await self._engine.attach(name)
-            await self._engine.start(name)
-        except BaseException:
-            await uninterrupted(self._engine.remove_container(name))
-            raise
-        return _Holder(name, stream, asyncio.create_task(stream.read()))
-
-    async def _drop(self, holder: _Holder) -> None:
-        await cancel_and_wait(holder.end)
-        await holder.stream.close()
-        with contextlib.suppress(SandboxFailure):
-            await self._engine.remove_container(holder.container)
+        return await Holder.start(self._engine, self._names.container("network"), config)

@@ -11,22 +11,33 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import IO, Any, Literal
 
 from orchestrator.cancellation import cancel_and_wait
+from orchestrator.deep_agent import Execution, OutputSink
 from orchestrator.jobs.failures import SandboxFailure
 from workers.sandbox.docker import container_config
 from workers.sandbox.docker.attach import AttachStream
+from workers.sandbox.docker.disk_quota import (
+    RESERVE_BYTES,
+    RESERVE_SETTING,
+    DiskQuota,
+    DiskSettings,
+    DiskWatch,
+)
 from workers.sandbox.docker.engine import Engine, image_missing, uninterrupted
 from workers.sandbox.docker.leftovers import Leftovers, LivingWorkers
 from workers.sandbox.docker.naming import JOB, Names
 from workers.sandbox.docker.networks import EmptyNetworks, networks_are_slow
 from workers.sandbox.docker.removals import Removals
-from workers.sandbox.docker.steward_client import Steward
+from workers.sandbox.docker.steward_client import Prepared, Steward
+from workers.sandbox.egress.bundle import install_bundle
 from workers.sandbox.egress.hosts import AllowedHosts
 from workers.sandbox.egress.proxy import Egress
+from workers.sandbox.egress.traffic import Traffic
 from workers.sandbox.egress.uplink import Uplink
 from workers.sandbox.errors import DiskLimitExceeded, SandboxDied, SandboxStartFailed
 from workers.sandbox.process import Process
@@ -46,8 +57,6 @@ begun."""
 SNAPSHOT_CACHE_BYTES = 20 * 1024**3
 """The limit on unpacked snapshots on an engine, of which the most recently used are kept: a tenth
 of a common disk."""
-DISK_WATCH_SECONDS = 2.0
-"""Between two measurements of the jobs' disk usage: in that time a disk writes a few GB at most."""
 STORE_TRIES = 4
 STORE_TRY_SECONDS = 0.4
 """Between two tries: an engine needs a moment to release a volume."""
@@ -66,6 +75,8 @@ class EngineStatus:
     api_version: str
     cores: int
     rootless: bool
+    is_guarded: bool
+    """Whether it is reached through the engine proxy."""
 
 
 class _LimitedClient(ResidentClient):
@@ -104,15 +115,29 @@ class DockerSandbox(ResidentSandbox):
         spec: SandboxSpec,
         container: _Container,
         client: _LimitedClient,
+        *,
         steward: Callable[[], Awaitable[Steward]],
-        files_id: str,
+        prepared: Prepared,
+        remove: Callable[[], Awaitable[object]],
     ) -> None:
         super().__init__(client)
-        self.files_id = files_id
+        self.files_id = prepared.files_id
+        self._has_disk = prepared.has_disk
         self.spec = spec
         self.container = container
         self._limited = client
         self._steward = steward
+        self._remove = remove
+
+    async def run(self, command: Command, on_output: OutputSink | None = None) -> Execution:
+        """See `Sandbox.run`. The notice is about the limit `network_bytes`."""
+        egress = self.container.egress
+        if egress is None:
+            return await super().run(command, on_output)
+        hits = egress.traffic.limit_hits
+        execution = await super().run(command, on_output)
+        is_hit = egress.traffic.limit_hits > hits
+        return replace(execution, notice=egress.traffic.exceeded or "") if is_hit else execution
 
     def open_process(self, command: Command) -> AbstractAsyncContextManager[Process]:
         """See `Sandbox.open_process`.
@@ -137,17 +162,35 @@ class DockerSandbox(ResidentSandbox):
         steward = await self._steward()
         return await steward.bundle(self.spec.job_id)
 
-    def exceed(self, used_bytes: int) -> bool:
-        """Fail running and later calls if this exceeds the disk limit; return whether it does."""
+    @property
+    def job_id(self) -> str:
+        """Its job."""
+        return self.spec.job_id
+
+    async def stop_if_over_limit(self, used_bytes: int) -> None:
+        """See `WatchedSandbox.stop_if_over_limit`."""
         limit = self.spec.limits.disk_bytes
-        if limit is None or used_bytes <= limit:
-            return False
-        self._limited.exceeded = DiskLimitExceeded(
-            f"The job wrote {used_bytes} bytes to its workspace; "
-            f"its limit (disk_bytes) is {limit} bytes."
+        if limit is not None and used_bytes > limit and not self._has_disk:
+            await self._stop(
+                f"The job wrote {used_bytes} bytes to its workspace; "
+                f"its limit (disk_bytes) is {limit} bytes."
+            )
+
+    async def stop_for_reserve(self, free_bytes: int, reserve_bytes: int) -> None:
+        """See `WatchedSandbox.stop_for_reserve`."""
+        await self._stop(
+            f"The job was filling the engine's disk: {free_bytes} bytes are free, "
+            f"and its reserve ({RESERVE_SETTING}) is {reserve_bytes} bytes."
         )
+
+    async def _stop(self, reason: str) -> None:
+        """Fail running and later calls, and remove the container.
+
+        A deleted file that is still open uses space as long as its process lives.
+        """
+        self._limited.exceeded = DiskLimitExceeded(reason)
         self._limited.mark_dead("the disk limit is exceeded")
-        return True
+        await self._remove()
 
 
 class DockerProvider:
@@ -156,17 +199,20 @@ class DockerProvider:
     kind: Literal["docker", "local"] = "docker"
 
     def __init__(
-        self, snapshots: SnapshotSource, *, owner: str, worker: str, runtime: str | None = None,
+        self, snapshots: SnapshotSource, *, installation: str, worker: str, runtime: str | None = None,
         start_gate: int | None = None, docker_host: str | None = None,
         steward_image: str = STEWARD_IMAGE, snapshot_cache_bytes: int = SNAPSHOT_CACHE_BYTES,
         living_workers: LivingWorkers | None = None,
+        disk_quota: Literal["auto", "image", "watch"] = "auto",
+        disk_reserve_bytes: int = RESERVE_BYTES,
+        ca_file: Path | None = None,
     ) -> None:  # fmt: skip
         """Make a provider.
 
         Args:
             snapshots: fetches a snapshot's archive.
-            owner: the owner of the jobs; workers of one owner share volumes and remove each other's
-                leftovers.
+            installation: the id that the ledger keeps; the workers of one installation share
+                volumes and remove each other's leftovers, and nobody else's.
             worker: the name of this process in labels.
             runtime: an OCI runtime of the engine other than its default, such as `runsc`.
             start_gate: how many sandboxes may start at once; None uses the engine's number of
@@ -177,18 +223,22 @@ class DockerProvider:
                 disk.
             living_workers: returns the names of the living workers, whose containers are not
                 leftovers.
+            disk_quota: what keeps the disk limits; see `DiskSettings.quota`.
+            disk_reserve_bytes: the free space that the engine's disk keeps: below, no sandbox is
+                opened, and the one that takes most is stopped.
+            ca_file: authorities that jobs' hosts may have besides the system's.
 
         Raises:
-            ValueError: the owner has characters that the engine rejects.
+            ValueError: the installation's id has characters that the engine rejects.
         """
         self._engine = Engine(docker_host)
-        self._names = Names(owner, worker)
+        self._names = Names(installation, worker)
         self._snapshots = snapshots
         self._runtime = runtime
         self._start_gate = start_gate
         self._steward_image = steward_image
         self._cache_bytes = snapshot_cache_bytes
-        self._uplink = Uplink()
+        self._uplink = Uplink(ca_file=ca_file)
         self._leftovers = Leftovers(self._engine, self._names, living_workers)
         self._networks = EmptyNetworks(self._engine, self._names, steward_image)
         self._removals = Removals(self._engine, self._networks)
@@ -197,7 +247,17 @@ class DockerProvider:
         self._current: Steward | None = None
         self._gate: asyncio.Semaphore | None = None
         self._open: dict[str, DockerSandbox] = {}
+        self._disk = DiskSettings(quota=disk_quota, reserve_bytes=disk_reserve_bytes)
+        self._disk_watch = DiskWatch(self._steward, self._open.values, disk_reserve_bytes)
         self._watcher: asyncio.Task[None] | None = None
+
+    async def disk_quota(self) -> DiskQuota:
+        """Return what keeps the disk limits of jobs on this engine; starts the steward.
+
+        Raises:
+            SandboxFailure: the steward could not be started.
+        """
+        return (await self._steward()).quota
 
     async def probe(self, image: str = DEFAULT_IMAGE) -> EngineStatus:
         """Return the status of the engine if it can run sandboxes of this image.
@@ -217,6 +277,7 @@ class DockerProvider:
             api_version=version["ApiVersion"],
             cores=info["NCPU"],
             rootless=any("rootless" in option for option in info.get("SecurityOptions") or ()),
+            is_guarded=await self._engine.is_guarded(),
         )
 
     @contextlib.asynccontextmanager
@@ -232,7 +293,7 @@ class DockerProvider:
         try:
             self._open[sandbox.container.name] = sandbox
             if self._watcher is None or self._watcher.done():
-                self._watcher = asyncio.create_task(self._watch_disks())
+                self._watcher = asyncio.create_task(self._disk_watch.run())
             await self._connect(sandbox, hosts)
             yield sandbox
         finally:
@@ -280,11 +341,13 @@ class DockerProvider:
 
         When that fails, everything is removed.
         """
-        files_id = await steward.prepare(spec.job_id, spec.snapshot, overlay=self._overlay)
+        prepared = await steward.prepare(
+            spec.job_id, spec.snapshot, overlay=self._overlay, disk_bytes=spec.limits.disk_bytes
+        )
         container = _Container(self._names.container("sandbox", spec.job_id), self._networks.take())
         try:
             await self._engine.create_container(
-                container.name, self._config(container, steward, spec)
+                container.name, self._config(container, steward, spec, prepared)
             )
             stream = await self._engine.attach(container.name)
             container.client = _LimitedClient(stream, ttl_seconds=HEARTBEAT_SECONDS)
@@ -293,27 +356,56 @@ class DockerProvider:
         except BaseException:
             await uninterrupted(self._close_container(container, spec.job_id))
             raise
-        return DockerSandbox(spec, container, container.client, self._steward, files_id)
+        return DockerSandbox(
+            spec,
+            container,
+            container.client,
+            steward=self._steward,
+            prepared=prepared,
+            remove=partial(self._engine.remove_container, container.name),
+        )
 
     async def _connect(self, sandbox: DockerSandbox, hosts: AllowedHosts) -> None:
         """Start the proxy of a sandbox whose job may reach hosts."""
         client = sandbox.container.client
         if not hosts.entries or client is None:
             return
-        sandbox.container.egress = Egress(client, hosts, self._uplink, job_id=sandbox.spec.job_id)
+        spec = sandbox.spec
+        traffic = Traffic(
+            spec.on_traffic,
+            limit_bytes=spec.limits.network_bytes,
+            used_bytes=spec.network_used_bytes,
+        )
+        egress = sandbox.container.egress = Egress(
+            client,
+            hosts,
+            self._uplink,
+            job_id=spec.job_id,
+            traffic=traffic,
+            credentials=spec.credentials,
+        )
         try:
-            await sandbox.container.egress.start()
+            await egress.start()
+            if egress.authority is not None:
+                await install_bundle(
+                    sandbox,
+                    container_config.CA_BUNDLE,
+                    egress.authority.certificate,
+                    self._uplink.ca_file,
+                )
         except OSError as error:
             raise SandboxStartFailed(
-                f"The sandbox has no port for its proxy: {error.strerror}."
+                f"The sandbox's way to its hosts could not be made: {error.strerror}."
             ) from error
 
-    def _config(self, container: _Container, steward: Steward, spec: SandboxSpec) -> dict[str, Any]:
+    def _config(
+        self, container: _Container, steward: Steward, spec: SandboxSpec, prepared: Prepared
+    ) -> dict[str, Any]:
         job = spec.job_id
         workspace = container_config.local_volume(
             self._names.workspace(job),
             WORKSPACE,
-            options=steward.workspace_options(job, spec.snapshot, overlay=self._overlay),
+            options=prepared.options,
             labels=self._names.labels("workspace", job),
         )
         code = container_config.local_volume(
@@ -331,6 +423,7 @@ class DockerProvider:
             mounts=[workspace, code],
             labels={**spec.labels, **self._names.labels("sandbox", job, spec.attempt)},
             heartbeat_seconds=HEARTBEAT_SECONDS,
+            has_credentials=bool(spec.credentials),
         )
 
     async def _close_container(self, container: _Container, job_id: str) -> None:
@@ -347,7 +440,9 @@ class DockerProvider:
 
     async def _remove_containers(self, job_id: str) -> None:
         """Remove containers of earlier attempts, which have the job's files mounted."""
-        for container in await self._engine.containers([self._names.of_owner, f"{JOB}={job_id}"]):
+        for container in await self._engine.containers(
+            [self._names.of_installation, f"{JOB}={job_id}"]
+        ):
             await self._engine.remove_container(container["Id"])
 
     async def _discard(self, job_id: str) -> None:
@@ -355,21 +450,6 @@ class DockerProvider:
         await self._engine.remove_volume(self._names.workspace(job_id))
         steward = await self._steward()
         await steward.delete(job_id)
-
-    async def _watch_disks(self) -> None:
-        """End sandboxes that exceed their disk limit, while any is open."""
-        while self._open:
-            await asyncio.sleep(DISK_WATCH_SECONDS)
-            with contextlib.suppress(SandboxFailure):  # the next round has another steward
-                await self._check_disks()
-
-    async def _check_disks(self) -> None:
-        watched = list(self._open.values())
-        used = await (await self._steward()).measure([sandbox.spec.job_id for sandbox in watched])
-        for sandbox in watched:
-            if sandbox.exceed(used.get(sandbox.spec.job_id, 0)):
-                # A deleted file that is still open uses space as long as its process lives.
-                await self._engine.remove_container(sandbox.container.name)
 
     async def _steward(self) -> Steward:
         """Return the running steward; start one when there is none."""
@@ -385,6 +465,7 @@ class DockerProvider:
                     names=self._names,
                     image=self._steward_image,
                     cache_bytes=self._cache_bytes,
+                    disk=self._disk,
                 )
             if self._gate is None:
                 info = await self._engine.info()
@@ -416,6 +497,7 @@ class DockerProvider:
         """
         for _ in range(STORE_TRIES):
             await self._engine.remove_volume(self._names.code(steward.code_id))
+            await self._engine.remove_volume(self._names.shared)
             if await self._engine.remove_volume(self._names.store):
                 return
             await asyncio.sleep(STORE_TRY_SECONDS)

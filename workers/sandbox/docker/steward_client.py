@@ -9,11 +9,22 @@ import tarfile
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any, Self
 
+import structlog
+
 from workers.sandbox.docker import container_config
+from workers.sandbox.docker.disk_quota import (
+    QUOTA_SETTING,
+    RESERVE_SETTING,
+    STOP_BYTES,
+    DiskQuota,
+    DiskSettings,
+)
 from workers.sandbox.docker.engine import Engine, uninterrupted
+from workers.sandbox.docker.holders import Holder
 from workers.sandbox.docker.naming import Names
 from workers.sandbox.errors import SandboxStartFailed, SnapshotUnusable
 from workers.sandbox.inside.archives import add_member
@@ -23,10 +34,15 @@ from workers.sandbox.resident.client import ResidentClient
 from workers.sandbox.resident.code import code_files
 from workers.sandbox.resident.replies import OperationFailed
 
+log = structlog.get_logger(__name__)
+
 OnChunk = Callable[[bytes], Awaitable[None]]
 
 STORE = "/store"
 """The path of the volume for the steward."""
+
+SHARED = "/shared"
+"""The path of the volume that shows it, for its holder."""
 
 _PYTHON = ("python3", "-ISB")
 _START_SECONDS = 30.0
@@ -40,6 +56,18 @@ _READ_BYTES = 4 * 1024**2
 _PREPARE_TRIES = 3
 
 
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A job's files, ready to be mounted."""
+
+    files_id: str
+    """See `Sandbox.files_id`."""
+    options: dict[str, str]
+    """The mount options of the workspace."""
+    has_disk: bool
+    """The files are on a disk of the job's own, whose size the kernel keeps."""
+
+
 @dataclass(kw_only=True)
 class Steward:
     """A running steward. After a `SandboxDied` a new one must be started."""
@@ -51,14 +79,18 @@ class Steward:
     mount_point: str
     """The volume's folder on the engine's host."""
     code_id: str
+    quota: DiskQuota
+    """What keeps the disk limit of the jobs."""
+    holder: Holder | None = None
+    """Keeps the folder mounted on which the steward mounts the jobs' disks."""
     _unpacking: dict[str, asyncio.Lock] = field(default_factory=dict)
 
     @classmethod
     async def start(
         cls, engine: Engine, snapshots: SnapshotSource, *,
-        names: Names, image: str, cache_bytes: int,
+        names: Names, image: str, cache_bytes: int, disk: DiskSettings,
     ) -> Self:  # fmt: skip
-        """Start a steward on the owner's volume, which is created if it does not exist.
+        """Start a steward on the installation's volume, which is created if it does not exist.
 
         Args:
             engine: the engine.
@@ -66,68 +98,114 @@ class Steward:
             names: those of this worker.
             image: the steward's image.
             cache_bytes: the limit on unpacked snapshots that no job uses.
+            disk: how the disk limits of jobs are kept.
 
         Raises:
-            SandboxFailure: the engine does not answer, has no such image, or failed to start it.
+            SandboxFailure: the engine does not answer, has no such image, failed to start it, or
+                cannot keep the disk limits as it must.
         """
+        started = partial(
+            cls._start, engine, snapshots,
+            names=names, image=image, cache_bytes=cache_bytes,
+            reserve_bytes=disk.reserve_bytes + STOP_BYTES,
+        )  # fmt: skip
+        if disk.quota == "watch":
+            return await started(DiskQuota("watch", f"{QUOTA_SETTING} asks for it"))
+        try:
+            return await started(DiskQuota("image", "each job has a file system of its own"))
+        except (OperationFailed, SandboxStartFailed) as failure:
+            if disk.quota == "image":
+                raise SandboxStartFailed(
+                    f"Jobs cannot have disks of their own on this engine ({failure}), "
+                    f"and {QUOTA_SETTING} asks for them."
+                ) from failure
+            log.warning("disk limits are only watched", reason=str(failure))
+            return await started(DiskQuota("watch", str(failure)))
+
+    @classmethod
+    async def _start(
+        cls, engine: Engine, snapshots: SnapshotSource, quota: DiskQuota, *,
+        names: Names, image: str, cache_bytes: int, reserve_bytes: int,
+    ) -> Self:  # fmt: skip
         store_labels = names.labels("store")
         mount_point = await engine.create_volume(names.store, {}, store_labels)
         mount = container_config.local_volume(names.store, STORE, options={}, labels=store_labels)
-        archive, identity = await asyncio.to_thread(_code)
-        config = container_config.steward_config(
-            image=image,
-            mount=mount,
-            command=[*_PYTHON, "/opt/steward", STORE, str(cache_bytes), "/opt/resident", identity],
-            labels=names.labels("steward"),
-        )
-        name = names.container("steward")
+        archive, identity = await asyncio.to_thread(steward_code)
+        name, holder, client = names.container("steward"), None, None
         try:
+            if quota.kind == "image":
+                holder, mount_point = await _share(engine, names, image, mount, mount_point)
+                mount = container_config.shared_bind(mount_point, STORE)
+            config = container_config.steward_config(
+                image=image,
+                mount=mount,
+                command=steward_command(cache_bytes, reserve_bytes),
+                labels=names.labels("steward"),
+                may_mount=quota.kind == "image",
+            )
             await engine.create_container(name, config)
             await engine.put_archive(name, "/opt", archive)
             client = ResidentClient(await engine.attach(name))
             await engine.start(name)
             await client.start(_START_SECONDS)
+            if quota.kind == "image":
+                await client.request("check_disks", {}, timeout_seconds=_START_SECONDS)
         except BaseException:
-            await uninterrupted(engine.remove_container(name))
+            await uninterrupted(_give_up(engine, name, client, holder))
             raise
         return cls(
             engine=engine, container=name, client=client, snapshots=snapshots,
-            mount_point=mount_point, code_id=identity,
+            mount_point=mount_point, code_id=identity, quota=quota, holder=holder,
         )  # fmt: skip
 
     def code_options(self) -> dict[str, str]:
         """Return the mount options of the resident's code."""
         return {"type": "none", "o": "bind,ro", "device": f"{self.mount_point}/code/{self.code_id}"}
 
-    def workspace_options(self, job: str, snapshot: str | None, *, overlay: bool) -> dict[str, str]:
-        """Return the mount options of a job's workspace, once it is prepared."""
-        home = f"{self.mount_point}/jobs/{job}"
-        if not overlay:
-            return {"type": "none", "o": "bind", "device": f"{home}/tree"}
-        lower = f"{self.mount_point}/snapshots/{snapshot or EMPTY_SNAPSHOT}/tree"
-        layers = f"lowerdir={lower},upperdir={home}/upper,workdir={home}/work"
-        return {"type": "overlay", "device": "overlay", "o": f"{layers},userxattr,nosuid,nodev"}
-
-    async def prepare(self, job: str, snapshot: str | None, *, overlay: bool) -> str:
+    async def prepare(
+        self, job: str, snapshot: str | None, *, overlay: bool, disk_bytes: int | None
+    ) -> Prepared:
         """Create a job's folders with its snapshot unpacked; an earlier attempt's are kept.
 
-        Returns:
-            See `Sandbox.files_id`.
+        Args:
+            job: the job's id.
+            snapshot: the snapshot's id.
+            overlay: whether the engine mounts an overlay.
+            disk_bytes: the job's limit.
 
         Raises:
             SnapshotUnusable: the archive is damaged or leaves its root.
-            SandboxFailure: the steward failed.
+            SandboxFailure: the steward failed, or the engine's disk is full up to its reserve.
         """
-        arguments = {"job": job, "snapshot": snapshot or EMPTY_SNAPSHOT, "overlay": overlay}
+        arguments = {
+            "job": job, "snapshot": snapshot or EMPTY_SNAPSHOT, "overlay": overlay,
+            "disk_bytes": disk_bytes if self.quota.kind == "image" else None,
+        }  # fmt: skip
         for _try in range(_PREPARE_TRIES):  # another steward may evict between the two
             answer = await self._ask("prepare", arguments)
             if answer["files"] is not None:
-                return str(answer["files"])
+                options = self._workspace_options(job, snapshot, answer["layers"], overlay=overlay)
+                return Prepared(
+                    files_id=str(answer["files"]),
+                    options=options,
+                    has_disk=answer["layers"] == "disk",
+                )
             if snapshot is not None:
                 await self._unpack(snapshot)
         raise SandboxStartFailed(
             "A snapshot was evicted as often as it was unpacked: the snapshot cache is too small."
         )
+
+    def _workspace_options(
+        self, job: str, snapshot: str | None, layers: str, *, overlay: bool
+    ) -> dict[str, str]:
+        home = f"{self.mount_point}/jobs/{job}"
+        if not overlay:
+            return {"type": "none", "o": "bind", "device": f"{home}/tree"}
+        lower = f"{self.mount_point}/snapshots/{snapshot or EMPTY_SNAPSHOT}/tree"
+        home = f"{home}/{layers}"
+        folders = f"lowerdir={lower},upperdir={home}/upper,workdir={home}/work"
+        return {"type": "overlay", "device": "overlay", "o": f"{folders},userxattr,nosuid,nodev"}
 
     async def _unpack(self, snapshot: str) -> None:
         """Send a snapshot once, however many jobs of this worker start with it at the same time."""
@@ -174,13 +252,21 @@ class Steward:
         return file
 
     async def measure(self, jobs: Sequence[str]) -> dict[str, int]:
-        """Return how many bytes each of these jobs has added to its snapshot.
+        """Return how many bytes of the engine's disk each of these jobs has taken.
 
         Raises:
             SandboxFailure: the steward failed.
         """
         answer = await self._ask("measure", {"jobs": list(jobs)})
         return {str(job): int(size) for job, size in answer["bytes"].items()}
+
+    async def free_bytes(self) -> int:
+        """Return the free space of the engine's disk.
+
+        Raises:
+            SandboxFailure: the steward failed.
+        """
+        return int((await self._ask("free", {}))["bytes"])
 
     async def jobs(self) -> list[str]:
         """Return the jobs that have files on the volume, also those of other workers.
@@ -212,6 +298,15 @@ class Steward:
             raise SandboxStartFailed(
                 f"The steward's {operation} failed: {error.strerror}."
             ) from error
+        except OperationFailed as failure:
+            if failure.kind == "DiskReserve":
+                raise SandboxStartFailed(
+                    "The engine's disk has reached its reserve of free space "
+                    f"({failure} bytes are free; {RESERVE_SETTING}): free some space there."
+                ) from failure
+            if failure.kind == "DiskFailed":
+                raise SandboxStartFailed(f"The job's disk failed: {failure}.") from failure
+            raise
         return answer
 
     async def close(self) -> None:
@@ -222,9 +317,54 @@ class Steward:
         """
         await self.client.close()
         await self.engine.remove_container(self.container)
+        if self.holder is not None:
+            await self.holder.close(self.engine)
 
 
-def _code() -> tuple[bytes, str]:
+async def _give_up(
+    engine: Engine, container: str, client: ResidentClient | None, holder: Holder | None
+) -> None:
+    if client is not None:
+        await client.close()
+    await engine.remove_container(container)
+    if holder is not None:
+        await holder.close(engine)
+
+
+async def _share(
+    engine: Engine, names: Names, image: str, store: dict[str, Any], mount_point: str
+) -> tuple[Holder, str]:
+    """Make the store's folder shared on the engine's host, as long as the holder lives.
+
+    Returns:
+        The holder, and the path of the shared folder: the engine sees what a steward mounts there,
+        also where the host's own mounts are private.
+    """
+    options = {"type": "none", "o": "bind,rshared", "device": mount_point}
+    shared_point = await engine.create_volume(names.shared, options, names.labels("shared"))
+    shared = container_config.local_volume(
+        names.shared, SHARED, options=options, labels=names.labels("shared")
+    )
+    config = container_config.holder_config(
+        image=image, labels=names.labels("shared"), mounts=[store, shared]
+    )
+    return await Holder.start(engine, names.container("shared"), config), shared_point
+
+
+def steward_command(cache_bytes: int, reserve_bytes: int) -> list[str]:
+    """Return the command of a steward.
+
+    Args:
+        cache_bytes: the limit on unpacked snapshots that no job uses.
+        reserve_bytes: the free space that the engine's disk keeps.
+    """
+    _, identity = steward_code()
+    sizes = (str(cache_bytes), str(reserve_bytes))
+    return [*_PYTHON, "/opt/steward", STORE, *sizes, "/opt/resident", identity]
+
+
+@cache
+def steward_code() -> tuple[bytes, str]:
     """Return a tar of the steward's and the resident's code, and the latter's version."""
     code = code_files()
     identity = hashlib.sha256(repr(sorted(code.items())).encode()).hexdigest()[:16]

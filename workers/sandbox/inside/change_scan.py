@@ -3,8 +3,9 @@
 Standard library only: see `steward`.
 
 The bundle has the format that `orchestrator.jobs.changes` describes. The contents of `.git` folders
-are left out; special, large and unreadable files and names that are not text are named in the
-bundle, but not carried.
+are left out; special, large and unreadable files, names that are not text and what exceeds the
+limits below are named in the bundle, but not carried. The lists of named paths end with how many
+more there are.
 """
 
 from __future__ import annotations
@@ -39,6 +40,20 @@ MAX_FILE_BYTES = 64 << 20
 """The largest file that a bundle carries."""
 MAX_TOTAL_BYTES = 512 << 20
 """The most that a bundle carries; what comes later, sorted by path, is only named."""
+MAX_CHANGES = 10_000
+"""The most changed paths that a bundle carries: a rename in all files of a large project. A worker
+needs 3 KB of memory for each."""
+MAX_LIST_BYTES = 6 << 20
+"""Of the list of changes: what `MAX_CHANGES` changes with paths of usual length need. A path may
+have 4,096 bytes and more."""
+MAX_NAMED = 1_000
+"""The most paths that a list of ignored or skipped paths names: more than anybody reads."""
+_MAX_NAMED_BYTES = 256 << 10
+"""Of such a list: its paths have 256 bytes on average, far more than usual ones."""
+_MAX_PATHS_BYTES = 64 << 20
+"""Of all paths that are compared, some 500,000; those that a scan finds later are only counted."""
+_ENTRY_BYTES = 400
+"""Of a change in the list, without its path, which it has twice if it was renamed."""
 
 _BY_PRODUCT = re.compile(
     r"(^|/)(__pycache__|\.pytest_cache|\.mypy_cache|\.ruff_cache|\.hypothesis|node_modules"
@@ -48,8 +63,11 @@ _BY_PRODUCT = re.compile(
 
 _MAX_RULES_BYTES = 1 << 20
 """Of one file with ignore rules: a longer one was not written by a person; the rest is not read."""
+_MAX_ALL_RULES_BYTES = 16 << 20
+"""Of all of them together, which are held in memory."""
 _READ_BYTES = 1 << 20
 """Read at once: large enough to be quick, small beside a process."""
+_TOO_MANY = f"a bundle carries {MAX_CHANGES} changes at most"
 _OPAQUE_MARKS = ("user.overlay.opaque", "trusted.overlay.opaque")
 
 
@@ -141,6 +159,39 @@ def _differ(before: int, after: int, name: str) -> bool:
     return first.st_size != second.st_size or not equal_contents(before, after, name)
 
 
+class _Named:
+    """A list of paths, each with a reason if it needs one, that is bounded."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self.reasons: list[str] = []
+        self.more = 0
+        self._left_bytes = _MAX_NAMED_BYTES
+
+    def add(self, path: str, reason: str = "") -> None:
+        """Name a path, or count it when the list is full."""
+        text = _text(path)
+        self._left_bytes -= len(json.dumps(text))
+        if len(self.paths) >= MAX_NAMED or self._left_bytes < 0:
+            self.more += 1
+            return
+        self.paths.append(text)
+        self.reasons.append(reason)
+
+    def named(self) -> list[str]:
+        """Return the paths, and how many more there are."""
+        return sorted(self.paths) + ([f"(and {self.more} more)"] if self.more else [])
+
+    def with_reasons(self) -> list[dict[str, str]]:
+        """Return the paths with their reasons, and how many more there are."""
+        pairs = sorted(zip(self.paths, self.reasons))  # noqa: B905 - Python 3.8 has no `strict`
+        entries = [{"path": path, "reason": reason} for path, reason in pairs]
+        if self.more:
+            most = f"the list has {MAX_NAMED} paths"
+            entries.append({"path": f"(and {self.more} more)", "reason": most})
+        return entries
+
+
 class _Skip(Exception):
     """A path is named in the bundle, but not carried; the message has the reason."""
 
@@ -197,8 +248,12 @@ class _Objects:
 
     def _keep(self, source: io.BytesIO | io.FileIO) -> tuple[str, int]:
         """Copy a content into the scratch folder; return its hash and size."""
-        digest, size = hashlib.sha256(), 0
+        first = source.read(_READ_BYTES) or b""
+        if len(first) < _READ_BYTES:
+            return self._keep_small(first)
+        digest, size = hashlib.sha256(first), len(first)
         with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as copy:
+            copy.write(first)
             while data := source.read(_READ_BYTES):
                 size += len(data)
                 if size > self._max_file_bytes:  # it grows while it is read
@@ -207,15 +262,28 @@ class _Objects:
                 digest.update(data)
                 copy.write(data)
         kept = self.path(digest.hexdigest())
-        if kept.exists():
-            Path(copy.name).unlink()
-            return kept.name, size
+        try:
+            if not kept.exists():
+                self._take_room(size)
+                Path(copy.name).rename(kept)
+        finally:
+            Path(copy.name).unlink(missing_ok=True)
+        return kept.name, size
+
+    def _keep_small(self, content: bytes) -> tuple[str, int]:
+        """Keep a content that is in memory: most files are small."""
+        if len(content) > self._max_file_bytes:
+            raise _Skip(f"larger than {self._max_file_bytes} bytes")
+        kept = self.path(hashlib.sha256(content).hexdigest())
+        if not kept.exists():
+            self._take_room(len(content))
+            kept.write_bytes(content)
+        return kept.name, len(content)
+
+    def _take_room(self, size: int) -> None:
         if size > self._left:
-            Path(copy.name).unlink()
             raise _Skip("the changes are larger than a bundle may be")
         self._left -= size
-        Path(copy.name).rename(kept)
-        return kept.name, size
 
 
 @dataclass
@@ -254,49 +322,77 @@ def write_bundle(
     ):
         objects = _Objects(Path(scratch, "objects"), max_file_bytes, max_total_bytes)
         git = PrivateGit(Path(scratch))
-        paths = sorted(set(candidates))
-        ignored = _ignored(git, old, new, paths)
-        changes, skipped = _changes(
-            objects, old, new, (path for path in paths if path not in ignored)
-        )
+        ignored, skipped = _Named(), _Named()
+        paths = _paths(candidates, old, new, ignored, skipped)
+        excluded = _ignored(git, old, new, paths)
+        for path in sorted(excluded):
+            ignored.add(path)
+        kept_paths = (path for path in paths if path not in excluded)
+        changes = _changes(objects, old, new, kept_paths, skipped)
         patch = Path(scratch, "patch")
         with patch.open("wb") as file:
             diffs = _compare(git, objects, changes, file)
         document = {
             "version": 1,
             "files": _file_entries(changes, diffs),
-            "ignored": sorted(_text(path) for path in ignored),
-            "skipped": skipped,
+            "ignored": ignored.named(),
+            "skipped": skipped.with_reasons(),
         }
         versions = [version for change in changes for version in (change.before, change.after)]
         kept = {version.sha256 for version in versions if version and version.sha256}
         _write_archive(out, document, patch, [objects.path(name) for name in sorted(kept)])
 
 
+def _paths(
+    candidates: Iterable[str], old: Side, new: Side, ignored: _Named, skipped: _Named
+) -> list[str]:
+    """Return the sorted paths to compare, without new by-products, and no more than fit."""
+    paths, size = set(), 0
+    for path in candidates:
+        if path in paths:
+            continue
+        if _BY_PRODUCT.search(path) and (query := _added(old, new, path)) is not None:
+            if query:
+                ignored.add(path)
+            continue
+        size += len(path)
+        if size > _MAX_PATHS_BYTES:
+            skipped.add(path, _TOO_MANY)
+        else:
+            paths.add(path)
+    return sorted(paths)
+
+
 def _ignored(git: PrivateGit, old: Side, new: Side, paths: list[str]) -> set[str]:
-    """Return the new paths that are by-products, or that the snapshot's own rules exclude.
+    """Return the new paths that the snapshot's own rules exclude.
 
     The rules are the snapshot's, since the job may edit its copy.
     """
-    added = {}
-    for path in paths:
-        status = new.status(path)
-        if status is not None and old.status(path) is None:
-            is_folder = stat.S_ISDIR(status.st_mode)
-            if not is_folder or new.is_empty(path):
-                added[path + ("/" if is_folder else "")] = path
-    by_products = {path for path in added.values() if _BY_PRODUCT.search(path)}
-    queries = {query: path for query, path in added.items() if path not in by_products}
+    queries = {query: path for path in paths if (query := _added(old, new, path))}
     folders = {""} | {
         path[: at.start()] for path in queries.values() for at in re.finditer("/", path)
     }
-    rules = {folder: _rules(old, f"{folder}/.gitignore".lstrip("/")) for folder in sorted(folders)}
-    found = git.ignored(
-        list(queries),
-        {folder: text for folder, text in rules.items() if text},
-        _rules(old, ".git/info/exclude"),
-    )
-    return by_products | {queries[query] for query in found}
+    rules, left = {}, _MAX_ALL_RULES_BYTES
+    for folder in sorted(folders):
+        rule = _rules(old, f"{folder}/.gitignore".lstrip("/"))
+        if rule and len(rule) <= left:
+            rules[folder] = rule
+            left -= len(rule)
+    found = git.ignored(list(queries), rules, _rules(old, ".git/info/exclude"))
+    return {queries[query] for query in found}
+
+
+def _added(old: Side, new: Side, path: str) -> str | None:
+    """Return a new path as git is asked about it; None when it is not new.
+
+    It ends with `/` for an empty folder, and is empty for one that has files.
+    """
+    status = new.status(path)
+    if status is None or old.status(path) is not None:
+        return None
+    if not stat.S_ISDIR(status.st_mode):
+        return path
+    return f"{path}/" if new.is_empty(path) else ""
 
 
 def _rules(side: Side, path: str) -> bytes:
@@ -310,25 +406,40 @@ def _rules(side: Side, path: str) -> bytes:
 
 
 def _changes(
-    objects: _Objects, old: Side, new: Side, paths: Iterable[str]
-) -> tuple[list[_Change], list[dict[str, str]]]:
-    """Return the changes among the paths, and the paths that cannot be carried with the reasons."""
+    objects: _Objects, old: Side, new: Side, paths: Iterable[str], skipped: _Named
+) -> list[_Change]:
+    """Return the changes among the paths; name those that cannot be carried, with the reasons."""
     changes: list[_Change] = []
-    skipped: list[dict[str, str]] = []
+    left = MAX_LIST_BYTES
     for path in paths:
         first, second = old.status(path), new.status(path)
-        if all(status and stat.S_ISDIR(status.st_mode) for status in (first, second)):
-            continue
         try:
+            _check_depth(path, first, second)
+            if all(status and stat.S_ISDIR(status.st_mode) for status in (first, second)):
+                continue
+            _check_room(len(changes), left)
             change = _Change(
                 path, objects.version(old, path, first), objects.version(new, path, second)
             )
             if change.before != change.after:
                 _check_name(path)
                 changes.append(change)
+                left -= _ENTRY_BYTES + 2 * len(json.dumps(path))
         except _Skip as reason:
-            skipped.append({"path": _text(path), "reason": str(reason)})
-    return changes, skipped
+            skipped.add(path, str(reason))
+    return changes
+
+
+def _check_room(changes: int, left_bytes: int) -> None:
+    if changes >= MAX_CHANGES or left_bytes < 0:
+        raise _Skip(_TOO_MANY)
+
+
+def _check_depth(path: str, first: os.stat_result | None, second: os.stat_result | None) -> None:
+    """Refuse a folder that is too deep to be scanned: its files are not known."""
+    is_folder = any(status and stat.S_ISDIR(status.st_mode) for status in (first, second))
+    if is_folder and path.count("/") >= MAX_DEPTH:
+        raise _Skip(f"deeper than {MAX_DEPTH} folders")
 
 
 def _check_name(path: str) -> None:

@@ -56,23 +56,22 @@ def is_whiteout(status: os.stat_result) -> bool:
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 
-def paths_below(folder: int, prefix: str, depth: int = 0) -> Iterator[str]:
-    """Yield all files below a directory, and the directories that are empty."""
+def paths_below(folder: int, prefix: str) -> Iterator[str]:
+    """Yield all files below a directory, and the directories that are empty or too deep."""
+    is_too_deep = prefix.count("/") >= MAX_DEPTH
     for name in names_in(folder):
         status = status_in(folder, name)
         if status is None:
             continue
         below = (
-            open_folder(name, folder)
-            if stat.S_ISDIR(status.st_mode) and depth < MAX_DEPTH
-            else None
+            open_folder(name, folder) if stat.S_ISDIR(status.st_mode) and not is_too_deep else None
         )
         if below is None:
             yield prefix + name
             continue
         try:
             empty = True
-            for path in paths_below(below, f"{prefix}{name}/", depth + 1):
+            for path in paths_below(below, f"{prefix}{name}/"):
                 empty = False
                 yield path
             if empty:

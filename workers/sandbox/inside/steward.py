@@ -1,16 +1,18 @@
-"""The steward: stores the files of all jobs of one owner on one Docker engine.
+"""The steward: stores the files of all jobs of one installation on one Docker engine.
 
 It runs in its own container, one for each worker process, as root over one volume and with no
 network. Workers reach it only through its attach stream, so they need neither mounts nor root, and
-a remote engine works like a local one. Standard library only. The stewards of one owner share the
-volume:
+a remote engine works like a local one. Standard library only. The stewards of one
+installation share the volume:
 
     code/<id>/                    the resident's code, mounted read-only into sandboxes
     snapshots/<id>/tree           a snapshot, unpacked, never changed again
     snapshots/<id>/bytes          its size; the file's time is the snapshot's last use
     jobs/<job>/upper, work        the job's overlay on its snapshot: everything that it changed
-    jobs/<job>/tree, start_bytes  instead of these, a copy of the snapshot, where the engine
-                                  cannot mount an overlay
+    jobs/<job>/image, disk        where the steward may mount: the disk that has upper and work,
+                                  and the folder on which it is mounted
+    jobs/<job>/tree, start_bytes  instead of these, a copy of the snapshot, where the engine cannot
+                                  mount an overlay
     jobs/<job>/snapshot, files    the ids of its snapshot and of its files
     tmp/                          uploads, partly unpacked snapshots, folders being deleted
 """
@@ -31,7 +33,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from workers.sandbox.inside import archives, change_scan, frames, resident
+from workers.sandbox.inside import archives, change_scan, disks, frames, resident
 from workers.sandbox.inside.files import take_upload
 from workers.sandbox.inside.operation import Refused
 
@@ -51,6 +53,9 @@ _BYTES_PER_ENTRY = 1024
 """The cost of an inode and a directory entry; without it ten million empty files would count as
 nothing."""
 
+_BLOCK_BYTES = 512
+"""The unit of `st_blocks`, whatever the file system's."""
+
 _LEFTOVER_SECONDS = 24 * 3600.0
 """Unfinished folders older than a day are abandoned."""
 
@@ -58,10 +63,17 @@ _LEFTOVER_SECONDS = 24 * 3600.0
 class Store:
     """The files on the volume. Methods may run in several threads and several stewards at once."""
 
-    def __init__(self, root: Path, cache_bytes: int) -> None:
-        """`cache_bytes` bounds the unpacked snapshots that no job uses."""
+    def __init__(self, root: Path, cache_bytes: int, reserve_bytes: int) -> None:
+        """Make it without I/O.
+
+        Args:
+            root: the volume's folder.
+            cache_bytes: the limit on unpacked snapshots that no job uses.
+            reserve_bytes: the free space that the volume's disk keeps.
+        """
         self._root = root
         self._cache_bytes = cache_bytes
+        self._reserve_bytes = reserve_bytes
 
     def set_up(self, code: Path, code_id: str) -> None:
         """Create the folders, install the resident's code and remove what killed stewards left.
@@ -89,38 +101,71 @@ class Store:
             if leftover.lstat().st_mtime < before:
                 _delete(leftover)
 
-    def prepare(self, job: str, snapshot: str, *, overlay: bool) -> str | None:
+    def prepare(
+        self, job: str, snapshot: str, *, overlay: bool, disk_bytes: int | None
+    ) -> dict[str, Any]:
         """Create a job's folders on a snapshot; those of an earlier attempt are kept as they are.
 
         Args:
             job: the job's id.
             snapshot: the snapshot's id.
             overlay: whether the engine mounts an overlay; else the job gets a copy.
+            disk_bytes: the size of the disk for the overlay's layers; None for plain folders.
 
         Returns:
-            The id of these files, which differs from that of any other files made for the job; None
-            when the snapshot is not unpacked here.
+            `files`: the id of these files, which differs from that of any other files made for the
+            job; None when the snapshot is not unpacked here. `layers`: the folder with the layers,
+            relative to the job's.
+
+        Raises:
+            Refused: `DiskReserve`, see `check_reserve`; `DiskFailed`, see `disks`.
         """
+        self.check_reserve()
         with self._locked():
             base = self._path("snapshots", snapshot)
             if not base.exists():
-                return None
+                return {"files": None, "layers": ""}
             os.utime(base / "bytes")
             home = self._path("jobs", job)
-            complete = "upper" if overlay else "tree"
-            if (home / complete).exists():
-                return _text(home / "files")
-            _delete(home)  # incomplete, or made for the other way
-            home.mkdir()
-            files = uuid.uuid4().hex
-            (home / "files").write_text(files)
-            (home / "snapshot").write_text(snapshot)
+            if not _is_made(home, overlay=overlay, has_disk=disk_bytes is not None):
+                self._discard(home)  # incomplete, or made for another way
+                home.mkdir()
+                (home / "files").write_text(uuid.uuid4().hex)
+                (home / "snapshot").write_text(snapshot)
+                if overlay and disk_bytes is not None:
+                    disks.make(home / "image.part", disk_bytes)
+                    (home / "image.part").rename(home / "image")
             if overlay:
-                _make_agents_folder(home / "work")
-                _make_agents_folder(home / "upper")
-                return files
-        self._copy(base / "tree", home)
-        return files
+                layers = self._layers(home)
+                for folder in ("work", "upper"):
+                    if not (layers / folder).exists():
+                        _make_agents_folder(layers / folder)
+                return {"files": _text(home / "files"), "layers": str(layers.relative_to(home))}
+        if not (home / "tree").exists():
+            self._copy(base / "tree", home)
+        return {"files": _text(home / "files"), "layers": ""}
+
+    def _layers(self, home: Path) -> Path:
+        """Return the folder with a job's upper and work layer; mount its disk if it has one."""
+        if not (home / "image").exists():
+            return home
+        disks.attach(home / "image", home / "disk")
+        return home / "disk"
+
+    def free(self) -> int:
+        """Return the free space of the volume's disk in bytes, as users other than root see it."""
+        status = os.statvfs(self._root)
+        return status.f_bavail * status.f_frsize
+
+    def check_reserve(self, more_bytes: int = 0) -> None:
+        """Check that the disk keeps its reserve when that many bytes more are written.
+
+        Raises:
+            Refused: it does not; the message has the figures.
+        """
+        free = self.free()
+        if free - more_bytes < self._reserve_bytes:
+            raise Refused("DiskReserve", f"{free} of {self._reserve_bytes}")
 
     def _copy(self, source: Path, home: Path) -> None:
         """Copy a snapshot for a job.
@@ -138,9 +183,11 @@ class Store:
 
         Raises:
             UnusableArchive: see `archives.unpack`.
+            Refused: see `check_reserve`.
         """
         fresh = self._scratch()
         try:
+            self.check_reserve(archive.stat().st_size)
             fresh.mkdir()
             _make_agents_folder(fresh / "tree")
             archives.unpack(archive, fresh / "tree", _give_to_agent)
@@ -171,17 +218,27 @@ class Store:
         """Return a job's snapshot, its result, and whether that is an overlay's upper layer."""
         home = self._path("jobs", job)
         before = self._path("snapshots", (home / "snapshot").read_text()) / "tree"
-        upper = home / "upper"
-        return (before, upper, True) if upper.exists() else (before, home / "tree", False)
+        if (home / "tree").exists():
+            return before, home / "tree", False
+        return before, self._layers(home) / "upper", True
+
+    def check_disks(self) -> None:
+        """Check that jobs can have disks of their own here.
+
+        Raises:
+            DiskFailed: see `disks.check`.
+        """
+        disks.check(self._path("tmp"))
 
     def measure(self, jobs: Sequence[str]) -> dict[str, int]:
-        """Return how many bytes each of these jobs has added to its snapshot."""
+        """Return how many bytes of the volume's disk each of these jobs has taken."""
         homes = [home for home in (self._path("jobs", job) for job in jobs) if home.exists()]
-        trees = [home / ("upper" if (home / "upper").exists() else "tree") for home in homes]
-        return {
-            home.name: max(0, used - int(_text(home / "start_bytes") or 0))
-            for home, used in zip(homes, _used_bytes(trees), strict=True)
-        }
+        used = {home.name: _allocated(home / "image") for home in homes}
+        plain = [home for home in homes if used[home.name] is None]
+        trees = [home / ("upper" if (home / "upper").exists() else "tree") for home in plain]
+        for home, size in zip(plain, _used_bytes(trees), strict=True):
+            used[home.name] = max(0, size - int(_text(home / "start_bytes") or 0))
+        return {job: size for job, size in used.items() if size is not None}
 
     def jobs(self) -> list[str]:
         """Return the jobs that have files here."""
@@ -194,6 +251,7 @@ class Store:
     def _discard(self, folder: Path) -> bool:
         """Rename a folder so that it disappears at once, then delete it."""
         away = self._scratch()
+        disks.detach(folder / "disk")
         try:
             folder.rename(away)
         except FileNotFoundError:
@@ -230,6 +288,21 @@ class Store:
 def _text(file: Path) -> str:
     """Return a file's content; empty when there is none."""
     return file.read_text() if file.exists() else ""
+
+
+def _is_made(home: Path, *, overlay: bool, has_disk: bool) -> bool:
+    """Return whether a job's folders are complete, and made as they are wanted now."""
+    if not overlay:
+        return (home / "tree").exists()
+    return has_disk if (home / "image").exists() else (home / "upper").exists()
+
+
+def _allocated(image: Path) -> int | None:
+    """Return how many bytes a sparse image takes; None when there is no image."""
+    try:
+        return image.stat().st_blocks * _BLOCK_BYTES
+    except FileNotFoundError:
+        return None
 
 
 def _make_agents_folder(path: Path) -> None:
@@ -279,6 +352,19 @@ def _operations(store: Store) -> dict[str, SlowOperation]:
     def replying(key: str, method: Callable[..., object]) -> SlowOperation:
         return lambda _context, arguments, _payload: ({key: method(**arguments)}, b"")
 
+    def prepare(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
+        try:
+            return store.prepare(**arguments), b""
+        except disks.DiskFailed as error:
+            raise Refused("DiskFailed", str(error)) from error
+
+    def check_disks(_context: Context, _arguments: dict[str, Any], _payload: bytes) -> Reply:
+        try:
+            store.check_disks()
+        except disks.DiskFailed as error:
+            raise Refused("DiskFailed", str(error)) from error
+        return {}, b""
+
     def unpack(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
         upload = take_upload(arguments)
         try:
@@ -298,7 +384,9 @@ def _operations(store: Store) -> dict[str, SlowOperation]:
         return {}, b""
 
     return {
-        "prepare": replying("files", store.prepare),
+        "prepare": prepare,
+        "check_disks": check_disks,
+        "free": replying("bytes", store.free),
         "unpack": unpack,
         "bundle": bundle,
         "measure": replying("bytes", store.measure),
@@ -327,11 +415,11 @@ class _Chunks(io.RawIOBase):
 def main() -> NoReturn:
     """Serve one worker.
 
-    The program's arguments: the volume's folder, the size of the cache, the resident's code and its
-    id.
+    The program's arguments: the volume's folder, the size of the cache, the disk's reserve, the
+    resident's code and its id.
     """
-    root, cache_bytes, code, code_id = sys.argv[1:]
-    store = Store(Path(root), int(cache_bytes))
+    root, cache_bytes, reserve_bytes, code, code_id = sys.argv[1:]
+    store = Store(Path(root), int(cache_bytes), int(reserve_bytes))
     store.set_up(Path(code), code_id)
     resident.SLOW_OPERATIONS.update(_operations(store))
     resident.main(reap_orphans=False)

@@ -21,9 +21,12 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from orchestrator.jobs.failures import InvalidJob
+from orchestrator.private_files import make_private_folder
 from workers.sandbox.errors import SandboxStartFailed
 from workers.sandbox.local import processes as local_processes
 from workers.sandbox.local.files import copy_tree, unpack_snapshot
+from workers.sandbox.local.privileges import confinement
 from workers.sandbox.local.processes import JobFolder
 from workers.sandbox.local.sandbox import LocalSandbox
 from workers.sandbox.protocol import WORKSPACE, Sandbox, SandboxSpec, SnapshotSource
@@ -41,9 +44,9 @@ _JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True)
 class _Label:
-    """The owner of a job's files, written beside them."""
+    """Whose a job's files are, written beside them."""
 
-    owner: str
+    installation: str
     job: str
     attempt: int
     token: str
@@ -72,16 +75,18 @@ def _read_label(folder: Path) -> _Label | None:
 class LocalProvider:
     """Opens sandboxes in folders below `root`."""
 
-    def __init__(self, snapshots: SnapshotSource, root: Path, owner: str) -> None:
+    def __init__(self, snapshots: SnapshotSource, root: Path, installation: str) -> None:
         """Make a provider.
 
         Args:
             snapshots: fetches a snapshot's archive.
             root: the folder of all sandboxes.
-            owner: marks what belongs to this installation; nothing else is reaped.
+            installation: the id that the ledger keeps; nothing of another one is reaped.
         """
-        self._snapshots, self._root, self._owner = snapshots, root.resolve(), owner
+        self._snapshots, self._root = snapshots, root.resolve()
+        self._installation = installation
         self._bound: bool | None = None
+        self._confinement: tuple[str, ...] = ()
         self._unpacking: dict[str, asyncio.Lock] = {}
 
     @asynccontextmanager
@@ -90,10 +95,20 @@ class LocalProvider:
 
         Raises:
             SnapshotUnusable: the snapshot's archive is damaged or leaves its root.
-            SandboxStartFailed: the job's folder could not be created.
+            SandboxStartFailed: the job's folder could not be created, or its commands would be able
+                to read this worker's memory.
+            InvalidJob: the job has credentials, which only a proxy could keep outside.
             ValueError: the job's id cannot be the name of a folder.
         """
+        if spec.credentials:
+            raise InvalidJob(
+                "Credentials need Docker sandboxes: only their proxy puts them in "
+                "(FANOUT_SANDBOX__PROVIDER=docker)."
+            )
+        for name in ("jobs", "snapshots"):
+            await asyncio.to_thread(make_private_folder, self._root / name)
         if self._bound is None:
+            self._confinement = await asyncio.to_thread(confinement)
             self._bound = await asyncio.to_thread(_mounts_work)
         before = await self._unpacked(spec.snapshot)
         try:
@@ -121,7 +136,7 @@ class LocalProvider:
         removed = 0
         for folder in await asyncio.to_thread(_folders_in, self._root / "jobs"):
             label = await asyncio.to_thread(_read_label, folder)
-            if label is None or label.owner != self._owner:
+            if label is None or label.installation != self._installation:
                 continue
             if not await is_live(label.job):
                 await asyncio.to_thread(_remove_job, folder)
@@ -165,7 +180,7 @@ class LocalProvider:
         (tmp / "home").mkdir(parents=True, exist_ok=True)
         pid = os.getpid()
         token = secrets.token_hex(8)
-        label = _Label(self._owner, spec.job_id, spec.attempt, token, pid, _start_of(pid))
+        label = _Label(self._installation, spec.job_id, spec.attempt, token, pid, _start_of(pid))
         (folder / _LABEL).write_text(json.dumps(asdict(label)))
         (folder / "snapshot").write_text(before.name)
         if not tree.exists():
@@ -173,7 +188,7 @@ class LocalProvider:
             copy_tree(before, tree)
         disk = spec.limits.disk_bytes or _UNLIMITED_BYTES
         memory = spec.limits.memory_bytes or _UNLIMITED_BYTES
-        job_folder = JobFolder(token, tree, tmp, memory, disk, bound=bool(self._bound))
+        job_folder = JobFolder(token, tree, tmp, memory, disk, bool(self._bound), self._confinement)
         return job_folder, _content(folder / _FILES)
 
     def _remove_unused_snapshots(self) -> int:

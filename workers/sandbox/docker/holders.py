@@ -1,0 +1,47 @@
+"""Tiny containers that hold a namespace or a mount, and end with their stream, as sandboxes do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from orchestrator.cancellation import cancel_and_wait
+from orchestrator.jobs.failures import SandboxFailure
+from workers.sandbox.docker.attach import AttachStream
+from workers.sandbox.docker.engine import Engine, uninterrupted
+
+
+@dataclass
+class Holder:
+    """A running one."""
+
+    container: str
+    stream: AttachStream
+    end: asyncio.Task[bytes]
+    """Done when the container has ended: it never writes anything."""
+
+    @classmethod
+    async def start(cls, engine: Engine, name: str, config: Mapping[str, Any]) -> Self:
+        """Start one; `config` is from `container_config.holder_config`.
+
+        Raises:
+            SandboxFailure: the engine does not answer, or failed to start it.
+        """
+        try:
+            await engine.create_container(name, config)
+            stream = await engine.attach(name)
+            await engine.start(name)
+        except BaseException:
+            await uninterrupted(engine.remove_container(name))
+            raise
+        return cls(name, stream, asyncio.create_task(stream.read()))
+
+    async def close(self, engine: Engine) -> None:
+        """End and remove it; what an engine fails to remove is left to the reaper."""
+        await cancel_and_wait(self.end)
+        await self.stream.close()
+        with contextlib.suppress(SandboxFailure):
+            await engine.remove_container(self.container)

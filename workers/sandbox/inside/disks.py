@@ -1,0 +1,148 @@
+"""Job disks: an ext4 image for each job, mounted where the engine sees it. Standard library only.
+
+The kernel keeps the size of such a disk, however a job takes space: by files that are unlinked
+while they are open, by space that is allocated and not written, by files without content. It runs
+in the steward, if that may mount. The image is sparse: it takes what the job wrote, and deleted
+files are given back.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import stat
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+_BYTES_PER_INODE = 4096
+"""One block: a disk full of the smallest files that have content has an inode for each."""
+_LEAST_INODES = 1024
+_INODE_BYTES = 256
+_JOURNAL_BYTES = 4 << 20
+"""The smallest that ext4 accepts; a disk outlives a crash of its host."""
+_RESERVED_SHARE, _RESERVED_MOST = 50, 16 << 20
+"""Ext4 keeps a fiftieth, and 16 MiB at most, for its own delayed allocations."""
+_GROUP_BYTES, _BYTES_PER_GROUP = 128 << 20, 32 << 10
+"""Ext4's block groups, and the bitmaps and descriptors of each."""
+_FIXED_BYTES = 1 << 20
+_LOOP_MAJOR, _LOOP_CONTROL = 7, (10, 237)
+_LOOP_CTL_GET_FREE = 0x4C82
+_SPARE_NODES = 16
+"""Loop devices that other programs may take between the question for a free one and its use."""
+_TRIES = 3
+_OPTIONS = "loop,nosuid,nodev,noatime,discard,noinit_itable,nobarrier"
+
+
+class DiskFailed(Exception):
+    """A disk could not be made or mounted; the message quotes the tool."""
+
+
+def make(image: Path, size_bytes: int) -> None:
+    """Create an image on which a job can store that many bytes.
+
+    Raises:
+        DiskFailed: mkfs refused, or is missing.
+    """
+    inodes = max(_LEAST_INODES, size_bytes // _BYTES_PER_INODE)
+    total = size_bytes + inodes * _INODE_BYTES + _JOURNAL_BYTES + _FIXED_BYTES
+    total += min(total // _RESERVED_SHARE, _RESERVED_MOST)
+    total += (total // _GROUP_BYTES + 1) * _BYTES_PER_GROUP
+    with image.open("xb") as file:
+        file.truncate(total)
+    _run(
+        "mkfs.ext4", "-q", "-F", "-b", "4096", "-m", "0", "-N", str(inodes), "-I", "256",
+        "-J", f"size={_JOURNAL_BYTES >> 20}", "-O", "^resize_inode",
+        "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard", str(image),
+    )  # fmt: skip
+
+
+def attach(image: Path, target: Path) -> None:
+    """Mount an image on a folder, unless it is mounted there.
+
+    Raises:
+        DiskFailed: there is no loop device, or mounting is not allowed.
+    """
+    if os.path.ismount(target):
+        return
+    target.mkdir(exist_ok=True)
+    for left in reversed(range(_TRIES)):  # another program may take the loop device
+        try:
+            _make_nodes()
+            _run("mount", "-n", "-t", "ext4", "-o", _OPTIONS, str(image), str(target))
+        except DiskFailed:
+            if not left:
+                raise
+        else:
+            return
+
+
+def detach(target: Path) -> None:
+    """Unmount a disk; it disappears at once, and ends when nothing uses it any more."""
+    if os.path.ismount(target):
+        _run("umount", "-n", "-l", str(target))
+
+
+def check(folder: Path) -> None:
+    """Make, mount and unmount a small disk in a folder that the engine's host must see.
+
+    Raises:
+        DiskFailed: the message has the reason why jobs cannot have disks here.
+    """
+    if not _is_shared(folder):
+        raise DiskFailed("its mounts do not reach the engine's host")
+    image, target = folder / f"check-{os.getpid()}.image", folder / f"check-{os.getpid()}"
+    try:
+        make(image, _LEAST_INODES)
+        attach(image, target)
+        detach(target)
+    finally:
+        image.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            target.rmdir()
+
+
+def _is_shared(folder: Path) -> bool:
+    """Return whether mounts below a folder propagate, by the mount that has the folder."""
+    best, is_shared = "", False
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields = line.split(" ")
+        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4])
+        if len(point) >= len(best) and folder.is_relative_to(point):
+            best = point
+            is_shared = any(field.startswith("shared:") for field in fields[6 : fields.index("-")])
+    return is_shared
+
+
+def _make_nodes() -> None:
+    """Make the device files that `mount -o loop` opens: a container has none."""
+    control = Path("/dev/loop-control")
+    try:
+        _make_node(control, stat.S_IFCHR, *_LOOP_CONTROL)
+        descriptor = os.open(control, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            free = fcntl.ioctl(descriptor, _LOOP_CTL_GET_FREE)
+        finally:
+            os.close(descriptor)
+        for number in range(free + _SPARE_NODES):
+            _make_node(Path(f"/dev/loop{number}"), stat.S_IFBLK, _LOOP_MAJOR, number)
+    except OSError as error:
+        raise DiskFailed(f"there is no loop device: {error.strerror}") from error
+
+
+def _make_node(path: Path, kind: int, major: int, minor: int) -> None:
+    with suppress(FileExistsError):
+        os.mknod(path, kind | 0o600, os.makedev(major, minor))
+
+
+def _run(*command: str) -> None:
+    try:
+        done = subprocess.run(  # noqa: S603 - our own arguments
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
+        )
+    except OSError as error:
+        raise DiskFailed(f"the steward's image has no {command[0]}") from error
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise DiskFailed(f"{command[0]} failed: {last[:200]}")
