@@ -57,7 +57,7 @@ class Lab:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._stack = AsyncExitStack()
         self._snapshots = SnapshotFolder(folder)
-        self.owner = f"test-{secrets.token_hex(4)}"
+        self.installation = f"test-{secrets.token_hex(4)}"
         self.provider: DockerProvider
         self.sandbox: Sandbox
         self.neighbour: Sandbox
@@ -67,7 +67,9 @@ class Lab:
         self.do(self._open())
 
     async def _open(self) -> None:
-        self.provider = DockerProvider(self._snapshots.fetch, owner=self.owner, worker="w")
+        self.provider = DockerProvider(
+            self._snapshots.fetch, installation=self.installation, worker="w"
+        )
         self.neighbour = await self._stack.enter_async_context(
             self.provider.open(make_sandbox_spec())
         )

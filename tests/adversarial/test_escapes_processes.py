@@ -118,7 +118,7 @@ def test_a_job_that_takes_all_memory(lab: Lab) -> None:
     assert result.exit_code != 0
 
 
-@pytest.mark.parametrize("folder", ["/tmp", "/home/agent", "/dev/shm"])
+@pytest.mark.parametrize("folder", ["/workspace", "/tmp", "/home/agent", "/dev/shm"])
 def test_a_job_that_fills(lab: Lab, folder: str) -> None:
     output = lab.shell(f"(cat /dev/zero > {folder}/filled) 2>&1; rm {folder}/filled")
 
