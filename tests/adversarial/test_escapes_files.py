@@ -8,7 +8,6 @@ import contextlib
 import pytest
 
 from tests.adversarial.escape_lab import Lab
-from workers.sandbox.errors import SandboxDied
 from workers.sandbox.inside import frames
 from workers.sandbox.protocol import Command
 
@@ -306,9 +305,12 @@ def test_a_job_that_makes_10000_files(lab: Lab) -> None:
 
 @pytest.mark.slow
 def test_a_job_that_makes_a_list_too_long_for_an_answer(lab: Lab) -> None:
-    lab.python("for n in range(45000): open('%0200d' % n, 'w').close()", seconds=60)
+    folder = "/".join(["/workspace", *("n" * 250 for _ in range(3))])
+    lab.python(f"os.makedirs({folder!r}); os.chdir({folder!r})\n"
+               "for n in range(10000): open('%0200d' % n, 'w').close()", seconds=60)  # fmt: skip
 
     with pytest.raises(OSError, match="File too large"):
-        lab.do(lab.sandbox.list("/workspace"))
-    with contextlib.suppress(SandboxDied):
-        lab.do(lab.sandbox.walk("/workspace", max_entries=1_000_000, timeout_seconds=20))
+        lab.do(lab.sandbox.list(folder))
+    walk = lab.do(lab.sandbox.walk("/workspace", max_entries=1_000_000, timeout_seconds=20))
+
+    assert not walk.complete
