@@ -26,7 +26,7 @@ from workers.sandbox.docker.disk_quota import (
 from workers.sandbox.docker.engine import Engine, uninterrupted
 from workers.sandbox.docker.holders import Holder
 from workers.sandbox.docker.naming import Names
-from workers.sandbox.errors import SandboxStartFailed, SnapshotUnusable
+from workers.sandbox.errors import ChangesNotCollected, SandboxStartFailed, SnapshotUnusable
 from workers.sandbox.inside.archives import add_member
 from workers.sandbox.inside.steward import EMPTY_SNAPSHOT
 from workers.sandbox.protocol import SnapshotSource
@@ -141,6 +141,7 @@ class Steward:
                     STORE,
                     str(cache_bytes),
                     str(reserve_bytes),
+                    "mounts" if quota.kind == "image" else "none",
                     "/opt/resident",
                     identity,
                 ],
@@ -307,6 +308,10 @@ class Steward:
                 raise SandboxStartFailed(
                     "The engine's disk has reached its reserve of free space "
                     f"({failure} bytes are free; {RESERVE_SETTING}): free some space there."
+                ) from failure
+            if failure.kind == "CollectionFailed":
+                raise ChangesNotCollected(
+                    f"The job's changes cannot be collected: {failure}."
                 ) from failure
             if failure.kind == "DiskFailed":
                 raise SandboxStartFailed(f"The job's disk failed: {failure}.") from failure

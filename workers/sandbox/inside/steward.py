@@ -21,26 +21,25 @@ from __future__ import annotations
 
 import compileall
 import fcntl
-import io
 import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from workers.sandbox.inside import archives, change_scan, disks, frames, resident
+from workers.sandbox.inside import archives, disks, jail, resident
 from workers.sandbox.inside.files import take_upload
 from workers.sandbox.inside.operation import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from typing_extensions import Buffer as ReadableBuffer
 
     from workers.sandbox.inside.operation import Context, Reply, SlowOperation
 
@@ -82,9 +81,10 @@ class Store:
             code: the folder of the resident's code.
             code_id: its version.
         """
-        self._root.chmod(0o700)
         for folder in ("code", "snapshots", "jobs", "tmp"):
             self._path(folder).mkdir(exist_ok=True)
+        for private in (self._root, self._path("snapshots"), self._path("jobs")):
+            private.chmod(0o700)  # a jail that holds a folder cannot climb out of it
         if not self._path("code", code_id).exists():
             fresh = self._scratch()
             shutil.copytree(code, fresh)
@@ -129,7 +129,7 @@ class Store:
             home = self._path("jobs", job)
             if not _is_made(home, overlay=overlay, has_disk=disk_bytes is not None):
                 self._discard(home)  # incomplete, or made for another way
-                home.mkdir()
+                home.mkdir(mode=0o700)
                 (home / "files").write_text(uuid.uuid4().hex)
                 (home / "snapshot").write_text(snapshot)
                 if overlay and disk_bytes is not None:
@@ -346,7 +346,7 @@ def _delete(path: Path) -> None:
     subprocess.run(command, check=True)  # noqa: S603 - our own paths
 
 
-def _operations(store: Store) -> dict[str, SlowOperation]:
+def _operations(store: Store, *, may_mount: bool) -> dict[str, SlowOperation]:
     """Return the operations that `workers.sandbox.docker.steward_client` calls."""
 
     def replying(key: str, method: Callable[..., object]) -> SlowOperation:
@@ -374,9 +374,17 @@ def _operations(store: Store) -> dict[str, SlowOperation]:
 
     def bundle(context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
         before, after, is_overlay = store.before_and_after(arguments["job"])
-        scan = change_scan.scan_upper if is_overlay else change_scan.scan_trees
-        with io.BufferedWriter(_Chunks(context), frames.CHUNK_BYTES) as out:
-            change_scan.write_bundle(out, before, after, scan(before, after))
+        try:
+            jail.collect(
+                before,
+                after,
+                is_overlay=is_overlay,
+                isolated=may_mount,
+                agent_id=AGENT_ID,
+                send=context.send_chunk,
+            )
+        except jail.CollectionFailed as error:
+            raise Refused("CollectionFailed", str(error)) from error
         return {}, b""
 
     return {
@@ -391,31 +399,16 @@ def _operations(store: Store) -> dict[str, SlowOperation]:
     }
 
 
-class _Chunks(io.RawIOBase):
-    """A file whose content is sent to the client while it is written, in parts that fit a frame."""
-
-    def __init__(self, context: Context) -> None:
-        super().__init__()
-        self._context = context
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: ReadableBuffer) -> int:
-        view = memoryview(data)
-        for at in range(0, len(view), frames.CHUNK_BYTES):
-            self._context.send_chunk(bytes(view[at : at + frames.CHUNK_BYTES]))
-        return len(view)
-
-
 def main() -> NoReturn:
     """Serve one worker.
 
-    The program's arguments: the volume's folder, the size of the cache, the disk's reserve, the
-    resident's code and its id.
+    The program's arguments: the volume's folder, the size of the cache, the disk's reserve, whether
+    it may mount (`mounts`), the resident's code and its id.
     """
-    root, cache_bytes, reserve_bytes, code, code_id = sys.argv[1:]
+    root, cache_bytes, reserve_bytes, may_mount, code, code_id = sys.argv[1:]
     store = Store(Path(root), int(cache_bytes), int(reserve_bytes))
     store.set_up(Path(code), code_id)
-    resident.SLOW_OPERATIONS.update(_operations(store))
+    compiled = partial(compileall.compile_dir, Path(__file__).parent, quiet=2)
+    threading.Thread(target=compiled, daemon=True).start()  # for the programs in jails
+    resident.SLOW_OPERATIONS.update(_operations(store, may_mount=may_mount == "mounts"))
     resident.main(reap_orphans=False)
