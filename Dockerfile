@@ -1,32 +1,39 @@
-# The image of the worker, the command line and Flower. Agents' commands do not run in it but in the sandbox images,
-# on the Docker engine that the worker uses.
-# Another base needs Debian's apt and Python 3.11 or newer with venv, for example `fanout/python`.
+# The image of the worker, the engine proxy, the command line and Flower. Agents' commands do not run in it but in the
+# sandbox images, on the Docker engine that the worker uses.
+# Another base needs Debian's apt and Python 3.11 or newer with venv, for example `fanout/python`. `make pins` prints
+# the digest of a base, by which it is named where what is built must not change.
 ARG BASE=python:3.12-slim-bookworm
 FROM ${BASE}
 
 USER root
 RUN apt-get update \
     && apt-get install -y --no-install-recommends git \
-    && rm -rf /var/lib/apt/lists/*
+    && rm -rf /var/lib/apt/lists/* \
+    && install -d -o 10002 -g 10002 -m 700 /data
 
 WORKDIR /opt/fanout
-COPY pyproject.toml constraints.txt README.md LICENSE ./
-# All model clients are installed; LiteLLM and its dependencies are 240 MB of this image.
-# A virtual environment, because Debian's Python rejects other packages. The code is copied afterwards and found by
-# PYTHONPATH, so that changing it does not reinstall the dependencies.
-RUN mkdir config fanout orchestrator sandbox_images workers \
-    && python3 -m venv /opt/venv \
-    && /opt/venv/bin/pip install --no-cache-dir -c constraints.txt -e '.[anthropic,openai,litellm]'
+# Every package is what requirements.lock says, by its hash. A virtual environment, because Debian's Python rejects other
+# packages. The code is copied afterwards, so that changing it does not reinstall the dependencies.
+COPY requirements.lock ./
+RUN python3 -m venv /opt/venv \
+    && /opt/venv/bin/pip install --no-cache-dir --require-hashes --no-deps --only-binary :all: -r requirements.lock
+COPY pyproject.toml README.md LICENSE ./
 COPY config config
 COPY fanout fanout
 COPY sandbox_images sandbox_images
 COPY orchestrator orchestrator
 COPY workers workers
+RUN printf '#!/bin/sh\nexec /opt/venv/bin/python3 -P -m orchestrator "$@"\n' >/usr/local/bin/fanout \
+    && chmod 755 /usr/local/bin/fanout
 
-# On SIGTERM the worker itself requeues its jobs and ends within seconds.
+# A safe path: nothing is imported from the working directory. On SIGTERM the worker requeues its jobs and ends.
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONPATH=/opt/fanout \
-    PYTHONDONTWRITEBYTECODE=1
+    PYTHONSAFEPATH=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    HOME=/tmp \
+    TMPDIR=/var/tmp
 
-ENTRYPOINT ["python3", "-m"]
+USER 10002:10002
+ENTRYPOINT ["python3", "-P", "-m"]
 CMD ["workers"]

@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults coverage check bench chaos images clean
+.PHONY: help setup demo test faults coverage check bench chaos images lock pins clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -46,6 +46,20 @@ chaos: $(TOOLS) ## ten minutes of jobs while everything breaks, then proofs that
 
 images: $(STAMP) ## build the sandbox images, from Debian packages where no registry is reachable
 	@$(BIN)/fanout images build --bootstrap
+
+lock: $(TOOLS) ## write requirements.lock: what constraints.txt pins, with hashes, for the image
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check uv
+	$(BIN)/uv pip compile pyproject.toml --all-extras -c constraints.txt --generate-hashes --universal \
+	    --python-version 3.11 --no-header --no-annotate --no-emit-index-url --quiet -o requirements.lock
+
+pins: ## print the digests of the base images, to be exported before `docker-compose build`
+	@pin() {
+	    docker pull --quiet "$$2" >/dev/null
+	    echo "export $$1=$$(docker image inspect --format '{{index .RepoDigests 0}}' "$$2")"
+	}
+	pin FANOUT_IMAGE_BASE "$${FANOUT_IMAGE_BASE:-python:3.12-slim-bookworm}"
+	pin FANOUT_REDIS_IMAGE "$${FANOUT_REDIS_IMAGE:-redis:7.4-alpine}"
+	pin FANOUT_SANDBOX_BASE "$${FANOUT_SANDBOX_BASE:-debian:bookworm-slim}"
 
 clean: ## remove what `setup` made
 	@rm -rf $(VENV)

@@ -1,4 +1,9 @@
-"""`python -m orchestrator` is `fanout`."""
+"""`python -P -m orchestrator` is `fanout`."""
+
+import sys
+
+if not sys.flags.safe_path:
+    del sys.path[0]  # the working directory, which -m without -P puts first
 
 from orchestrator.cli import main
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import tempfile
 from pathlib import Path
+
+from orchestrator.git import run_git
 
 _PROBE_BYTES = 8_000
 """Git treats a file with a NUL in its first bytes as binary."""
@@ -15,10 +15,6 @@ _CONFLICT_CODES = range(1, 128)
 
 _ENDED, _OPEN = b"\x1e", b"\x1f"
 """Separator lines after a line with a line end, and after a last line without one."""
-
-
-class GitFailed(RuntimeError):
-    """Git is not installed, or failed otherwise than by a conflict."""
 
 
 def is_text(content: bytes) -> bool:
@@ -38,7 +34,7 @@ def merge_text(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
         theirs: The changed origin.
 
     Raises:
-        GitFailed: Git is not installed, or failed.
+        GitFailed: Git is not installed, or failed otherwise than by a conflict.
     """
     merged = _merged(base, ours, theirs)
     if merged is None or merged == theirs or _is_stable(base, merged, theirs):
@@ -52,7 +48,7 @@ def contains_change(base: bytes, ours: bytes, theirs: bytes) -> bool:
     It does if the change can be reverted in `ours`, and applying it again results in `ours`.
 
     Raises:
-        GitFailed: Git is not installed, or failed.
+        GitFailed: Git is not installed, or failed otherwise than by a conflict.
     """
     without = _merged(theirs, ours, base)
     return without is not None and _merged(base, without, theirs) == ours
@@ -99,30 +95,10 @@ def _merge_file(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
     with tempfile.TemporaryDirectory(prefix="fanout-merge-") as folder:
         for name, content in (("ours", ours), ("base", base), ("theirs", theirs)):
             Path(folder, name).write_bytes(content)
-        try:
-            done = subprocess.run(
-                ["git", "merge-file", "-p", "-q", "ours", "base", "theirs"],  # noqa: S607 - git is found on PATH
-                cwd=folder,
-                env=git_environment(),
-                capture_output=True,
-                check=False,
-            )
-        except FileNotFoundError as error:
-            raise GitFailed("Merging text needs git: install it.") from error
-    if done.returncode in _CONFLICT_CODES:
-        return None
-    if done.returncode:
-        raise GitFailed(f"git merge-file failed with exit code {done.returncode}.")
-    return done.stdout
-
-
-def git_environment() -> dict[str, str]:
-    """Return an environment in which Git reads only a repository's settings and never prompts."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    return kept | {
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": os.devnull,
-        "GIT_OPTIONAL_LOCKS": "0",
-        "GIT_TERMINAL_PROMPT": "0",
-        "LC_ALL": "C",
-    }
+        code, merged = run_git(
+            ["merge-file", "-p", "-q", "ours", "base", "theirs"],
+            folder=Path(folder),
+            accepted=(0, *_CONFLICT_CODES),
+            max_output_bytes=2 * (len(base) + len(ours) + len(theirs)) + _PROBE_BYTES,
+        )
+    return None if code in _CONFLICT_CODES else merged

@@ -16,9 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from redis import Redis
+
 from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.configuration.settings import Settings, load_settings
+from orchestrator.jobs.store.keys import Keys
 from tests.forked import REPOSITORY, ForkedProcess
 from tests.integration.scripts import write_script
 
@@ -137,6 +140,7 @@ class Installation:
         self.folder = folder
         self.redis = redis
         self.workers: list[WorkerProcess] = []
+        self._identity = ""
         self.settings: Settings = load_settings(redis_url=redis.url, state_dir=folder / "state")
         agents = environment.get("FANOUT_AGENTS_DIR")
         self.definitions = load_agent_definitions(Path(agents) if agents else None)
@@ -147,15 +151,17 @@ class Installation:
             "FANOUT_REDIS_URL": redis.url,
             "FANOUT_STATE_DIR": str(folder / "state"),
             "FANOUT_SANDBOX__PROVIDER": "local",
-            "FANOUT_SANDBOX__OWNER": f"test-{os.getpid()}-{redis.port}",
             "ADK_SUPPRESS_EXPERIMENTAL_FEATURE_WARNINGS": "true",
             **({"FANOUT_MODEL": f"scripted:{script}"} if script else {}),
             **environment,
         }
 
     @property
-    def owner(self) -> str:
-        return self.environment["FANOUT_SANDBOX__OWNER"]
+    def identity(self) -> str:
+        """The id that its ledger keeps, with which everything is labelled that its workers make."""
+        if not self._identity:
+            self._identity = identity_in(self.redis.url)
+        return self._identity
 
     def client(self) -> JobClient:
         return JobClient(self.redis.url, self.settings, self.definitions)
@@ -228,13 +234,22 @@ class Installer:
         return self._opened.enter_context(installation(self.folder, script=script, **environment))
 
 
-def containers_of(owner: str) -> list[str]:
-    """The names of all containers with the owner's label, whatever their state."""
-    command = ["docker", "ps", "-aq", "--filter", f"label=fanout.owner={owner}"]
+def identity_in(redis_url: str) -> str:
+    """The id of the installation whose ledger this Redis holds; its first worker has made it."""
+    with Redis.from_url(redis_url, decode_responses=True) as redis:
+        identity = redis.get(Keys().installation)
+    assert identity, "no worker has started yet"
+    return str(identity)
+
+
+def containers_of(installation: str) -> list[str]:
+    """The names of all containers with the installation's label, whatever their state."""
+    command = ["docker", "ps", "-aq", "--filter", f"label=fanout.installation={installation}"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
 
 
-def volumes_of(owner: str) -> list[str]:
-    """The names of all volumes with the owner's label."""
-    command = ["docker", "volume", "ls", "-q", "--filter", f"label=fanout.owner={owner}"]
+def volumes_of(installation: str) -> list[str]:
+    """The names of all volumes with the installation's label."""
+    label = f"label=fanout.installation={installation}"
+    command = ["docker", "volume", "ls", "-q", "--filter", label]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()

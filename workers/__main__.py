@@ -1,19 +1,29 @@
-"""`python -m workers`: start a worker."""
+"""`python -P -m workers`: start a worker."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 import warnings
+
+if __name__ == "__main__" and not sys.flags.safe_path:
+    del sys.path[0]  # the working directory, which -m without -P puts first
 
 from celery.platforms import SecurityWarning
 
+from workers import tasks  # noqa: F401 - makes the task known to the app
 from workers.bootstrap import load_worker_settings
 from workers.celery_app import app, node_name
+
+# Root is normal in a container, and commands of agents do not run as this process's user.
+warnings.filterwarnings("ignore", category=SecurityWarning)
 
 
 def main() -> None:
     """Start a worker with the settings of the environment and the options of the command line.
+
+    Not by Celery's command line, which imports from the working directory.
 
     Raises:
         SystemExit: The settings or options are not usable, or the worker has ended.
@@ -28,20 +38,16 @@ def main() -> None:
     if options.concurrency is not None:  # set in the environment, which all its readers use
         os.environ["FANOUT_WORKER__CONCURRENCY"] = str(options.concurrency)
     settings, _ = load_worker_settings()
-    # Root is normal in a container, and commands of agents do not run as this process's user.
-    warnings.filterwarnings("ignore", category=SecurityWarning)
-    queues = options.queues or settings.worker.queue
-    app.worker_main(
-        [
-            "--quiet",
-            "worker",
-            f"--hostname={node_name()}",
-            f"--queues={queues}",
-            "--without-gossip",  # workers know each other through the ledger
-            "--without-mingle",
-            f"--loglevel={settings.log_level}",
-        ],
+    worker = app.Worker(
+        hostname=node_name(),
+        queues=options.queues or settings.worker.queue,
+        loglevel=settings.log_level.upper(),
+        quiet=True,
+        without_gossip=True,  # workers know each other through the ledger
+        without_mingle=True,
     )
+    worker.start()
+    sys.exit(worker.exitcode)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import sys
 import threading
@@ -22,7 +23,13 @@ from orchestrator.configuration.agent_definitions import (
 from orchestrator.configuration.log_setup import set_up_logging
 from orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
 from orchestrator.jobs import versions
-from orchestrator.jobs.failures import JobCancelled, JobFailure
+from orchestrator.jobs.failures import (
+    JobCancelled,
+    JobFailure,
+    LedgerForbidden,
+    LedgerReplaced,
+    LedgerUnavailable,
+)
 from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.store.admission import Admission
 from orchestrator.jobs.store.connection import connect
@@ -45,6 +52,7 @@ from workers.sandbox import (
     LocalProvider,
     SandboxProvider,
 )
+from workers.upkeep.own_ledger import OwnLedger
 from workers.upkeep.reaper import Reaper
 from workers.upkeep.retention import Retention
 from workers.upkeep.warm_up import warm_up
@@ -54,6 +62,7 @@ log = structlog.get_logger(__name__)
 
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3
+EXIT_NOT_ALLOWED = 4
 REGISTRATION_SECONDS = 6.0
 """How long a registration is valid; it is renewed three times as often."""
 RESTART_SECONDS = 1.0
@@ -108,6 +117,8 @@ class WorkerProcess:
         self._sandbox = ""
         self._why_local = ""
         self._draining = False
+        self.exit_code = 0
+        """Of the process, when it ends in order."""
         self._started_at: int | None = None
         """By the Redis server's clock; None until it was read."""
         self._background: list[asyncio.Task[None]] = []
@@ -121,6 +132,8 @@ class WorkerProcess:
         """
         try:
             self.agents.run(self._open())
+        except LedgerForbidden as error:
+            raise _startup_error(str(error), EXIT_NOT_ALLOWED) from None
         except JobFailure as error:
             raise _startup_error(str(error), EXIT_UNREACHABLE) from None
         except InvalidAgentDefinition as error:
@@ -164,8 +177,10 @@ class WorkerProcess:
         self._ledger = Ledger(self._redis, keys)
         self._journal = Journal(self._redis, keys)
         self._queue = CeleryQueue(self._redis_url, keys.prefix, settings.worker.queue)
+        await _check_usable(self._ledger)
         self._blobs = BlobStore(settings.blobs)
         self._cancellations = keys.cancellations
+        self._own_ledger = OwnLedger(self._ledger, await self._ledger.installation())
         self._provider = await self._open_provider()
         admission = Admission(self._ledger, self._queue)
         self._policy = _policy(settings, definitions)
@@ -174,6 +189,7 @@ class WorkerProcess:
             self._ledger,
             admission,
             self._provider,
+            self._own_ledger,
             interval_seconds=settings.worker.reap_interval_seconds,
         )
         self.runner = self._job_runner(keys, admission)
@@ -197,6 +213,7 @@ class WorkerProcess:
             definitions=self._definitions,
             defaults=settings.limits.for_jobs(),
             bounds=settings.limits.tree_bounds(),
+            secrets=settings.secrets,
         )
         return JobRunner(
             services,
@@ -223,10 +240,11 @@ class WorkerProcess:
         if wanted != "local":
             docker = DockerProvider(
                 self._blobs.fetch,
-                owner=sandbox.owner,
+                installation=self._own_ledger.installation,
                 worker=self._name,
                 runtime=sandbox.runtime,
-                living_workers=self._living_workers,
+                living_workers=self._own_ledger.living_workers,
+                ca_file=sandbox.ca_file,
                 disk_quota=sandbox.disk_quota,
                 disk_reserve_bytes=sandbox.disk_reserve_bytes,
             )
@@ -246,10 +264,8 @@ class WorkerProcess:
             self._why_local or "FANOUT_SANDBOX__PROVIDER is local.",
         )
         folder = self._settings.state_dir / "sandboxes"
-        return LocalProvider(self._blobs.fetch, root=folder, owner=sandbox.owner)
-
-    async def _living_workers(self) -> list[str]:
-        return [worker.name for worker in await self._ledger.workers()]
+        installation = self._own_ledger.installation
+        return LocalProvider(self._blobs.fetch, root=folder, installation=installation)
 
     def info(self) -> WorkerInfo:
         """Return this worker's registration, as it is now."""
@@ -281,12 +297,22 @@ class WorkerProcess:
 
     async def _register(self) -> None:
         try:
+            await self._own_ledger.verify()
             self._started_at = self._started_at or await self._ledger.now_ms()
             await self._ledger.register(
                 self.info(), REGISTRATION_SECONDS, self._policy, self._started_at
             )
+        except LedgerReplaced as error:
+            self._stop_without_ledger(error)
         except JobFailure as error:
             log.warning("worker not registered", error=str(error))
+
+    def _stop_without_ledger(self, error: LedgerReplaced) -> None:
+        """Stop this process: all that it made belongs to a ledger that is not there any more."""
+        if not self.exit_code:
+            self.exit_code = EXIT_UNREACHABLE
+            log.error("worker stops", error=str(error))
+            os.kill(os.getpid(), signal.SIGTERM)
 
     async def _keep_registered(self) -> None:
         while True:
@@ -329,6 +355,20 @@ class WorkerProcess:
     def _exit_without_waiting(self) -> None:
         log.error("grace time is over, worker exits at once", jobs=len(self._heartbeats))
         os._exit(1)
+
+
+async def _check_usable(ledger: Ledger) -> None:
+    """Check that Redis accepts this worker; one that does not respond yet is waited for later.
+
+    Raises:
+        LedgerMisconfigured: It refuses, or is not trusted.
+    """
+    try:
+        await ledger.now_ms()
+    except LedgerUnavailable as failure:
+        if not failure.retryable:
+            raise
+        log.warning("Redis cannot be used yet", reason=str(failure))
 
 
 def _policy(settings: Settings, definitions: AgentDefinitions) -> AdmissionPolicy:

@@ -12,7 +12,8 @@ from celery import Celery, signals
 from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport.redis import Channel, QoS, Transport
 
-from orchestrator.jobs.store.queue import broker_options, celery_url
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.queue import PathLoader, broker_settings
 from workers.bootstrap import load_worker_settings, worker
 
 log = structlog.get_logger(__name__)
@@ -65,8 +66,7 @@ def celery_options() -> dict[str, Any]:
     """
     settings, redis_url = load_worker_settings()
     return {
-        "broker_url": celery_url(redis_url),
-        "broker_transport_options": broker_options("fanout"),
+        **broker_settings(redis_url, Keys().prefix),
         "broker_connection_retry_on_startup": True,  # a worker may start before its Redis
         "broker_connection_max_retries": None,  # and outlive it: retry without limit
         "task_default_queue": settings.worker.queue,
@@ -85,7 +85,9 @@ def celery_options() -> dict[str, Any]:
     }
 
 
-app = FanoutCelery("fanout", include=["workers.tasks"])
+app = FanoutCelery("fanout", loader=PathLoader, fixups=[])
+"""Without Django's fixup, which puts the working directory in front of the path. `__main__` imports
+the task."""
 
 
 def _log_as_configured(**_: Any) -> None:
@@ -116,6 +118,8 @@ def _release_jobs(**_: Any) -> None:
 
 def _close(**_: Any) -> None:
     worker().close()
+    if worker().exit_code:
+        raise SystemExit(worker().exit_code)
 
 
 def node_name() -> str:

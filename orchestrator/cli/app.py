@@ -9,7 +9,9 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Iterator
 from importlib.metadata import version as distribution_version
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +20,7 @@ from typer.core import TyperGroup
 from orchestrator.cli.commands import (
     approving,
     changes,
+    cleaning,
     configuration,
     doctor,
     examples,
@@ -29,6 +32,7 @@ from orchestrator.cli.commands import (
 )
 from orchestrator.cli.terminal.exit_codes import ExitCode, debugging, report
 from orchestrator.cli.terminal.output import payload
+from orchestrator.configuration.configuration_file import VARIABLE, absolute
 
 _COMMANDS = (
     examples.demo,
@@ -54,6 +58,7 @@ _COMMANDS = (
     processes.flower,
     processes.up,
     processes.down,
+    cleaning.clean,
     configuration.agents,
     configuration.config,
     doctor.doctor,
@@ -62,7 +67,17 @@ _COMMANDS = (
 
 
 class _Commands(TyperGroup):
-    """Lists commands in the order of registration and reports every failure in the same way."""
+    """Lists commands in the order of registration and reports every failure in the same way.
+
+    The option --config is understood before and after the name of a command.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for option in self.params:
+            if "--config" in option.opts:
+                for command in _leaf_commands(self):
+                    command.params.append(option)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the commands' names in the order of their registration."""
@@ -90,6 +105,14 @@ class _Commands(TyperGroup):
         return result
 
 
+def _leaf_commands(group: TyperGroup) -> Iterator[Any]:
+    for command in group.commands.values():
+        if isinstance(command, TyperGroup):
+            yield from _leaf_commands(command)
+        else:
+            yield command
+
+
 app = typer.Typer(
     name="fanout",
     help="Run many AI sub-agents at once, each in a sandbox of its own, and merge their changes.",
@@ -110,8 +133,27 @@ def _print_version(requested: bool) -> None:
         raise typer.Exit
 
 
+def _use_configuration(path: Path | None) -> None:
+    """Set the variable that this process and all that it starts read."""
+    if path is not None:
+        os.environ[VARIABLE] = str(absolute(path))
+
+
 @app.callback()
 def _fanout(
+    *,
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            callback=_use_configuration,
+            is_eager=True,
+            expose_value=False,
+            help="The configuration file, which may have a .env and agents/ beside it; "
+            "default: FANOUT_CONFIG, else ~/.config/fanout/config.toml.",
+        ),
+    ] = None,
     version: Annotated[
         bool,
         typer.Option(
@@ -119,7 +161,7 @@ def _fanout(
         ),
     ] = False,
 ) -> None:
-    del version
+    del version, config_file
 
 
 def main() -> None:

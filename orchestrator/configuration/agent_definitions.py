@@ -18,6 +18,7 @@ from pydantic import (
 
 from orchestrator.approvals import InterruptOn
 from orchestrator.configuration.bundled import bundled
+from orchestrator.configuration.credentials import CredentialDefinition
 from orchestrator.configuration.definition_files import (
     DefinitionFile,
     DefinitionFiles,
@@ -70,6 +71,8 @@ class AgentDefinition(WireModel):
     max_running: int | None = Field(default=None, ge=1)
     """The maximum number of its jobs that run at once, over all workers; None: no limit."""
     network: Literal["none"] | tuple[str, ...] | None = None
+    credentials: tuple[CredentialDefinition, ...] = ()
+    """What the worker's proxy puts into requests to hosts of `network`; secrets are only named."""
     output_schema: dict[str, JsonValue] | None = None
     _files: tuple[DefinitionFile, ...] | None = PrivateAttr(default=None)
 
@@ -88,6 +91,17 @@ class AgentDefinition(WireModel):
         if len(set(names)) < len(names):
             raise ValueError("each server needs a name of its own")
         return servers
+
+    @model_validator(mode="after")
+    def _reaches_the_hosts_of_its_credentials(self) -> AgentDefinition:
+        network = self.job_limits().network
+        hosts = [credential.address for credential in self.credentials]
+        for credential in self.credentials:
+            if not isinstance(network, tuple) or not credential.is_within(network):
+                raise ValueError(f"credentials: add {credential.host} to network")
+        if len(set(hosts)) < len(hosts):
+            raise ValueError("credentials: each host has one entry")
+        return self
 
     def job_limits(self) -> Limits:
         """Return the definition's limits, with its network."""
@@ -109,6 +123,7 @@ class AgentDefinition(WireModel):
 
 INNER_MODELS: dict[str, type[WireModel]] = {
     "mcp_servers": McpServerDefinition,
+    "credentials": CredentialDefinition,
     "limits": Limits,
     "summarization": SummarizationDefinition,
 }

@@ -1,7 +1,8 @@
 """Every setting of an installation: name, unit, default and environment variable.
 
-Sources, first wins: the environment (`FANOUT_…`, nested with `__`), a `.env` file,
-`config/fanout.toml`. Only composition roots read this module.
+Sources, first wins: the environment (`FANOUT_…`, nested with `__`), then the `.env` beside the
+configuration file, then that file (`configuration_file.py`). Only composition roots read this
+module.
 """
 
 from __future__ import annotations
@@ -14,12 +15,21 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
+    DotEnvSettingsSource,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
 
+from orchestrator.configuration.configuration_file import (
+    UnusableConfiguration,
+    configuration_file,
+    export_keys,
+)
+from orchestrator.configuration.credentials import SecretName, usable_value
 from orchestrator.jobs.policy import TREE_JOBS, TenantShare
+from orchestrator.jobs.redis_url import check_redis_url
 from orchestrator.jobs.spec import GIB, Limits, ModelRate, TreeBounds
 
 PREFIX = "FANOUT_"
@@ -33,6 +43,9 @@ class InvalidSetting(ValueError):
 HIDDEN = "(hidden)"
 """Shown instead of a secret."""
 
+_SCRIPTED = "scripted:"
+"""The beginning of a model's name that is followed by the path of a file."""
+
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -41,16 +54,15 @@ class _Section(BaseModel):
 class SandboxSettings(_Section):
     """Where jobs run their commands."""
 
-    provider: Literal["docker", "local", "auto"] | None = None
-    """`docker` needs an engine; `local` isolates nothing; `auto` is docker where an engine
-    responds. Unset: `docker` for a worker, `auto` for `demo`, `run` and `up`."""
+    provider: Literal["docker", "local"] = "docker"
+    """`docker` needs an engine. `local` isolates nothing: commands are processes of this machine;
+    it is never chosen by itself, except by `fanout demo`."""
     image: str = "fanout/python:latest"
     """For agents whose definition names none."""
+    ca_file: Path | None = None
+    """A PEM file of certificate authorities that jobs' hosts may use besides the system's."""
     runtime: str | None = None
     """The engine's runtime, for example `runc` or `runsc`; unset: the engine's default."""
-    owner: str = Field(default="fanout", pattern=r"^[a-z0-9][a-z0-9-]{0,30}$")
-    """The label of all containers and volumes; installations that share an engine need different
-    ones."""
     disk_quota: Literal["auto", "image", "watch"] = "auto"
     """What keeps the disk limit of jobs: `image` is a file system for each, whose size the kernel
     keeps; it needs an engine that lets one container of ours mount. `watch` measures every two
@@ -102,6 +114,9 @@ class LimitSettings(TreeBounds, Limits):
     """Bytes that a job may add to its workspace: enough for installed packages and build
     results."""
     network: Literal["none"] | tuple[str, ...] = "none"
+    network_bytes: int = Field(default=2 * GIB, ge=1024)
+    """Bytes that a job may send and receive, over all attempts: enough for a large repository and
+    its packages, too few to copy a disk."""
     host_jobs: int | None = Field(default=None, ge=1)
     """Concurrent jobs on one host, over all its workers; unset: the sum of its workers'
     concurrency."""
@@ -142,15 +157,15 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
         env_nested_delimiter="__",
-        env_file=".env",
         env_ignore_empty=True,
-        toml_file="config/fanout.toml",
         frozen=True,
         extra="ignore",  # a `.env` contains other programs' names too
     )
 
     redis_url: str | None = None
-    """`redis://…`, `rediss://…` or `unix://…`; unset: an embedded Redis on this machine."""
+    """`redis://…`, `rediss://…` or `unix://…`; unset: an embedded Redis on this machine. With
+    `rediss://` the certificate is always verified; `?ssl_ca_certs=/path/to/ca.pem` names its
+    authority, `ssl_certfile` and `ssl_keyfile` a certificate of the client."""
     blobs_url: str | None = None
     """An fsspec URL that parents and workers share; unset: a folder in `state_dir`."""
     retention_seconds: float = Field(default=7 * 24 * 3600, ge=1)
@@ -170,16 +185,41 @@ class Settings(BaseSettings):
     worker: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()
     flower: FlowerSettings = FlowerSettings()
+    secrets: dict[SecretName, SecretStr] = Field(default_factory=dict)
+    """The values that agent definitions name in `credentials`: `FANOUT_SECRETS__GIT_TOKEN`. Workers
+    need them, and put them into requests outside of the sandbox."""
     tenants: dict[str, TenantShare] = Field(default_factory=dict)
     """JSON, or a table in TOML: `{"team-a": {"weight": 3, "jobs": 20}}`. Other tenants have
     weight 1."""
 
+    @field_validator("state_dir", "agents_dir")
+    @classmethod
+    def _absolute(cls, path: Path | None) -> Path | None:
+        """Make a path from the environment absolute: child processes use it in other folders."""
+        return path and path.expanduser().absolute()
+
+    @field_validator("secrets", mode="before")
+    @classmethod
+    def _in_capitals(cls, secrets: Any) -> Any:
+        """Return the secrets by names in capitals; the environment's arrive in lower case."""
+        if not isinstance(secrets, dict):
+            return secrets
+        return {str(name).upper(): value for name, value in secrets.items()}
+
+    @field_validator("secrets")
+    @classmethod
+    def _can_be_in_a_header(cls, secrets: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for name, value in secrets.items():
+            try:
+                usable_value(value.get_secret_value())
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        return secrets
+
     @field_validator("redis_url")
     @classmethod
-    def _known_scheme(cls, url: str | None) -> str | None:
-        if url is not None and not url.startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("it starts with redis://, rediss:// or unix://")
-        return url
+    def _usable_url(cls, url: str | None) -> str | None:
+        return None if url is None else check_redis_url(url)
 
     @property
     def blobs(self) -> str:
@@ -195,13 +235,53 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources in order: environment, `.env`, `config/fanout.toml`."""
-        toml = TomlConfigSettingsSource(settings_cls)
-        return init_settings, env_settings, dotenv_settings, file_secret_settings, toml
+        """Return the sources in order: arguments, environment, then the files."""
+        del dotenv_settings, file_secret_settings
+        files = [
+            InitSettingsSource(settings_cls, values)
+            for _, values in settings_of_files(settings_cls)
+        ]
+        return init_settings, env_settings, *files
+
+
+def settings_of_files(settings_cls: type[BaseSettings]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the settings that the configuration's files give, with the files' paths; first wins.
+
+    Raises:
+        UnusableConfiguration: A file cannot be read, or is not what its name says.
+    """
+    found = configuration_file()
+    if found is None:
+        return []
+    file = found.env
+    try:
+        env = DotEnvSettingsSource(settings_cls, env_file=file)()
+        file = found.path
+        toml = TomlConfigSettingsSource(settings_cls, toml_file=file)()
+    except ValueError as error:
+        raise UnusableConfiguration(f"{file} cannot be read: {error}") from error
+    folder = found.path.parent
+    given = [(str(found.env), _located(env, folder)), (str(found.path), _located(toml, folder))]
+    if found.agents.is_dir():
+        given.append((str(found.agents), {"agents_dir": str(found.agents)}))
+    return given
+
+
+def _located(values: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a file's settings with their relative paths made absolute: relative to its folder."""
+    located = dict(values)
+    for name in ("state_dir", "agents_dir", "workspace"):
+        if isinstance(path := values.get(name), str):
+            located[name] = str(folder / Path(path).expanduser())
+    if isinstance(model := values.get("model"), str) and model.startswith(_SCRIPTED):
+        located["model"] = f"{_SCRIPTED}{folder / model.removeprefix(_SCRIPTED)}"
+    if isinstance(url := values.get("blobs_url"), str) and "://" not in url:
+        located["blobs_url"] = (folder / url).as_uri()
+    return located
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """Read the settings, for a composition root.
+    """Read the settings, for a composition root, and export the keys of models in the `.env`.
 
     Args:
         overrides: Values of settings that replace those of all sources.
@@ -211,10 +291,13 @@ def load_settings(**overrides: Any) -> Settings:
             a secret) and the allowed values.
     """
     try:
+        export_keys()
         return Settings(**overrides)
     except ValidationError as error:
         raise InvalidSetting("\n".join(map(_format_error, error.errors()))) from None
-    except ValueError as error:  # an unreadable TOML or .env file
+    except UnusableConfiguration as error:
+        raise InvalidSetting(str(error)) from error
+    except ValueError as error:  # a variable that is not JSON
         raise InvalidSetting(f"The settings cannot be read: {error}") from error
 
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import hashlib
-import os
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import IO, Self
 
 from orchestrator.client import JobClient
-from orchestrator.configuration.settings import PREFIX, SandboxSettings, Settings
+from orchestrator.configuration.settings import PREFIX, Settings
 from orchestrator.embedded.child_process import ChildProcess
+from orchestrator.embedded.python_process import child_environment, python_argv
 from orchestrator.embedded.redis_server import RedisServer
 from orchestrator.embedded.state_folder import (
     EmbeddedRecord,
@@ -25,9 +22,6 @@ from orchestrator.embedded.state_folder import (
 )
 from orchestrator.jobs.failures import LedgerUnavailable
 from orchestrator.jobs.store.connection import answers
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-"""The folder of our packages: the first one on a child's path, before any other `config`."""
 
 WORKER_START_SECONDS = 60.0
 """Importing the agent libraries takes several seconds on a busy machine."""
@@ -117,7 +111,7 @@ class Embedded:
         await self._worker_registered()
 
     def _start_worker(self) -> None:
-        argv = [sys.executable, "-m", "workers"]
+        argv = python_argv("workers")
         env = child_environment(self.settings) | self._worker_settings()
         try:
             self._worker.start(argv, env=env, outlives_parent=self._kept)
@@ -125,18 +119,9 @@ class Embedded:
             raise NotStarted(f"The worker cannot be started: {error}.") from error
 
     def _worker_settings(self) -> dict[str, str]:
-        """Return the settings of the worker.
-
-        A private ledger needs a private owner of containers: a reaper removes the containers of its
-        owner that are not in its ledger.
-        """
-        sandbox = self.settings.sandbox
-        owner = sandbox.owner
-        if owner == SandboxSettings().owner:
-            owner += "-" + hashlib.sha256(os.fsencode(self._folder.path)).hexdigest()[:10]
+        """Return the settings of the worker."""
         return {
-            f"{PREFIX}SANDBOX__PROVIDER": sandbox.provider or "auto",
-            f"{PREFIX}SANDBOX__OWNER": owner,
+            f"{PREFIX}SANDBOX__PROVIDER": self.settings.sandbox.provider,
             f"{PREFIX}MODEL": self.settings.model,
         }
 
@@ -251,20 +236,6 @@ async def stop_embedded(settings: Settings) -> bool:
         await redis.stop()
         folder.remove_record()
     return ran
-
-
-def child_environment(settings: Settings) -> dict[str, str]:
-    """Return the environment of a child process: the paths of our packages, Redis and the blobs."""
-    path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
-    ours = {
-        "PYTHONPATH": path,
-        f"{PREFIX}REDIS_URL": settings.redis_url or "",
-        f"{PREFIX}BLOBS_URL": settings.blobs,
-        f"{PREFIX}STATE_DIR": str(settings.state_dir),
-    }
-    if settings.agents_dir is not None:
-        ours[f"{PREFIX}AGENTS_DIR"] = str(settings.agents_dir.resolve())
-    return {**os.environ, **ours}
 
 
 def _state_folder(settings: Settings) -> StateFolder:

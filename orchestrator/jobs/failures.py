@@ -12,6 +12,10 @@
     ├── MessagesUnread        a result does not account for all messages to its job
     ├── NotUnderstood         written by another release, in a form unknown to this one
     ├── LedgerUnavailable     Redis does not respond                                  retryable
+    │   ├── LedgerFull        Redis has no memory for another record                  retryable
+    │   ├── LedgerMisconfigured   Redis cannot be used as it is set up
+    │   │   └── LedgerForbidden   Redis does not accept the password, or the user's rights
+    │   └── LedgerReplaced    Redis has another installation's records, or lost its own
     ├── LeaseLost             another attempt may run: this one stops at once         retryable
     ├── JobCancelled          the job was cancelled
     ├── DeadlineExceeded      the job's time is used up
@@ -87,6 +91,28 @@ class LedgerUnavailable(JobFailure):
     """Redis does not respond."""
 
     retryable = True
+
+
+class LedgerFull(LedgerUnavailable):
+    """Redis has no memory for another record; it has rejected the operation and changed nothing."""
+
+
+class LedgerMisconfigured(LedgerUnavailable):
+    """Redis cannot be used as it is set up; a repetition fails too."""
+
+    retryable = False
+
+
+class LedgerForbidden(LedgerMisconfigured):
+    """Redis does not accept the password, or its user may not do this."""
+
+
+class LedgerReplaced(LedgerUnavailable):
+    """Redis responds, with records that are not those of the worker's installation.
+
+    It was flushed or restored, or a replica without data took over: what it says of a job is no
+    reason to remove anything.
+    """
 
 
 class LeaseLost(JobFailure):

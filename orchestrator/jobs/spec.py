@@ -51,6 +51,8 @@ class Limits(WireModel):
     """Bytes that the job may add to its workspace."""
     network: Literal["none"] | tuple[str, ...] | None = None
     """`none`, or the names of the hosts that commands may reach."""
+    network_bytes: int | None = Field(default=None, ge=1024)
+    """Bytes that commands may send to and receive from these hosts, summed over all attempts."""
 
     def over(self, fallback: Limits) -> Limits:
         """Return these limits, with the unset ones taken from `fallback`."""

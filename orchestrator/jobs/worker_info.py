@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from pydantic import TypeAdapter
 
@@ -29,6 +30,8 @@ class WorkerInfo:
     """The versions of jobs that it reads (`versions.py`)."""
     agents: tuple[str, ...] = ()
     """The names of its agent definitions; empty: any agent."""
+    protection: Mapping[str, str] = field(default_factory=dict)
+    """What it says of its protection: a name and a short value each, for people."""
 
     def reads(self, wire: int, agent: str) -> bool:
         """Return whether it can run a job of that wire version and that agent."""
@@ -42,7 +45,12 @@ class WorkerInfo:
         """Return the fields of its hash in Redis, which has no name."""
         fields = asdict(self)
         del fields["name"]
-        return {**fields, "draining": int(self.draining), "agents": " ".join(self.agents)}
+        return {
+            **fields,
+            "draining": int(self.draining),
+            "agents": " ".join(self.agents),
+            "protection": json.dumps(fields["protection"]),
+        }
 
 
 _READER = TypeAdapter(WorkerInfo)
@@ -56,6 +64,14 @@ def worker_of(name: str, fields: Mapping[str, str]) -> WorkerInfo:
         fields: What `WorkerInfo.fields` returned, as text; the first release had no versions.
     """
     agents = fields.get("agents", "").split()
+    protection = json.loads(fields.get("protection", "{}"))
     return _READER.validate_python(
-        {"wire_oldest": 1, "wire_newest": 1, **fields, "name": name, "agents": agents}
+        {
+            "wire_oldest": 1,
+            "wire_newest": 1,
+            **fields,
+            "name": name,
+            "agents": agents,
+            "protection": protection,
+        }
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from orchestrator.jobs.changes import ChangeBundle, FileVersion
-from orchestrator.workspace.snapshot import ARCHIVE_MTIME
+from orchestrator.workspace.archive import ARCHIVE_MTIME
 
 
 def write(sink: IO[bytes], snapshot: Path | None, bundle: ChangeBundle) -> None:
@@ -39,7 +39,7 @@ def write(sink: IO[bytes], snapshot: Path | None, bundle: ChangeBundle) -> None:
         nullcontext() if snapshot is None else tarfile.open(snapshot, mode="r:") as old,
     ):
         kept = _kept({member.name: member for member in old or ()}, removed, written)
-        for name in sorted({*kept, *written}):  # in this order, as `snapshot.write` does
+        for name in sorted({*kept, *written}):  # in this order, as `archive.write` does
             if name in written:
                 new.addfile(*_member(name, written[name], bundle))
             elif old is not None:

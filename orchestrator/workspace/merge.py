@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from orchestrator.git import GitFailed
 from orchestrator.jobs.changes import (
     ChangeBundle,
     ChangedFile,
@@ -24,7 +25,6 @@ from orchestrator.jobs.changes import (
     SkippedFile,
 )
 from orchestrator.jobs.spec import WireModel
-from orchestrator.text_merge import GitFailed
 from orchestrator.workspace.dry_run import DryRun
 from orchestrator.workspace.rooted import ChangedMeanwhile, Found, PathRefused, RootedFolder
 from orchestrator.workspace.three_way import ChangesCollide, ConflictKind, How, is_same, settle

@@ -1,29 +1,24 @@
-"""The files of a snapshot and its archive.
+"""The files of a snapshot.
 
-The archive is an uncompressed tar of regular files, directories and symlinks, sorted, without
-owners and with the same time for all, so that equal trees give equal bytes. Credentials in Git's
-own files are left out.
+What Git ignores stays at home, and so do secrets: files whose name or content says that they are
+(`secret_files.py`), unless a person asks for them by name. A repository's own data is a selection
+(`git_data.py`). `archive.py` writes the files.
 """
 
 from __future__ import annotations
 
-import errno
-import io
 import os
 import stat
-import subprocess
-import tarfile
-import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from orchestrator.jobs.changes import SkippedFile
-from orchestrator.workspace.git_credentials import may_hold_credentials, without_credentials
-from orchestrator.workspace.rooted import PERMISSION_BITS, PathRefused, open_below, opened
+from orchestrator.workspace.git_data import is_carried, is_git_directory
+from orchestrator.workspace.repository import Unreadable, enclosing_repository, ignored_paths
+from orchestrator.workspace.rooted import PathRefused, open_below, opened
+from orchestrator.workspace.secret_files import secret_name
 
 BY_PRODUCTS = frozenset(
     {"__pycache__", ".venv", "node_modules", ".pytest_cache", ".mypy_cache", ".ruff_cache"},
@@ -31,25 +26,8 @@ BY_PRODUCTS = frozenset(
 """Left out of folders without a Git repository, which would say what to ignore, as are `*.pyc`
 files."""
 
-ARCHIVE_MTIME = 315_619_200
-"""1980-01-02, the time of every file in a snapshot; zip archives have no earlier day."""
-
-_HELD_BYTES = 8 * 1024**2
-"""A file up to this size is read at once; a larger one is copied to a temporary file first, because
-it may be growing."""
-
-_COPY_BYTES = 1024**2
-"""Copied at once: large enough to be quick, small beside a process."""
-
-_CLOCK_TICK_SECONDS = 0.02
-"""How coarse the file times of a local disk are: two ticks of a 100 Hz kernel."""
-
 LeftOut = Callable[[str, str], bool]
 """Takes a path and its last name; returns whether the snapshot leaves it out."""
-
-
-class TooLarge(Exception):
-    """The files have more bytes than the limit."""
 
 
 class IgnoreRulesUnreadable(Exception):
@@ -65,6 +43,13 @@ class Entry:
     size: int = 0
     stamp: tuple[int, int, int] = (0, 0, 0)
     """Inode, modification and change time; zeros for a directory, which is compared by entries."""
+    git_dir: str | None = None
+    """The folder of the repository whose own data it belongs to; None for the work tree."""
+
+    @property
+    def path_in_data(self) -> str:
+        """Its path in that folder."""
+        return self.path.removeprefix(f"{self.git_dir}/") if self.git_dir else self.path
 
 
 @dataclass(frozen=True)
@@ -73,6 +58,10 @@ class Tree:
 
     entries: tuple[Entry, ...]
     skipped: tuple[SkippedFile, ...]
+    left_at_home: tuple[SkippedFile, ...] = ()
+    """Files and folders that are secret by their name."""
+    included: frozenset[str] = frozenset()
+    """The files that a person asked for by name."""
 
     @property
     def size_bytes(self) -> int:
@@ -80,197 +69,178 @@ class Tree:
         return sum(entry.size for entry in self.entries)
 
 
+@dataclass(frozen=True)
+class _Folder:
+    """A folder to list."""
+
+    path: str
+    left_out: LeftOut
+    git_dir: str | None = None
+    """The repository whose own data it belongs to; None: it is part of the work tree."""
+
+    def below(self, name: str) -> str:
+        """Return the path of an entry."""
+        return f"{self.path}/{name}" if self.path else name
+
+
 @dataclass
 class _Walk:
     root: Path
     left_out: LeftOut
+    included: frozenset[str]
     entries: list[Entry] = field(default_factory=list)
     skipped: list[SkippedFile] = field(default_factory=list)
-    pending: list[str] = field(default_factory=lambda: [""])
+    left_at_home: list[SkippedFile] = field(default_factory=list)
+    pending: list[_Folder] = field(default_factory=list)
 
     def run(self) -> Tree:
+        self.pending.append(_Folder("", self.left_out))
         while self.pending:
-            directory = self.pending.pop()
+            folder = self.pending.pop()
             try:
-                self._list(directory)
+                self._list(folder)
             except (FileNotFoundError, PathRefused):
                 continue  # it was removed, or became a link, since it was listed
             except OSError as error:
-                self.skipped.append(_skipped(directory or ".", error))
+                self.skipped.append(unreadable(folder.path or ".", error))
+        self._add_included()
         return Tree(
             tuple(sorted(self.entries, key=lambda entry: entry.path)),
             tuple(sorted(self.skipped, key=lambda file: file.path)),
+            tuple(sorted(self.left_at_home, key=lambda file: file.path)),
+            self.included,
         )
 
-    def _list(self, directory: str) -> None:
+    def _list(self, folder: _Folder) -> None:
         with (
-            opened(open_below(self.root, directory, os.O_DIRECTORY)) as descriptor,
+            opened(open_below(self.root, folder.path, os.O_DIRECTORY)) as descriptor,
             os.scandir(descriptor) as listing,
         ):
-            for item in listing:
-                path = f"{directory}/{item.name}" if directory else item.name
-                if not self.left_out(path, item.name):
-                    with suppress(FileNotFoundError):  # removed since it was listed
-                        self._add(path, item.stat(follow_symlinks=False))
+            items = list(listing)
+            folder = self._entered(folder, {item.name for item in items})
+            for item in items:
+                with suppress(FileNotFoundError):  # removed since it was listed
+                    self._add(folder, item.name, item.stat(follow_symlinks=False))
 
-    def _add(self, path: str, status: os.stat_result) -> None:
-        if stat.S_ISDIR(status.st_mode):
-            self.entries.append(Entry(path, status.st_mode))
-            self.pending.append(path)
+    def _entered(self, folder: _Folder, names: Collection[str]) -> _Folder:
+        """Return a folder with the rules that hold in it, which a repository brings along."""
+        in_data = folder.git_dir is not None
+        if is_git_directory(folder.path.rpartition("/")[2], names):
+            return _Folder(folder.path, folder.left_out, folder.path)
+        if folder.path and ".git" in names and not in_data:
+            try:
+                return _Folder(folder.path, _nested_rules(self.root, folder))
+            except Unreadable as error:
+                self.skipped.append(
+                    SkippedFile(
+                        path=printable(folder.path),
+                        reason=f"Git cannot list the files that it ignores: {error}.",
+                    )
+                )
+                return _Folder(folder.path, _everything)
+        return folder
+
+    def _add(self, folder: _Folder, name: str, status: os.stat_result) -> None:
+        path, git_dir = folder.below(name), folder.git_dir
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if git_dir is not None:
+            inner = path.removeprefix(f"{git_dir}/") if git_dir else path
+            if not is_carried(inner, is_folder=is_folder):
+                return
+        elif path not in self.included:
+            if folder.left_out(path, name):
+                return
+            if (reason := secret_name(path, is_folder=is_folder)) is not None:
+                shown = f"{printable(path)}{'/' * is_folder}"
+                self.left_at_home.append(SkippedFile(path=shown, reason=reason))
+                return
+        if is_folder:
+            self.entries.append(Entry(path, status.st_mode, git_dir=git_dir))
+            self.pending.append(_Folder(path, folder.left_out, git_dir))
         elif stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
-            stamp = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
-            self.entries.append(Entry(path, status.st_mode, status.st_size, stamp))
+            self.entries.append(_file_entry(path, status, git_dir))
         else:
             self.skipped.append(
                 SkippedFile(path=printable(path), reason="It is not a file, directory or symlink.")
             )
 
+    def _add_included(self) -> None:
+        """Add the files that were asked for and are in a folder that was left out."""
+        known = {entry.path for entry in self.entries}
+        for path in sorted(self.included - known):
+            with suppress(OSError, PathRefused), opened(open_below(self.root, path)) as descriptor:
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode):
+                    continue
+                self.entries.append(_file_entry(path, status, None))
+                for above in _folders_above(path):
+                    if above not in known:
+                        known.add(above)
+                        self.entries.append(Entry(above, os.lstat(self.root / above).st_mode))
 
-def scan(root: Path) -> Tree:
+
+def scan(root: Path, included: frozenset[str] = frozenset()) -> Tree:
     """List the files that a snapshot of a folder has.
 
-    Of a Git repository, these are the files that Git tracks or would track, empty directories, and
-    `.git` itself; of another folder, all but `BY_PRODUCTS`. Links are never followed.
+    Of a Git repository or a folder in one, these are the files that Git tracks or would track, and
+    empty directories; of another folder, and of one that its repository ignores, all but
+    `BY_PRODUCTS`. Links are never followed.
 
     Args:
         root: The folder.
+        included: Files that are part of the snapshot even if they are ignored or secret.
 
     Raises:
         IgnoreRulesUnreadable: Git is missing or failed.
         OSError: The folder cannot be read.
     """
-    return _Walk(root, _ignored_by_git(root) if (root / ".git").exists() else _is_by_product).run()
+    try:
+        repository = enclosing_repository(root)
+        ignored = ignored_paths(repository, root) if repository else None
+    except Unreadable as error:
+        raise IgnoreRulesUnreadable(str(error)) from error
+    left_out = _is_by_product if ignored is None else _ignored(ignored, "")
+    return _Walk(root, left_out, included).run()
 
 
-def write(root: Path, tree: Tree, sink: IO[bytes], *, max_bytes: int) -> tuple[SkippedFile, ...]:
-    """Write the archive of a scanned tree, and return the files that could not be read.
-
-    Args:
-        root: The folder.
-        tree: What `scan` returned for it.
-        sink: The stream to write to.
-        max_bytes: The maximum sum of file sizes.
+def _nested_rules(root: Path, folder: _Folder) -> LeftOut:
+    """Return the rules of a repository in the workspace; those of the folder if it is none.
 
     Raises:
-        TooLarge: The files have grown over `max_bytes`.
+        Unreadable: Git failed.
     """
-    _let_the_clock_tick(tree)
-    unreadable: list[SkippedFile] = []
-    with tarfile.open(fileobj=sink, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        archive.copybufsize = _COPY_BYTES  # type: ignore[attr-defined] # the stubs lack it
-        room = max_bytes
-        for entry in tree.entries:
-            try:
-                room -= _add(archive, root, entry, room)
-            except (OSError, PathRefused) as error:
-                unreadable.append(_skipped(entry.path, error))
-    return tuple(unreadable)
+    place = root / folder.path
+    repository = enclosing_repository(place)
+    if repository is None or repository.work_tree != place.resolve():
+        return folder.left_out
+    return _ignored(ignored_paths(repository, place) or frozenset(), f"{folder.path}/")
 
 
-def _let_the_clock_tick(tree: Tree) -> None:
-    """Wait until a change of any file would change its times.
-
-    A file that changed within the tick of its last time, after it was read, would look unchanged.
-    """
-    newest = max((entry.stamp[2] for entry in tree.entries), default=0) / 1e9
-    age = time.time() - newest
-    if age < _CLOCK_TICK_SECONDS:
-        time.sleep(min(_CLOCK_TICK_SECONDS - age, _CLOCK_TICK_SECONDS))
-
-
-def _add(archive: tarfile.TarFile, root: Path, entry: Entry, room: int) -> int:
-    """Add one entry, and return its size in bytes."""
-    info = tarfile.TarInfo(entry.path)
-    info.mode = entry.mode & PERMISSION_BITS
-    info.mtime = ARCHIVE_MTIME
-    if stat.S_ISDIR(entry.mode):
-        info.type = tarfile.DIRTYPE
-        archive.addfile(info)
-    elif stat.S_ISLNK(entry.mode):
-        info.type = tarfile.SYMTYPE
-        info.linkname = _read_link(root, entry.path)
-        archive.addfile(info)
-    else:
-        _add_file(archive, info, root, room)
-    return info.size
-
-
-def _add_file(archive: tarfile.TarFile, info: tarfile.TarInfo, root: Path, room: int) -> None:
-    with os.fdopen(open_below(root, info.name), "rb") as stream:
-        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "It is no longer a file")
-        head = stream.read(_HELD_BYTES + 1)
-        if may_hold_credentials(info.name):
-            if len(head) > _HELD_BYTES:
-                raise OSError(
-                    errno.EFBIG, "It may contain credentials and is too large to remove them"
-                )
-            head = without_credentials(head)
-        if len(head) <= _HELD_BYTES:
-            _add_bytes(archive, info, io.BytesIO(head), len(head), room)
-            return
-        with tempfile.TemporaryFile(prefix="fanout-snapshot-") as copy:
-            size = copy.write(head)
-            while size <= room and (chunk := stream.read(_COPY_BYTES)):
-                size += copy.write(chunk)
-            copy.seek(0)
-            _add_bytes(archive, info, copy, size, room)
-
-
-def _add_bytes(
-    archive: tarfile.TarFile, info: tarfile.TarInfo, content: IO[bytes], size: int, room: int
-) -> None:
-    if size > room:
-        raise TooLarge
-    info.size = size
-    archive.addfile(info, content)
-
-
-def _read_link(root: Path, path: str) -> str:
-    directory, _, name = path.rpartition("/")
-    with opened(open_below(root, directory, os.O_DIRECTORY)) as descriptor:
-        return os.readlink(name, dir_fd=descriptor)
+def _ignored(ignored: frozenset[str], prefix: str) -> LeftOut:
+    # The list of ignored paths, rather than that of all others, keeps empty directories.
+    return lambda path, _name: path.removeprefix(prefix) in ignored
 
 
 def _is_by_product(_path: str, name: str) -> bool:
     return name in BY_PRODUCTS or name.endswith(".pyc")
 
 
-def _ignored_by_git(root: Path) -> LeftOut:
-    """Leave out the files that Git ignores, and the locks of running Git commands.
-
-    The list of ignored paths, rather than that of all others, keeps empty directories and nested
-    repositories.
-    """
-    ignored = _ignored_paths(root)
-
-    def left_out(path: str, name: str) -> bool:
-        return path in ignored or (name.endswith(".lock") and ".git" in path.split("/"))
-
-    return left_out
+def _everything(_path: str, _name: str) -> bool:
+    return True
 
 
-def _ignored_paths(root: Path) -> frozenset[str]:
-    settings = ("safe.directory=*", "core.fsmonitor=false", f"core.hooksPath={os.devnull}")
-    options = [part for setting in settings for part in ("-c", setting)]
-    listing = ["ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    try:
-        done = subprocess.run(  # noqa: S603 - a fixed command
-            ["git", *options, "--work-tree=.", *listing],  # noqa: S607 - git is found on PATH
-            cwd=root,
-            env=environment | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
-            capture_output=True,
-            check=False,
-        )
-    except FileNotFoundError as error:
-        raise IgnoreRulesUnreadable("git is not installed") from error
-    if done.returncode:
-        raise IgnoreRulesUnreadable(os.fsdecode(done.stderr).strip().partition("\n")[0])
-    return frozenset(os.fsdecode(path).rstrip("/") for path in done.stdout.split(b"\0") if path)
+def _file_entry(path: str, status: os.stat_result, git_dir: str | None) -> Entry:
+    stamp = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+    return Entry(path, status.st_mode, status.st_size, stamp, git_dir)
 
 
-def _skipped(path: str, error: Exception) -> SkippedFile:
+def _folders_above(path: str) -> list[str]:
+    names = path.split("/")[:-1]
+    return ["/".join(names[: count + 1]) for count in range(len(names))]
+
+
+def unreadable(path: str, error: Exception) -> SkippedFile:
+    """Return a file as one that could not be read."""
     reason = (isinstance(error, OSError) and error.strerror) or str(error)
     return SkippedFile(path=printable(path), reason=f"It could not be read: {reason}.")
 

@@ -14,9 +14,10 @@ from typing import IO, TypeVar
 from orchestrator.jobs.changes import SkippedFile
 from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.spec import GIB, BlobId
+from orchestrator.workspace.archive import Omitted, TooLarge, write
 from orchestrator.workspace.blobs import BlobStore
 from orchestrator.workspace.rooted import opened
-from orchestrator.workspace.snapshot import IgnoreRulesUnreadable, TooLarge, Tree, scan, write
+from orchestrator.workspace.snapshot import IgnoreRulesUnreadable, Tree, scan
 
 Result = TypeVar("Result")
 
@@ -36,7 +37,7 @@ class _LastSnapshot:
     store: str
     blob_id: BlobId
     tree: Tree
-    skipped: tuple[SkippedFile, ...]
+    omitted: Omitted
 
 
 class Workspace:
@@ -54,13 +55,22 @@ class Workspace:
         self._max_snapshot_bytes = max_snapshot_bytes
         self._lock = asyncio.Lock()
         self._last: _LastSnapshot | None = None
+        self.included: frozenset[str] = frozenset()
+        """Files that every snapshot has, as those of `snapshot`."""
 
     @property
     def skipped(self) -> tuple[SkippedFile, ...]:
         """The files that the last snapshot left out because they cannot be copied."""
-        return self._last.skipped if self._last else ()
+        return self._last.tree.skipped + tuple(self._last.omitted.unreadable) if self._last else ()
 
-    async def snapshot(self, blobs: BlobStore) -> BlobId:
+    @property
+    def left_at_home(self) -> tuple[SkippedFile, ...]:
+        """The files that the last snapshot left out because they seem to be secret."""
+        if self._last is None:
+            return ()
+        return self._last.tree.left_at_home + tuple(self._last.omitted.left_at_home)
+
+    async def snapshot(self, blobs: BlobStore, included: frozenset[str] = frozenset()) -> BlobId:
         """Store a snapshot of the folder as it is now, and return its id.
 
         Equal trees give equal ids, and an unchanged tree is not read again. `snapshot.scan`
@@ -68,6 +78,8 @@ class Workspace:
 
         Args:
             blobs: The store.
+            included: Files, relative to the folder, that the snapshot has even if Git ignores them
+                or they seem to be secret.
 
         Raises:
             WorkspaceUnusable: The folder does not exist or is too large, or Git cannot list the
@@ -75,12 +87,16 @@ class Workspace:
             BlobStoreUnusable: The store failed.
         """
         asked = time.monotonic()
+        included |= self.included
         async with self._lock:
             last = self._last
-            if last and last.store == blobs.url and asked <= last.started:
+            is_same = last and (last.store, last.tree.included) == (blobs.url, included)
+            if last and is_same and asked <= last.started:
                 return last.blob_id  # another caller's scan began while this one waited
             started = time.monotonic()
-            tree = await _run_to_end(lambda: self._locked(self._scan, shared=True))
+            tree = await _run_to_end(
+                lambda: self._locked(lambda: self._scan(included), shared=True)
+            )
             if (
                 last
                 and (last.store, last.tree) == (blobs.url, tree)
@@ -88,10 +104,10 @@ class Workspace:
             ):
                 self._last = replace(last, started=started)
             else:
-                blob_id, (tree, unreadable) = await blobs.put_written(self._write)
-                self._last = _LastSnapshot(
-                    started, blobs.url, blob_id, tree, tree.skipped + unreadable
+                blob_id, (tree, omitted) = await blobs.put_written(
+                    lambda sink: self._write(sink, included)
                 )
+                self._last = _LastSnapshot(started, blobs.url, blob_id, tree, omitted)
             return self._last.blob_id
 
     async def alone(self, work: Callable[[], Result]) -> Result:
@@ -111,11 +127,11 @@ class Workspace:
         async with self._lock:
             return await _run_to_end(lambda: self._locked(work, shared=False))
 
-    def _write(self, sink: IO[bytes]) -> tuple[Tree, tuple[SkippedFile, ...]]:
+    def _write(self, sink: IO[bytes], included: frozenset[str]) -> tuple[Tree, Omitted]:
         """Scan and write under one lock: between two locks, a merge might change the tree."""
 
-        def scan_and_write() -> tuple[Tree, tuple[SkippedFile, ...]]:
-            tree = self._scan()
+        def scan_and_write() -> tuple[Tree, Omitted]:
+            tree = self._scan(included)
             try:
                 return tree, write(self.root, tree, sink, max_bytes=self._max_snapshot_bytes)
             except TooLarge as error:
@@ -123,9 +139,9 @@ class Workspace:
 
         return self._locked(scan_and_write, shared=True)
 
-    def _scan(self) -> Tree:
+    def _scan(self, included: frozenset[str]) -> Tree:
         try:
-            tree = scan(self.root)
+            tree = scan(self.root, included)
         except IgnoreRulesUnreadable as error:
             raise WorkspaceUnusable(
                 f"Git cannot list the files of {self.root} that it ignores ({error}): install or "

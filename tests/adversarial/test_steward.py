@@ -134,6 +134,7 @@ async def test_a_scan_that_hangs_ends_with_a_clear_failure_and_the_steward_goes_
         return files
 
     monkeypatch.setattr(steward_client, "code_files", hanging)
+    monkeypatch.setattr(steward_client, "steward_code", steward_client.steward_code.__wrapped__)
     provider = make_provider()
     async with (
         provider.open(make_sandbox_spec()) as hung,

@@ -2,7 +2,6 @@ import os
 import re
 import shutil
 import subprocess
-import tomllib
 
 import pytest
 import yaml
@@ -14,15 +13,7 @@ from tests.architecture.sources import REPOSITORY
 
 COMPOSE = REPOSITORY / "docker-compose.yml"
 SERVICES = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
-SECRETS = {"FANOUT_REDIS_PASSWORD": "p", "FLOWER_BASIC_AUTH": "u:p"}
-
-
-def test_only_the_worker_reaches_the_engine():
-    reaching = [
-        name for name, service in SERVICES.items() if "docker.sock" in str(service.get("volumes"))
-    ]
-
-    assert reaching == ["worker"]
+SECRETS = {"FANOUT_USER": "1:1", "FANOUT_REDIS_PASSWORD": "p", "FLOWER_BASIC_AUTH": "u:p"}
 
 
 def test_what_is_published_is_published_on_loopback():
@@ -41,15 +32,6 @@ def test_what_a_models_client_reads_reaches_the_worker_and_no_value_stands_in_th
     )
 
 
-def test_the_workers_image_reaches_every_kind_of_model():
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (extras,) = re.findall(
-        r"-e '\.\[(.*)\]'", (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
-    )
-
-    assert sorted(extras.split(",")) == sorted(project["optional-dependencies"])
-
-
 def test_workers_can_be_scaled_and_have_time_to_give_jobs_back():
     worker = SERVICES["worker"]
     grace_seconds = float(worker["stop_grace_period"].removesuffix("s"))
@@ -63,8 +45,8 @@ def test_workers_can_be_scaled_and_have_time_to_give_jobs_back():
 def test_redis_keeps_what_it_acknowledged():
     command = SERVICES["redis"]["command"][-1]
 
-    assert "--appendonly yes" in command
-    assert "--maxmemory-policy noeviction" in command
+    assert "appendonly yes" in command
+    assert "maxmemory-policy noeviction" in command
     assert "redis:/data" in SERVICES["redis"]["volumes"]
 
 

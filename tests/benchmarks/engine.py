@@ -21,7 +21,7 @@ from orchestrator.workspace.blobs import BlobStore
 from orchestrator.workspace.workspace import Workspace
 from tests.benchmarks.measure import milliseconds
 from tests.benchmarks.plain_container import PlainContainer, remove_plain, sdk, start_plain
-from workers.sandbox.docker.naming import OWNER
+from workers.sandbox.docker.naming import INSTALLATION
 from workers.sandbox.docker.provider import DEFAULT_IMAGE, DockerProvider
 from workers.sandbox.protocol import Sandbox, SandboxSpec
 
@@ -37,7 +37,7 @@ class Bench:
 
     provider: DockerProvider
     api: docker.APIClient
-    owner: str
+    installation: str
     folder: Path
     blobs: BlobStore
 
@@ -80,7 +80,7 @@ class Bench:
 
     def start_plain(self) -> PlainContainer:
         """A container without anything of ours."""
-        return start_plain(self.api, DEFAULT_IMAGE, LIMITS, f"{OWNER}={self.owner}")
+        return start_plain(self.api, DEFAULT_IMAGE, LIMITS, f"{INSTALLATION}={self.installation}")
 
     @contextlib.asynccontextmanager
     async def plain(self) -> AsyncIterator[PlainContainer]:
@@ -94,24 +94,24 @@ class Bench:
 
 @contextlib.asynccontextmanager
 async def bench() -> AsyncIterator[Bench]:
-    """A provider of an owner that nobody else has.
+    """A provider of an installation that nobody else has.
 
     Raises:
         EngineUnavailable: no engine answers.
         ImageMissing: it lacks an image.
     """
-    owner = f"bench-{secrets.token_hex(4)}"
-    with tempfile.TemporaryDirectory(prefix=owner) as name:
+    installation = f"bench-{secrets.token_hex(4)}"
+    with tempfile.TemporaryDirectory(prefix=installation) as name:
         folder = Path(name)
         blobs = BlobStore((folder / "blobs").as_uri())
-        provider = DockerProvider(blobs.fetch, owner=owner, worker="bench")
+        provider = DockerProvider(blobs.fetch, installation=installation, worker="bench")
         try:
             await provider.probe()
             with sdk() as api:
                 try:
-                    yield Bench(provider, api, owner, folder, blobs)
+                    yield Bench(provider, api, installation, folder, blobs)
                 finally:
                     await provider.close()
-                    await asyncio.to_thread(remove_plain, api, f"{OWNER}={owner}")
+                    await asyncio.to_thread(remove_plain, api, f"{INSTALLATION}={installation}")
         finally:
             await provider.close()

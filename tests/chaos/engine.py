@@ -91,9 +91,9 @@ class PrivateEngine:
         assert self._process is not None
         self._process.send_signal(number)
 
-    def containers(self, owner: str, role: str | None = None) -> list[dict[str, Any]]:
-        """The owner's containers, by age; blocks."""
-        labels = [f"fanout.owner={owner}", *([f"fanout.role={role}"] if role else [])]
+    def containers(self, installation: str, role: str | None = None) -> list[dict[str, Any]]:
+        """The installation's containers, by age; blocks."""
+        labels = [f"fanout.installation={installation}", *([f"fanout.role={role}"] if role else [])]
         found = self.client.api.containers(all=True, filters={"label": labels})
         return sorted(found, key=lambda container: (container["Created"], container["Id"]))
 
@@ -111,13 +111,13 @@ class PrivateEngine:
             )  # its shim lives
         return True
 
-    def refusals(self, owner: str) -> list[str]:
-        """What the engine answers when it is asked once more to remove the owner's containers.
+    def refusals(self, installation: str) -> list[str]:
+        """What the engine answers when asked once more to remove the installation's containers.
 
         Blocks.
         """
         answers = []
-        for container in self.containers(owner):
+        for container in self.containers(installation):
             try:
                 self.client.api.remove_container(container["Id"], force=True)
             except docker.errors.APIError as error:
@@ -126,9 +126,9 @@ class PrivateEngine:
                 )
         return answers
 
-    def volumes(self, owner: str) -> list[dict[str, Any]]:
-        """The owner's volumes; blocks."""
-        found = self.client.api.volumes(filters={"label": f"fanout.owner={owner}"})
+    def volumes(self, installation: str) -> list[dict[str, Any]]:
+        """The installation's volumes; blocks."""
+        found = self.client.api.volumes(filters={"label": f"fanout.installation={installation}"})
         return list(found["Volumes"] or ())
 
     async def stop(self) -> None:

@@ -93,8 +93,8 @@ async def leftovers(place: Installation) -> Leftovers:
     found = Leftovers(keys=await _keys(place.redis.url))
     if place.engine is not None:
         containers, volumes = await asyncio.gather(
-            asyncio.to_thread(place.engine.containers, place.owner),
-            asyncio.to_thread(place.engine.volumes, place.owner),
+            asyncio.to_thread(place.engine.containers, place.identity),
+            asyncio.to_thread(place.engine.volumes, place.identity),
         )
         found.containers = [
             _named(container["Labels"], container["State"])

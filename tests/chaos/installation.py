@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 from contextlib import AsyncExitStack
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -17,7 +18,7 @@ from tests.chaos.engine import IMAGE, NoEngine, PrivateEngine
 from tests.chaos.proxy import Proxy
 from tests.chaos.small_disk import SmallDisk
 from tests.chaos.workers import SupervisedWorker, faketime_library
-from tests.services import REPOSITORY, RedisProcess
+from tests.services import REPOSITORY, RedisProcess, identity_in
 
 WORKERS = 3
 CONCURRENCY = 6
@@ -25,7 +26,6 @@ DISK_BYTES = 256 * 1024**2
 DISK_BYTES_A_MINUTE = 8 * 1024**2
 """What the blobs of a minute's jobs take, twice over."""
 START_SECONDS = 90.0
-OWNER = "chaos"
 
 
 class Installation:
@@ -33,7 +33,6 @@ class Installation:
 
     def __init__(self, folder: Path, minutes: float) -> None:
         self.folder = folder
-        self.owner = f"{OWNER}-{os.getpid()}"
         self.redis = RedisProcess(folder)
         self.engine: PrivateEngine | None = None
         self.disk: SmallDisk | None = None
@@ -55,6 +54,11 @@ class Installation:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
+    @cached_property
+    def identity(self) -> str:
+        """The id that its ledger keeps, with which everything is labelled that its workers make."""
+        return identity_in(self.redis.url)
+
     @property
     def blobs(self) -> Path:
         return self.folder / "state" / "blobs"
@@ -64,9 +68,8 @@ class Installation:
         """Where the files of the jobs are."""
         if self.engine is None:
             return self.folder / "state" / "sandboxes" / "jobs"
-        return (
-            self.folder / "engine" / "data" / "volumes" / f"fanout-{self.owner}" / "_data" / "jobs"
-        )
+        volumes = self.folder / "engine" / "data" / "volumes"
+        return volumes / f"fanout-{self.identity}" / "_data" / "jobs"
 
     def client(self) -> JobClient:
         """A client with its own way to Redis, which is never cut."""
@@ -138,7 +141,6 @@ class Installation:
             "FANOUT_MODEL": f"scripted:{conversations}",
             "FANOUT_SANDBOX__PROVIDER": "docker" if self.engine else "local",
             "FANOUT_SANDBOX__IMAGE": IMAGE,
-            "FANOUT_SANDBOX__OWNER": self.owner,
             "ADK_SUPPRESS_EXPERIMENTAL_FEATURE_WARNINGS": "true",
         }
 

@@ -94,7 +94,9 @@ async def _gone(place: Installation) -> list[str]:
             return []
         if time.monotonic() > until:
             return found + (
-                await asyncio.to_thread(place.engine.refusals, place.owner) if place.engine else []
+                await asyncio.to_thread(place.engine.refusals, place.identity)
+                if place.engine
+                else []
             )
         _say(f"still there: {'; '.join(found)}")
         await asyncio.sleep(GONE_LOOK_SECONDS)

@@ -144,7 +144,7 @@ async def docker(containers: Containers) -> AsyncIterator[Tools]:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def shared_local_sandbox() -> AsyncIterator[Sandbox]:
     folder = await asyncio.to_thread(lambda: Path(tempfile.mkdtemp()))
-    provider = await asyncio.to_thread(LocalProvider, _no_snapshot, folder, _owner())
+    provider = await asyncio.to_thread(LocalProvider, _no_snapshot, folder, _installation())
     async with _opened(provider) as sandbox:
         yield sandbox
     await asyncio.to_thread(shutil.rmtree, folder)
@@ -153,7 +153,7 @@ async def shared_local_sandbox() -> AsyncIterator[Sandbox]:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def containers() -> AsyncIterator[Containers]:
     """Real containers, one after another, for all tests of this process."""
-    provider = DockerProvider(_no_snapshot, owner=_owner(), worker="contract")
+    provider = DockerProvider(_no_snapshot, installation=_installation(), worker="contract")
     try:
         await provider.probe("fanout/python")
     except SandboxFailure as failure:
@@ -192,5 +192,5 @@ async def _no_job_lives(_job_id: str) -> bool:
     return False
 
 
-def _owner() -> str:
+def _installation() -> str:
     return f"contract-{secrets.token_hex(4)}"

@@ -96,19 +96,19 @@ async def bench(
     async def fetch(name: str) -> Path:
         return folder / name
 
-    owner = f"contract-{secrets.token_hex(4)}"
+    installation = f"contract-{secrets.token_hex(4)}"
     provider: SandboxProvider
     if request.param == "local":
-        provider = LocalProvider(fetch, tmp_path_factory.mktemp("local"), owner)
+        provider = LocalProvider(fetch, tmp_path_factory.mktemp("local"), installation)
     else:
-        provider = await _docker_provider(fetch, owner)
+        provider = await _docker_provider(fetch, installation)
     yield Bench(provider, folder)
     await provider.reap(_no_job_lives)
     await provider.close()
 
 
-async def _docker_provider(fetch: Callable[..., object], owner: str) -> SandboxProvider:
-    provider = DockerProvider(fetch, owner=owner, worker="contract")
+async def _docker_provider(fetch: Callable[..., object], installation: str) -> SandboxProvider:
+    provider = DockerProvider(fetch, installation=installation, worker="contract")
     try:
         await provider.probe("fanout/python")
     except SandboxFailure as failure:

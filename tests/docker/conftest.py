@@ -15,7 +15,7 @@ from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.spec import Limits, new_job_id
 from tests.conftest import missing
 from workers.sandbox.docker.engine import Engine
-from workers.sandbox.docker.naming import OWNER
+from workers.sandbox.docker.naming import INSTALLATION
 from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.protocol import Sandbox, SandboxSpec
 
@@ -68,25 +68,26 @@ async def engine() -> AsyncIterator[Engine]:
 async def make_provider(
     engine: Engine, snapshots: SnapshotFolder
 ) -> AsyncIterator[Callable[..., DockerProvider]]:
-    """Providers of one owner, which has left nothing on the engine when the test is over."""
-    owner = f"test-{secrets.token_hex(4)}"
+    """Providers of one installation, which has left nothing on the engine when the test is over."""
+    installation = f"test-{secrets.token_hex(4)}"
     made: list[DockerProvider] = []
 
     def make(**options: Any) -> DockerProvider:
         made.append(
             DockerProvider(
-                snapshots.fetch, **{"owner": owner, "worker": f"w{len(made)}", **options}
+                snapshots.fetch,
+                **{"installation": installation, "worker": f"w{len(made)}", **options},
             )
         )
         return made[-1]
 
     yield make
-    last = DockerProvider(snapshots.fetch, owner=owner, worker="last")
+    last = DockerProvider(snapshots.fetch, installation=installation, worker="last")
     for provider in made:
         await provider.close()
     await last.reap(nobody)
     await last.close()
-    assert await leftovers(engine, owner) == []
+    assert await leftovers(engine, installation) == []
 
 
 @pytest.fixture
@@ -98,9 +99,9 @@ async def nobody(_job_id: str) -> bool:
     return False
 
 
-async def leftovers(engine: Engine, owner: str) -> list[str]:
-    containers = await engine.containers([f"{OWNER}={owner}"])
-    volumes = await engine.volumes(f"{OWNER}={owner}")
+async def leftovers(engine: Engine, installation: str) -> list[str]:
+    containers = await engine.containers([f"{INSTALLATION}={installation}"])
+    volumes = await engine.volumes(f"{INSTALLATION}={installation}")
     return [
         *(container["Names"][0] for container in containers),
         *(volume["Name"] for volume in volumes),

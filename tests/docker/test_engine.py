@@ -46,7 +46,7 @@ def test_every_exception_of_the_library_becomes_one_of_ours(kind: type[Exception
 async def test_without_an_engine_one_sentence_says_what_to_do(tmp_path: Path) -> None:
     nowhere = f"unix://{tmp_path}/docker.sock"
     provider = DockerProvider(
-        SnapshotFolder(tmp_path).fetch, owner="nobody", worker="w", docker_host=nowhere
+        SnapshotFolder(tmp_path).fetch, installation="nobody", worker="w", docker_host=nowhere
     )
     with pytest.raises(
         EngineUnavailable, match=r"start Docker, or set FANOUT_SANDBOX__PROVIDER=local\.$"
@@ -58,10 +58,10 @@ async def test_without_an_engine_one_sentence_says_what_to_do(tmp_path: Path) ->
     await provider.close()
 
 
-def test_an_owner_becomes_part_of_names_and_may_not_be_anything() -> None:
-    for owner in ("", "a/b", "a b", "-a", "a.b", "x" * 64):
-        with pytest.raises(ValueError, match="owner"):
-            DockerProvider(SnapshotFolder(Path()).fetch, owner=owner, worker="w")
+def test_the_id_of_an_installation_becomes_part_of_names_and_may_not_be_anything() -> None:
+    for installation in ("", "a/b", "a b", "-a", "a.b", "x" * 64):
+        with pytest.raises(ValueError, match="installation"):
+            DockerProvider(SnapshotFolder(Path()).fetch, installation=installation, worker="w")
 
 
 async def test_work_that_may_not_be_left_half_done_ends_before_a_cancellation_counts() -> None:

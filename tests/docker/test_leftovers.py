@@ -27,6 +27,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def hold(engine: Engine, names: Names, state: str) -> str:
     """A container of that worker in that state; its name."""
+    await asyncio.to_thread(container_config.seccomp_profile)  # read once, off the loop
     config = container_config.holder_config(image="fanout/base", labels=names.labels("network"))
     config["Entrypoint"] = ["sleep", "600"]  # deaf to the end of its stream, as one that hangs
     config["HostConfig"]["AutoRemove"] = False
@@ -41,8 +42,8 @@ async def hold(engine: Engine, names: Names, state: str) -> str:
     return name
 
 
-async def names_on(engine: Engine, owner: str) -> list[str]:
-    listed = await engine.containers([f"fanout.owner={owner}"])
+async def names_on(engine: Engine, installation: str) -> list[str]:
+    listed = await engine.containers([f"fanout.installation={installation}"])
     return [container["Names"][0].removeprefix("/") for container in listed]
 
 
@@ -58,16 +59,16 @@ async def test_whatever_a_dead_worker_left_goes_and_a_living_ones_stays(
 ) -> None:
     alive = ["other"]
     provider = make_provider(worker="me", living_workers=of_workers(alive))
-    owner = provider._names.owner
-    dead, other = Names(owner, "dead"), Names(owner, "other")
+    installation = provider._names.installation
+    dead, other = Names(installation, "dead"), Names(installation, "other")
     await asyncio.gather(
         *(hold(engine, dead, state) for state in ("created", "running", "paused", "exited"))
     )
     kept = [await hold(engine, other, state) for state in ("created", "running")]
-    former = await hold(engine, Names(owner, "me"), "running")
+    former = await hold(engine, Names(installation, "me"), "running")
 
     await provider.reap(nobody)
-    first = await names_on(engine, owner)
+    first = await names_on(engine, installation)
     assert former not in first  # of a process that had this worker's name
     assert len([name for name in first if ".network." in name]) >= 3 + len(
         kept
@@ -75,7 +76,7 @@ async def test_whatever_a_dead_worker_left_goes_and_a_living_ones_stays(
     await asyncio.sleep(0.3)
     await provider.reap(nobody)
 
-    left = await names_on(engine, owner)
+    left = await names_on(engine, installation)
     assert set(kept) <= set(left)
     assert not [name for name in left if name.rpartition(".")[0].endswith(("paused", "exited"))]
     assert sum(".running." in name or ".created." in name for name in left) == len(kept)
@@ -84,7 +85,7 @@ async def test_whatever_a_dead_worker_left_goes_and_a_living_ones_stays(
     await provider.reap(nobody)  # is missed for the first time
     await asyncio.sleep(0.3)
     await provider.reap(nobody)
-    assert not set(kept) & set(await names_on(engine, owner))
+    assert not set(kept) & set(await names_on(engine, installation))
 
 
 @pytest.mark.parametrize("how", ["busy", "fails", "hangs"])
@@ -95,7 +96,7 @@ async def test_one_that_is_not_removed_holds_up_none_of_the_others_and_is_tried_
     how: str,
 ) -> None:
     provider = make_provider(worker="me", living_workers=of_workers([]))
-    dead = Names(provider._names.owner, "dead")
+    dead = Names(provider._names.installation, "dead")
     stuck = await hold(engine, dead, "exited")
     others = [await hold(engine, dead, "exited") for _ in range(3)]
     stuck_id = (await engine.call("look", lambda api: api.inspect_container(stuck)))["Id"]
@@ -115,14 +116,14 @@ async def test_one_that_is_not_removed_holds_up_none_of_the_others_and_is_tried_
     monkeypatch.setattr(provider._engine, "remove_container", unwilling)
     async with asyncio.timeout(20):
         await provider.reap(nobody)
-    left = await names_on(engine, dead.owner)
+    left = await names_on(engine, dead.installation)
     assert stuck in left
     assert not set(others) & set(left)
 
     monkeypatch.setattr(provider._engine, "remove_container", remove)
     may_go_on.set()
     await provider.reap(nobody)
-    assert stuck not in await names_on(engine, dead.owner)
+    assert stuck not in await names_on(engine, dead.installation)
 
 
 async def test_an_engine_that_hangs_does_not_keep_an_attempt_from_ending(

@@ -122,7 +122,7 @@ async def no_others() -> Collection[str]:
 async def test_a_killed_worker_leaves_no_running_container(
     engine: Engine, make_provider: Callable[..., DockerProvider], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    owner = make_provider()._names.owner
+    installation = make_provider()._names.installation
     program = textwrap.dedent(f"""
         import asyncio
         from tests.docker.conftest import make_sandbox_spec
@@ -130,7 +130,7 @@ async def test_a_killed_worker_leaves_no_running_container(
         from workers.sandbox.protocol import Command
 
         async def main():
-            provider = DockerProvider(None, owner={owner!r}, worker="doomed")
+            provider = DockerProvider(None, installation={installation!r}, worker="doomed")
             first, second = make_sandbox_spec(job_id="j1"), make_sandbox_spec()
             async with provider.open(first) as one, provider.open(second) as two:
                 print("open", flush=True)
@@ -152,7 +152,7 @@ async def test_a_killed_worker_leaves_no_running_container(
     await worker.wait()
 
     async def nothing_runs() -> bool:
-        found = await engine.containers([f"fanout.owner={owner}"])
+        found = await engine.containers([f"fanout.installation={installation}"])
         return not [container for container in found if container["State"] == "running"]
 
     await until(nothing_runs, seconds=3)
@@ -179,7 +179,7 @@ async def test_the_reaper_takes_what_is_left_of_jobs_that_are_not_live(
         await engine.create_container(
             names.container("sandbox", spec.job_id), {**config, "Labels": labels}
         )
-    stale = {**Names(names.owner, "dead").labels("network"), EXPIRES: "1"}
+    stale = {**Names(names.installation, "dead").labels("network"), EXPIRES: "1"}
     await engine.create_container(names.container("network"), {**config, "Labels": stale})
 
     async def is_live(job_id: str) -> bool:
@@ -214,12 +214,12 @@ async def test_close_keeps_the_volume_while_a_job_has_files_on_it(
     async with first.open(spec) as sandbox:
         await sandbox.write_bytes("/workspace/file", b"content")
     await first.close()
-    assert first._names.store in await leftovers(engine, first._names.owner)
+    assert first._names.store in await leftovers(engine, first._names.installation)
 
     second = make_provider()
     await second.reap(nobody)
     await second.close()
-    assert await leftovers(engine, first._names.owner) == []
+    assert await leftovers(engine, first._names.installation) == []
 
 
 async def test_a_dead_container_is_a_sandbox_failure_and_not_a_commands_output(
@@ -241,7 +241,9 @@ async def test_a_dead_steward_is_replaced(provider: DockerProvider, engine: Engi
     spec = make_sandbox_spec()
     async with provider.open(spec) as sandbox:
         await sandbox.write_bytes("/workspace/file", b"content")
-        [steward] = await engine.containers([provider._names.of_owner, "fanout.role=steward"])
+        [steward] = await engine.containers(
+            [provider._names.of_installation, "fanout.role=steward"]
+        )
         await engine.remove_container(steward["Id"])
         await asyncio.sleep(0.1)
         assert await changes_of(sandbox) == [("file", "added")]
@@ -268,7 +270,7 @@ async def test_a_container_that_cannot_start_is_a_failed_start_and_leaves_nothin
     with pytest.raises(SandboxStartFailed):
         async with provider.open(make_sandbox_spec()):
             pass
-    assert await engine.containers([provider._names.of_owner, "fanout.role=sandbox"]) == []
+    assert await engine.containers([provider._names.of_installation, "fanout.role=sandbox"]) == []
 
 
 async def test_where_no_overlay_can_be_mounted_the_workspace_is_a_copy(

@@ -12,7 +12,9 @@ import urllib.error
 import urllib.request
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,7 @@ from orchestrator.configuration.settings import Settings, load_settings
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobState
 from tests.integration.scripts import DONE, conversation, shell, write_script
-from tests.services import REPOSITORY, containers_of, volumes_of
+from tests.services import REPOSITORY, containers_of, identity_in, volumes_of
 
 COMPOSE = REPOSITORY / "docker-compose.yml"
 IMAGES = ("fanout/worker", "redis:7.4-alpine", "fanout/python:latest")
@@ -45,6 +47,11 @@ class Stack:
 
     environment: dict[str, str]
     override: Path
+
+    @cached_property
+    def identity(self) -> str:
+        """The id that its ledger keeps, with which everything is labelled that its workers make."""
+        return identity_in(f"redis://:secret@127.0.0.1:{self.environment['FANOUT_REDIS_PORT']}/0")
 
     @property
     def project(self) -> str:
@@ -113,7 +120,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             {
                 "services": {
                     name: {"volumes": [f"{REPOSITORY}:/opt/fanout:ro"]}
-                    for name in ("worker", "flower")
+                    for name in ("worker", "engine", "flower")
                 }
             }
         )
@@ -122,12 +129,12 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     environment = {
         "PATH": os.environ["PATH"],
         "COMPOSE_PROJECT_NAME": f"fanout-test-{port}",
+        "FANOUT_USER": f"{os.getuid()}:{os.getgid()}",
         "FANOUT_REDIS_PASSWORD": "secret",
         "FANOUT_REDIS_PORT": str(port),
         "FANOUT_FLOWER_PORT": str(_free_port()),
         "FLOWER_BASIC_AUTH": LOGIN,
         "FANOUT_BLOBS_FOLDER": str(blobs),
-        "FANOUT_SANDBOX__OWNER": f"test-compose-{port}",
         "FANOUT_WORKER__CONCURRENCY": "2",
         "FANOUT_MODEL": f"scripted:{script}",
     }
@@ -136,8 +143,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         made.start()
         yield made
     finally:
+        with suppress(AssertionError):  # no worker has started
+            made.identity  # noqa: B018 - read while its Redis runs
         made.run("down", "--volumes")
-        for volume in volumes_of(environment["FANOUT_SANDBOX__OWNER"]):
+        for volume in volumes_of(made.identity):
             _docker("volume", "rm", volume)
 
 
@@ -270,14 +279,14 @@ def _flower_status(stack: Stack, login: str | None) -> int:
 @pytest.mark.docker
 @pytest.mark.timeout(180)
 async def test_down_leaves_nothing(stack, client, tmp_path):
-    owner = stack.environment["FANOUT_SANDBOX__OWNER"]
+    identity = await asyncio.to_thread(lambda: stack.identity)
     ids = await _submitted(client, "quick", 2, tmp_path)
     for job_id in ids:
         await client.wait(job_id)
 
     await asyncio.to_thread(stack.run, "down", "--volumes")
 
-    assert containers_of(owner) == []
-    assert volumes_of(owner) == []
+    assert containers_of(identity) == []
+    assert volumes_of(identity) == []
     left = await asyncio.to_thread(_docker, "ps", "-aq", "--filter", f"name={stack.project}")
     assert left == ""

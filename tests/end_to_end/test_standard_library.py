@@ -148,5 +148,5 @@ async def test_eight_jobs_edit_one_library_and_their_changes_meet(
 async def test_nothing_of_them_is_left_when_the_worker_stops(place: Installation) -> None:
     await asyncio.to_thread(place.stop)
 
-    assert containers_of(place.owner) == []
-    assert volumes_of(place.owner) == []
+    assert containers_of(place.identity) == []
+    assert volumes_of(place.identity) == []

@@ -182,7 +182,8 @@ def of_no_living_worker(place: Installation) -> list[str]:
     labels = '{{.Label "fanout.job"}}|{{.Label "fanout.worker"}}|'
     for kind, name in ((["ps", "-a"], "{{.Names}} {{.Status}}"), (["volume", "ls"], "{{.Name}}")):
         command = [
-            "docker", *kind, "--filter", f"label=fanout.owner={place.owner}", "--format", labels + name,
+            "docker", *kind, "--filter", f"label=fanout.installation={place.identity}",
+            "--format", labels + name,
         ]  # fmt: skip
         answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         for line in answer.splitlines():

@@ -33,7 +33,7 @@ def spec(attempt: int = 1) -> SandboxSpec:
 
 @pytest.fixture(params=["in a mount namespace", "without one"])
 def provider(request: pytest.FixtureRequest, tmp_path: Path) -> LocalProvider:
-    made = LocalProvider(no_snapshot, root=tmp_path, owner="test")
+    made = LocalProvider(no_snapshot, root=tmp_path, installation="test")
     if request.param == "without one":
         made._bound = False
     return made

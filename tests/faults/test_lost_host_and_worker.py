@@ -80,10 +80,10 @@ async def lose(place: Installation, host: Host, provider: str) -> None:
     place.workers.remove(host)
     await asyncio.to_thread(shutil.rmtree, place.folder / host.name, ignore_errors=True)
     if provider == "docker":
-        while left := await asyncio.to_thread(containers_of, place.owner):
+        while left := await asyncio.to_thread(containers_of, place.identity):
             with suppress(subprocess.CalledProcessError):  # it goes by itself just now
                 await docker("rm", "-f", *left)
-        await docker("volume", "rm", "-f", *await asyncio.to_thread(volumes_of, place.owner))
+        await docker("volume", "rm", "-f", *await asyncio.to_thread(volumes_of, place.identity))
 
 
 async def steps_kept(client: JobClient, job_id: str) -> int:

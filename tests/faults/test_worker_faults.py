@@ -72,7 +72,7 @@ async def nothing_left(place: Installation, provider: str, within: float = 30) -
     while True:
         left = [path.name for path in sandboxes.glob("jobs/*")] if sandboxes.is_dir() else []
         if provider == "docker":
-            left += containers_of(place.owner) + volumes_of(place.owner)
+            left += containers_of(place.identity) + volumes_of(place.identity)
         if not left:
             return
         assert time.monotonic() < deadline, f"left behind: {left}"

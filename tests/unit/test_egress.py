@@ -10,16 +10,26 @@ import contextlib
 import os
 import socket
 import struct
-import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from tests.unit.test_resident import READY, ProcessStream, ScriptedStream
+from tests.egress import (
+    JOB,
+    Names,
+    Open,
+    Server,
+    echo,
+    mirror_head,
+    sandboxes,
+    status_of,
+    write_code,
+)
+from tests.unit.test_resident import READY, ScriptedStream
 from workers.sandbox.egress import proxy as egress
 from workers.sandbox.egress.hosts import AllowedHosts
 from workers.sandbox.egress.proxy import Egress
@@ -28,127 +38,17 @@ from workers.sandbox.errors import SandboxDied
 from workers.sandbox.inside import frames
 from workers.sandbox.inside.forward import MAX_TUNNELS, WINDOW_BYTES
 from workers.sandbox.resident.client import ResidentClient
-from workers.sandbox.resident.code import code_files
-
-Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-JOB = "the-job"
-
-
-class Server:
-    """An upstream server on the loopback; each test says what it does with a connection."""
-
-    def __init__(self, serve: Callable[..., Awaitable[None]], address: str = "127.0.0.1") -> None:
-        self._serve, self._address = serve, address
-        self.connections = 0
-        self.port = 0
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._on_connect, self._address, self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-
-    async def _on_connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        with contextlib.suppress(OSError, EOFError):
-            await self._serve(reader, writer)
-        writer.close()
-
-
-async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(1 << 16):
-        writer.write(data)
-        await writer.drain()
-
-
-async def mirror_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    head = await reader.readuntil(b"\r\n\r\n")
-    writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + head)
-    await writer.drain()
-
-
-class Names:
-    """A resolver that knows what a test told it, one answer after the other; the last one stays."""
-
-    def __init__(self, **answers: Sequence[Sequence[str]]) -> None:
-        self._answers = {name.replace("_", "."): list(found) for name, found in answers.items()}
-        self.asked: list[str] = []
-
-    async def __call__(self, name: str) -> Sequence[str]:
-        self.asked.append(name)
-        if name not in self._answers:
-            raise socket.gaierror
-        found = self._answers[name]
-        return found.pop(0) if len(found) > 1 else found[0]
-
-
-class Inside:
-    """A sandbox whose job may reach some hosts, as the job sees it."""
-
-    def __init__(self, client: ResidentClient, proxy: Egress, port: int) -> None:
-        self.client, self.proxy, self.port = client, proxy, port
-
-    async def connect(self) -> Link:
-        return await asyncio.open_connection("127.0.0.1", self.port)
-
-    async def tunnel(self, target: str) -> Link:
-        reader, writer = await self.connect()
-        writer.write(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
-        head = await reader.readuntil(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200 "), head
-        return reader, writer
-
-    async def ask(self, request: bytes) -> bytes:
-        """The whole answer to some bytes."""
-        reader, writer = await self.connect()
-        writer.write(request)
-        async with asyncio.timeout(10):
-            answer = await reader.read()
-        writer.close()
-        return answer
-
-
-Open = Callable[..., Awaitable[Inside]]
 
 
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
-    for name, content in code_files().items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(content)
-    return tmp_path
+    return write_code(tmp_path)
 
 
 @pytest.fixture
 async def open_sandbox(code: Path) -> AsyncIterator[Open]:
-    async with contextlib.AsyncExitStack() as stack:
-
-        async def open_one(
-            *hosts: str, names: Names | None = None, uplink: Uplink | None = None
-        ) -> Inside:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-ISB",
-                str(code),
-                stdin=-1,
-                stdout=-1,
-                env={"PATH": os.environ["PATH"]},
-            )
-            client = ResidentClient(ProcessStream(process))
-            stack.push_async_callback(client.close)
-            await client.start(10)
-            uplink = uplink or Uplink(names or Names())
-            proxy = Egress(client, AllowedHosts(hosts), uplink, job_id=JOB)
-            stack.push_async_callback(proxy.close)
-            return Inside(client, proxy, await proxy.start(port=0))
-
+    async with sandboxes(code) as open_one:
         yield open_one
-
-
-def status_of(answer: bytes) -> int:
-    return int(answer.split(b" ", 2)[1])
 
 
 # The way through
@@ -625,7 +525,7 @@ async def test_a_connection_that_a_process_drops_is_dropped_at_the_server(
 
 
 def tunnel_frame(number: Any, event: Any, payload: bytes = b"", **more: Any) -> bytes:
-    return frames.pack_frame({"tunnel": number, "event": event, **more}, payload)
+    return frames.pack_frame(frames.TUNNEL, number, {"event": event, **more}, payload)
 
 
 OPENED = tunnel_frame(1, "open")
@@ -634,7 +534,7 @@ OPENED = tunnel_frame(1, "open")
 @pytest.mark.parametrize(
     "noise",
     [
-        tunnel_frame("1", "open"), tunnel_frame(0, "open"), tunnel_frame(1, 1),
+        tunnel_frame(0, "open"), tunnel_frame(1, 1),
         tunnel_frame(1, "open", bytes=""),
         OPENED + OPENED, OPENED + tunnel_frame(1, "data"), OPENED + tunnel_frame(1, "unheard of"),
         OPENED + tunnel_frame(1, "end") + tunnel_frame(1, "end"),
@@ -645,7 +545,7 @@ OPENED = tunnel_frame(1, "open")
     ],
 )  # fmt: skip
 async def test_a_resident_that_breaks_the_rules_of_tunnels_is_dead(noise: bytes) -> None:
-    answer = frames.pack_frame({"id": 1, "result": {"port": 3128}})
+    answer = frames.pack_frame(frames.REPLY, 1, {"result": {"port": 3128}})
     client = ResidentClient(ScriptedStream(READY, answer, noise, pause=0.02))
     await client.start(1)
     proxy = Egress(client, AllowedHosts(["web.example"]), Uplink(Names()), job_id=JOB)

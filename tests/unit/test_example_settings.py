@@ -13,7 +13,12 @@ from orchestrator.cli.commands.configuration import effective_settings
 from orchestrator.configuration.bundled import bundled
 from orchestrator.configuration.settings import Settings, load_settings
 
-WITHOUT_A_FIXED_DEFAULT = {"FANOUT_STATE_DIR", "FANOUT_MODELS", "FANOUT_TENANTS"}
+WITHOUT_A_FIXED_DEFAULT = {
+    "FANOUT_STATE_DIR",
+    "FANOUT_MODELS",
+    "FANOUT_TENANTS",
+    "FANOUT_WORKSPACE",
+}
 
 
 def uncommented() -> str:
@@ -25,9 +30,10 @@ def uncommented() -> str:
 def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [name for name in os.environ if name.startswith("FANOUT_")]:
         monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "config").mkdir()
-    return tmp_path / "config" / "fanout.toml"
+    path = tmp_path / "config.toml"
+    path.touch()
+    monkeypatch.setenv("FANOUT_CONFIG", str(path))
+    return path
 
 
 def test_the_example_has_every_setting_and_their_defaults(no_settings: Path):
@@ -36,7 +42,7 @@ def test_the_example_has_every_setting_and_their_defaults(no_settings: Path):
 
     loaded = list(effective_settings(load_settings()))
 
-    assert [name for name, _, source in loaded if source != "config/fanout.toml"] == []
+    assert [name for name, _, source in loaded if source != str(no_settings)] == []
     assert {
         name: value
         for name, value, _ in loaded

@@ -10,6 +10,7 @@ from fakeredis import FakeAsyncRedis
 
 from orchestrator.jobs.failures import LedgerUnavailable
 from orchestrator.jobs.policy import AdmissionPolicy
+from orchestrator.jobs.redis_url import celery_url
 from orchestrator.jobs.store.admission import BATCH, Admission
 from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.ledger import Ledger
@@ -17,7 +18,6 @@ from orchestrator.jobs.store.queue import (
     LABEL_CHARACTERS,
     CeleryQueue,
     InMemoryQueue,
-    celery_url,
     shown_arguments,
 )
 from tests.builders import make_spec, make_worker

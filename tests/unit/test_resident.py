@@ -7,11 +7,11 @@ import contextlib
 import itertools
 import os
 import signal
-import struct
 import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,8 +19,9 @@ from workers.sandbox.errors import SandboxDied
 from workers.sandbox.inside import commands, frames
 from workers.sandbox.inside.loop import Loop
 from workers.sandbox.protocol import Command
-from workers.sandbox.resident.client import OperationFailed, ResidentClient
+from workers.sandbox.resident.client import ResidentClient
 from workers.sandbox.resident.code import code_files
+from workers.sandbox.resident.replies import OperationFailed
 from workers.sandbox.resident.sandbox import ResidentSandbox
 
 EXTRA_OPERATIONS = """
@@ -159,14 +160,16 @@ def _is_running(command_line: str) -> bool:
 @pytest.mark.parametrize(
     "noise",
     [
-        struct.pack(">II", 0xFFFFFFFF, 0),
-        struct.pack(">II", 4, 0xFFFFFFFF),
-        struct.pack(">II", 5, 0) + b"hello",
-        struct.pack(">II", 1, 0) + b"n",
-        frames.pack_frame({"id": 1}),
-        frames.pack_frame({"op": "run", "id": 1, "arguments": {}}),
-        frames.pack_frame({"op": [], "id": 1, "arguments": {}}),
-        frames.pack_frame({"op": "ping", "id": "one", "arguments": {}}),
+        frames.PREFIX.pack(frames.REQUEST, 1, 0xFFFFFFFF, 0),
+        frames.PREFIX.pack(frames.REQUEST, 1, 4, 0xFFFFFFFF),
+        frames.PREFIX.pack(99, 1, 0, 0),
+        frames.PREFIX.pack(frames.REPLY, 1, 0, 0),
+        frames.PREFIX.pack(frames.REQUEST, 1, 5, 0) + b"hello",
+        frames.PREFIX.pack(frames.REQUEST, 1, 1, 0) + b"n",
+        frames.pack_frame(frames.REQUEST, 1, {}),
+        frames.pack_frame(frames.REQUEST, 1, {"op": "run", "arguments": {}}),
+        frames.pack_frame(frames.REQUEST, 1, {"op": [], "arguments": {}}),
+        frames.pack_frame(frames.REQUEST, 1, {"op": "ping", "arguments": "none"}),
     ],
 )
 async def test_it_ends_when_a_frame_is_malformed(stream: ProcessStream, noise: bytes) -> None:
@@ -208,13 +211,13 @@ async def test_a_stalled_client_does_not_stop_its_clock(code: Path, tmp_path: Pa
     (tmp_path / "big").write_bytes(bytes(1 << 20))
     read = {"path": str(tmp_path / "big"), "offset": 0, "max_bytes": 1 << 20}
     for number in range(10):  # far more than the pipe takes, and nobody reads
-        stream._in.write(frames.pack_frame({"id": number, "op": "read", "arguments": read}))
+        stream._in.write(request(number, "read", read))
     begun = tmp_path / "begun"
     run = {
         "argv": f"echo $$ > {begun}; exec sleep 61{os.getpid()}", "cwd": "/", "timeout_seconds": 0.5,
         "max_output_bytes": 1000,
     }  # fmt: skip
-    stream._in.write(frames.pack_frame({"id": 99, "op": "run", "arguments": run}))
+    stream._in.write(request(99, "run", run))
 
     async with asyncio.timeout(10):
         await asyncio.to_thread(_until_begun_and_gone, begun)
@@ -311,6 +314,14 @@ async def test_every_pending_and_later_request_says_that_the_sandbox_is_dead(
     assert client.is_dead
 
 
+def request(number: int, op: str, arguments: dict[str, Any]) -> bytes:
+    return frames.pack_frame(frames.REQUEST, number, {"op": op, "arguments": arguments})
+
+
+def reply(number: int, result: Any) -> bytes:
+    return frames.pack_frame(frames.REPLY, number, {"result": result})
+
+
 class ScriptedStream:
     """A peer that sends what it was told to, and reads everything."""
 
@@ -332,20 +343,19 @@ class ScriptedStream:
         self.closed.set()
 
 
-READY = frames.pack_frame({"ready": True, "pid": 1})
+READY = frames.pack_frame(frames.READY, 0)
 
 
 @pytest.mark.parametrize(
     "noise",
     [
         b"no frame at all, but text of some length",
-        struct.pack(">II", 1 << 30, 0),
-        frames.pack_frame({"result": {}}),
-        frames.pack_frame({"id": "1", "result": {}}),
-        frames.pack_frame({"id": 1}),
-        frames.pack_frame({"id": 1, "result": 3}),
-        struct.pack(">II", 40, 0) + b"l" * 40,
-        struct.pack(">II", 12, 0) + b"s99999999;ab",
+        frames.PREFIX.pack(frames.REPLY, 1, 1 << 30, 0),
+        READY,
+        frames.pack_frame(frames.REPLY, 1, {}),
+        reply(1, 3),
+        frames.PREFIX.pack(frames.REPLY, 1, 40, 0) + b"l" * 40,
+        frames.PREFIX.pack(frames.REPLY, 1, 12, 0) + b"s99999999;ab",
     ],
 )
 async def test_a_malformed_answer_means_that_the_sandbox_is_dead(noise: bytes) -> None:
@@ -388,16 +398,20 @@ def test_values_survive_the_wire(value: object) -> None:
 
 
 def test_frames_are_found_wherever_the_stream_is_cut() -> None:
-    data = b"".join(frames.pack_frame({"id": number}, b"x" * number) for number in range(50))
+    data = b"".join(
+        frames.pack_frame(frames.REPLY, number, {"a": number}, b"x" * number)
+        for number in range(50)
+    )
     for size in (1, 7, 64, len(data)):
-        reader = frames.FrameReader()
+        reader = frames.FrameReader(lambda *_prefix: None)
         found = [
             frame for at in range(0, len(data), size) for frame in reader.feed(data[at : at + size])
         ]
 
-        assert [(header["id"], len(payload)) for header, payload in found] == [
-            (n, n) for n in range(50)
-        ]
+        assert [
+            (kind, number, frames.decode(header)["a"], len(payload))
+            for kind, number, header, payload in found
+        ] == [(frames.REPLY, n, n, n) for n in range(50)]
 
 
 @pytest.mark.parametrize(

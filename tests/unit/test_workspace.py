@@ -239,7 +239,9 @@ async def test_many_snapshots_at_once_read_the_tree_twice_at_most(root, blobs, m
     scans = []
     real_scan = workspace._scan
     monkeypatch.setattr(
-        workspace, "_scan", lambda: scans.append(1) or time.sleep(0.05) or real_scan()
+        workspace,
+        "_scan",
+        lambda included: scans.append(1) or time.sleep(0.05) or real_scan(included),
     )
 
     ids = await asyncio.gather(*(workspace.snapshot(blobs) for _ in range(50)))

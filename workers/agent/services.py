@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pydantic import SecretStr
 
 from orchestrator.configuration.agent_definitions import AgentDefinitions
 from orchestrator.jobs.failures import UnknownAgent
@@ -22,6 +25,8 @@ class JobServices:
     """The installation's limits, for fields that neither the job nor its agent sets."""
     bounds: TreeBounds
     """How deep and how much jobs may delegate."""
+    secrets: Mapping[str, SecretStr] = field(default_factory=dict, repr=False)
+    """What the proxy of a sandbox may put into requests, by name."""
 
     def limits_of(self, spec: JobSpec) -> Limits:
         """Return the limits of a job: its own, then its agent's, then the installation's.

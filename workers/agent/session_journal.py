@@ -131,7 +131,7 @@ class AttemptJournal:
             JobFailure: The blob of a large event cannot be read.
         """
         history = History()
-        kept, lost = split_lost(await self._journal.read(self._lease.claim.spec.id))
+        kept, lost = split_lost(await self.entries())
         for entry in kept:
             history.add(entry, await self._session_event(entry))
         history.lost = [event for entry in lost if (event := await self._session_event(entry))]
@@ -150,15 +150,27 @@ class AttemptJournal:
         """
         return await self._journal.messages(self._lease.claim.spec.id, after)
 
+    async def entries(self) -> list[JournalEvent]:
+        """Return all entries of the job, of earlier attempts too.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer.
+        """
+        return await self._journal.read(self._lease.claim.spec.id)
+
     async def last_sandbox(self) -> JournalEvent | None:
         """Return the entry in which the last attempt with a sandbox described it; None if none did.
 
         Raises:
             LedgerUnavailable: Redis does not answer.
         """
-        entries = await self._journal.read(self._lease.claim.spec.id)
         return next(
-            (entry for entry in reversed(entries) if entry.type is EventType.SANDBOX_READY), None
+            (
+                entry
+                for entry in reversed(await self.entries())
+                if entry.type is EventType.SANDBOX_READY
+            ),
+            None,
         )
 
     async def checkpoint(self) -> JournalEvent | None:
@@ -167,7 +179,7 @@ class AttemptJournal:
         Raises:
             LedgerUnavailable: Redis does not answer.
         """
-        kept, _ = split_lost(await self._journal.read(self._lease.claim.spec.id))
+        kept, _ = split_lost(await self.entries())
         return next((entry for entry in reversed(kept) if entry.type is EventType.CHECKPOINT), None)
 
     async def _session_event(self, entry: JournalEvent) -> Event | None:

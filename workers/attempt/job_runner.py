@@ -30,6 +30,7 @@ from orchestrator.jobs.store.admission import Admission
 from orchestrator.jobs.store.journal import Journal
 from orchestrator.jobs.store.ledger import NOT_UNDERSTOOD, Claim
 from orchestrator.jobs.worker_info import WorkerInfo
+from workers.agent.credentials import credentials_of
 from workers.agent.services import JobServices
 from workers.agent.session_journal import AttemptJournal
 from workers.agent.subagent import Subagent, SubagentFactory, limit_failure
@@ -213,6 +214,7 @@ class JobRunner:
             image=attempt.definition.image or self._default_image,
             limits=attempt.limits,
             snapshot=attempt.claim.spec.snapshot,
+            credentials=credentials_of(attempt.definition, self._services.secrets),
         )
 
     async def _run_agent(

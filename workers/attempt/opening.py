@@ -17,6 +17,7 @@ from orchestrator.jobs.store.ledger import Claim
 from orchestrator.workspace.blobs import BlobStore
 from workers.agent import checkpoint
 from workers.agent.session_journal import AttemptJournal
+from workers.attempt.network_journal import journaled_network
 from workers.sandbox import Sandbox, SandboxProvider, SandboxSpec
 
 
@@ -49,19 +50,22 @@ async def open_sandbox(
     last = await journal.last_sandbox()
     # The claim is not enough: an attempt that was released in an outage of Redis is not counted.
     is_first = last is None and claim.attempt == 1 and not claim.ran_seconds
-    async with contextlib.AsyncExitStack() as stack:
+    async with (
+        journaled_network(journal, spec) as watched,
+        contextlib.AsyncExitStack() as stack,
+    ):
         if last is None or last.data.get("host") != host:
             if not is_first:
                 await provider.discard(spec.job_id)  # files of an even older attempt are stale
-            sandbox = await stack.enter_async_context(provider.open(spec))
+            sandbox = await stack.enter_async_context(provider.open(watched))
             resumed = False
         else:
-            sandbox = await stack.enter_async_context(provider.open(spec))
+            sandbox = await stack.enter_async_context(provider.open(watched))
             resumed = _are_files_of(last, sandbox)
             if not resumed:
                 await stack.aclose()
                 await provider.discard(spec.job_id)
-                sandbox = await stack.enter_async_context(provider.open(spec))
+                sandbox = await stack.enter_async_context(provider.open(watched))
         ready: dict[str, JsonValue] = {"sandbox": sandbox.kind, "host": host}
         ready["files"] = sandbox.files_id
         if not is_first and not resumed:

@@ -9,6 +9,7 @@ from .errors import (
 )
 from .local.provider import LocalProvider
 from .merge_target import merge_into
+from .network import ConnectionRecord, Credential, NetworkLimitReached, TrafficRecord
 from .process import Process, ProcessEnded
 from .protocol import (
     WORKSPACE,
@@ -23,11 +24,14 @@ __all__ = [
     "DEFAULT_IMAGE",
     "WORKSPACE",
     "Command",
+    "ConnectionRecord",
+    "Credential",
     "DiskLimitExceeded",
     "DockerProvider",
     "EngineUnavailable",
     "ImageMissing",
     "LocalProvider",
+    "NetworkLimitReached",
     "Process",
     "ProcessEnded",
     "Sandbox",
@@ -37,5 +41,6 @@ __all__ = [
     "SandboxStartFailed",
     "SnapshotSource",
     "SnapshotUnusable",
+    "TrafficRecord",
     "merge_into",
 ]

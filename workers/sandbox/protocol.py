@@ -18,6 +18,7 @@ from typing import IO, Literal, Protocol
 
 from orchestrator.deep_agent import Backend, Entry, Execution, OutputSink, Shell
 from orchestrator.jobs.spec import Limits
+from workers.sandbox.network import Credential, OnTraffic, ignore_traffic
 from workers.sandbox.process import Process
 
 WORKSPACE = "/workspace"
@@ -42,6 +43,12 @@ class SandboxSpec:
     snapshot: str | None = None
     """The blob id of the workspace's archive; None starts with an empty workspace."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    credentials: tuple[Credential, ...] = ()
+    """What the proxy puts into requests to hosts of the limit `network`."""
+    network_used_bytes: int = 0
+    """What earlier attempts have used of the limit `network_bytes`."""
+    on_traffic: OnTraffic = ignore_traffic
+    """Receives a record of each connection to a host, when it has ended or was refused."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.admission import Admission
 from orchestrator.jobs.store.ledger import Ledger
 from workers.sandbox import SandboxProvider
+from workers.upkeep.own_ledger import OwnLedger
 
 log = structlog.get_logger(__name__)
 
@@ -31,6 +32,7 @@ class Reaper:
         ledger: Finds lapsed jobs.
         admission: Dispatches jobs for which there is room.
         provider: Removes containers and folders.
+        own_ledger: Says which jobs may still use them.
         interval_seconds: The time between two checks for lapsed jobs.
     """
 
@@ -39,12 +41,14 @@ class Reaper:
         ledger: Ledger,
         admission: Admission,
         provider: SandboxProvider,
+        own_ledger: OwnLedger,
         *,
         interval_seconds: float,
     ) -> None:
         self._ledger = ledger
         self._admission = admission
         self._provider = provider
+        self._own_ledger = own_ledger
         self._interval_seconds = interval_seconds
         self._ended = asyncio.Event()
         """Set when a job ended without its worker: its sandbox may still exist and run."""
@@ -71,7 +75,7 @@ class Reaper:
         while True:
             self._ended.clear()
             try:
-                removed = await self._provider.reap(self._ledger.is_live)
+                removed = await self._provider.reap(self._own_ledger.is_live)
                 if removed:
                     log.info("leftovers removed", count=removed)
             except JobFailure as error:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
+from orchestrator.cli.checks.leftovers import left_by_others
 from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import (
     AgentDefinitions,
@@ -22,8 +23,9 @@ from orchestrator.configuration.settings import (
     load_settings,
     without_password,
 )
+from orchestrator.embedded.python_process import child_environment, python_argv
 from orchestrator.embedded.redis_server import find_redis_server
-from orchestrator.embedded.services import attached, child_environment
+from orchestrator.embedded.services import attached
 from orchestrator.jobs.failures import JobFailure, LedgerUnavailable
 from orchestrator.jobs.store.connection import connect
 from orchestrator.jobs.store.redis_errors import redis_failures
@@ -107,8 +109,7 @@ def _models(settings: Settings, definitions: AgentDefinitions) -> Iterable[Check
 
 
 async def _engine_and_images(settings: Settings) -> list[Check]:
-    wanted = settings.sandbox.provider
-    if wanted == "local":
+    if settings.sandbox.provider == "local":
         return [
             Check(
                 "warn",
@@ -121,13 +122,23 @@ async def _engine_and_images(settings: Settings) -> list[Check]:
     if code != 0:
         return [
             Check(
-                "warn" if wanted == "auto" else "fail",
+                "fail",
                 "docker engine",
                 error or f"`fanout images ls` ended with exit code {code}",
                 "Start Docker or set DOCKER_HOST; FANOUT_SANDBOX__PROVIDER=local isolates nothing.",
             )
         ]
-    return [Check("ok", "docker engine", "answers"), _image(settings, out)]
+    engine = Check("ok", "docker engine", "answers")
+    return [engine, _image(settings, out), *map(_leftover, await left_by_others(settings))]
+
+
+def _leftover(installation: dict[str, Any]) -> Check:
+    """Return the check of what an installation has on the engine without a running worker."""
+    name = installation["id"] or "none"
+    containers, volumes = len(installation["containers"]), len(installation["volumes"])
+    found = f"{containers} containers and {volumes} volumes of installation {name}"
+    advice = f"If its Redis is gone for good: fanout clean {name}"
+    return Check("warn", "leftovers", f"{found}, of which no worker runs", advice)
 
 
 def _image(settings: Settings, out: str) -> Check:
@@ -147,7 +158,7 @@ def _image(settings: Settings, out: str) -> Check:
 async def _images_on_engine(settings: Settings) -> tuple[int, str, str]:
     """Run `fanout images ls`; return exit code, output and last line of stderr."""
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "workers.sandbox.docker.images", "ls", "--json"),
+        *python_argv("workers.sandbox.docker.images", "ls", "--json"),
         env=child_environment(settings),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

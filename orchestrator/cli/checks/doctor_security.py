@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from orchestrator.cli.checks.doctor_checks import Check
+from orchestrator.cli.checks.security_files import file_security
+from orchestrator.cli.checks.security_redis import is_loopback, redis_security
 from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import load_agent_definitions
+from orchestrator.configuration.configuration_file import configuration_file
 from orchestrator.configuration.settings import Settings, load_settings
 from orchestrator.embedded.services import attached
 from orchestrator.jobs.failures import JobFailure
+from orchestrator.jobs.worker_info import WorkerInfo
+
+_DEFAULT_SOCKET = "/var/run/docker.sock"
 
 
 async def security_checks() -> list[Check]:
@@ -31,56 +36,72 @@ async def security_checks() -> list[Check]:
     except JobFailure:
         redis = [Check("ok", "redis", "none is configured or running")]
     else:
-        redis = list(_redis(str(settings.redis_url)))
+        redis = await redis_security(str(settings.redis_url))
     return [
         *redis,
-        *await _sandboxes(settings),
-        *_network(settings),
+        *await _workers(settings),
+        *_agents(settings),
         _engine(os.environ.get("DOCKER_HOST", "")),
-        *_private_files(settings),
+        *file_security(settings, _obeyed(settings)),
         _user(),
     ]
 
 
-def _redis(url: str) -> Iterable[Check]:
-    parts = urlsplit(url)
-    if parts.scheme == "unix":
-        yield Check("ok", "redis", "a socket of this machine")
-        return
-    here = _is_loopback(parts.hostname or "")
-    if parts.password:
-        yield Check("ok", "redis password", "set")
-    else:
-        advice = "Anyone who can connect can run jobs: set requirepass or an ACL user."
-        yield Check("warn" if here else "fail", "redis password", "none", advice)
-    if parts.scheme == "rediss" or here:
-        yield Check("ok", "redis transport", "TLS" if parts.scheme == "rediss" else "loopback")
-    else:
-        advice = "Use rediss://, or a private network that only fanout uses."
-        yield Check("warn", "redis transport", "unencrypted, over a network", advice)
+def _obeyed(settings: Settings) -> Iterable[tuple[str, Path, bool]]:
+    """Yield what fanout obeys: a name, its path, and whether it holds secrets."""
+    if (found := configuration_file()) is not None:
+        yield "configuration folder", found.path.parent, False
+        yield "configuration file", found.path, False
+        yield ".env", found.env, True
+    if settings.agents_dir is not None:
+        yield "agents folder", settings.agents_dir, False
+        for path in sorted(settings.agents_dir.glob("*.y*ml")):
+            yield f"agent {path.stem}", path, False
 
 
-async def _sandboxes(settings: Settings) -> list[Check]:
-    kinds: set[str] = {settings.sandbox.provider} if settings.sandbox.provider else set()
+async def _workers(settings: Settings) -> list[Check]:
+    """Check what each kind of worker says of its protection, or the settings where none runs."""
+    workers: Sequence[WorkerInfo] = ()
     if settings.redis_url is not None:
         try:
             async with JobClient.from_settings(settings) as client:
-                kinds |= {one.sandbox for one in await client.workers()}
+                workers = await client.workers()
         except JobFailure as error:
-            return [Check("warn", "sandbox", f"the workers are not known: {error}")]
+            return [Check("warn", "workers", f"not known: {error}")]
+    kinds = {worker.sandbox for worker in workers} or {settings.sandbox.provider or "docker"}
     if "local" in kinds:
         advice = "Start Docker and set FANOUT_SANDBOX__PROVIDER=docker."
         return [Check("fail", "sandbox", "local: nothing isolates jobs", advice)]
     runtime = settings.sandbox.runtime or "the engine's default"
-    advice = (
-        ""
-        if settings.sandbox.runtime
-        else "FANOUT_SANDBOX__RUNTIME=runsc isolates jobs from the host's kernel."
+    advice = "FANOUT_SANDBOX__RUNTIME=runsc isolates jobs from the host's kernel."
+    sandbox = Check(
+        "ok", "sandbox", f"docker, runtime: {runtime}", "" if settings.sandbox.runtime else advice
     )
-    return [Check("ok", "sandbox", f"docker, runtime: {runtime}", advice)]
+    said = {fact for worker in workers for fact in worker.protection.items()}
+    return [sandbox, *(_protection(name, value) for name, value in sorted(said))]
 
 
-def _network(settings: Settings) -> Iterable[Check]:
+def _protection(name: str, value: str) -> Check:
+    """Judge one thing that workers say of their protection."""
+    advice = _WEAK.get((name, value))
+    return Check("ok" if advice is None else "warn", f"worker {name}", value, advice or "")
+
+
+_WEAK = {
+    ("user", "root"): "Run workers as an unprivileged user, with fanout's engine proxy.",
+    ("engine", "socket"): (
+        "The engine's own socket is root on its host: put fanout's engine proxy before it "
+        "(docker-compose.yml does)."
+    ),
+    ("disk", "watch"): (
+        "No kernel quota keeps the disk limits of jobs: a job can exceed its own for some seconds."
+    ),
+    ("memory", "readable"): "Other processes of its user can read its memory.",
+}
+"""What weakens an installation, and what to do about it."""
+
+
+def _agents(settings: Settings) -> Iterable[Check]:
     open_to = {
         one.name: hosts
         for one in load_agent_definitions(settings.agents_dir).values()
@@ -100,45 +121,26 @@ def _network(settings: Settings) -> Iterable[Check]:
 
 
 def _engine(docker_host: str) -> Check:
-    parts = urlsplit(docker_host)
-    encrypted = os.environ.get("DOCKER_TLS_VERIFY")
-    if parts.scheme == "tcp" and not encrypted:
-        here = _is_loopback(parts.hostname or "")
+    parts = urlsplit(docker_host or f"unix://{_DEFAULT_SOCKET}")
+    if parts.scheme == "tcp" and not os.environ.get("DOCKER_TLS_VERIFY"):
+        here = is_loopback(parts.hostname or "")
         advice = "Anyone who can connect is root on that host: use ssh:// or TLS."
         return Check("warn" if here else "fail", "docker engine", "tcp without TLS", advice)
-    return Check("ok", "docker engine", parts.scheme or "the default socket")
+    if parts.scheme == "unix" and _is_open_to_others(Path(parts.path)):
+        advice = f"Anyone on this machine is root through it: chmod o-rwx {parts.path}"
+        return Check("fail", "docker engine", "its socket is open to every user", advice)
+    return Check("ok", "docker engine", docker_host or "the default socket")
 
 
-def _private_files(settings: Settings) -> Iterable[Check]:
-    for name, path, mask in (
-        ("state folder", settings.state_dir, 0o022),
-        ("embedded.json", settings.state_dir / "embedded.json", 0o077),
-        (".env", Path(".env"), 0o077),
-    ):
-        try:
-            mode = stat.S_IMODE(path.stat().st_mode)
-        except OSError:
-            continue
-        if mode & mask:
-            advice = f"chmod {mode & ~mask:o} {path}"
-            yield Check("fail", name, f"other users have access ({mode:o})", advice)
-        else:
-            yield Check("ok", name, f"mode {mode:o}")
+def _is_open_to_others(path: Path) -> bool:
+    try:
+        return bool(path.stat().st_mode & stat.S_IWOTH)
+    except OSError:
+        return False
 
 
 def _user() -> Check:
     if os.geteuid() == 0:
-        advice = (
-            "Run workers as an unprivileged user; with the local sandbox jobs would run as root."
-        )
+        advice = "Use fanout as an unprivileged user."
         return Check("warn", "user", "root", advice)
     return Check("ok", "user", "not root")
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel, SecretStr
-from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource, TomlConfigSettingsSource
+from pydantic_settings import EnvSettingsSource
 
 from orchestrator.cli.checks.limits import Source, written
 from orchestrator.cli.terminal import output
@@ -19,6 +19,7 @@ from orchestrator.configuration.settings import (
     PREFIX,
     Settings,
     load_settings,
+    settings_of_files,
     without_password,
 )
 
@@ -58,8 +59,9 @@ def config(
 ) -> None:
     """Print the settings in force, without secrets.
 
-    Each line has the environment variable, the value and its source: environment, .env,
-    config/fanout.toml or default.
+    Each line has the environment variable, the value and its source: environment, the path of a
+    file, or default. The files are the one of --config or FANOUT_CONFIG, otherwise
+    ~/.config/fanout/config.toml, and the .env beside it.
     """
     if limits:
         _print_limits(as_json=as_json)
@@ -92,8 +94,7 @@ def effective_settings(settings: Settings) -> Iterator[tuple[str, Any, str]]:
     """Yield environment variable, value without secrets, and source of every setting."""
     sources: list[tuple[str, Mapping[str, Any]]] = [
         ("environment", EnvSettingsSource(Settings)()),
-        (".env", DotEnvSettingsSource(Settings)()),
-        ("config/fanout.toml", TomlConfigSettingsSource(Settings)()),
+        *settings_of_files(Settings),
     ]
     for path, value in _leaves(settings, ()):
         source = next((name for name, given in sources if _has(given, path)), "default")

@@ -15,12 +15,8 @@ from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.options import AsJson
 from orchestrator.client import JobClient
 from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.embedded.services import (
-    Embedded,
-    attached,
-    child_environment,
-    stop_embedded,
-)
+from orchestrator.embedded.python_process import child_environment, python_argv
+from orchestrator.embedded.services import Embedded, attached, stop_embedded
 from orchestrator.embedded.state_folder import StateFolder
 from orchestrator.jobs.worker_info import WorkerInfo
 
@@ -45,7 +41,7 @@ def worker(
     ] = False,
 ) -> None:
     """Run a worker in the foreground until SIGTERM or Ctrl-C."""
-    argv = ["-m", "workers"]
+    argv = python_argv("workers")
     if concurrency is not None:
         argv += ["--concurrency", str(concurrency)]
     if queues is not None:
@@ -78,7 +74,7 @@ def flower() -> None:
         "FLOWER_READ_ONLY": "true",
         "FLOWER_INSPECT_TIMEOUT": "3000",
     }
-    _become(["-m", "celery", "-A", "workers.celery_app", "flower"], env)
+    _become(python_argv("workers.dashboard"), env)
 
 
 images = typer.Typer(help="Build and list the images of sandboxes.", no_args_is_help=True)
@@ -178,15 +174,14 @@ def announce_sandbox(workers: list[WorkerInfo]) -> None:
 
 def _images(argv: list[str]) -> NoReturn:
     settings = load_settings()
-    command = [sys.executable, "-m", "workers.sandbox.docker.images", *argv]
+    command = python_argv("workers.sandbox.docker.images", *argv)
     env = child_environment(settings)
     ended = subprocess.run(command, env=env, check=False)  # noqa: S603 - our own program
     raise typer.Exit(ended.returncode if ended.returncode >= 0 else 1)
 
 
-def _become(arguments: list[str], env: dict[str, str]) -> NoReturn:
+def _become(argv: list[str], env: dict[str, str]) -> NoReturn:
     """Replace this process by a Python program, which then receives signals directly."""
     sys.stdout.flush()
     sys.stderr.flush()
-    argv = [sys.executable, *arguments]
-    os.execve(sys.executable, argv, env)  # noqa: S606 - our own program, no shell
+    os.execve(argv[0], argv, env)  # noqa: S606 - our own program, no shell

@@ -22,6 +22,7 @@ from orchestrator.jobs.failures import (
     DecisionNotAllowed,
     InvalidJob,
     JobFailure,
+    LedgerForbidden,
     LedgerUnavailable,
 )
 from orchestrator.jobs.result import JobResult
@@ -57,6 +58,7 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (DecisionNotAllowed, ExitCode.NOT_ALLOWED),
     (AnsweredAlready, ExitCode.WORK_FAILED),
     (InvalidJob, ExitCode.USAGE),
+    (LedgerForbidden, ExitCode.NOT_ALLOWED),
     (LedgerUnavailable, ExitCode.UNREACHABLE),
     (WorkspaceUnusable, ExitCode.USAGE),
     (BlobStoreUnusable, ExitCode.UNREACHABLE),

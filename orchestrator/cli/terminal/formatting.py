@@ -138,6 +138,15 @@ def _format_answer(data: dict[str, Any]) -> str:
     return " ".join(filter(None, (f"{data.get('id')} {data.get('decision')}{by}", *rest)))
 
 
+def _format_connection(data: dict[str, Any]) -> str:
+    reason = f": {data['reason']}" if data.get("reason") else ""
+    host = f"{data.get('host')}:{data.get('port')}"
+    if not data.get("allowed"):
+        return f"{host} refused{reason}"
+    sent, received = data.get("sent_bytes"), data.get("received_bytes")
+    return f"{host} {sent} bytes sent, {received} received in {data.get('seconds')} s{reason}"
+
+
 def tokens_of(event: JournalEvent) -> int:
     """Return the input and output tokens of a model's reply; 0 for other events."""
     usage = event.data.get("usage")
@@ -208,4 +217,5 @@ _FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
     EventType.APPROVAL_RESOLVED: _format_answer,
     EventType.LOG: lambda data: _text(data.get("text")),
     EventType.MESSAGE: lambda data: _text(data.get("text")),
+    EventType.NETWORK_CONNECTION: _format_connection,
 }

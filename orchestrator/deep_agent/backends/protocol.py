@@ -80,6 +80,8 @@ class Execution:
     """The time limit was reached and every process of the command was killed."""
     out_of_memory: bool = False
     """The kernel killed a process for memory while the command ran."""
+    notice: str = ""
+    """A sentence about another limit that stopped something while the command ran."""
     seconds: float = 0.0
 
     @property

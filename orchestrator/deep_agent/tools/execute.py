@@ -85,6 +85,8 @@ def _result(execution: Execution, timeout: float) -> dict[str, Any]:
         output, exit_code = f"{head}\n{output}" if output else head, -1
     if execution.out_of_memory:
         output += "\n[The memory limit was reached and the kernel killed a process of the command.]"
+    if execution.notice:
+        output += f"\n[{execution.notice}]"
     return {
         "status": "success" if exit_code == 0 else "error",
         "output": output,

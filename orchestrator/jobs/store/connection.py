@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import redis
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -16,6 +17,9 @@ from redis.asyncio.connection import (
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff, NoBackoff
 
+from orchestrator.jobs.redis_url import tls_options
+from orchestrator.jobs.store.redis_errors import is_worth_repeating
+
 CONNECT_SECONDS = 5.0
 """Redis accepts a connection within milliseconds, over a slow network within a second."""
 COMMAND_SECONDS = 5.0
@@ -26,6 +30,24 @@ RETRIES = 2
 MAX_CONNECTIONS = 64
 """A process with hundreds of agents shares these: each command holds one for under a
 millisecond."""
+
+Answer = TypeVar("Answer")
+
+
+class _Retry(Retry):
+    """Repeats what another try may repair: not a refused password or certificate."""
+
+    async def call_with_retry(
+        self,
+        do: Callable[[], Awaitable[Answer]],
+        fail: Callable[..., Any],
+        is_retryable: Callable[[Exception], bool] | None = None,
+        with_failure_count: bool = False,
+    ) -> Answer:
+        def is_worth_it(error: Exception) -> bool:
+            return is_worth_repeating(error) and (is_retryable is None or is_retryable(error))
+
+        return await super().call_with_retry(do, fail, is_worth_it, with_failure_count)
 
 
 class _KeepsCancels(AbstractConnection):
@@ -64,14 +86,16 @@ def connect(url: str) -> Redis:
     Answers are text. A command on a lost connection is retried twice, within a second.
 
     Args:
-        url: A URL with the scheme `redis`, `rediss` or `unix`.
+        url: A URL with the scheme `redis`, `rediss` or `unix`. With `rediss` the certificate and
+            its host name are verified before anything is sent.
     """
     pool = BlockingConnectionPool.from_url(
         url,
+        **(tls_options(url) or {}),
         decode_responses=True,
         socket_connect_timeout=CONNECT_SECONDS,
         socket_timeout=COMMAND_SECONDS,
-        retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), RETRIES),
+        retry=_Retry(ExponentialBackoff(cap=0.5, base=0.05), RETRIES),
         max_connections=MAX_CONNECTIONS,
         timeout=COMMAND_SECONDS,
     )

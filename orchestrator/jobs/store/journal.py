@@ -53,6 +53,9 @@ class EventType(StrEnum):
     CHILD_FINISHED = "child.finished"
     MESSAGE = "message"
     CHECKPOINT = "checkpoint"
+    NETWORK_CONNECTION = "network.connection"
+    NETWORK_SUMMARY = "network.summary"
+    NETWORK_LIMIT = "network.limit"
     LOG = "log"
 
 

@@ -36,6 +36,11 @@ class Keys:
         return f"{self.prefix}:messages:{job_id}"
 
     @property
+    def installation(self) -> str:
+        """String: the random id of this ledger's installation, made by its first worker."""
+        return f"{self.prefix}:installation"
+
+    @property
     def approvals(self) -> str:
         """Sorted set: the ids of open approvals, by time of request."""
         return f"{self.prefix}:approvals"

@@ -8,6 +8,7 @@ token: only the attempt with the newest token can renew its lease, release or fi
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -27,9 +28,12 @@ from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.lua_scripts import Scripts, milliseconds
 from orchestrator.jobs.store.records import Records
+from orchestrator.jobs.store.redis_errors import redis_failures
 from orchestrator.jobs.store.stored import entry_of_child, spec_of, submission
 from orchestrator.jobs.worker_info import WorkerInfo
 
+INSTALLATION_BYTES = 8
+"""Random: enough that no two installations ever have the same id."""
 SUBMIT_BATCH = 100
 """Jobs in one script call: more would delay the heartbeats of all workers."""
 TRANSIT_SECONDS = 15.0
@@ -127,6 +131,21 @@ class Ledger(Records):
         if left:
             await self._cancel_rest()
         return JobState(before)
+
+    # For workers
+
+    async def installation(self) -> str:
+        """Return the id of the installation, which is made when it is first asked for.
+
+        It belongs to the data of Redis: what is made elsewhere for the jobs of this ledger carries
+        it, and a second ledger never has the same one, unless it is a copy of this one's data.
+        """
+        with redis_failures():
+            async with self._redis.pipeline(transaction=True) as pipe:
+                pipe.set(self._keys.installation, secrets.token_hex(INSTALLATION_BYTES), nx=True)
+                pipe.get(self._keys.installation)
+                _, stored = await pipe.execute()
+        return str(stored)
 
     async def _cancel_rest(self) -> None:
         """Cancel the jobs that a cancellation, or the end of a parent, has listed."""

@@ -25,12 +25,13 @@ async def through_outage(ask: Callable[[], Awaitable[Answer]]) -> Answer:
 
     Raises:
         LedgerUnavailable: Redis has not responded for `OUTAGE_SECONDS`.
+        LedgerMisconfigured: Redis refuses; it would do so again.
     """
     deadline = time.monotonic() + OUTAGE_SECONDS
     while True:
         try:
             return await ask()
-        except LedgerUnavailable:
-            if time.monotonic() > deadline:
+        except LedgerUnavailable as failure:
+            if not failure.retryable or time.monotonic() > deadline:
                 raise
         await asyncio.sleep(PAUSE_SECONDS)

@@ -8,17 +8,23 @@ and a job whose message is lost is dispatched again.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from celery import Celery
+from celery.loaders.app import AppLoader
 from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
 
 from orchestrator.jobs.failures import LedgerUnavailable
+from orchestrator.jobs.redis_url import celery_url, tls_options
 from orchestrator.jobs.spec import JobSpec
+from orchestrator.jobs.store.connection import COMMAND_SECONDS
 from orchestrator.jobs.store.ledger import Dispatched
+from orchestrator.jobs.store.redis_errors import redis_failure
 
 RUN_JOB = "fanout.run_job"
 """The name of the only task: constant, because dashboards make a series of every name."""
@@ -27,8 +33,38 @@ LABEL_CHARACTERS = 200
 """Of a job's labels in a message: the column of a dashboard shows no more."""
 
 
+class PathLoader(AppLoader):  # type: ignore[misc] # Celery ships no types
+    """Imports from the path only; Celery's own loader puts the working directory in front of it.
+
+    It reads no module that CELERY_CONFIG_MODULE names, either: our settings are the only ones.
+    """
+
+    def import_from_cwd(self, module: str, imp: Any = None, package: str | None = None) -> Any:
+        """Import a module, in spite of the name."""
+        return (imp or importlib.import_module)(module, package=package)
+
+    def read_configuration(self, env: str = "") -> dict[str, Any]:
+        """Return no configuration."""
+        del env
+        return {}
+
+
+def broker_settings(url: str, key_prefix: str) -> dict[str, Any]:
+    """Return Celery's settings of Redis as a broker, the same for parents, workers and Flower.
+
+    Args:
+        url: The URL of Redis.
+        key_prefix: The prefix of the installation's keys.
+    """
+    return {
+        "broker_url": celery_url(url),
+        "broker_use_ssl": tls_options(url) or False,
+        "broker_transport_options": broker_options(key_prefix),
+    }
+
+
 def broker_options(key_prefix: str) -> dict[str, Any]:
-    """Return Celery's options for Redis as a broker, the same for parents and workers.
+    """Return the options of Celery's transport.
 
     Args:
         key_prefix: The prefix of the installation's keys.
@@ -63,9 +99,17 @@ class CeleryQueue:
     """
 
     def __init__(self, broker_url: str, key_prefix: str, queue: str) -> None:
-        self._app = Celery("fanout", broker=celery_url(broker_url), set_as_current=False)
+        self._app = Celery(
+            "fanout",
+            set_as_current=False,
+            loader=PathLoader,
+            fixups=[],  # Django's puts the working directory in front of the path
+        )
+        settings = broker_settings(broker_url, key_prefix)
+        # An answer that never comes, also to the beginning of TLS, would hold up the thread.
+        settings["broker_transport_options"]["socket_timeout"] = COMMAND_SECONDS
         self._app.conf.update(
-            broker_transport_options=broker_options(key_prefix),
+            **settings,
             task_ignore_result=True,  # results live in the ledger
             task_send_sent_event=True,  # Flower lists jobs that no worker has received yet
             broker_connection_retry=False,
@@ -97,21 +141,13 @@ class CeleryQueue:
                         producer=producer,
                         retry=False,
                     )
-        except (OperationalError, OSError) as error:
-            raise LedgerUnavailable(
-                f"The broker does not answer ({type(error).__name__}): check Redis and "
-                "FANOUT_REDIS_URL.",
-            ) from error
+        except (OperationalError, RedisError, OSError) as error:
+            raise redis_failure(error) from error
 
     async def close(self) -> None:
         """Close the broker's connections."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._app.close)
         self._thread.shutdown(wait=False)  # it is idle
-
-
-def celery_url(url: str) -> str:
-    """Return the URL of a Redis as Celery spells it: `redis+socket://` for a Unix socket."""
-    return url.replace("unix://", "redis+socket://", 1) if url.startswith("unix://") else url
 
 
 class InMemoryQueue(CeleryQueue):

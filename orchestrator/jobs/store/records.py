@@ -142,6 +142,12 @@ class Records:
         with redis_failures():
             return bool(await self._redis.sismember(self._keys.live, job_id))
 
+    async def known_installation(self) -> str | None:
+        """Return the id of the installation; None before its first worker, and after a loss."""
+        with redis_failures():
+            stored = await self._redis.get(self._keys.installation)
+        return None if stored is None else str(stored)
+
     async def now_ms(self) -> int:
         """Return the time in milliseconds by the Redis server's clock, which all records use."""
         with redis_failures():

@@ -27,7 +27,7 @@ class ContainerKilled(Fault):
             assert engine is not None
             running = [
                 container
-                for container in engine.containers(self._place.owner, self.role)
+                for container in engine.containers(self._place.identity, self.role)
                 if container["State"] == "running"
             ]
             if running:

@@ -63,9 +63,11 @@ def test_the_security_doctor_names_open_doors(fanout, tmp_path: Path):
     env = {
         "FANOUT_REDIS_URL": "redis://203.0.113.7:6379/0",
         "DOCKER_HOST": "tcp://203.0.113.8:2375",
+        "FANOUT_CONFIG": str(fanout.folder / "config.toml"),
     }
-    (fanout.folder / ".env").write_text("X=1")
-    (fanout.folder / ".env").chmod(0o644)
+    for name in ("config.toml", ".env"):
+        (fanout.folder / name).touch()
+        (fanout.folder / name).chmod(0o644)
 
     ended = fanout("doctor", "--security", "--json", env=env, timeout=60)
 

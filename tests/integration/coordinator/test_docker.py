@@ -45,4 +45,4 @@ async def test_sub_agents_in_containers_edit_one_file_at_once(
     assert text == ["first", *(f"line {number}" for number in range(1, 8)), "last"]
     assert (workspace / "who.txt").read_text().strip() != "0"
     place.stop()
-    assert containers_of(place.owner) + volumes_of(place.owner) == []
+    assert containers_of(place.identity) + volumes_of(place.identity) == []

@@ -115,7 +115,7 @@ class Bench:
         self.blobs = BlobStore((folder / "blobs").as_uri())
         self.sandboxes = folder / "sandboxes"
         self.provider = FaultyProvider(
-            LocalProvider(self.blobs.fetch, root=self.sandboxes, owner="bench")
+            LocalProvider(self.blobs.fetch, root=self.sandboxes, installation="bench")
         )
         self.arrived: asyncio.Queue[str] = asyncio.Queue()
         self.queue = InMemoryQueue(self.arrived.put)

@@ -63,7 +63,7 @@ def flower(place: Installation) -> Iterator[Flower]:
         "FLOWER_PORT": str(port),
     }
     child = subprocess.Popen(
-        [sys.executable, "-m", "celery", "-A", "workers.celery_app", "flower"],
+        [sys.executable, "-P", "-m", "workers.dashboard"],
         cwd=REPOSITORY,
         env=place.environment | variables,
         stdout=subprocess.DEVNULL,

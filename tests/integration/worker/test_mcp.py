@@ -169,7 +169,7 @@ def servers_of(place: Installation) -> list[str]:
     running = (
         path.parent for path in Path("/proc").glob("[0-9]*/cmdline") if b"server.py" in _read(path)
     )
-    mine = (str(place.folder).encode(), place.owner.encode())
+    mine = (str(place.folder).encode(), place.identity.encode())
     return [
         path.name
         for path in running

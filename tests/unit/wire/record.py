@@ -44,7 +44,7 @@ FULL = JobSpec.model_validate(
         "limits": {
             "timeout_seconds": 60, "max_model_calls": 5, "max_tokens": 10_000, "max_cost_usd": 0.5,
             "max_tool_calls": 9, "cpus": 2, "memory_bytes": 1024**3, "pids": 100, "disk_bytes": 1024**3,
-            "network": ["pypi.org"],
+            "network": ["pypi.org"], "network_bytes": 10**9,
         },
         "interrupt_on": {"execute": ["approve", "reject"], "write_file": True}, "priority": 7,
         "max_attempts": 2, "labels": {"module": "tax"}, "idempotency_key": "once",
@@ -67,6 +67,12 @@ RESULT = JobResult.model_validate(
         "error": {"type": "LimitReached", "message": "5 model calls were made.", "retryable": False},
     }
 )  # fmt: skip
+
+CONNECTION = {
+    "host": "pypi.org", "port": 443, "allowed": True, "sent_bytes": 100, "received_bytes": 1000,
+    "seconds": 0.5, "reason": "idle for 600 s", "secret": "TOKEN",
+}  # fmt: skip
+SUMMED = {"connections": 2, "refused": 1, "sent_bytes": 100, "received_bytes": 1000}
 
 SCRIPT = conversation(
     ".*",
@@ -138,6 +144,9 @@ async def _other_events(ledger: Ledger, redis: FakeAsyncRedis) -> list[dict[str,
     for kind, data in (
         (EventType.CHECKPOINT, {"changes": HASH}),
         (EventType.LOG, {"text": "words"}),
+        (EventType.NETWORK_CONNECTION, CONNECTION),
+        (EventType.NETWORK_SUMMARY, {"hosts": {"pypi.org:443": SUMMED}}),
+        (EventType.NETWORK_LIMIT, {"limit_bytes": 1024, "used_bytes": 1100}),
     ):
         entries.append({"type": str(kind), "attempt": "1", "data": json.dumps(data)})
     return entries

@@ -18,6 +18,8 @@ from workers.sandbox.errors import EngineUnavailable, SandboxDied
 
 _READ_AHEAD_BYTES = 1024 * 1024
 """Of a sandbox's output, buffered in memory: one part of a reply fits."""
+_READ_BYTES = 256 * 1024
+"""Passed on at once: others have their turn in between."""
 _STDERR = 2
 _STDERR_KEPT_BYTES = 2048
 """The end of a dead resident's error output, for the error message."""
@@ -64,6 +66,7 @@ class AttachStream:
         self._reader = reader
         self._writer = writer
         self._left_in_piece = 0
+        self._is_error_piece = False
         self._error_output = BoundedOutput(tail_bytes=_STDERR_KEPT_BYTES)
 
     @property
@@ -106,16 +109,21 @@ class AttachStream:
     async def read(self) -> bytes:
         """Return the next bytes of the container's output; b"" when it has ended."""
         try:
-            while not self._left_in_piece:
-                head = await self._reader.readexactly(8)
-                size = int.from_bytes(head[4:], "big")
-                if head[0] == _STDERR:
-                    self._error_output.add(await self._reader.readexactly(size))
-                else:
-                    self._left_in_piece = size
-            data = await self._reader.read(min(self._left_in_piece, _READ_AHEAD_BYTES))
+            while data := await self._read_piece():
+                if not self._is_error_piece:
+                    return data
+                self._error_output.add(data)
         except (OSError, EOFError):
-            return b""
+            pass
+        return b""
+
+    async def _read_piece(self) -> bytes:
+        """Return a part of the present piece, or of the next one; never waits for a whole one."""
+        while not self._left_in_piece:
+            head = await self._reader.readexactly(8)
+            self._is_error_piece = head[0] == _STDERR
+            self._left_in_piece = int.from_bytes(head[4:], "big")
+        data = await self._reader.read(min(self._left_in_piece, _READ_BYTES))
         self._left_in_piece -= len(data)
         return data
 

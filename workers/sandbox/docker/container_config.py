@@ -55,6 +55,14 @@ _PROXY_ENVIRONMENT = {
 # Some programs read the names in lower case only; curl ignores HTTP_PROXY.
 _PROXY_ENVIRONMENT |= {name.lower(): value for name, value in _PROXY_ENVIRONMENT.items()}
 
+CA_BUNDLE = f"{HOME}/.fanout/ca-bundle.pem"
+"""The authorities that programs trust if the job has credentials; see `egress.bundle`."""
+_CA_ENVIRONMENT = dict.fromkeys(
+    ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO",
+     "NODE_EXTRA_CA_CERTS"),
+    CA_BUNDLE,
+)  # fmt: skip
+
 
 _MOUNTING = (
     "chroot", "fsconfig", "fsmount", "fsopen", "mount", "mount_setattr", "move_mount", "open_tree",
@@ -88,6 +96,7 @@ def named_hosts(limits: Limits) -> tuple[str, ...]:
 def sandbox_config(
     *, image: str, limits: Limits, network: str, runtime: str | None,
     mounts: Sequence[Mapping[str, Any]], labels: Mapping[str, str], heartbeat_seconds: float,
+    has_credentials: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the Engine API configuration of a job's container.
 
@@ -99,10 +108,12 @@ def sandbox_config(
         mounts: the workspace and the code.
         labels: by which the container is found.
         heartbeat_seconds: how long the resident waits for a sign of life.
+        has_credentials: programs are to trust the authorities in `CA_BUNDLE`.
     """
     memory = limits.memory_bytes or 0
     tmp = "/tmp"  # noqa: S108 - it is the mount
     environment = {**_ENVIRONMENT, **(_PROXY_ENVIRONMENT if named_hosts(limits) else {})}
+    environment |= _CA_ENVIRONMENT if has_credentials else {}
     host = {
         **_hardening(network),
         **_memory(memory),

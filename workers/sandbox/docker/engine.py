@@ -310,6 +310,19 @@ class Engine:
         )
         return str(made["Mountpoint"])
 
+    async def labels_of(self, kind: str, name: str) -> dict[str, str] | None:
+        """Return the labels of a `container` or a `volume`; None when there is none of the name."""
+
+        def look(api: docker.APIClient) -> dict[str, str] | None:
+            try:
+                if kind == "volume":
+                    return dict(api.inspect_volume(name).get("Labels") or {})
+                return dict(api.inspect_container(name)["Config"].get("Labels") or {})
+            except docker_errors.NotFound:
+                return None
+
+        return await self.call(f"look for a {kind}", look)
+
     async def volumes(self, label: str) -> list[dict[str, Any]]:
         """List the volumes that have this label (`key` or `key=value`)."""
         answer = await self.call(

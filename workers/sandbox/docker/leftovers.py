@@ -36,7 +36,7 @@ LivingWorkers = Callable[[], Awaitable[Collection[str]]]
 
 
 class Leftovers:
-    """Removes an owner's containers, volumes and files that will not be used again.
+    """Removes an installation's containers, volumes and files that will not be used again.
 
     Running containers of a dead worker end by themselves, with their streams, if they can. What
     remains are containers that were created and never started, that are paused or hang, or whose
@@ -80,7 +80,7 @@ class Leftovers:
                 known[job] = not await is_live(job)
             return job is not None and known[job]
 
-        containers = await self._engine.containers([self._names.of_owner])
+        containers = await self._engine.containers([self._names.of_installation])
         silent = await self._silent_workers(containers)
         useless = [
             each
@@ -92,7 +92,7 @@ class Leftovers:
         )
         running = await steward()
         code = self._names.code(running.code_id)
-        volumes = await self._engine.volumes(self._names.of_owner)
+        volumes = await self._engine.volumes(self._names.of_installation)
         stale = [
             volume["Name"]
             for volume in volumes
@@ -104,7 +104,7 @@ class Leftovers:
         )
         used = {
             each["Labels"].get(JOB)
-            for each in await self._engine.containers([self._names.of_owner])
+            for each in await self._engine.containers([self._names.of_installation])
         }
         old = [job for job in await running.jobs() if job not in used and await ended({JOB: job})]
         return removed + await self._each([(job, partial(running.delete, job)) for job in old])

@@ -10,7 +10,7 @@ from typing import Literal
 
 Role = Literal["sandbox", "steward", "network", "store", "shared", "code", "workspace"]
 
-OWNER, WORKER, ROLE = "fanout.owner", "fanout.worker", "fanout.role"
+INSTALLATION, WORKER, ROLE = "fanout.installation", "fanout.worker", "fanout.role"
 JOB, ATTEMPT, EXPIRES = "fanout.job", "fanout.attempt", "fanout.expires"
 PROCESS = "fanout.process"
 
@@ -25,27 +25,28 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 class Names:
     """The names and labels of one worker process.
 
-    All workers with the same owner share volumes and remove each other's leftovers.
+    All workers of one installation share volumes and remove each other's leftovers.
     """
 
-    owner: str
+    installation: str
+    """The id that the ledger keeps: two ledgers never have the same one."""
     worker: str
     process: str = field(default_factory=lambda: secrets.token_hex(4))
     """Distinguishes this process from a former one with the same worker name."""
 
     def __post_init__(self) -> None:
-        """Check the owner, which becomes part of names on the engine.
+        """Check the installation's id, which becomes part of names on the engine.
 
         Raises:
             ValueError: it has characters that the engine rejects.
         """
-        if not _NAME.fullmatch(self.owner):
-            raise ValueError("an owner is up to 63 letters, digits, '-' and '_'")
+        if not _NAME.fullmatch(self.installation):
+            raise ValueError("an installation's id is up to 63 letters, digits, '-' and '_'")
 
     @property
     def store(self) -> str:
-        """The volume that all stewards of the owner share."""
-        return f"fanout-{self.owner}"
+        """The volume that all stewards of the installation share."""
+        return f"fanout-{self.installation}"
 
     @property
     def shared(self) -> str:
@@ -70,7 +71,7 @@ class Names:
     ) -> dict[str, str]:
         """Return the labels of a container or a volume."""
         labels = {
-            OWNER: self.owner,
+            INSTALLATION: self.installation,
             WORKER: self.worker,
             PROCESS: self.process,
             ROLE: role,
@@ -83,6 +84,6 @@ class Names:
         return labels
 
     @property
-    def of_owner(self) -> str:
-        """The label that everything of the owner has."""
-        return f"{OWNER}={self.owner}"
+    def of_installation(self) -> str:
+        """The label that everything of the installation has."""
+        return f"{INSTALLATION}={self.installation}"

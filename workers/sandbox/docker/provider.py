@@ -11,11 +11,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import IO, Any, Literal
 
 from orchestrator.cancellation import cancel_and_wait
+from orchestrator.deep_agent import Execution, OutputSink
 from orchestrator.jobs.failures import SandboxFailure
 from workers.sandbox.docker import container_config
 from workers.sandbox.docker.attach import AttachStream
@@ -32,8 +34,10 @@ from workers.sandbox.docker.naming import JOB, Names
 from workers.sandbox.docker.networks import EmptyNetworks, networks_are_slow
 from workers.sandbox.docker.removals import Removals
 from workers.sandbox.docker.steward_client import Prepared, Steward
+from workers.sandbox.egress.bundle import install_bundle
 from workers.sandbox.egress.hosts import AllowedHosts
 from workers.sandbox.egress.proxy import Egress
+from workers.sandbox.egress.traffic import Traffic
 from workers.sandbox.egress.uplink import Uplink
 from workers.sandbox.errors import DiskLimitExceeded, SandboxDied, SandboxStartFailed
 from workers.sandbox.process import Process
@@ -123,6 +127,16 @@ class DockerSandbox(ResidentSandbox):
         self._steward = steward
         self._remove = remove
 
+    async def run(self, command: Command, on_output: OutputSink | None = None) -> Execution:
+        """See `Sandbox.run`. The notice is about the limit `network_bytes`."""
+        egress = self.container.egress
+        if egress is None:
+            return await super().run(command, on_output)
+        hits = egress.traffic.limit_hits
+        execution = await super().run(command, on_output)
+        is_hit = egress.traffic.limit_hits > hits
+        return replace(execution, notice=egress.traffic.exceeded or "") if is_hit else execution
+
     def open_process(self, command: Command) -> AbstractAsyncContextManager[Process]:
         """See `Sandbox.open_process`.
 
@@ -183,19 +197,20 @@ class DockerProvider:
     kind: Literal["docker", "local"] = "docker"
 
     def __init__(
-        self, snapshots: SnapshotSource, *, owner: str, worker: str, runtime: str | None = None,
+        self, snapshots: SnapshotSource, *, installation: str, worker: str, runtime: str | None = None,
         start_gate: int | None = None, docker_host: str | None = None,
         steward_image: str = STEWARD_IMAGE, snapshot_cache_bytes: int = SNAPSHOT_CACHE_BYTES,
         living_workers: LivingWorkers | None = None,
         disk_quota: Literal["auto", "image", "watch"] = "auto",
         disk_reserve_bytes: int = RESERVE_BYTES,
+        ca_file: Path | None = None,
     ) -> None:  # fmt: skip
         """Make a provider.
 
         Args:
             snapshots: fetches a snapshot's archive.
-            owner: the owner of the jobs; workers of one owner share volumes and remove each other's
-                leftovers.
+            installation: the id that the ledger keeps; the workers of one installation share
+                volumes and remove each other's leftovers, and nobody else's.
             worker: the name of this process in labels.
             runtime: an OCI runtime of the engine other than its default, such as `runsc`.
             start_gate: how many sandboxes may start at once; None uses the engine's number of
@@ -209,18 +224,19 @@ class DockerProvider:
             disk_quota: what keeps the disk limits; see `DiskSettings.quota`.
             disk_reserve_bytes: the free space that the engine's disk keeps: below, no sandbox is
                 opened, and the one that takes most is stopped.
+            ca_file: authorities that jobs' hosts may have besides the system's.
 
         Raises:
-            ValueError: the owner has characters that the engine rejects.
+            ValueError: the installation's id has characters that the engine rejects.
         """
         self._engine = Engine(docker_host)
-        self._names = Names(owner, worker)
+        self._names = Names(installation, worker)
         self._snapshots = snapshots
         self._runtime = runtime
         self._start_gate = start_gate
         self._steward_image = steward_image
         self._cache_bytes = snapshot_cache_bytes
-        self._uplink = Uplink()
+        self._uplink = Uplink(ca_file=ca_file)
         self._leftovers = Leftovers(self._engine, self._names, living_workers)
         self._networks = EmptyNetworks(self._engine, self._names, steward_image)
         self._removals = Removals(self._engine, self._networks)
@@ -351,12 +367,32 @@ class DockerProvider:
         client = sandbox.container.client
         if not hosts.entries or client is None:
             return
-        sandbox.container.egress = Egress(client, hosts, self._uplink, job_id=sandbox.spec.job_id)
+        spec = sandbox.spec
+        traffic = Traffic(
+            spec.on_traffic,
+            limit_bytes=spec.limits.network_bytes,
+            used_bytes=spec.network_used_bytes,
+        )
+        egress = sandbox.container.egress = Egress(
+            client,
+            hosts,
+            self._uplink,
+            job_id=spec.job_id,
+            traffic=traffic,
+            credentials=spec.credentials,
+        )
         try:
-            await sandbox.container.egress.start()
+            if egress.authority is not None:
+                await install_bundle(
+                    sandbox,
+                    container_config.CA_BUNDLE,
+                    egress.authority.certificate,
+                    self._uplink.ca_file,
+                )
+            await egress.start()
         except OSError as error:
             raise SandboxStartFailed(
-                f"The sandbox has no port for its proxy: {error.strerror}."
+                f"The sandbox's way to its hosts could not be made: {error.strerror}."
             ) from error
 
     def _config(
@@ -384,6 +420,7 @@ class DockerProvider:
             mounts=[workspace, code],
             labels={**spec.labels, **self._names.labels("sandbox", job, spec.attempt)},
             heartbeat_seconds=HEARTBEAT_SECONDS,
+            has_credentials=bool(spec.credentials),
         )
 
     async def _close_container(self, container: _Container, job_id: str) -> None:
@@ -400,7 +437,9 @@ class DockerProvider:
 
     async def _remove_containers(self, job_id: str) -> None:
         """Remove containers of earlier attempts, which have the job's files mounted."""
-        for container in await self._engine.containers([self._names.of_owner, f"{JOB}={job_id}"]):
+        for container in await self._engine.containers(
+            [self._names.of_installation, f"{JOB}={job_id}"]
+        ):
             await self._engine.remove_container(container["Id"])
 
     async def _discard(self, job_id: str) -> None:

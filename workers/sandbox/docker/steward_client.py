@@ -9,7 +9,7 @@ import tarfile
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -30,8 +30,9 @@ from workers.sandbox.errors import ChangesNotCollected, SandboxStartFailed, Snap
 from workers.sandbox.inside.archives import add_member
 from workers.sandbox.inside.steward import EMPTY_SNAPSHOT
 from workers.sandbox.protocol import SnapshotSource
-from workers.sandbox.resident.client import OperationFailed, ResidentClient
+from workers.sandbox.resident.client import ResidentClient
 from workers.sandbox.resident.code import code_files
+from workers.sandbox.resident.replies import OperationFailed
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +40,9 @@ OnChunk = Callable[[bytes], Awaitable[None]]
 
 STORE = "/store"
 """The path of the volume for the steward."""
+
+SHARED = "/shared"
+"""The path of the volume that shows it, for its holder."""
 
 _PYTHON = ("python3", "-ISB")
 _START_SECONDS = 30.0
@@ -86,7 +90,7 @@ class Steward:
         cls, engine: Engine, snapshots: SnapshotSource, *,
         names: Names, image: str, cache_bytes: int, disk: DiskSettings,
     ) -> Self:  # fmt: skip
-        """Start a steward on the owner's volume, which is created if it does not exist.
+        """Start a steward on the installation's volume, which is created if it does not exist.
 
         Args:
             engine: the engine.
@@ -126,7 +130,7 @@ class Steward:
         store_labels = names.labels("store")
         mount_point = await engine.create_volume(names.store, {}, store_labels)
         mount = container_config.local_volume(names.store, STORE, options={}, labels=store_labels)
-        archive, identity = await asyncio.to_thread(_code)
+        archive, identity = await asyncio.to_thread(steward_code)
         name, holder, client = names.container("steward"), None, None
         try:
             if quota.kind == "image":
@@ -135,16 +139,7 @@ class Steward:
             config = container_config.steward_config(
                 image=image,
                 mount=mount,
-                command=[
-                    *_PYTHON,
-                    "/opt/steward",
-                    STORE,
-                    str(cache_bytes),
-                    str(reserve_bytes),
-                    "mounts" if quota.kind == "image" else "none",
-                    "/opt/resident",
-                    identity,
-                ],
+                command=steward_command(cache_bytes, reserve_bytes),
                 labels=names.labels("steward"),
                 may_mount=quota.kind == "image",
             )
@@ -352,7 +347,7 @@ async def _share(
     options = {"type": "none", "o": "bind,rshared", "device": mount_point}
     shared_point = await engine.create_volume(names.shared, options, names.labels("shared"))
     shared = container_config.local_volume(
-        names.shared, "/shared", options=options, labels=names.labels("shared")
+        names.shared, SHARED, options=options, labels=names.labels("shared")
     )
     config = container_config.holder_config(
         image=image, labels=names.labels("shared"), mounts=[store, shared]
@@ -360,7 +355,20 @@ async def _share(
     return await Holder.start(engine, names.container("shared"), config), shared_point
 
 
-def _code() -> tuple[bytes, str]:
+def steward_command(cache_bytes: int, reserve_bytes: int) -> list[str]:
+    """Return the command of a steward.
+
+    Args:
+        cache_bytes: the limit on unpacked snapshots that no job uses.
+        reserve_bytes: the free space that the engine's disk keeps.
+    """
+    _, identity = steward_code()
+    sizes = (str(cache_bytes), str(reserve_bytes))
+    return [*_PYTHON, "/opt/steward", STORE, *sizes, "/opt/resident", identity]
+
+
+@cache
+def steward_code() -> tuple[bytes, str]:
     """Return a tar of the steward's and the resident's code, and the latter's version."""
     code = code_files()
     identity = hashlib.sha256(repr(sorted(code.items())).encode()).hexdigest()[:16]

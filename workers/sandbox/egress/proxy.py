@@ -7,30 +7,36 @@ resolved once, here, and the connection is made to that very address, if the lis
 refusal is answered with a status and a reason, and logged with job and host, without path or query.
 
 The content of a tunnel is unknown to the proxy: it cannot distinguish hosts behind one address, as
-in a content delivery network.
+in a content delivery network. Only for a host with a credential does TLS end here (see `exchange`);
+a credential is never put into a plain request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from http import HTTPStatus
 
 import structlog
 
 from orchestrator.cancellation import cancel_and_wait
+from workers.sandbox.egress.authority import JobAuthority
+from workers.sandbox.egress.exchange import HEAD_SECONDS, Exchange, Link
 from workers.sandbox.egress.hosts import Address, AllowedHosts
 from workers.sandbox.egress.request import ProxyRequest, Refusal, parse_request
+from workers.sandbox.egress.tls import TlsTunnel
+from workers.sandbox.egress.traffic import Connection, Traffic
 from workers.sandbox.egress.uplink import Lookups, Overloaded, Uplink, break_off, leads_here
 from workers.sandbox.inside.forward import CHUNK_BYTES, PORT
+from workers.sandbox.network import Credential
 from workers.sandbox.resident.client import ResidentClient
 from workers.sandbox.resident.tunnels import LINE_BYTES, Tunnel, TunnelBroken, Tunnels
 
 log = structlog.get_logger(__name__)
 
-HEAD_SECONDS = 15.0
-"""How long a client may take to send its request's headers."""
 LOOKUP_SECONDS = 15.0
 """How long the lookup of a host's name may take, about as long as a resolver's own timeout."""
 ENDED_SECONDS = 30.0
@@ -47,8 +53,31 @@ class Egress:
     """The proxy of one sandbox."""
 
     def __init__(
-        self, client: ResidentClient, hosts: AllowedHosts, uplink: Uplink, *, job_id: str
+        self,
+        client: ResidentClient,
+        hosts: AllowedHosts,
+        uplink: Uplink,
+        *,
+        job_id: str,
+        traffic: Traffic | None = None,
+        credentials: Sequence[Credential] = (),
     ) -> None:
+        """Make the proxy; `start` begins to serve.
+
+        Args:
+            client: the client of the sandbox's resident.
+            hosts: what the job may reach.
+            uplink: the connections of all jobs.
+            job_id: the job, for the log.
+            traffic: the account of the job's connections.
+            credentials: what is put into requests; those of hosts that the job may not reach are
+                not used.
+        """
+        self.traffic = traffic or Traffic()
+        self._credentials = {(one.host, one.port): one for one in credentials}
+        names = sorted({one.host for one in credentials})
+        self.authority = JobAuthority(names) if names else None
+        """What the sandbox has to trust for hosts with credentials; None without any."""
         self._tunnels = Tunnels(client, self._serve)
         self._hosts = hosts
         self._uplink = uplink
@@ -82,24 +111,83 @@ class Egress:
             await _answer(tunnel, refusal)
 
     async def _carry_out(self, tunnel: Tunnel, request: ProxyRequest) -> None:
-        """Connect to the first of the host's addresses that accepts, and relay."""
-        for address in await self._addresses(request):
+        if why := self.traffic.exceeded:
+            self.traffic.limit_hits += 1
+            raise Refusal(403, why, str(request.host), request.port)
+        addresses = await self._addresses(request)
+        credential = self._credentials.get((str(request.host), request.port))
+        if credential is not None and self.authority is not None and request.head is None:
+            context = self.authority.context(credential.host)
+            await self._exchange(TlsTunnel(tunnel, context), request, addresses, credential)
+            return
+        async with (
+            self._connected(request, addresses) as (reader, writer),
+            self.traffic.connection(str(request.host), request.port) as connection,
+        ):
+            await _relay(tunnel, request, reader, writer, connection)
+
+    @contextlib.asynccontextmanager
+    async def _connected(
+        self,
+        request: ProxyRequest,
+        addresses: Sequence[Address],
+        tls: ssl.SSLContext | None = None,
+    ) -> AsyncIterator[Link]:
+        """Connect to the first of the host's addresses that accepts.
+
+        Raises:
+            Refusal: none does.
+        """
+        for address in addresses:
             async with contextlib.AsyncExitStack() as stack:
                 try:
-                    reader, writer = await stack.enter_async_context(
-                        self._uplink.connect(address, request.port)
+                    link = await stack.enter_async_context(
+                        self._uplink.connect(address, request.port, host=str(request.host), tls=tls)
                     )
+                except ssl.SSLCertVerificationError as error:
+                    why = f"has no valid certificate: {error.verify_message}."
+                    raise _refusal(502, request, why) from None
                 except OSError:
                     continue
                 except Overloaded:
                     raise _refusal(
                         503, request, "cannot be connected to now: there are too many."
                     ) from None
-                if leads_here(writer) and not self._hosts.names(address, request.port):
+                if leads_here(link[1]) and not self._hosts.names(address, request.port):
                     raise _refusal(403, request, "is the machine that the proxy runs on.")
-                await _relay(tunnel, request, reader, writer)
+                yield link
                 return
         raise _refusal(502, request, "does not take connections.")
+
+    async def _exchange(
+        self,
+        client: TlsTunnel,
+        request: ProxyRequest,
+        addresses: Sequence[Address],
+        credential: Credential,
+    ) -> None:
+        """End the client's TLS here, and carry out its requests with the credential."""
+        try:
+            tls = await self._uplink.tls()
+        except OSError:
+            raise _refusal(502, request, "cannot be verified: see sandbox.ca_file.") from None
+        await client.tunnel.write(_ESTABLISHED)
+        async with self.traffic.connection(
+            credential.host, credential.port, secret=credential.secret
+        ) as connection:
+            try:
+                async with asyncio.timeout(HEAD_SECONDS):
+                    await client.handshake()
+            except TimeoutError:
+                raise TunnelBroken from None
+            connect = partial(self._connected, request, addresses, tls)
+            try:
+                await Exchange(client, credential, connect, connection).serve()
+            except Refusal as refusal:
+                self._log(refusal)
+                await client.write(_response(refusal))
+            await client.end()
+            await _drain(client.tunnel)
 
     async def _addresses(self, request: ProxyRequest) -> list[Address]:
         """Return the addresses to which a request may be sent.
@@ -129,6 +217,7 @@ class Egress:
         return admitted
 
     def _log(self, refusal: Refusal) -> None:
+        self.traffic.refuse(refusal.host, refusal.port, str(refusal))
         self._refusals += 1
         if self._refusals <= LOGGED_REFUSALS:
             log.warning(
@@ -161,15 +250,24 @@ async def _read_request(tunnel: Tunnel) -> ProxyRequest | None:
     return parse_request(head)
 
 
-async def _answer(tunnel: Tunnel, refusal: Refusal) -> None:
+def _response(refusal: Refusal) -> bytes:
     text = f"{refusal}\n".encode()
     head = (
         f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n"
         "Content-Type: text/plain; charset=utf-8\r\n"
         f"Content-Length: {len(text)}\r\nConnection: close\r\n\r\n"
     )
-    await tunnel.write(head.encode() + text)
+    return head.encode() + text
+
+
+async def _answer(tunnel: Tunnel, refusal: Refusal) -> None:
+    await tunnel.write(_response(refusal))
     await tunnel.end()
+    await _drain(tunnel)
+
+
+async def _drain(tunnel: Tunnel) -> None:
+    """Read the rest for a moment: a reset could lose the answer."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(REFUSED_SECONDS):
             while await tunnel.read():
@@ -181,13 +279,19 @@ async def _relay(
     request: ProxyRequest,
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
+    connection: Connection,
 ) -> None:
-    """Relay both directions until the server has ended its own."""
-    sending = asyncio.create_task(_send(tunnel, request, writer))
+    """Relay both directions until the server has ended its own.
+
+    Raises:
+        TunnelBroken: either side broke off, or the job's budget is used up.
+    """
+    sending = asyncio.create_task(_send(tunnel, request, writer, connection))
     try:
         if request.head is None:
             await tunnel.write(_ESTABLISHED)
         while data := await reader.read(CHUNK_BYTES):
+            connection.received(len(data))
             await tunnel.write(data)
         if sending.done() and isinstance(sending.exception(), TunnelBroken):
             raise TunnelBroken
@@ -199,10 +303,13 @@ async def _relay(
         await cancel_and_wait(sending)
 
 
-async def _send(tunnel: Tunnel, request: ProxyRequest, writer: asyncio.StreamWriter) -> None:
+async def _send(
+    tunnel: Tunnel, request: ProxyRequest, writer: asyncio.StreamWriter, connection: Connection
+) -> None:
     """Send to the server what the client sends."""
     try:
         async for part in _outgoing(tunnel, request):
+            connection.sent(len(part))
             writer.write(part)
             await writer.drain()
         if request.head is None:

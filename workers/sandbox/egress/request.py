@@ -74,7 +74,7 @@ def parse_request(raw: bytes) -> ProxyRequest:
         f"{method} {path if path.startswith('/') else '/' + path} {version}",
         f"Host: {authority}",
     ]
-    head += [f"{name}: {value}" for name, value in _passed_on(headers)]
+    head += [f"{name}: {value}" for name, value in passed_on(headers) if name.lower() != "host"]
     head += ["Connection: close", "", ""]
     return ProxyRequest(host, port, "\r\n".join(head).encode("latin-1"), _body(headers, version))
 
@@ -96,14 +96,15 @@ def _host(authority: str, default_port: int | None) -> tuple[str | Address, int]
     return host, port
 
 
-def _passed_on(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def passed_on(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the headers of a message without those of this hop."""
     named = {
         token.strip().lower()
         for name, value in headers
         if name.lower() == "connection"
         for token in value.split(",")
     }
-    dropped = _OF_THIS_HOP | (named - _NEVER_DROPPED) | {"host"}
+    dropped = _OF_THIS_HOP | (named - _NEVER_DROPPED)
     return [(name, value) for name, value in headers if name.lower() not in dropped]
 
 

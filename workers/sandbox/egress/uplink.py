@@ -6,10 +6,12 @@ import asyncio
 import ipaddress
 import resource
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 from orchestrator.cancellation import cancel_and_wait
 from workers.sandbox.egress.hosts import Address
@@ -44,7 +46,11 @@ class Uplink:
     """
 
     def __init__(
-        self, resolve: Resolve | None = None, *, max_connections: int | None = None
+        self,
+        resolve: Resolve | None = None,
+        *,
+        max_connections: int | None = None,
+        ca_file: Path | None = None,
     ) -> None:
         """Make an uplink.
 
@@ -52,18 +58,39 @@ class Uplink:
             resolve: looks a name up; None uses the system's resolver.
             max_connections: None allows half of the files that this process may open, at most
                 2,048.
+            ca_file: a PEM file of authorities that hosts may have besides the system's.
         """
         self._threads = ThreadPoolExecutor(_LOOKUP_THREADS, thread_name_prefix="lookup")
         self.resolve = resolve or self._ask_the_system
         self._free = _connections() if max_connections is None else max_connections
+        self.ca_file = ca_file
+        self._tls: ssl.SSLContext | None = None
+
+    async def tls(self) -> ssl.SSLContext:
+        """Return the context of TLS to hosts, which verifies their certificates.
+
+        Raises:
+            OSError: the file of authorities cannot be read, or contains none.
+        """
+        if self._tls is None:
+            loop = asyncio.get_running_loop()
+            self._tls = await loop.run_in_executor(self._threads, _verifying, self.ca_file)
+        return self._tls
 
     @asynccontextmanager
     async def connect(
-        self, address: Address, port: int
+        self, address: Address, port: int, *, host: str = "", tls: ssl.SSLContext | None = None
     ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
         """Open a connection, which is reset when the context ends with an exception.
 
+        Args:
+            address: the host's address.
+            port: the port.
+            host: the name that its certificate must have.
+            tls: the context of TLS; None connects without it.
+
         Raises:
+            SSLCertVerificationError: the host's certificate is not valid.
             OSError: the connection failed.
             Overloaded: the limit on connections is reached.
         """
@@ -73,7 +100,11 @@ class Uplink:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 reader, writer = await asyncio.open_connection(
-                    str(address), port, limit=READ_AHEAD_BYTES
+                    str(address),
+                    port,
+                    limit=READ_AHEAD_BYTES,
+                    ssl=tls,
+                    server_hostname=host if tls else None,
                 )
             link = writer.get_extra_info("socket")
             link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # its peer may vanish
@@ -143,6 +174,15 @@ def break_off(writer: asyncio.StreamWriter) -> None:
 def leads_here(writer: asyncio.StreamWriter) -> bool:
     """Return whether a connection's peer is this machine, by any of its addresses."""
     return bool(writer.get_extra_info("sockname")[0] == writer.get_extra_info("peername")[0])
+
+
+def _verifying(ca_file: Path | None) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    if ca_file is not None:
+        context.load_verify_locations(ca_file)
+    return context
 
 
 def _look_up(name: str) -> list[str]:

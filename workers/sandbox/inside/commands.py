@@ -12,13 +12,15 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from workers.sandbox.inside.files import remove_quietly, take_upload, write_all
+from workers.sandbox.inside import frames
+from workers.sandbox.inside.files import take_upload, write_all
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from workers.sandbox.inside.files import Upload
     from workers.sandbox.inside.loop import Loop
 
 MAX_OUTPUT_BYTES = 6 << 20
@@ -133,6 +135,8 @@ class Run:
     def __init__(self, number: int, arguments: dict[str, Any], oom_kills: int) -> None:
         self.number, self.cap = number, max(0, min(arguments["max_output_bytes"], MAX_OUTPUT_BYTES))
         self.stream, self.streamed = bool(arguments.get("stream")), 0
+        self.credits = frames.CHUNKS_IN_FLIGHT
+        """How many more parts of its output may be sent to the client."""
         self.is_live = "tunnel" in arguments
         """Its input and output are a tunnel; only its error output is collected."""
         self.output = Pipe(self.cap)
@@ -147,6 +151,11 @@ class Run:
         """Its processes to which SIGKILL was sent."""
         self.next_step = 0.0
         """When to check it again, once it has ended or is being stopped."""
+
+    @property
+    def must_wait(self) -> bool:
+        """The client is behind with the output, which is not read meanwhile."""
+        return self.stream and self.credits == 0 and self.streamed < self.cap
 
     @property
     def pipes(self) -> list[Pipe]:
@@ -231,12 +240,20 @@ class Commands:
         if number in self._runs:
             self._stop(self._runs[number], ABANDONED_GRACE_SECONDS)
 
-    def watch_outputs(self, events: int) -> None:
-        """Set the events to watch on all outputs: none while the peer is behind."""
+    def credit(self, number: int) -> None:
+        """Count one part of a command's output that the client has taken."""
+        if number in self._runs:
+            self._runs[number].credits += 1
+
+    def watch_outputs(self) -> None:
+        """Watch the outputs whose client is not behind."""
         for run in self._runs.values():
+            is_read = not (self._loop.is_stalled or run.must_wait)
             for pipe in run.pipes:
-                if pipe.open:
-                    self._loop.watch(pipe.descriptor, None, events)
+                if is_read and pipe.open:
+                    self._loop.watch(pipe.descriptor, partial(self._on_output, run, pipe))
+                else:  # its end would be reported forever, whatever the events
+                    self._loop.forget(pipe.descriptor)
 
     def advance(self, now: float) -> float:
         """Take every step that is due; return the time of the next one."""
@@ -270,10 +287,11 @@ class Commands:
         data = pipe.read()
         if not pipe.open:
             self._loop.forget(pipe.descriptor)
-        if run.stream and data and run.streamed < run.cap:
+        if run.stream and data and run.streamed < run.cap and run.credits > 0:
             part = data[: run.cap - run.streamed]
             run.streamed += len(part)
-            self._loop.send({"id": run.number, "more": True}, part)
+            run.credits -= 1
+            self._loop.send(frames.MORE, run.number, None, part)
         return data
 
     def _collect(self, wanted: int) -> bool:
@@ -298,7 +316,7 @@ class Commands:
                 self._stop(run)  # processes that it left behind are killed
             elif not any(pipe.open for pipe in run.pipes):
                 self._finish(run)
-            elif self._loop.is_stalled:  # its output has not been read yet
+            elif self._loop.is_stalled or run.must_wait:  # its output has not been read yet
                 run.next_step = now + DRAIN_SECONDS
             elif now >= run.next_step:
                 self._finish(run)
@@ -376,7 +394,7 @@ class Commands:
         }
         if self._purge and self._is_init and not self._runs:
             self._kill_everything()
-        self._loop.send({"id": run.number, "result": result}, output + errors)
+        self._loop.send(frames.REPLY, run.number, {"result": result}, output + errors)
 
     def _oom_kills(self) -> int:
         """Return how many processes of this container the kernel has killed for memory."""
@@ -390,12 +408,13 @@ class Commands:
             return 0
 
 
-def stdin_descriptor(upload: str | None, payload: bytes) -> int:
+def stdin_descriptor(upload: Upload | None, payload: bytes) -> int:
     """Return a descriptor from which a command reads its input."""
     if upload is not None:
-        descriptor = os.open(upload, os.O_RDONLY)
-        remove_quietly(upload)
-        return descriptor
+        try:
+            return os.open(f"/proc/self/fd/{upload.descriptor}", os.O_RDONLY)
+        finally:
+            upload.remove()
     if not payload:
         return os.open(os.devnull, os.O_RDONLY)
     descriptor = os.memfd_create("stdin")

@@ -32,11 +32,19 @@ _LOOP_CTL_GET_FREE = 0x4C82
 _SPARE_NODES = 16
 """Loop devices that other programs may take between the question for a free one and its use."""
 _TRIES = 3
+_CAP_SYS_ADMIN = 21
 _OPTIONS = "loop,nosuid,nodev,noatime,discard,noinit_itable,nobarrier"
 
 
 class DiskFailed(Exception):
     """A disk could not be made or mounted; the message quotes the tool."""
+
+
+def may_mount() -> bool:
+    """Return whether this process has the right to mount."""
+    status = Path("/proc/self/status").read_text()
+    effective = int(re.findall(r"^CapEff:\s*(\w+)", status, re.MULTILINE)[0], 16)
+    return bool(effective >> _CAP_SYS_ADMIN & 1)
 
 
 def make(image: Path, size_bytes: int) -> None:

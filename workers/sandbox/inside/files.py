@@ -1,7 +1,7 @@
 """The resident's file operations. Runs inside the sandbox: see `resident`."""
 
 # This file works with descriptors and DirEntry, and importing pathlib would cost every start 5 ms:
-# ruff: noqa: PTH101, PTH103, PTH105, PTH106, PTH108, PTH116, PTH118, PTH119, PTH120
+# ruff: noqa: PTH103, PTH105, PTH106, PTH108, PTH116, PTH118, PTH119, PTH120
 
 from __future__ import annotations
 
@@ -27,11 +27,36 @@ MAX_LINE_CHARACTERS = 2000
 TEMPORARY_PREFIX = ".fanout-"
 """Of an incomplete file beside its later path."""
 
-_uploads: dict[str, str] = {}
+
+class Upload:
+    """An incomplete file beside its later path.
+
+    It is written through its descriptor only: a job may put a link at its path, and the resident
+    may open what no process of the job may, such as the resident's own stream in /proc/self.
+    """
+
+    def __init__(self, directory: str, data: bytes) -> None:
+        os.makedirs(directory, exist_ok=True)
+        self.path = os.path.join(directory, f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}~")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        self.descriptor = os.open(self.path, flags, 0o600)
+        try:
+            write_all(self.descriptor, data)
+        except OSError:
+            self.remove()
+            raise
+
+    def remove(self) -> None:
+        """Remove it, unless it was moved to its later path."""
+        os.close(self.descriptor)
+        remove_quietly(self.path)
 
 
-def take_upload(arguments: dict[str, Any]) -> str | None:
-    """Return the path of the file that `arguments["upload"]` names; the caller owns it now."""
+_uploads: dict[str, Upload] = {}
+
+
+def take_upload(arguments: dict[str, Any]) -> Upload | None:
+    """Return the upload that `arguments["upload"]` names; the caller must remove it."""
     name = arguments.get("upload")
     return None if name is None else _uploads.pop(name)
 
@@ -53,34 +78,13 @@ def _upload(arguments: dict[str, Any], payload: bytes) -> Reply:
     """Append a part to the upload `id` in `directory`; with `abort`, remove it."""
     name = str(arguments["id"])
     if arguments.get("abort"):
-        remove_quietly(_uploads.pop(name, ""))
-        return {}, b""
-    path = _uploads.get(name)
-    if path is None:
-        _uploads[name] = _stage(arguments["directory"], payload)
+        if name in _uploads:
+            _uploads.pop(name).remove()
+    elif name in _uploads:
+        write_all(_uploads[name].descriptor, payload)
     else:
-        _append(path, payload)
+        _uploads[name] = Upload(arguments["directory"], payload)
     return {}, b""
-
-
-def _stage(directory: str, data: bytes) -> str:
-    """Write data into a new temporary file; create its directory if needed. Return its path."""
-    os.makedirs(directory, exist_ok=True)
-    path = os.path.join(directory, f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}~")
-    try:
-        _append(path, data, os.O_CREAT | os.O_EXCL)
-    except OSError:
-        remove_quietly(path)
-        raise
-    return path
-
-
-def _append(path: str, data: bytes, flags: int = 0) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | flags, 0o600)
-    try:
-        write_all(descriptor, data)
-    finally:
-        os.close(descriptor)
 
 
 def _read(arguments: dict[str, Any], _payload: bytes) -> Reply:
@@ -115,17 +119,17 @@ def _write(arguments: dict[str, Any], payload: bytes) -> Reply:
             raise FileExistsError(errno.EEXIST, "exists", path)
         mode = _mode_for(target, arguments.get("mode"))
         if staged is None:
-            staged = _stage(os.path.dirname(target), payload)
-        os.chmod(staged, mode)
+            staged = Upload(os.path.dirname(target), payload)
+        os.fchmod(staged.descriptor, mode)
         if create_only:
-            os.link(staged, target)
+            os.link(staged.path, target, follow_symlinks=False)
         else:
-            os.replace(staged, target)
+            os.replace(staged.path, target)
     except OSError as error:
         raise OSError(error.errno, error.strerror, path) from error
     finally:
         if staged is not None:
-            remove_quietly(staged)
+            staged.remove()
     return {}, b""
 
 
@@ -177,14 +181,18 @@ def _stat(arguments: dict[str, Any], _payload: bytes) -> Reply:
 
 
 def _list(arguments: dict[str, Any], _payload: bytes) -> Reply:
-    records = []
-    with os.scandir(arguments["path"]) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
+    path, size, records = arguments["path"], 0, []
+    with os.scandir(path) as entries:
+        for entry in entries:
             try:
-                records.append(entry_record(entry.path, entry.stat(follow_symlinks=False)))
+                record = entry_record(entry.path, entry.stat(follow_symlinks=False))
             except FileNotFoundError:
                 continue  # deleted since it was listed
-    return {}, b"\0".join(records)
+            records.append((entry.name, record))
+            size += len(record) + 1
+            if size > MAX_ANSWER_BYTES:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+    return {}, b"\0".join(record for _name, record in sorted(records))
 
 
 def _files_below(root: str, deadline: float) -> Iterator[os.DirEntry[str] | None]:
@@ -338,5 +346,5 @@ SLOW_OPERATIONS: dict[str, Operation] = {"delete": _delete, "walk": _walk, "grep
 
 def forget_uploads() -> None:
     """Remove uploads that were not used."""
-    for path in _uploads.values():
-        remove_quietly(path)
+    for upload in _uploads.values():
+        upload.remove()

@@ -35,8 +35,6 @@ from workers.sandbox.inside import frames
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
 if TYPE_CHECKING:
-    from typing import Any
-
     from workers.sandbox.inside.loop import Loop
 
 PORT = 3128
@@ -206,9 +204,8 @@ class Forward:
             self._drop(connection)
             return
         if connection.taken >= TAKEN_BYTES:
-            self._loop.send(
-                {"tunnel": connection.number, "event": "taken", "bytes": connection.taken}
-            )
+            header = {"event": "taken", "bytes": connection.taken}
+            self._loop.send(frames.TUNNEL, connection.number, header)
             connection.taken = 0
         self._watch(connection)
 
@@ -226,5 +223,4 @@ class Forward:
         self._watch_listener()
 
     def _send(self, connection: Connection, event: str, payload: bytes = b"") -> None:
-        header: dict[str, Any] = {"tunnel": connection.number, "event": event}
-        self._loop.send(header, payload)
+        self._loop.send(frames.TUNNEL, connection.number, {"event": event}, payload)

@@ -1,13 +1,20 @@
 """The frames between a resident and its client. Also runs inside the sandbox: see `resident`.
 
-frame     4 bytes header length, 4 bytes payload length (big endian), header, payload
-header    an encoded dict (see `encode`)
+frame     a prefix (see `PREFIX`: kind, number, header length, payload length), header, payload
+header    empty, or an encoded dict (see `encode`)
 
-request   {id, op, arguments} + payload       `cancel` and `credit` name a request as `target`, and
-                                              get no reply
-more      {id, more: True} + payload          any number before the reply: output, or a part of a
-                                              large reply
-reply     {id, result} + payload  |  {id, errno, path}  |  {id, refused, message}
+kind      direction   header                                          number
+READY     to client   -                                               0
+REQUEST   to resident {op, arguments}, and a payload                  the request's, never reused
+CANCEL    to resident -                                               the request's
+CREDIT    to resident -: the client has taken one part                the request's
+MORE      to client   -, and a payload: a part of a large reply       the request's
+REPLY     to client   {result}, and a payload | {errno, path}         the request's
+                      | {refused, message}
+TUNNEL    both        see `forward`                                   the tunnel's
+
+Whether a frame may come at all is decided by its prefix, before anything that follows is kept or
+decoded: its peer may be under a job's control.
 """
 
 from __future__ import annotations
@@ -16,11 +23,22 @@ import struct
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
+    Accept = Callable[[int, int, int, int], None]
+    """Takes a prefix: kind, number, header length, payload length; raises FrameError."""
+    Frame = tuple[int, int, bytes, bytes]
+    """Kind, number, header, payload."""
+
+READY, REQUEST, CANCEL, CREDIT, MORE, REPLY, TUNNEL = range(7)
+
+PREFIX = struct.Struct(">BqII")
 MAX_HEADER_BYTES = 4 << 20
-"""An argv and an environment fit: the kernel takes 2 MiB of both together."""
+"""Of a request: an argv and an environment fit, of which the kernel takes 2 MiB together."""
+MAX_REPLY_HEADER_BYTES = 64 << 10
+"""Of a reply: ours have a path of at most 4 KiB, and the steward's a list of jobs."""
+MAX_TUNNEL_HEADER_BYTES = 64
 MAX_PAYLOAD_BYTES = 16 << 20
 """Two whole outputs of a command fit, with room."""
 CHUNK_BYTES = 1 << 20
@@ -31,6 +49,10 @@ MAX_DEPTH = 16
 """Nesting of a header: ours have four levels, and parsing must not need a deep stack."""
 MAX_DIGITS = 32
 """Of a number in a header: parsing longer ones takes more than linear time."""
+MAX_REPLY_VALUES = 4096
+"""In a reply's header, which is decoded on the client's loop: 4,096 take about 10 ms."""
+_UNLIMITED = 1 << 62
+_INFINITE = float("inf")
 
 
 class FrameError(ValueError):
@@ -69,83 +91,134 @@ def _encode(value: Any, parts: list[bytes]) -> None:
         parts.append(b"e")
 
 
-def decode(data: bytes) -> Any:
+def decode(data: bytes, max_values: int = _UNLIMITED) -> Any:
     """Decode what `encode` returned; tuples become lists.
 
+    Args:
+        data: the whole encoded value.
+        max_values: of how many values it may consist; lists and dicts count as well.
+
     Raises:
-        FrameError: the bytes are something else.
+        FrameError: the bytes are something else, or have more values.
     """
+    decoder = _Decoder(data, max_values)
     try:
-        value, end = _decode(data, 0, 0)
+        value = decoder.value(0)
     except (ValueError, TypeError) as error:
         raise FrameError(f"malformed value: {type(error).__name__}") from error
-    if end != len(data):
+    if decoder.at != len(data):
         raise FrameError("bytes after the value")
     return value
 
 
-def _decode(data: bytes, at: int, depth: int) -> tuple[Any, int]:
-    kind = data[at : at + 1]
-    at += 1
-    if kind in (b"n", b"t", b"f"):
-        return {b"n": None, b"t": True, b"f": False}[kind], at
-    if kind in (b"l", b"m") and depth < MAX_DEPTH:
+def decode_header(data: bytes, max_values: int = _UNLIMITED) -> dict[str, Any]:
+    """Decode a frame's header; see `decode`.
+
+    Raises:
+        FrameError: it is something else than a dict.
+    """
+    header = decode(data, max_values)
+    if not isinstance(header, dict):
+        raise FrameError("a header is a dict")
+    return header
+
+
+class _Decoder:
+    """The position in an encoded value."""
+
+    def __init__(self, data: bytes, max_values: int) -> None:
+        self.at = 0
+        self._data, self._left = data, max_values
+
+    def value(self, depth: int) -> Any:
+        """Decode the value at the position, and move behind it."""
+        self._left -= 1
+        if self._left < 0:
+            raise FrameError("too many values")
+        kind = self._data[self.at : self.at + 1]
+        self.at += 1
+        if kind in (b"n", b"t", b"f"):
+            return {b"n": None, b"t": True, b"f": False}[kind]
+        if kind in (b"l", b"m") and depth < MAX_DEPTH:
+            return self._items(kind, depth + 1)
+        end = self._data.index(b";", self.at, self.at + MAX_DIGITS)
+        digits, self.at = self._data[self.at : end], end + 1
+        if kind == b"i":
+            return int(digits)
+        if kind == b"d":
+            number = float(digits)
+            if not -_INFINITE <= number <= _INFINITE:
+                raise FrameError("not a number")
+            return number
+        return self._text(kind, int(digits))
+
+    def _items(self, kind: bytes, depth: int) -> Any:
         items = []
-        while data[at : at + 1] != b"e":
-            item, at = _decode(data, at, depth + 1)
-            items.append(item)
+        while self._data[self.at : self.at + 1] != b"e":
+            items.append(self.value(depth))
+        self.at += 1
         if kind == b"l":
-            return items, at + 1
+            return items
         if len(items) % 2 or not all(isinstance(key, str) for key in items[::2]):
             raise FrameError("a dict has str keys, each with a value")
-        return {items[i]: items[i + 1] for i in range(0, len(items), 2)}, at + 1
-    end = data.index(b";", at, at + MAX_DIGITS)
-    if kind == b"i":
-        return int(data[at:end]), end + 1
-    if kind == b"d":
-        return float(data[at:end]), end + 1
-    stop = end + 1 + int(data[at:end])
-    raw = data[end + 1 : stop]
-    if kind not in (b"s", b"b") or not end < stop <= len(data):
-        raise FrameError("unknown kind or wrong length")
-    return (raw.decode("utf-8", "surrogateescape") if kind == b"s" else raw), stop
+        found = {items[i]: items[i + 1] for i in range(0, len(items), 2)}
+        if len(found) * 2 != len(items):
+            raise FrameError("a dict has each key once")
+        return found
+
+    def _text(self, kind: bytes, size: int) -> Any:
+        stop = self.at + size
+        if kind not in (b"s", b"b") or not self.at <= stop <= len(self._data):
+            raise FrameError("unknown kind or wrong length")
+        raw, self.at = self._data[self.at : stop], stop
+        return raw.decode("utf-8", "surrogateescape") if kind == b"s" else raw
 
 
-def pack_frame(header: dict[str, Any], payload: bytes = b"") -> bytes:
+def pack_frame(
+    kind: int, number: int, header: dict[str, Any] | None = None, payload: bytes = b""
+) -> bytes:
     """Return a whole frame.
 
     Raises:
         FrameError: it is too large.
     """
-    head = encode(header)
-    if len(head) > MAX_HEADER_BYTES or len(payload) > MAX_PAYLOAD_BYTES:
+    head = b"" if header is None else encode(header)
+    limit = MAX_HEADER_BYTES if kind == REQUEST else MAX_REPLY_HEADER_BYTES
+    if len(head) > limit or len(payload) > MAX_PAYLOAD_BYTES:
         raise FrameError("the frame is too big")
-    return struct.pack(">II", len(head), len(payload)) + head + payload
+    return PREFIX.pack(kind, number, len(head), len(payload)) + head + payload
 
 
 class FrameReader:
-    """Splits a stream of bytes into frames."""
+    """Splits a stream of bytes into frames. What `accept` refuses is not kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, accept: Accept) -> None:
+        self._accept = accept
         self._data = bytearray()
+        self._prefix: tuple[int, int, int, int] | None = None
 
-    def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+    def feed(self, data: bytes) -> Iterator[Frame]:
         """Add data and yield the frames that are complete.
 
         Raises:
             FrameError: the stream breaks the protocol; the rest of it cannot be parsed either.
         """
         self._data += data
-        while len(self._data) >= 8:  # noqa: PLR2004 - the two lengths
-            header_bytes, payload_bytes = struct.unpack_from(">II", self._data)
-            if header_bytes > MAX_HEADER_BYTES or payload_bytes > MAX_PAYLOAD_BYTES:
-                raise FrameError("the frame is too big")
-            end = 8 + header_bytes + payload_bytes
+        while True:
+            if self._prefix is None:
+                if len(self._data) < PREFIX.size:
+                    return
+                prefix = PREFIX.unpack_from(self._data)
+                self._accept(*prefix)
+                self._prefix = prefix
+            kind, number, header_bytes, payload_bytes = self._prefix
+            middle = PREFIX.size + header_bytes
+            end = middle + payload_bytes
             if len(self._data) < end:
                 return
-            header = decode(bytes(self._data[8 : 8 + header_bytes]))
-            payload = bytes(self._data[8 + header_bytes : end])
+            view = memoryview(self._data)
+            header, payload = bytes(view[PREFIX.size : middle]), bytes(view[middle:end])
+            view.release()
             del self._data[:end]
-            if not isinstance(header, dict):
-                raise FrameError("a header is a dict")
-            yield header, payload
+            self._prefix = None
+            yield kind, number, header, payload

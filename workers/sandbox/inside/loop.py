@@ -82,13 +82,15 @@ class Loop:
         except OSError:
             return b""
 
-    def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
+    def send(
+        self, kind: int, number: int, header: dict[str, Any] | None = None, payload: bytes = b""
+    ) -> None:
         """Send a frame as soon as the peer reads it; never waits.
 
         Raises:
             FrameError: the frame is too large.
         """
-        frame = memoryview(frames.pack_frame(header, payload))
+        frame = memoryview(frames.pack_frame(kind, number, header, payload))
         self._waiting.append(frame)
         self._waiting_bytes += len(frame)
         self._flush()

@@ -29,8 +29,8 @@ class Refused(Exception):
 class Context:
     """A slow operation's connection to its client."""
 
-    def __init__(self, post: Callable[[dict[str, Any], bytes], None], number: int) -> None:
-        self._post, self._number = post, number
+    def __init__(self, send_part: Callable[[bytes], None]) -> None:
+        self._send_part = send_part
         self._credits = threading.Semaphore(frames.CHUNKS_IN_FLIGHT)
         self.cancelled = False
         """The client no longer waits for the reply."""
@@ -46,7 +46,7 @@ class Context:
         self._credits.acquire()
         if self.cancelled:
             raise InterruptedError(errno.EINTR, "cancelled")
-        self._post({"id": self._number, "more": True}, data)
+        self._send_part(data)
 
     def credit(self) -> None:
         """Count one part that the client has received."""

@@ -75,10 +75,10 @@ class Resident:
         self._loop = Loop(incoming, outgoing)
         self._commands = Commands(self._loop, reap_orphans=reap_orphans)
         self._incoming = incoming
-        self._frames = frames.FrameReader()
+        self._frames = frames.FrameReader(_accept)
         self._ttl_seconds, self._heard = ttl_seconds or float("inf"), time.monotonic()
         self._slow: dict[int, Context] = {}
-        self._posted: deque[tuple[dict[str, Any], bytes]] = deque()
+        self._posted: deque[tuple[int, int, dict[str, Any] | None, bytes]] = deque()
         self._forward: Forward | None = None
         self._wake_read, self._wake_write = os.pipe()
 
@@ -89,14 +89,14 @@ class Resident:
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         self._loop.watch(self._incoming, self._on_incoming)
         self._loop.watch(self._wake_read, self._on_wake)
-        self._loop.send({"ready": True, "pid": os.getpid()})
+        self._loop.send(frames.READY, 0)
         while True:
             now = time.monotonic()
             lapse = self._heard + self._ttl_seconds
             if now > lapse:
                 self._end()
             until = min(self._commands.advance(now), lapse, now + _LONGEST_SLEEP_SECONDS)
-            self._commands.watch_outputs(0 if self._loop.is_stalled else select.POLLIN)
+            self._commands.watch_outputs()
             if self._forward is not None:
                 self._forward.pause(self._loop.is_behind)
             # with no event requested, the peer's end is still reported
@@ -111,20 +111,20 @@ class Resident:
             self._end()
         self._heard = time.monotonic()
         try:
-            for header, payload in self._frames.feed(data):
-                self._request(header, payload)
-        except (frames.FrameError, KeyError, TypeError):
+            for kind, number, header, payload in self._frames.feed(data):
+                if kind == frames.CANCEL:
+                    self._cancel(number)
+                elif kind == frames.CREDIT:
+                    self._credit(number)
+                elif kind == frames.TUNNEL:
+                    self._on_tunnel(number, frames.decode_header(header), payload)
+                else:
+                    self._request(number, frames.decode_header(header), payload)
+        except (frames.FrameError, KeyError, TypeError, ValueError):
             self._end()  # what follows a malformed frame cannot be understood either
 
-    def _request(self, header: dict[str, Any], payload: bytes) -> None:
-        name = header["op"]
-        if name in ("cancel", "credit"):
-            self._control(name, header["target"])
-            return
-        if name == "tunnel":
-            self._on_tunnel(header, payload)
-            return
-        number, arguments = int(header["id"]), dict(header["arguments"])
+    def _request(self, number: int, header: dict[str, Any], payload: bytes) -> None:
+        name, arguments = header["op"], dict(header["arguments"])
         if name == "run":
             link = self._tunnels().pair(arguments["tunnel"]) if "tunnel" in arguments else None
             self._commands.start(number, arguments, payload, link)
@@ -133,15 +133,26 @@ class Resident:
         else:
             unknown = partial(_unknown, name)
             operation = self._listen if name == "listen" else OPERATIONS.get(name, unknown)
-            self._loop.send(*_carry_out(operation, number, arguments, payload))
+            self._reply(number, *_carry_out(operation, arguments, payload))
 
-    def _control(self, name: str, target: int) -> None:
-        slow = self._slow.get(target)
+    def _reply(self, number: int, header: dict[str, Any], payload: bytes) -> None:
+        try:
+            self._loop.send(frames.REPLY, number, header, payload)
+        except frames.FrameError:
+            refusal = {"refused": "ReplyTooLarge", "message": "the reply is too large"}
+            self._loop.send(frames.REPLY, number, refusal)
+
+    def _cancel(self, number: int) -> None:
+        slow = self._slow.get(number)
         if slow is None:
-            if name == "cancel":
-                self._commands.stop(target)
-        elif name == "cancel":
+            self._commands.stop(number)
+        else:
             slow.cancel()
+
+    def _credit(self, number: int) -> None:
+        slow = self._slow.get(number)
+        if slow is None:
+            self._commands.credit(number)
         else:
             slow.credit()
 
@@ -157,38 +168,41 @@ class Resident:
             self._forward = Forward(self._loop)
         return self._forward
 
-    def _on_tunnel(self, header: dict[str, Any], payload: bytes) -> None:
+    def _on_tunnel(self, number: int, header: dict[str, Any], payload: bytes) -> None:
         if self._forward is None:
             raise frames.FrameError("no tunnel is open")
-        self._forward.frame(header["target"], header["event"], payload, header.get("bytes", 0))
+        self._forward.frame(number, header["event"], payload, header.get("bytes", 0))
 
     def _start_slow(
         self, number: int, operation: SlowOperation, arguments: dict[str, Any], payload: bytes
     ) -> None:
-        context = self._slow[number] = Context(self._post, number)
+        context = self._slow[number] = Context(partial(self._post, frames.MORE, number, None))
         with_context = partial(operation, context)
 
         def work() -> None:
-            self._post(*_carry_out(with_context, number, arguments, payload))
+            self._post(frames.REPLY, number, *_carry_out(with_context, arguments, payload))
 
         try:
             threading.Thread(target=work, daemon=True).start()
         except RuntimeError:  # no process is left to the job: carry it out here, slowly
-            self._loop.send(*_carry_out(with_context, number, arguments, payload))
+            del self._slow[number]
+            self._reply(number, *_carry_out(with_context, arguments, payload))
 
-    def _post(self, header: dict[str, Any], payload: bytes) -> None:
+    def _post(self, kind: int, number: int, header: dict[str, Any] | None, payload: bytes) -> None:
         """Queue a frame from a thread."""
-        self._posted.append((header, payload))
+        self._posted.append((kind, number, header, payload))
         with suppress(BlockingIOError):  # then it is awake
             os.write(self._wake_write, b"\0")
 
     def _on_wake(self, _events: int) -> None:
         os.read(self._wake_read, 4096)
         while self._posted:
-            header, payload = self._posted.popleft()
-            if "more" not in header:
-                self._slow.pop(header["id"], None)
-            self._loop.send(header, payload)
+            kind, number, header, payload = self._posted.popleft()
+            if header is None:
+                self._loop.send(kind, number, None, payload)
+            else:
+                self._slow.pop(number, None)
+                self._reply(number, header, payload)
         self._commands.reap()
 
     def _end(self) -> NoReturn:
@@ -199,22 +213,30 @@ class Resident:
 
 
 def _carry_out(
-    operation: Operation, number: int, arguments: dict[str, Any], payload: bytes
+    operation: Operation, arguments: dict[str, Any], payload: bytes
 ) -> tuple[dict[str, Any], bytes]:
-    """Carry out an operation; return the frame of the reply."""
+    """Carry out an operation; return header and payload of the reply."""
     try:
         result, data = operation(arguments, payload)
     except Refused as refusal:
-        return {"id": number, "refused": refusal.kind, "message": str(refusal)}, b""
+        return {"refused": refusal.kind, "message": str(refusal)}, b""
     except OSError as error:
         path = error.filename if isinstance(error.filename, str) else arguments.get("path")
-        return {"id": number, "errno": error.errno or errno.EIO, "path": path}, b""
+        return {"errno": error.errno or errno.EIO, "path": path}, b""
     except ValueError:  # a path with a NUL
-        return {"id": number, "errno": errno.EINVAL, "path": arguments.get("path")}, b""
+        return {"errno": errno.EINVAL, "path": arguments.get("path")}, b""
     except Exception as error:  # noqa: BLE001 - must not end every other request
         message = "the operation failed"
-        return {"id": number, "refused": type(error).__name__, "message": message}, b""
-    return {"id": number, "result": result}, data
+        return {"refused": type(error).__name__, "message": message}, b""
+    return {"result": result}, data
+
+
+def _accept(kind: int, _number: int, header_bytes: int, payload_bytes: int) -> None:
+    """Accept what a client may send; it is trusted, a stream that is out of step is not."""
+    if kind not in (frames.REQUEST, frames.CANCEL, frames.CREDIT, frames.TUNNEL):
+        raise frames.FrameError("an unknown kind")
+    if header_bytes > frames.MAX_HEADER_BYTES or payload_bytes > frames.MAX_PAYLOAD_BYTES:
+        raise frames.FrameError("the frame is too big")
 
 
 def _become_undumpable() -> None:

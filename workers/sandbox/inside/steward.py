@@ -1,9 +1,9 @@
-"""The steward: stores the files of all jobs of one owner on one Docker engine.
+"""The steward: stores the files of all jobs of one installation on one Docker engine.
 
 It runs in its own container, one for each worker process, as root over one volume and with no
 network. Workers reach it only through its attach stream, so they need neither mounts nor root, and
-a remote engine works like a local one. Standard library only. The stewards of one owner share the
-volume:
+a remote engine works like a local one. Standard library only. The stewards of one
+installation share the volume:
 
     code/<id>/                    the resident's code, mounted read-only into sandboxes
     snapshots/<id>/tree           a snapshot, unpacked, never changed again
@@ -366,10 +366,14 @@ def _operations(store: Store, *, may_mount: bool) -> dict[str, SlowOperation]:
         return {}, b""
 
     def unpack(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
+        upload = take_upload(arguments)
         try:
-            store.unpack(arguments["snapshot"], Path(take_upload(arguments) or os.devnull))
+            store.unpack(arguments["snapshot"], Path(upload.path if upload else os.devnull))
         except archives.UnusableArchive as error:
             raise Refused("UnusableArchive", str(error)) from error
+        finally:
+            if upload:
+                upload.remove()
         return {}, b""
 
     def bundle(context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
@@ -402,13 +406,13 @@ def _operations(store: Store, *, may_mount: bool) -> dict[str, SlowOperation]:
 def main() -> NoReturn:
     """Serve one worker.
 
-    The program's arguments: the volume's folder, the size of the cache, the disk's reserve, whether
-    it may mount (`mounts`), the resident's code and its id.
+    The program's arguments: the volume's folder, the size of the cache, the disk's reserve, the
+    resident's code and its id.
     """
-    root, cache_bytes, reserve_bytes, may_mount, code, code_id = sys.argv[1:]
+    root, cache_bytes, reserve_bytes, code, code_id = sys.argv[1:]
     store = Store(Path(root), int(cache_bytes), int(reserve_bytes))
     store.set_up(Path(code), code_id)
     compiled = partial(compileall.compile_dir, Path(__file__).parent, quiet=2)
     threading.Thread(target=compiled, daemon=True).start()  # for the programs in jails
-    resident.SLOW_OPERATIONS.update(_operations(store, may_mount=may_mount == "mounts"))
+    resident.SLOW_OPERATIONS.update(_operations(store, may_mount=disks.may_mount()))
     resident.main(reap_orphans=False)

@@ -21,6 +21,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from orchestrator.jobs.failures import InvalidJob
 from workers.sandbox.errors import SandboxStartFailed
 from workers.sandbox.local import processes as local_processes
 from workers.sandbox.local.files import copy_tree, unpack_snapshot
@@ -41,9 +42,9 @@ _JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True)
 class _Label:
-    """The owner of a job's files, written beside them."""
+    """Whose a job's files are, written beside them."""
 
-    owner: str
+    installation: str
     job: str
     attempt: int
     token: str
@@ -72,15 +73,16 @@ def _read_label(folder: Path) -> _Label | None:
 class LocalProvider:
     """Opens sandboxes in folders below `root`."""
 
-    def __init__(self, snapshots: SnapshotSource, root: Path, owner: str) -> None:
+    def __init__(self, snapshots: SnapshotSource, root: Path, installation: str) -> None:
         """Make a provider.
 
         Args:
             snapshots: fetches a snapshot's archive.
             root: the folder of all sandboxes.
-            owner: marks what belongs to this installation; nothing else is reaped.
+            installation: the id that the ledger keeps; nothing of another one is reaped.
         """
-        self._snapshots, self._root, self._owner = snapshots, root.resolve(), owner
+        self._snapshots, self._root = snapshots, root.resolve()
+        self._installation = installation
         self._bound: bool | None = None
         self._unpacking: dict[str, asyncio.Lock] = {}
 
@@ -91,8 +93,14 @@ class LocalProvider:
         Raises:
             SnapshotUnusable: the snapshot's archive is damaged or leaves its root.
             SandboxStartFailed: the job's folder could not be created.
+            InvalidJob: the job has credentials, which only a proxy could keep outside.
             ValueError: the job's id cannot be the name of a folder.
         """
+        if spec.credentials:
+            raise InvalidJob(
+                "Credentials need Docker sandboxes: only their proxy puts them in "
+                "(FANOUT_SANDBOX__PROVIDER=docker)."
+            )
         if self._bound is None:
             self._bound = await asyncio.to_thread(_mounts_work)
         before = await self._unpacked(spec.snapshot)
@@ -121,7 +129,7 @@ class LocalProvider:
         removed = 0
         for folder in await asyncio.to_thread(_folders_in, self._root / "jobs"):
             label = await asyncio.to_thread(_read_label, folder)
-            if label is None or label.owner != self._owner:
+            if label is None or label.installation != self._installation:
                 continue
             if not await is_live(label.job):
                 await asyncio.to_thread(_remove_job, folder)
@@ -165,7 +173,7 @@ class LocalProvider:
         (tmp / "home").mkdir(parents=True, exist_ok=True)
         pid = os.getpid()
         token = secrets.token_hex(8)
-        label = _Label(self._owner, spec.job_id, spec.attempt, token, pid, _start_of(pid))
+        label = _Label(self._installation, spec.job_id, spec.attempt, token, pid, _start_of(pid))
         (folder / _LABEL).write_text(json.dumps(asdict(label)))
         (folder / "snapshot").write_text(before.name)
         if not tree.exists():

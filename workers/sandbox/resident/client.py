@@ -7,25 +7,28 @@ import contextlib
 import errno
 import itertools
 import os
-from collections.abc import AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
 from typing import Any, Protocol
 
 from orchestrator.cancellation import cancel_and_wait
 from orchestrator.jobs.failures import SandboxFailure
 from workers.sandbox.errors import SandboxDied
 from workers.sandbox.inside import frames
+from workers.sandbox.inside.forward import CHUNK_BYTES as TUNNEL_BYTES
+from workers.sandbox.resident.exchange import Exchange, Frame
+from workers.sandbox.resident.replies import integer, parse_reply, unwrap
 
 DEFAULT_ANSWER_SECONDS = 120.0
 """How long a request may remain unanswered before the sandbox counts as dead."""
 
-MAX_QUEUED_FRAMES = 100_000
-"""Of one request. A command that writes byte by byte makes a small frame of each byte; a hostile
-stream must not fill the memory."""
+TURN_SECONDS = 0.005
+"""How long one sandbox's frames may occupy the loop before others have their turn."""
 
-_Frame = tuple[dict[str, Any], bytes]
-OnFrame = Callable[[dict[str, Any], bytes], None]
-"""Receives a tunnel's frame, header and payload; see `workers.sandbox.inside.forward`. Must not
-wait; raises FrameError when the frame breaks the protocol."""
+OnFrame = Callable[[int, dict[str, Any], bytes], None]
+"""Receives a tunnel's frame: number, header and payload; see `workers.sandbox.inside.forward`. Must
+not wait; raises FrameError when the frame breaks the protocol."""
+
+_NO_REPLY = "the sandbox sent something that is not a reply"
 
 
 class ByteStream(Protocol):
@@ -39,14 +42,6 @@ class ByteStream(Protocol):
 
     async def close(self) -> None:
         """Close both directions."""
-
-
-class OperationFailed(SandboxFailure):
-    """The resident rejected or failed an operation; `kind` is the type of the failure."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
 
 
 class ResidentClient:
@@ -66,13 +61,15 @@ class ResidentClient:
         self._stream = stream
         self._ttl_seconds = ttl_seconds
         self._numbers = itertools.count(1)
-        self._pending: dict[int, asyncio.Queue[_Frame | SandboxDied]] = {}
+        self._exchanges: dict[int, Exchange] = {}
+        """Those whose reply has not arrived."""
         self._outgoing: asyncio.Queue[bytes] = asyncio.Queue(maxsize=4)
         self._ready = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._on_frame: OnFrame | None = None
         self._on_death: Callable[[], None] = lambda: None
         self._own_tunnels: dict[int, OnFrame] = {}
+        self._last_tunnel = 0
         self._death: str | None = None
 
     @property
@@ -109,8 +106,8 @@ class ResidentClient:
         """
         if self._death is None:
             self._death = reason
-        for answers in self._pending.values():
-            answers.put_nowait(SandboxDied(self._death))
+        for exchange in self._exchanges.values():
+            exchange.frames.put_nowait(SandboxDied(self._death))
         self._on_death()
         self._ready.set()
 
@@ -131,16 +128,17 @@ class ResidentClient:
         """
         self._on_frame, self._on_death = on_frame, on_death
         result, _ = await self.request("listen", {"port": port})
-        return int(result["port"])
+        with self.parsing():
+            return integer(result, "port", 1, 65535)
 
     def begin_tunnel(self, receive: OnFrame) -> int:
         """Return a new number for a tunnel to a process that is about to be started.
 
         Its frames are passed to `receive`.
         """
-        number = -next(self._numbers)
-        self._own_tunnels[number] = receive
-        return number
+        self._last_tunnel = next(self._numbers)
+        self._own_tunnels[-self._last_tunnel] = receive
+        return -self._last_tunnel
 
     async def close_tunnel(self, number: int) -> None:
         """Close a tunnel that `begin_tunnel` opened."""
@@ -163,8 +161,8 @@ class ResidentClient:
             SandboxDied: the resident has ended.
         """
         self._raise_if_dead()
-        header = {"op": "tunnel", "target": number, "event": event, "bytes": taken}
-        await self._enqueue(_pack(header, payload))
+        header = {"event": event, "bytes": taken}
+        await self._enqueue(frames.pack_frame(frames.TUNNEL, number, header, payload))
 
     async def request(
         self,
@@ -173,6 +171,7 @@ class ResidentClient:
         payload: bytes = b"",
         on_chunk: Callable[[bytes], Awaitable[None]] | None = None,
         *,
+        max_reply_bytes: int = frames.CHUNK_BYTES,
         timeout_seconds: float | None = DEFAULT_ANSWER_SECONDS,
         stop_seconds: float = 0.0,
     ) -> tuple[dict[str, Any], bytes]:
@@ -183,7 +182,9 @@ class ResidentClient:
             arguments: its arguments.
             payload: at most `frames.MAX_PAYLOAD_BYTES`; larger contents are sent with `upload`.
             on_chunk: receives the parts that precede the reply, in order; the resident waits for
-                it.
+                it. Without it no part may come.
+            max_reply_bytes: of the reply's payload, at most `frames.MAX_PAYLOAD_BYTES`; a resident
+                that sends more counts as dead.
             timeout_seconds: the longest silence about this request before the sandbox counts as
                 dead; None waits for ever.
             stop_seconds: how long a cancelled caller waits for the end of the operation.
@@ -195,23 +196,39 @@ class ResidentClient:
         """
         self._raise_if_dead()
         number = next(self._numbers)
-        frame = _pack({"id": number, "op": op, "arguments": arguments}, payload)
-        answers = self._pending[number] = asyncio.Queue()
-        replied = False
+        frame = _pack_request(number, op, arguments, payload)
+        exchange = self._exchanges[number] = Exchange(
+            takes_parts=on_chunk is not None, max_reply_bytes=max_reply_bytes
+        )
         try:
             await self._enqueue(frame)
-            while not replied:
-                header, data = await self._next_frame(answers, timeout_seconds)
-                replied = "more" not in header
-                if not replied:
-                    if on_chunk is not None:
-                        await on_chunk(data)
-                    await self._enqueue(_pack({"op": "credit", "target": number}))
+            while True:
+                kind, header, data = await self._next_frame(exchange, timeout_seconds)
+                if kind == frames.REPLY:
+                    break
+                if on_chunk is not None:
+                    await on_chunk(data)
+                exchange.parts_left += 1
+                await self._enqueue(frames.pack_frame(frames.CREDIT, number))
         finally:
-            if not (replied or self.is_dead):
-                await self._abandon(number, answers, stop_seconds)
-            del self._pending[number]
-        return _result(header), data
+            if number in self._exchanges and not self.is_dead:
+                await self._abandon(number, exchange, stop_seconds)
+        with self.parsing():
+            result = parse_reply(header)
+        return unwrap(result), data
+
+    @contextlib.contextmanager
+    def parsing(self) -> Iterator[None]:
+        """Count the sandbox as dead when what it sent cannot be parsed.
+
+        Raises:
+            SandboxDied: the block raised a FrameError.
+        """
+        try:
+            yield
+        except frames.FrameError as error:
+            self.mark_dead(_NO_REPLY)
+            raise SandboxDied(_NO_REPLY) from error
 
     async def upload(self, source: bytes | AsyncIterable[bytes], directory: str) -> str:
         """Send a large content into a temporary file in `directory`.
@@ -242,68 +259,77 @@ class ResidentClient:
         await self._outgoing.put(frame)
         self._raise_if_dead()
 
-    async def _next_frame(
-        self, answers: asyncio.Queue[_Frame | SandboxDied], timeout_seconds: float | None
-    ) -> _Frame:
+    async def _next_frame(self, exchange: Exchange, timeout_seconds: float | None) -> Frame:
         try:
             async with asyncio.timeout(timeout_seconds):
-                answer = await answers.get()
+                frame = await exchange.frames.get()
         except TimeoutError:
             self.mark_dead(f"the sandbox did not answer within {timeout_seconds:g} s")
-            answer = await answers.get()
-        if isinstance(answer, SandboxDied):
-            raise answer
-        return answer
+            frame = await exchange.frames.get()
+        if isinstance(frame, SandboxDied):
+            raise frame
+        return frame
 
-    async def _abandon(
-        self, number: int, answers: asyncio.Queue[_Frame | SandboxDied], stop_seconds: float
-    ) -> None:
+    async def _abandon(self, number: int, exchange: Exchange, stop_seconds: float) -> None:
         """Cancel a request in the resident; wait for its end if there is time."""
-        with contextlib.suppress(TimeoutError, SandboxFailure):
-            async with asyncio.timeout(max(stop_seconds, 1.0)):
-                await self._enqueue(_pack({"op": "cancel", "target": number}))
-                while stop_seconds > 0 and "more" in (await self._next_frame(answers, None))[0]:
-                    pass
+        try:
+            with contextlib.suppress(TimeoutError, SandboxFailure):
+                async with asyncio.timeout(max(stop_seconds, 1.0)):
+                    await self._enqueue(frames.pack_frame(frames.CANCEL, number))
+                    while stop_seconds > 0 and number in self._exchanges:
+                        await self._next_frame(exchange, None)
+        finally:
+            exchange.is_abandoned = True
+            exchange.frames = asyncio.Queue()
 
     async def _receive(self) -> None:
-        reader = frames.FrameReader()
+        reader = frames.FrameReader(self._accept)
+        clock = asyncio.get_running_loop().time
+        turn_ends = clock() + TURN_SECONDS
         try:
             while data := await self._stream.read():
-                for header, payload in reader.feed(data):
-                    self._dispatch(header, payload)
+                for frame in reader.feed(data):
+                    self._dispatch(*frame)
+                    if clock() > turn_ends:
+                        await asyncio.sleep(0)
+                        turn_ends = clock() + TURN_SECONDS
+                if self.is_dead:
+                    return
+                if clock() > turn_ends:  # reading what has arrived already does not wait
+                    await asyncio.sleep(0)
+                    turn_ends = clock() + TURN_SECONDS
             self.mark_dead("the sandbox has ended: its stream ended")
         except (OSError, EOFError) as error:
             self.mark_dead(f"the sandbox has ended: its stream broke ({type(error).__name__})")
         except frames.FrameError:
-            self.mark_dead("the sandbox sent something that is not a reply")
+            self.mark_dead(_NO_REPLY)
 
-    def _dispatch(self, header: dict[str, Any], payload: bytes) -> None:
-        if header.get("ready") is True:
+    def _accept(self, kind: int, number: int, header_bytes: int, payload_bytes: int) -> None:
+        """Raise FrameError unless a frame with this prefix may come now."""
+        exchange = self._exchanges.get(number)
+        if kind in (frames.MORE, frames.REPLY) and exchange is not None:
+            exchange.check(kind, header_bytes, payload_bytes)
+        elif kind == frames.TUNNEL and self._may_have_tunnel(number):
+            if header_bytes > frames.MAX_TUNNEL_HEADER_BYTES or payload_bytes > TUNNEL_BYTES:
+                raise frames.FrameError("more than fits a tunnel's frame")
+        elif kind != frames.READY or self._ready.is_set() or number or header_bytes + payload_bytes:
+            raise frames.FrameError("a frame that was not requested")
+
+    def _may_have_tunnel(self, number: int) -> bool:
+        """Whether a tunnel of this number is open, or was until a moment ago."""
+        return -self._last_tunnel <= number < 0 or (number > 0 and self._on_frame is not None)
+
+    def _dispatch(self, kind: int, number: int, header: bytes, payload: bytes) -> None:
+        if kind == frames.READY:
             self._ready.set()
-            return
-        if "tunnel" in header and self._on_tunnel(header, payload):
-            return
-        number = header.get("id")
-        if not isinstance(number, int):
-            raise frames.FrameError("a frame without an id")
-        answers = self._pending.get(number)
-        if answers is None:
-            return  # its caller no longer waits
-        if answers.qsize() > MAX_QUEUED_FRAMES:
-            raise frames.FrameError("more parts than were acknowledged")
-        answers.put_nowait((header, payload))
-
-    def _on_tunnel(self, header: dict[str, Any], payload: bytes) -> bool:
-        """Pass on a tunnel's frame; return False when no tunnel can be open."""
-        number = header["tunnel"]
-        if type(number) is int and number < 0:
-            receive = self._own_tunnels.get(number)
+        elif kind == frames.TUNNEL:
+            receive = self._own_tunnels.get(number) if number < 0 else self._on_frame
             if receive is not None:  # else it has just been closed
-                receive(header, payload)
-            return True
-        if self._on_frame is not None:
-            self._on_frame(header, payload)
-        return self._on_frame is not None
+                receive(number, frames.decode_header(header), payload)
+        elif number in self._exchanges:  # else the sandbox has just died
+            self._exchanges[number].receive(kind, header, payload)
+            if kind == frames.REPLY:
+                del self._exchanges[number]
 
     async def _transmit(self) -> None:
         try:
@@ -321,23 +347,12 @@ class ResidentClient:
                 await self.request("ping", {}, timeout_seconds=max(ttl_seconds, 10.0))
 
 
-def _pack(header: dict[str, Any], payload: bytes = b"") -> bytes:
+def _pack_request(number: int, op: str, arguments: dict[str, Any], payload: bytes) -> bytes:
     try:
-        return frames.pack_frame(header, payload)
+        header = {"op": op, "arguments": arguments}
+        return frames.pack_frame(frames.REQUEST, number, header, payload)
     except UnicodeEncodeError as error:  # no file can have that name
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from error
-
-
-def _result(header: dict[str, Any]) -> dict[str, Any]:
-    """Return a reply's result, or raise the error that it reports."""
-    if "errno" in header:
-        raise OSError(header["errno"], os.strerror(header["errno"]), header.get("path"))
-    if "refused" in header:
-        raise OperationFailed(str(header["refused"]), str(header.get("message", "")))
-    result = header.get("result")
-    if not isinstance(result, dict):
-        raise SandboxDied("the sandbox sent something that is not a reply")
-    return result
 
 
 async def _chunks(source: bytes | AsyncIterable[bytes]) -> AsyncIterable[bytes]:

@@ -30,7 +30,7 @@ async def resident_process(
     """
     tunnel = Tunnel(0, client.send_tunnel)
 
-    def on_frame(header: dict[str, Any], payload: bytes) -> None:
+    def on_frame(_number: int, header: dict[str, Any], payload: bytes) -> None:
         event, taken = parse_event(header)
         if event == "reset":
             tunnel.break_off()

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import errno
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
-from orchestrator.deep_agent import Entry, EntryKind, Execution, Hit, Hits, OutputSink, Walk
+from orchestrator.deep_agent import Entry, Execution, Hits, OutputSink, Walk
 from workers.sandbox.inside import commands as resident_commands
 from workers.sandbox.inside import frames
+from workers.sandbox.inside.files import MAX_ANSWER_BYTES
 from workers.sandbox.protocol import WORKSPACE, Command, Sandbox
 from workers.sandbox.resident.client import ResidentClient
+from workers.sandbox.resident.replies import (
+    PARSED_ON_LOOP_BYTES,
+    duration,
+    flag,
+    integer,
+    parse_entries,
+    parse_hits,
+)
+
+T = TypeVar("T")
 
 STOP_SECONDS = resident_commands.GRACE_SECONDS + 2.0
 """How long a cancelled caller waits until its command is dead."""
 
-_KINDS: dict[bytes, EntryKind] = {b"f": "file", b"d": "directory", b"l": "symlink", b"o": "other"}
+_MOST_BYTES = 1 << 62
+"""Of a command's output: it is counted, not kept."""
+_LARGEST_LIST = 2 * MAX_ANSWER_BYTES
+"""Of a list: the resident stops after the entry that exceeds its limit."""
 
 
 class ResidentSandbox(Sandbox):
@@ -58,23 +75,27 @@ class ResidentSandbox(Sandbox):
         if len(stdin) > frames.CHUNK_BYTES:
             folder = "/tmp"  # noqa: S108 - the sandbox's own
             arguments["upload"], stdin = await self._client.upload(stdin, folder), b""
+        kept = min(command.max_output_bytes, resident_commands.MAX_OUTPUT_BYTES)
         result, data = await self._client.request(
             "run",
             arguments,
             stdin,
             on_output,
+            max_reply_bytes=2 * max(0, kept),
             timeout_seconds=command.timeout_seconds + resident_commands.GRACE_SECONDS + 30.0,
             stop_seconds=STOP_SECONDS,
         )
-        return Execution(
-            exit_code=int(result["exit_code"]),
-            output=data[: result["output_bytes"]],
-            error_output=data[result["output_bytes"] :],
-            total_bytes=int(result["total_bytes"]),
-            timed_out=bool(result["timed_out"]),
-            out_of_memory=bool(result["out_of_memory"]),
-            seconds=float(result["seconds"]),
-        )
+        with self._client.parsing():
+            output_bytes = integer(result, "output_bytes", 0, len(data))
+            return Execution(
+                exit_code=integer(result, "exit_code", -255, 255),
+                output=data[:output_bytes],
+                error_output=data[output_bytes:],
+                total_bytes=integer(result, "total_bytes", 0, _MOST_BYTES),
+                timed_out=flag(result, "timed_out"),
+                out_of_memory=flag(result, "out_of_memory"),
+                seconds=duration(result, "seconds"),
+            )
 
     async def read_bytes(
         self, path: str, max_bytes: int | None = None, *, offset: int = 0
@@ -85,7 +106,7 @@ class ResidentSandbox(Sandbox):
         while True:
             size = frames.CHUNK_BYTES if wanted is None else min(wanted, frames.CHUNK_BYTES)
             arguments = {"path": path, "offset": offset, "max_bytes": size}
-            _, data = await self._client.request("read", arguments)
+            _, data = await self._client.request("read", arguments, max_reply_bytes=max(0, size))
             parts.append(data)
             offset += len(data)
             wanted = None if wanted is None else wanted - len(data)
@@ -121,12 +142,15 @@ class ResidentSandbox(Sandbox):
     async def lstat(self, path: str) -> Entry:
         """See `Sandbox.lstat`."""
         _, data = await self._client.request("stat", {"path": path})
-        return _entries(data)[0]
+        entries = await self._parsed(data, partial(parse_entries, most=1))
+        if not entries:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return entries[0]
 
     async def list(self, path: str) -> tuple[Entry, ...]:
         """See `Backend.list`."""
-        _, data = await self._client.request("list", {"path": path})
-        return _entries(data)
+        _, data = await self._client.request("list", {"path": path}, max_reply_bytes=_LARGEST_LIST)
+        return await self._parsed(data, parse_entries)
 
     async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walk:
         """See `Backend.walk`."""
@@ -135,9 +159,11 @@ class ResidentSandbox(Sandbox):
             "max_entries": max_entries,
             "timeout_seconds": float(timeout_seconds),
         }
-        result, data = await self._client.request("walk", arguments)
-        entries = tuple(sorted(_entries(data), key=lambda entry: entry.path))
-        return Walk(entries=entries, complete=bool(result["complete"]))
+        result, data = await self._client.request("walk", arguments, max_reply_bytes=_LARGEST_LIST)
+        entries = await self._parsed(data, partial(parse_entries, most=max_entries))
+        with self._client.parsing():
+            complete = flag(result, "complete")
+        return Walk(entries=tuple(sorted(entries, key=lambda entry: entry.path)), complete=complete)
 
     async def grep(
         self,
@@ -156,26 +182,14 @@ class ResidentSandbox(Sandbox):
             "max_hits": max_hits,
             "timeout_seconds": float(timeout_seconds),
         }
-        result, data = await self._client.request("grep", arguments)
-        records = frames.decode(data)
-        hits = tuple(
-            Hit(path=path, line_number=number, line=line) for path, number, line in records
-        )
-        return Hits(hits=hits, complete=bool(result["complete"]))
+        result, data = await self._client.request("grep", arguments, max_reply_bytes=_LARGEST_LIST)
+        hits = await self._parsed(data, partial(parse_hits, most=max_hits))
+        with self._client.parsing():
+            return Hits(hits=hits, complete=flag(result, "complete"))
 
-
-def _entries(data: bytes) -> tuple[Entry, ...]:
-    """Parse the records of `files.entry_record`."""
-    entries = []
-    for record in data.split(b"\0") if data else ():
-        kind, size, modified, mode, path = record.split(b" ", 4)
-        entries.append(
-            Entry(
-                path=os.fsdecode(path),
-                kind=_KINDS[kind],
-                size_bytes=int(size),
-                modified_at=float(modified),
-                mode=int(mode, 8),
-            )
-        )
-    return tuple(entries)
+    async def _parsed(self, data: bytes, parse: Callable[[bytes], T]) -> T:
+        """Parse a payload; a large one in a thread."""
+        with self._client.parsing():
+            if len(data) > PARSED_ON_LOOP_BYTES:
+                return await asyncio.to_thread(parse, data)
+            return parse(data)

@@ -164,16 +164,13 @@ class Tunnels:
         for _, task in self._open.values():
             task.cancel()
 
-    def receive(self, header: dict[str, Any], payload: bytes) -> None:
+    def receive(self, number: int, header: dict[str, Any], payload: bytes) -> None:
         """Handle a frame; see `OnFrame`.
 
         Raises:
             FrameError: it breaks the protocol.
         """
-        number = header["tunnel"]
         event, taken = parse_event(header)
-        if type(number) is not int:
-            raise frames.FrameError("a tunnel's frame is malformed")
         if event == "open":
             self._begin(number)
         elif number in self._open:

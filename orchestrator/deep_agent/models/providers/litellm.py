@@ -25,6 +25,9 @@ def load() -> None:
     """Import LiteLLM; takes seconds."""
     # Else it fetches a table from the network.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    os.environ.setdefault(
+        "LITELLM_MODE", "PRODUCTION"
+    )  # else it loads a `.env` of the folders above
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     for logger in loggers:
         logger.disabled = True  # its records contain requests

@@ -1,0 +1,51 @@
+"""What installations that are gone left on the Docker engine, for `fanout doctor` and `clean`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from orchestrator.configuration.settings import Settings
+from orchestrator.embedded.python_process import child_environment, python_argv
+from orchestrator.embedded.services import attached
+from orchestrator.jobs.failures import LedgerUnavailable
+from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.records import Records
+
+ENGINE_SECONDS = 20.0
+"""For the engine's answer: a busy engine answers within seconds."""
+
+
+async def own_installation(settings: Settings) -> str | None:
+    """Return the id of the installation whose ledger is in reach; None when none is."""
+    try:
+        url = str((await asyncio.to_thread(attached, settings)).redis_url)
+        async with connect(url) as redis:
+            return await Records(redis, Keys()).known_installation()
+    except LedgerUnavailable:
+        return None
+
+
+async def left_by_others(settings: Settings) -> list[dict[str, Any]]:
+    """Return the installations on the engine that have no running container and are not ours.
+
+    An empty list when the engine does not answer: other checks say so.
+    """
+    own = await own_installation(settings)
+    child = await asyncio.create_subprocess_exec(
+        *python_argv("workers.sandbox.docker.installations", "ls", "--json"),
+        env=child_environment(settings),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(ENGINE_SECONDS):
+            out, _ = await child.communicate()
+    except TimeoutError:
+        child.kill()
+        await child.wait()
+        return []
+    found = json.loads(out)["installations"] if child.returncode == 0 else []
+    return [one for one in found if one["id"] != own and not one["running"]]

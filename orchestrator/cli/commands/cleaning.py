@@ -1,0 +1,51 @@
+"""`clean`: list and remove what installations that are gone left on the Docker engine."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from typing import Annotated, NoReturn
+
+import typer
+
+from orchestrator.cli.checks.leftovers import own_installation
+from orchestrator.cli.terminal import output
+from orchestrator.cli.terminal.exit_codes import ExitCode
+from orchestrator.cli.terminal.options import AsJson
+from orchestrator.configuration.settings import load_settings
+from orchestrator.embedded.python_process import child_environment, python_argv
+
+
+def clean(
+    installation: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ID", help="The installation whose Redis is gone for good; default: list all."
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also what looks as if it were in use.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove what a gone installation left on the Docker engine, or list what is there.
+
+    Workers remove what their own installation leaves. When its Redis is lost, nobody does.
+    """
+    settings = load_settings()
+    own = asyncio.run(own_installation(settings))
+    if installation is None:
+        output.notice(f"This Redis holds the ledger of installation {own or 'none'}.")
+        _run(["ls", *(["--json"] if as_json else [])])
+    if installation == own and not force:
+        raise typer.BadParameter(
+            f"{installation} is the installation of this Redis: its workers remove what they leave."
+        )
+    _run(["rm", installation, *(["--force"] if force else [])])
+
+
+def _run(argv: list[str]) -> NoReturn:
+    command = python_argv("workers.sandbox.docker.installations", *argv)
+    env = child_environment(load_settings())
+    ended = subprocess.run(command, env=env, check=False)  # noqa: S603 - our own program
+    raise typer.Exit(ended.returncode if ended.returncode >= 0 else ExitCode.WORK_FAILED)

@@ -1,0 +1,113 @@
+"""Where the configuration is: a TOML file with, in the same folder, a `.env` and `agents/`.
+
+It is the file that FANOUT_CONFIG names (`fanout --config FILE` sets it), otherwise
+`fanout/config.toml` in the XDG configuration folder. Nothing is read from the working directory:
+that is where the workspaces are, and whoever writes a workspace must not configure fanout.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from dotenv import dotenv_values
+
+VARIABLE = "FANOUT_CONFIG"
+"""Names the file for this process and for all that it starts."""
+
+SETTINGS_PREFIX = "FANOUT_"
+
+
+class UnusableConfiguration(ValueError):
+    """The configuration cannot be read; the text names the file and the reason."""
+
+
+@dataclass(frozen=True)
+class ConfigurationFile:
+    """The configuration file and what is beside it; each of them may be missing.
+
+    Args:
+        path: The TOML file.
+    """
+
+    path: Path
+
+    @property
+    def env(self) -> Path:
+        """Settings and keys of models, written as environment variables."""
+        return self.path.parent / ".env"
+
+    @property
+    def agents(self) -> Path:
+        """The user's agent definitions, unless a setting names another folder."""
+        return self.path.parent / "agents"
+
+
+def configuration_file() -> ConfigurationFile | None:
+    """Return the configuration file; None where this user has no place for one.
+
+    Raises:
+        UnusableConfiguration: The file that FANOUT_CONFIG names is missing, or one of the files
+            cannot be read.
+    """
+    named = os.environ.get(VARIABLE)
+    path = absolute(Path(named)) if named else _default_path()
+    if path is None:
+        return None
+    if named and not path.exists():
+        raise UnusableConfiguration(
+            f"There is no configuration file {path}: correct --config or {VARIABLE}."
+        )
+    found = ConfigurationFile(path)
+    for file in (found.path, found.env):
+        _check_readable(file)
+    return found
+
+
+def export_keys() -> None:
+    """Put what the `.env` holds for others, such as keys of models, into the environment.
+
+    Models' clients look for their keys there. A variable that is set already keeps its value.
+
+    Raises:
+        UnusableConfiguration: See `configuration_file`.
+    """
+    found = configuration_file()
+    if found is None:
+        return
+    try:
+        values = dotenv_values(found.env, interpolate=False)
+    except ValueError as error:  # not UTF-8
+        raise UnusableConfiguration(f"{found.env} cannot be read: {error}") from error
+    for name, value in values.items():
+        if value and not name.upper().startswith(SETTINGS_PREFIX):
+            os.environ.setdefault(name, value)
+
+
+def absolute(path: Path) -> Path:
+    """Return a path without `..` and without links to folders; the file may be a link."""
+    path = path.expanduser()
+    return path.parent.resolve() / path.name
+
+
+def _default_path() -> Path | None:
+    """Return the path in the user's XDG folder, which may not be relative, says its standard."""
+    try:
+        home = Path.home()
+    except RuntimeError:  # no HOME, and no user of this id
+        home = Path()
+    for folder in (Path(os.environ.get("XDG_CONFIG_HOME", "")), home / ".config"):
+        if folder.is_absolute():
+            return folder / "fanout" / "config.toml"
+    return None
+
+
+def _check_readable(file: Path) -> None:
+    try:
+        with file.open("rb"):
+            pass
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        raise UnusableConfiguration(f"{file} cannot be read: {error.strerror}.") from error

@@ -1,0 +1,47 @@
+"""How Python programs of ours are started: they import nothing from the working directory."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from orchestrator.configuration.configuration_file import VARIABLE, absolute
+from orchestrator.configuration.settings import PREFIX, Settings
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+"""The folder of our packages: the first one on a child's path, before any other `config`."""
+
+_NO_DOTENV = {"PYTHON_DOTENV_DISABLED": "1", "ADK_DISABLE_LOAD_DOTENV": "1"}
+"""Libraries look for a `.env` in the folders above; ours is beside the configuration file."""
+
+
+def python_argv(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module; `-P` keeps the working directory off its path."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def child_environment(settings: Settings) -> dict[str, str]:
+    """Return the environment of a Python program of ours.
+
+    It has a safe path, the same configuration file, and the addresses of Redis and the blobs.
+    """
+    ours = {
+        "PYTHONPATH": _path(),
+        "PYTHONSAFEPATH": "1",
+        **_NO_DOTENV,
+        f"{PREFIX}REDIS_URL": settings.redis_url or "",
+        f"{PREFIX}BLOBS_URL": settings.blobs,
+        f"{PREFIX}STATE_DIR": str(settings.state_dir),
+    }
+    if settings.agents_dir is not None:
+        ours[f"{PREFIX}AGENTS_DIR"] = str(settings.agents_dir.resolve())
+    if (named := os.environ.get(VARIABLE)) is not None:
+        ours[VARIABLE] = str(absolute(Path(named))) if named else ""
+    return {**os.environ, **ours}
+
+
+def _path() -> str:
+    """Return our packages and the absolute folders of PYTHONPATH: others are of this directory."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join([str(REPOSITORY), *filter(os.path.isabs, given)])

@@ -1,0 +1,180 @@
+"""The only module that starts Git on a person's machine.
+
+A repository's configuration names programs: filters, hooks, helpers, a pager, a file system
+monitor. So Git never gets to see the configuration of a repository that is not ours: it runs
+without a repository, or with a private one (`orchestrator/workspace/repository.py`), and with
+settings that end what could still start a program or a connection.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+NO_REPOSITORY = Path(os.devnull)
+"""As Git's directory: commands that need none find none, wherever they run."""
+
+DEFAULT_SECONDS = 60.0
+"""For a command on a few files; a slow disk needs a second."""
+
+MAX_OUTPUT_BYTES = 256 * 1024**2
+"""A million paths of 256 bytes."""
+
+_READ_BYTES = 64 * 1024
+"""The size of a pipe."""
+
+_SETTINGS = (
+    "core.fsmonitor=false",
+    "core.untrackedCache=false",
+    f"core.hooksPath={os.devnull}",
+    f"core.attributesFile={os.devnull}",
+    "core.askPass=false",
+    "core.editor=false",
+    "core.sshCommand=false",
+    "core.alternateRefsCommand=false",
+    "credential.helper=",
+    "protocol.allow=never",
+    "submodule.recurse=false",
+    "commit.gpgSign=false",
+    "gpg.program=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
+)
+
+_ENVIRONMENT = {
+    "LC_ALL": "C",
+    "HOME": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_ATTR_NOSYSTEM": "1",
+    "GIT_NO_LAZY_FETCH": "1",  # since Git 2.44; before, a private repository has no promisor
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_PROTOCOL_FROM_USER": "0",
+    "GIT_ALLOW_PROTOCOL": "",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "false",
+    "GIT_SSH_COMMAND": "false",
+    "GIT_EDITOR": "false",
+    "GIT_PAGER": "cat",
+}
+
+
+class GitFailed(RuntimeError):
+    """Git is not installed, failed, took too long or wrote too much."""
+
+
+def run_git(
+    arguments: Sequence[str],
+    *,
+    folder: Path,
+    git_dir: Path = NO_REPOSITORY,
+    work_tree: Path | None = None,
+    objects: Path | None = None,
+    settings: Sequence[str] = (),
+    stdin: bytes = b"",
+    accepted: Collection[int] = (0,),
+    seconds: float = DEFAULT_SECONDS,
+    max_output_bytes: int = MAX_OUTPUT_BYTES,
+) -> tuple[int, bytes]:
+    """Run Git, and return its exit code and what it wrote to its standard output; blocks.
+
+    Nothing of this process's environment reaches Git but the absolute folders of `PATH`.
+
+    Args:
+        arguments: The command and its arguments.
+        folder: Where it runs.
+        git_dir: A repository of ours. Never one of which others wrote the configuration.
+        work_tree: The folder that it takes for the repository's files.
+        objects: A folder of objects to read instead of the repository's own.
+        settings: Configuration, as `key=value`.
+        stdin: What it reads.
+        accepted: The exit codes that are not a failure.
+        seconds: After this time, it is killed with all its processes.
+        max_output_bytes: After so much output, it is killed as well.
+
+    Raises:
+        GitFailed: Git is not installed, ended with another code, or was killed.
+    """
+    places = {"GIT_DIR": git_dir, "GIT_WORK_TREE": work_tree, "GIT_OBJECT_DIRECTORY": objects}
+    environment = _ENVIRONMENT | {key: str(path) for key, path in places.items() if path}
+    options = [part for setting in (*_SETTINGS, *settings) for part in ("-c", setting)]
+    with tempfile.TemporaryFile() as given:
+        given.write(stdin)
+        given.seek(0)
+        process = _start(["--no-pager", *options, *arguments], folder, environment, given)
+    try:
+        output, errors = _read(process, time.monotonic() + seconds, max_output_bytes)
+    except GitFailed as failure:
+        raise GitFailed(f"git {arguments[0]} {failure}") from None
+    finally:
+        _end(process)
+    if process.returncode not in accepted:
+        reason = os.fsdecode(errors).strip().partition("\n")[0][:300]
+        raise GitFailed(reason or f"git {arguments[0]} ended with code {process.returncode}")
+    return process.returncode, output
+
+
+def _start(
+    arguments: Sequence[str], folder: Path, environment: Mapping[str, str], stdin: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    # A relative folder would let the folder that Git runs in bring its own program.
+    path = os.pathsep.join(entry for entry in os.get_exec_path() if Path(entry).is_absolute())
+    program = shutil.which("git", path=path)
+    if program is None:
+        raise GitFailed("git is not installed")
+    try:
+        return subprocess.Popen(  # noqa: S603 - no shell
+            [program, *arguments],
+            cwd=folder,
+            env={**environment, "PATH": path},
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise GitFailed(f"git could not be started: {error.strerror}") from error
+
+
+def _read(process: subprocess.Popen[bytes], deadline: float, max_bytes: int) -> tuple[bytes, bytes]:
+    """Return what a process writes until it ends: standard output and errors."""
+    assert process.stdout is not None and process.stderr is not None  # noqa: PT018, S101 - both are pipes
+    output, errors = bytearray(), bytearray()
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(process.stdout, selectors.EVENT_READ, output)
+        waiting.register(process.stderr, selectors.EVENT_READ, errors)
+        while waiting.get_map():
+            ready = waiting.select(max(0.0, deadline - time.monotonic()))
+            if not ready and time.monotonic() >= deadline:
+                raise GitFailed("took too long")
+            for key, _ in ready:
+                data = os.read(key.fd, _READ_BYTES)
+                key.data.extend(data)
+                if not data:
+                    waiting.unregister(key.fileobj)
+            if len(output) + len(errors) > max_bytes:
+                raise GitFailed("wrote too much")
+    try:
+        process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        raise GitFailed("took too long") from None
+    return bytes(output), bytes(errors)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill what still runs of a process and its group, and close its pipes."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    with process:  # closes the pipes and waits
+        pass

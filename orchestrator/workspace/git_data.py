@@ -1,0 +1,165 @@
+"""What of a repository's own data a snapshot carries.
+
+A job receives a copy of `.git`, and its agent may follow any instruction in a repository. So the
+copy consists of what is on a list of known files: objects, references, the index, and a
+configuration that is written anew. Hooks, logs, included configuration, helpers and everything that
+another program keeps in `.git` stay at home. What was committed is part of the objects, secret or
+not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+
+from orchestrator.workspace.repository import Unreadable, parse_configuration
+
+_OBJECT = r"[0-9a-f]{38}(?:[0-9a-f]{24})?"
+
+_FOLDERS = re.compile(
+    r"objects(?:/(?:[0-9a-f]{2}|pack|info|info/commit-graphs))?|refs(?:/.+)?|info|reftable"
+    r"|modules(?:/.+)?"
+)
+"""Below `modules` are the repositories of submodules."""
+
+_FILES = re.compile(
+    r"HEAD|(?:ORIG|MERGE|CHERRY_PICK|REVERT)_HEAD|refs/.+(?<!\.lock)|packed-refs|reftable/[\w.-]+"
+    r"|config|index|sharedindex\.[0-9a-f]+|shallow|info/exclude"
+    rf"|objects/(?:[0-9a-f]{{2}}/{_OBJECT}|info/packs|info/commit-graph"
+    r"|info/commit-graphs/[\w.-]+|pack/(?:multi-pack-index[\w.-]*"
+    r"|pack-[0-9a-f]+\.(?:pack|idx|rev|bitmap|mtimes)))"
+)
+
+_LOOSE_OBJECT = re.compile(rf"objects/([0-9a-f]{{2}})/({_OBJECT})")
+_REFERENCE = re.compile(r"(?:[A-Z_]*HEAD|refs/.+)")
+_REFERENCE_CONTENT = re.compile(rb"(?:ref: \S+|(?:[0-9a-f]{40}(?:[0-9a-f]{24})?\s*)+)\s*")
+
+_INNER_DATA = re.compile(rb"gitdir: (?:\.\./)+\.git/modules/[^\n]+\n?")
+
+_SAFE = re.compile(r"[\w./:+*@~%-]+")
+"""A value or a name that means the same without quotes, and continues no other line."""
+
+_URL = re.compile(
+    r"(?P<scheme>https?|git|ssh)://(?:(?P<user>[^/\s]*)@)?"
+    r"(?P<host>[\w.-]+(?::\d+)?)(?P<path>/[\w./~%+@-]*)?"
+)
+_SSH_ADDRESS = re.compile(r"(?:[\w.-]+@)?[\w.-]+:(?!//)[\w./~+-]+")
+
+_WEB_USER = re.compile(rb"(https?://)[^/\s]*@", re.IGNORECASE)
+"""Everything before the host: a token may be the user name or the password."""
+_PASSWORD = re.compile(rb"([a-z][a-z0-9+.-]*://[^/\s:@]*):[^/\s]*@", re.IGNORECASE)
+
+
+def is_git_directory(name: str, names: Collection[str]) -> bool:
+    """Return whether a folder contains a repository's data.
+
+    Args:
+        name: Its last name.
+        names: What is in it.
+    """
+    return name.lower() == ".git" or {"HEAD", "objects", "refs"} <= set(names)
+
+
+def is_carried(path: str, *, is_folder: bool) -> bool:
+    """Return whether a snapshot has a file or folder of a repository's data, by its path in it."""
+    return (_FOLDERS if is_folder else _FILES).fullmatch(path) is not None
+
+
+def object_id(path: str) -> str | None:
+    """Return the id of the object that a file of a repository's data is; None if it is none."""
+    found = _LOOSE_OBJECT.fullmatch(path)
+    return found and found[1] + found[2]
+
+
+def is_rewritten(path: str, git_dir: str | None) -> bool:
+    """Return whether a file's content is checked or changed for the snapshot.
+
+    Args:
+        path: Its path in the workspace.
+        git_dir: The folder of the repository whose own data it belongs to; None for the work tree.
+    """
+    if git_dir is None:
+        return path.rpartition("/")[2] in {".git", ".gitmodules"}
+    inner = path.removeprefix(f"{git_dir}/")
+    return inner == "config" or _REFERENCE.fullmatch(inner) is not None
+
+
+def carried_link(path: str, content: bytes) -> bytes | None:
+    """Return a file of the work tree for the snapshot, in which it may name a repository.
+
+    A `.git` file that names data outside of the workspace stays at home: None. Of `.gitmodules`,
+    credentials in URLs do.
+    """
+    match path.rpartition("/")[2]:
+        case ".git":
+            return content if _INNER_DATA.fullmatch(content) else None
+        case ".gitmodules":
+            return _PASSWORD.sub(rb"\1@", _WEB_USER.sub(rb"\1", content))
+    return content
+
+
+def carried_content(path: str, content: bytes) -> bytes | None:
+    """Return a file's content for the snapshot; None if it is not what its name says.
+
+    Args:
+        path: The file's path in the repository's data.
+        content: Its content.
+    """
+    if path == "config":
+        return fresh_configuration(content)
+    if _REFERENCE.fullmatch(path) and not _REFERENCE_CONTENT.fullmatch(content):
+        return None
+    return content
+
+
+def fresh_configuration(content: bytes) -> bytes:
+    """Return a configuration with what a repository's own data needs, and its remotes."""
+    try:
+        values = parse_configuration(content)
+    except Unreadable:
+        values = {}
+    lines = [*_core(values)]
+    for name, value in sorted(values.items()):
+        section, _, rest = name.partition(".")
+        subsection, _, key = rest.rpartition(".")
+        kept = _kept(section, key, value)
+        if kept and _SAFE.fullmatch(kept) and _SAFE.fullmatch(subsection):
+            lines += [f'[{section} "{subsection}"]', f"\t{key} = {kept}"]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _core(values: Mapping[str, str]) -> Iterator[str]:
+    extensions = [
+        f"\t{name} = {value}"
+        for name, allowed in (("objectformat", {"sha1", "sha256"}), ("refstorage", {"reftable"}))
+        if (value := values.get(f"extensions.{name}")) in allowed
+    ]
+    yield "[core]"
+    yield f"\trepositoryformatversion = {int(bool(extensions))}"
+    for name in ("bare", "filemode", "ignorecase", "precomposeunicode", "symlinks"):
+        if (value := values.get(f"core.{name}")) in {"true", "false"}:
+            yield f"\t{name} = {value}"
+    work_tree = values.get("core.worktree", "")
+    if re.fullmatch(r"(?:\.\./)+[\w./-]+", work_tree):  # a submodule's, relative to its data
+        yield f"\tworktree = {work_tree}"
+    if extensions:
+        yield from ("[extensions]", *extensions)
+
+
+def _kept(section: str, key: str, value: str) -> str | None:
+    """Return the value of a variable for the snapshot; None for one that stays at home."""
+    match section, key:
+        case (("remote" | "submodule"), "url"):
+            return without_user(value)
+        case ("remote", "fetch") | ("branch", "remote" | "merge"):
+            return value
+    return None
+
+
+def without_user(url: str) -> str | None:
+    """Return a remote's URL without credentials; None for one that is not known to be harmless."""
+    found = _URL.match(url)
+    if found is None:
+        return url if _SSH_ADDRESS.fullmatch(url) else None
+    user = (found["user"] or "").partition(":")[0] if found["scheme"] == "ssh" else ""
+    return f"{found['scheme']}://{user and user + '@'}{found['host']}{found['path'] or ''}"

@@ -1,0 +1,377 @@
+"""What Git says about a folder: which files it ignores, and whether it could restore every file.
+
+Git answers from a private repository. The person's repository gives it data only: copies of the
+index and of the ignore rules, the objects to read. Its configuration names programs, so Git never
+gets to see it; the few values that matter are read from a copy and checked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.git import GitFailed, run_git
+from orchestrator.workspace.rooted import opened
+
+LISTING_SECONDS = 300.0
+"""For all ignored files of a very large repository on a slow disk."""
+
+STATUS_SECONDS = 30.0
+"""For the state of a large repository on a slow disk; after that a person is asked."""
+
+_MAX_RULES_BYTES = 1024**2
+"""Of a configuration or a file of ignore rules: no person writes a longer one."""
+
+_MAX_INDEX_BYTES = 1024**3
+"""Ten million entries."""
+
+_PLAIN_SETTINGS = ("core.filemode", "core.ignorecase", "core.precomposeunicode", "core.symlinks")
+"""How the repository's file system behaves."""
+
+_OBJECT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+
+_MAX_REFERENCES = 5
+"""As many references to references does Git follow."""
+
+
+class Unreadable(Exception):
+    """A repository's data cannot be read; the text says why."""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A person's repository."""
+
+    work_tree: Path
+    git_dir: Path
+    """Where its HEAD and its index are."""
+    common_dir: Path
+    """Where its objects, references and configuration are: those of a linked work tree are with the
+    main one's."""
+
+
+def enclosing_repository(folder: Path) -> Repository | None:
+    """Return the repository that a folder is in, as Git would find it; None if there is none.
+
+    Raises:
+        Unreadable: A `.git` file leads nowhere.
+    """
+    folder = folder.resolve()
+    device = folder.stat().st_dev
+    for candidate in (folder, *folder.parents):
+        if candidate.stat().st_dev != device:
+            return None
+        git_dir = _git_dir(candidate / ".git")
+        if git_dir is not None:
+            return Repository(candidate, git_dir, _common_dir(git_dir))
+    return None
+
+
+def ignored_paths(repository: Repository, folder: Path) -> frozenset[str] | None:
+    """Return the paths in a folder that its repository ignores; None if it ignores the folder.
+
+    Of a folder below it that is ignored as a whole, only the folder's path is returned.
+
+    Args:
+        repository: The repository.
+        folder: Its work tree, or a folder in it.
+
+    Raises:
+        Unreadable: The repository's data cannot be read, or Git failed.
+    """
+    folder = folder.resolve()
+    listing = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard")
+    with _private(repository) as private:
+        if private.ignores(folder):
+            return None
+        listed = private.git(*listing, "--directory", folder=folder, seconds=LISTING_SECONDS)
+    return frozenset(os.fsdecode(path).rstrip("/") for path in listed.split(b"\0") if path)
+
+
+def is_clean_checkout(folder: Path) -> bool:
+    """Return whether Git can restore every file of a folder that it does not ignore.
+
+    False as well if it cannot be found out.
+    """
+    try:
+        repository = enclosing_repository(folder)
+        if repository is None:
+            return False
+        with _private(repository) as private:
+            private.set_head(_head(repository))
+            return not private.git(
+                *("status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"),
+                *("--untracked-files=normal", "--", "."),
+                folder=folder.resolve(),
+                seconds=STATUS_SECONDS,
+            )
+    except (Unreadable, OSError):
+        return False
+
+
+def index_without(
+    work_tree: Path, git_dir: Path, paths: Collection[str]
+) -> tuple[bytes, frozenset[str]] | None:
+    """Return a repository's index for a copy of its files that lacks some.
+
+    What is committed counts as unchanged in the copy; what was only added is unknown to it.
+
+    Args:
+        work_tree: The repository's files.
+        git_dir: Its own data.
+        paths: The missing files, and folders with a slash at the end, relative to the work tree.
+
+    Returns:
+        The index, and the ids of the missing files' contents that no commit has; None if Git tracks
+        none of the paths.
+
+    Raises:
+        Unreadable: The repository's data cannot be read, or Git failed.
+    """
+    repository = Repository(work_tree, git_dir, git_dir)
+    with _private(repository) as private:
+        tracked = private.listed("ls-files", "--stage", "-z")
+        folders = tuple(path for path in paths if path.endswith("/"))
+        missing = {
+            path: fields
+            for path, fields in tracked.items()
+            if path in paths or path.startswith(folders)
+        }
+        if not missing:
+            return None
+        head = _head(repository)
+        committed = private.listed("ls-tree", "-r", "-z", "--full-tree", head) if head else {}
+        private.update_index("--force-remove", "-z", "--stdin", lines=missing)
+        kept = {path: committed[path] for path in missing if path in committed}
+        entries = [f"{mode} {identity}\t{path}" for path, (mode, identity) in kept.items()]
+        private.update_index("-z", "--index-info", lines=entries)
+        private.update_index("--skip-worktree", "-z", "--stdin", lines=kept)
+        in_history = {identity for _, identity in committed.values()}
+        only_added = {identity for _, identity in missing.values()} - in_history
+        return (private.path / "index").read_bytes(), frozenset(only_added)
+
+
+@dataclass(frozen=True)
+class _Private:
+    """A repository of ours with copies of a person's index and ignore rules."""
+
+    path: Path
+    repository: Repository
+
+    def ignores(self, folder: Path) -> bool:
+        """Return whether the repository ignores a folder in it."""
+        path = folder.relative_to(self.repository.work_tree).as_posix()
+        if path == ".":
+            return False
+        code, _ = self._run(
+            ("check-ignore", "--quiet", "--", f"./{path}/"),
+            folder=self.repository.work_tree,
+            seconds=STATUS_SECONDS,
+            accepted=(0, 1),
+        )
+        return code == 0
+
+    def git(self, *arguments: str, folder: Path, seconds: float) -> bytes:
+        """Run a command in a folder of the repository, and return its output."""
+        return self._run(arguments, folder=folder, seconds=seconds)[1]
+
+    def listed(self, *listing: str) -> dict[str, tuple[str, str]]:
+        """Return the paths that `ls-files --stage` or `ls-tree` lists, with mode and object id."""
+        output = self.git(*listing, folder=self.repository.work_tree, seconds=LISTING_SECONDS)
+        entries = (os.fsdecode(entry).partition("\t") for entry in output.split(b"\0") if entry)
+        fields = ((head.split(" "), path) for head, _, path in entries)
+        return {
+            path: (head[0], head[2] if listing[0] == "ls-tree" else head[1])
+            for head, path in fields
+        }
+
+    def update_index(self, *options: str, lines: Iterable[str]) -> None:
+        """Change the copy of the index."""
+        self._run(
+            ("update-index", *options),
+            folder=self.repository.work_tree,
+            seconds=STATUS_SECONDS,
+            stdin=b"".join(os.fsencode(line) + b"\0" for line in lines),
+        )
+
+    def _run(
+        self,
+        arguments: Sequence[str],
+        *,
+        folder: Path,
+        seconds: float,
+        accepted: Collection[int] = (0,),
+        stdin: bytes = b"",
+    ) -> tuple[int, bytes]:
+        try:
+            return run_git(
+                arguments,
+                folder=folder,
+                git_dir=self.path,
+                work_tree=self.repository.work_tree,
+                objects=self.repository.common_dir / "objects",
+                settings=[f"core.excludesFile={self.path / 'excludes'}", "core.splitIndex=false"],
+                stdin=stdin,
+                accepted=accepted,
+                seconds=seconds,
+            )
+        except GitFailed as error:
+            raise Unreadable(str(error)) from error
+
+    def set_head(self, commit: str | None) -> None:
+        if commit is not None:
+            (self.path / "HEAD").write_text(f"{commit}\n")
+
+
+@contextmanager
+def _private(repository: Repository) -> Iterator[_Private]:
+    settings = parse_configuration(_data(repository.common_dir / "config"))
+    with tempfile.TemporaryDirectory(prefix="fanout-git-") as name:
+        path = Path(name)
+        for folder in ("objects", "refs", "info"):
+            (path / folder).mkdir()
+        (path / "HEAD").write_text("ref: refs/heads/none\n")
+        (path / "config").write_text(_configuration(settings))
+        for index in ("index", *_shared_indexes(repository.git_dir)):
+            _copy(repository.git_dir / index, path / index)
+        exclude = _data(repository.common_dir / "info" / "exclude")
+        (path / "info" / "exclude").write_bytes(exclude)
+        (path / "excludes").write_bytes(_data(_excludes_file(settings)))
+        yield _Private(path, repository)
+
+
+def _configuration(settings: Mapping[str, str]) -> str:
+    """Return the configuration of a private repository for the same files."""
+    is_sha256 = settings.get("extensions.objectformat") == "sha256"
+    lines = ["[core]", f"repositoryformatversion = {int(is_sha256)}", "bare = false"]
+    lines += [
+        f"{name.partition('.')[2]} = {settings[name]}"
+        for name in _PLAIN_SETTINGS
+        if settings.get(name) in {"true", "false"}
+    ]
+    if is_sha256:
+        lines += ["[extensions]", "objectformat = sha256"]
+    return "\n".join(lines) + "\n"
+
+
+def parse_configuration(content: bytes) -> dict[str, str]:
+    """Return a configuration's values by name; of several values of one name the last one.
+
+    Nothing in it is carried out, and no file that it includes is read.
+
+    Args:
+        content: The configuration.
+
+    Raises:
+        Unreadable: It is not a configuration.
+    """
+    try:
+        _, listed = run_git(
+            ["config", "--file", "-", "--no-includes", "--null", "--list"],
+            folder=Path("/"),
+            stdin=content,
+        )
+    except GitFailed as error:
+        raise Unreadable(str(error)) from error
+    pairs = (os.fsdecode(entry).partition("\n") for entry in listed.split(b"\0") if entry)
+    return {name: value for name, _, value in pairs}
+
+
+def _excludes_file(settings: Mapping[str, str]) -> Path:
+    """Return the file of the ignore rules that a person has for all repositories."""
+    home = Path.home()
+    xdg = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "git"
+    value = settings.get("core.excludesfile")
+    for path in (home / ".gitconfig", xdg / "config", Path("/etc/gitconfig")):
+        if not value and (content := _data(path)):
+            value = parse_configuration(content).get("core.excludesfile")
+    return Path(value).expanduser() if value else xdg / "ignore"
+
+
+def _git_dir(path: Path) -> Path | None:
+    """Return the folder of a repository's data from its `.git`; None if it is not one."""
+    try:
+        if stat.S_ISDIR(path.stat().st_mode):
+            return path if os.path.lexists(path / "HEAD") else None
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    target = _pointer(path, "gitdir: ")
+    if target is None or not os.path.lexists(target / "HEAD"):
+        raise Unreadable(f"{path} names no repository")
+    return target
+
+
+def _common_dir(git_dir: Path) -> Path:
+    return _pointer(git_dir / "commondir", "") or git_dir
+
+
+def _pointer(path: Path, prefix: str) -> Path | None:
+    """Return the folder that a file names, relative to its own; None if it names none."""
+    text = os.fsdecode(_data(path)).rstrip("\r\n")
+    if not text.startswith(prefix) or len(text) == len(prefix) or "\0" in text:
+        return None
+    return path.parent / text.removeprefix(prefix)
+
+
+def _head(repository: Repository) -> str | None:
+    """Return the id of the commit that is checked out; None if there is none or it is not found."""
+    reference = "HEAD"
+    for _ in range(_MAX_REFERENCES):
+        places = (repository.git_dir, repository.common_dir)
+        found = next(filter(None, (_data(place / reference) for place in places)), b"")
+        text = os.fsdecode(found).strip() or _packed(repository, reference)
+        if _OBJECT_ID.fullmatch(text):
+            return text
+        reference = text.removeprefix("ref: ")
+        if reference == text or not reference.startswith("refs/") or ".." in reference:
+            return None
+    return None
+
+
+def _packed(repository: Repository, reference: str) -> str:
+    for line in _data(repository.common_dir / "packed-refs", _MAX_INDEX_BYTES).splitlines():
+        commit, _, name = os.fsdecode(line).partition(" ")
+        if name == reference:
+            return commit
+    return ""
+
+
+def _shared_indexes(git_dir: Path) -> list[str]:
+    """Return the names of the files that a split index refers to."""
+    try:
+        return [path.name for path in git_dir.iterdir() if path.name.startswith("sharedindex.")]
+    except OSError as error:
+        raise Unreadable(f"{git_dir} cannot be read: {error.strerror}") from error
+
+
+def _data(path: Path, max_bytes: int = _MAX_RULES_BYTES) -> bytes:
+    """Return a file's content; nothing if it does not exist.
+
+    Raises:
+        Unreadable: It is not a file, cannot be read, or is too long.
+    """
+    try:
+        with opened(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as descriptor:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise Unreadable(f"{path} is not a file")
+            if status.st_size > max_bytes:
+                raise Unreadable(f"{path} has more than {max_bytes:,} bytes")
+            with open(descriptor, "rb", closefd=False) as stream:
+                return stream.read(max_bytes)
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
+    except (OSError, ValueError) as error:
+        raise Unreadable(f"{path} cannot be read") from error
+
+
+def _copy(source: Path, target: Path) -> None:
+    content = _data(source, _MAX_INDEX_BYTES)
+    if content:
+        target.write_bytes(content)

@@ -1,0 +1,170 @@
+"""Files that stay at home because their name or their content says that they are secret.
+
+The names are those under which tools keep credentials. The contents are the forms of credentials
+that their issuers document, so that a password without a form of its own is not found.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import translate
+from functools import cache
+
+from ahocorasick_rs import BytesAhoCorasick
+
+_NAMES = frozenset(
+    word
+    for line in (
+        ".env .envrc .netrc _netrc .npmrc .pypirc .pgpass .my.cnf .mylogin.cnf .git-credentials",
+        ".dockercfg .dockerconfigjson .htpasswd .s3cfg .boto .terraformrc terraform.rc .vault-token",
+        ".vault_pass .vault-pass .vault_password kubeconfig secrets.json secrets.toml secrets.yaml",
+        "secrets.yml credentials.json application_default_credentials.json",
+        ".bash_history .zsh_history .psql_history .mysql_history .python_history .node_repl_history",
+        ".rediscli_history id_rsa id_dsa id_ecdsa id_ecdsa_sk id_ed25519 id_ed25519_sk",
+    )
+    for word in line.split()
+)
+
+_PATTERNS = (
+    ".env.*",
+    "*.env",
+    "*.key",
+    "*.p12",
+    "*.pfx",
+    "*.jks",
+    "*.keystore",
+    "*.kdbx",
+    "*.ppk",
+    "*.tfstate",
+    "*.tfstate.backup",
+    "client_secret*.json",
+)
+
+_PATTERN = re.compile("|".join(translate(pattern) for pattern in _PATTERNS))
+
+_EXAMPLES = re.compile(r"example|sample|template|default|schema|(?:^|\.)dist(?:\.|$)")
+"""In the name of a file that shows which values a secret one has, such as `.env.example`."""
+
+_FOLDERS = frozenset(
+    (
+        ".aws",
+        ".azure",
+        ".gnupg",
+        ".kube",
+        ".oci",
+        ".password-store",
+        ".ssh",
+        ".config/gcloud",
+        ".config/gh",
+    )
+)
+
+_PLACES = tuple(
+    f"/{place}"
+    for line in (
+        ".docker/config.json .cargo/credentials .cargo/credentials.toml .gem/credentials",
+        ".m2/settings.xml .m2/settings-security.xml .bundle/config .composer/auth.json",
+        ".config/pip/pip.conf .config/git/credentials .terraform.d/credentials.tfrc.json",
+    )
+    for place in line.split()
+)
+"""Files whose name says it only together with their folder's."""
+
+_FORMS = {
+    "private key": (
+        (
+            rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----(?:\\r|\\n|\r|\n)"
+            rb"(?:\\[rn]|[\s\"'+>])*[A-Za-z0-9+/]{4}|PuTTY-User-Key-File-[23]:"
+        ),
+        "PRIVATE KEY|PuTTY-User-Key",
+    ),
+    "AWS access key": (
+        rb"(?<![A-Za-z0-9])A(?:KIA|SIA|BIA|CCA)[A-Z0-9]{16}(?![A-Za-z0-9])",
+        "AKIA|ASIA|ABIA|ACCA",
+    ),
+    "GitHub token": (
+        rb"(?<![A-Za-z0-9])(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{22})",
+        "ghp_|gho_|ghu_|ghs_|ghr_|github_pat_",
+    ),
+    "GitLab token": (
+        rb"(?<![A-Za-z0-9])gl(?:pat|dt|rt|soat|ptt|agent|cbt)-[A-Za-z0-9_-]{20}",
+        "glpat-|gldt-|glrt-|glsoat-|glptt-|glagent-|glcbt-",
+    ),
+    "Slack token": (
+        (
+            rb"(?<![A-Za-z0-9])xox[abeoprs]-(?:\d+-)[A-Za-z0-9-]{10}|(?<![A-Za-z0-9])xapp-\d-[A-Z0-9]{6}"
+            rb"|hooks\.slack\.com/services/T\w+/B\w+/\w+"
+        ),
+        "xoxa-|xoxb-|xoxe-|xoxo-|xoxp-|xoxr-|xoxs-|xapp-|hooks.slack.com",
+    ),
+    "Stripe key": (rb"(?<![A-Za-z0-9])[rs]k_live_[0-9A-Za-z]{16}", "sk_live_|rk_live_"),
+    "Google API key": (rb"(?<![A-Za-z0-9])AIza[0-9A-Za-z_-]{35}", "AIza"),
+    "npm token": (
+        rb"(?<![A-Za-z0-9])npm_[A-Za-z0-9]{36}|:_authToken\s*=\s*[^\s$]",
+        "npm_|:_authToken",
+    ),
+    "PyPI token": (rb"pypi-AgE[A-Za-z0-9_-]{20}", "pypi-AgE"),
+    "Anthropic key": (rb"(?<![A-Za-z0-9])sk-ant-[A-Za-z0-9_-]{20}", "sk-ant-"),
+    "OpenAI key": (
+        (
+            rb"(?<![A-Za-z0-9])sk-(?:proj|svcacct|admin)-[A-Za-z0-9_-]{20}"
+            rb"|sk-[A-Za-z0-9]{20}T3BlbkFJ[A-Za-z0-9]{20}"
+        ),
+        "sk-proj-|sk-svcacct-|sk-admin-|T3BlbkFJ",
+    ),
+    "Hugging Face token": (rb"(?<![A-Za-z0-9])hf_[A-Za-z]{34}", "hf_"),
+}
+"""Name -> the form, and the texts of which one is in each that has the form."""
+
+_SLICE_BYTES = 256 * 1024
+_OVERLAP_BYTES = 32
+"""Searched at once, and again with the next slice: all places are listed, and texts are short."""
+
+
+def secret_name(path: str, *, is_folder: bool = False) -> str | None:
+    """Return why a file or folder is secret by its name; None if it is not.
+
+    Args:
+        path: Its path in the workspace.
+        is_folder: Whether it is a folder.
+    """
+    path = f"/{path.lower()}"
+    parent, name = path.rsplit("/", 2)[-2:]
+    if is_folder:
+        is_secret = name in _FOLDERS or f"{parent}/{name}" in _FOLDERS
+    else:
+        is_secret = not _EXAMPLES.search(name) and (
+            name in _NAMES or path.endswith(_PLACES) or _PATTERN.fullmatch(name) is not None
+        )
+    return "Tools keep credentials under this name." if is_secret else None
+
+
+def secret_content(content: bytes) -> str | None:
+    """Return why a content is secret; None if no known form of a credential is in it."""
+    if not _may_be_secret(content):
+        return None
+    found = _forms().search(content)
+    if found is None or found.lastindex is None:
+        return None
+    return f"It contains a credential ({list(_FORMS)[found.lastindex - 1]})."
+
+
+def _may_be_secret(content: bytes) -> bool:
+    """Look for one of the texts: ten times as quick as the search for a form."""
+    view = memoryview(content)
+    return any(
+        _texts().find_matches_as_indexes(view[start : start + _SLICE_BYTES + _OVERLAP_BYTES])
+        for start in range(0, len(content), _SLICE_BYTES)
+    )
+
+
+@cache
+def _texts() -> BytesAhoCorasick:
+    return BytesAhoCorasick(
+        [text.encode() for _, texts in _FORMS.values() for text in texts.split("|")]
+    )
+
+
+@cache
+def _forms() -> re.Pattern[bytes]:
+    return re.compile(b"|".join(b"(" + form + b")" for form, _ in _FORMS.values()))

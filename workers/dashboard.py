@@ -1,0 +1,55 @@
+"""`python -P -m workers.dashboard`: Flower, with the options of its FLOWER_… variables.
+
+Flower's own command runs a `flowerconfig.py` of the working directory, and Celery's puts that
+folder in front of the path; so it is started here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import signal
+import sys
+from contextlib import suppress
+from typing import Any, NoReturn
+
+if __name__ == "__main__" and not sys.flags.safe_path:
+    del sys.path[0]  # the working directory, which -m without -P puts first
+
+from flower.app import Flower
+from flower.command import apply_env_options, extract_settings, print_banner, setup_logging
+from flower.urls import settings as flower_settings
+from tornado.options import options
+
+from workers.bootstrap import load_worker_settings
+from workers.celery_app import app
+
+
+def main() -> None:
+    """Run Flower until SIGTERM or Ctrl-C.
+
+    Raises:
+        SystemExit: The settings are not usable, or Flower has ended.
+    """
+    settings, _ = load_worker_settings()
+    apply_env_options()
+    options.parse_command_line([sys.argv[0]])  # sets up its log
+    if options.persistent:  # its file contains pickles, which are code: never one of this folder
+        settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        options.db = str(settings.state_dir / options.db)
+    extract_settings()
+    setup_logging()
+    flower = Flower(capp=app, options=options, **flower_settings)
+    atexit.register(flower.stop)
+    signal.signal(signal.SIGTERM, _end)
+    port = flower.start_http_server()
+    print_banner(app, "ssl_options" in flower_settings, port)
+    with suppress(KeyboardInterrupt, SystemExit):
+        flower.start()
+
+
+def _end(*_: Any) -> NoReturn:
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""HTTP requests to a host with a credential, which is put in here.
+
+TLS from the sandbox has ended; the connection to the host is another one, whose certificate is
+verified. Every request has a connection of its own, so a request cannot be smuggled into another
+one. Requests and responses are parsed and written again by h11; what is ambiguous is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+
+import h11
+
+from orchestrator.cancellation import cancel_and_wait
+from workers.sandbox.egress.hosts import parse_authority
+from workers.sandbox.egress.redaction import Redactor
+from workers.sandbox.egress.request import Refusal, passed_on
+from workers.sandbox.egress.tls import TlsTunnel
+from workers.sandbox.egress.traffic import Connection
+from workers.sandbox.egress.uplink import break_off
+from workers.sandbox.inside.forward import CHUNK_BYTES
+from workers.sandbox.network import Credential
+from workers.sandbox.resident.tunnels import LINE_BYTES, TunnelBroken
+
+HEAD_SECONDS = 15.0
+"""How long a client may take for the handshake, and again to send its first request's headers."""
+NEXT_REQUEST_SECONDS = 60.0
+"""How long a connection is kept for the next request: as long as clients commonly keep theirs."""
+
+Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Connect = Callable[[], AbstractAsyncContextManager[Link]]
+"""Opens a verified connection to the host."""
+
+_HTTPS_PORT = 443
+_UNCLEAR_PATH = re.compile(r"\\|//|/\.{1,2}(/|$)|%(2e|2f|5c|25|00)", re.IGNORECASE)
+"""Spellings that a server may read as another path."""
+_REPLACED = frozenset({"host", "accept-encoding", "expect"})
+_KEPT_OUT = frozenset({"set-cookie", "set-cookie2"})
+"""Headers of responses: a session that the credential began is a credential, too."""
+
+Headers = list[tuple[str, str]]
+
+
+class Exchange:
+    """The requests of one connection."""
+
+    def __init__(
+        self, client: TlsTunnel, credential: Credential, connect: Connect, connection: Connection
+    ) -> None:
+        self._client = client
+        self._credential = credential
+        self._connect = connect
+        self._connection = connection
+        self._server = h11.Connection(h11.SERVER, max_incomplete_event_size=LINE_BYTES)
+        self._hidden = [text.get_secret_value().encode() for text in credential.hidden]
+
+    async def serve(self) -> None:
+        """Carry out requests until the client has no more.
+
+        Raises:
+            Refusal: a request is refused, and the connection is to be ended with that answer.
+            TunnelBroken: either side broke off.
+        """
+        seconds = HEAD_SECONDS
+        while (request := await self._next_request(seconds)) is not None:
+            await self._carry_out(request)
+            if {self._server.our_state, self._server.their_state} != {h11.DONE}:
+                return
+            self._server.start_next_cycle()
+            seconds = NEXT_REQUEST_SECONDS
+
+    async def _next_request(self, seconds: float) -> h11.Request | None:
+        try:
+            async with asyncio.timeout(seconds):
+                event = await self._next_event()
+        except TimeoutError:
+            if seconds > HEAD_SECONDS:
+                return None
+            raise self._refusal(408, f"got no request within {seconds:g} s.") from None
+        except h11.RemoteProtocolError as error:
+            raise self._refusal(error.error_status_hint, "got no valid HTTP/1.1.") from None
+        return event if isinstance(event, h11.Request) else None
+
+    async def _next_event(self) -> h11.Event | type[h11.PAUSED]:
+        while True:
+            event = self._server.next_event()
+            if event is not h11.NEED_DATA:
+                return event  # type: ignore[return-value] # h11 types its marks as types
+            if self._server.they_are_waiting_for_100_continue:
+                await self._send(h11.InformationalResponse(status_code=100, headers=[]))
+            self._server.receive_data(await self._client.read())
+
+    async def _carry_out(self, request: h11.Request) -> None:
+        outgoing = self._outgoing(request)
+        upstream = h11.Connection(h11.CLIENT)
+        async with self._connect() as (reader, writer):
+            self._write(writer, upstream.send(outgoing))
+            sending = asyncio.create_task(self._send_body(upstream, writer))
+            try:
+                await self._receive(upstream, reader)
+                if sending.done() and isinstance(sending.exception(), TunnelBroken):
+                    raise TunnelBroken
+            finally:
+                await cancel_and_wait(sending)
+
+    def _outgoing(self, request: h11.Request) -> h11.Request:
+        """Return the request as the host receives it.
+
+        Raises:
+            Refusal: it is not permitted, or its meaning is not clear.
+        """
+        headers = _texts(request)
+        names = [name.lower() for name, _ in headers]
+        if names.count("host") != 1 or not self._is_host(dict(headers)["host"]):
+            raise self._refusal(421, "is the only host of this connection.")
+        if {"content-length", "transfer-encoding"} <= set(names) or (
+            "transfer-encoding" in names and request.http_version == b"1.0"
+        ):
+            raise self._refusal(400, "got a request whose end is not clear.")
+        method, target = request.method.decode(), request.target.decode("latin-1")
+        if not target.startswith("/") or "#" in target or method == "CONNECT":
+            raise self._refusal(400, "takes requests for a path only.")
+        if not self._permits(method, target.partition("?")[0]):
+            raise self._refusal(403, "may be sent other methods or paths only (credentials).")
+        replaced = _REPLACED | {self._credential.header.lower()}
+        sent = [("Host", self._authority)]
+        sent += [(name, value) for name, value in passed_on(headers) if name not in replaced]
+        sent += [
+            (self._credential.header, self._credential.value.get_secret_value()),
+            ("Accept-Encoding", "identity"),  # what is compressed cannot be searched
+            ("Connection", "close"),
+        ]
+        return h11.Request(method=request.method, target=request.target, headers=_encoded(sent))
+
+    @property
+    def _authority(self) -> str:
+        host, port = self._credential.host, self._credential.port
+        return host if port == _HTTPS_PORT else f"{host}:{port}"
+
+    def _is_host(self, header: str) -> bool:
+        parsed = parse_authority(header)
+        wanted = (self._credential.host, self._credential.port)
+        return parsed is not None and (parsed[0], parsed[1] or _HTTPS_PORT) == wanted
+
+    def _permits(self, method: str, path: str) -> bool:
+        methods, paths = self._credential.methods, self._credential.paths
+        if methods is not None and method not in methods:
+            return False
+        if paths is None:
+            return True
+        return not _UNCLEAR_PATH.search(path) and any(_matches(path, one) for one in paths)
+
+    async def _send_body(self, upstream: h11.Connection, writer: asyncio.StreamWriter) -> None:
+        try:
+            async for data in self._body():
+                self._write(writer, upstream.send(h11.Data(data=data)))
+                await writer.drain()
+        except TunnelBroken:
+            break_off(writer)
+            raise
+        self._write(writer, upstream.send(h11.EndOfMessage()))
+        await writer.drain()
+
+    async def _body(self) -> AsyncIterator[bytes]:
+        try:
+            while not isinstance(event := await self._next_event(), h11.EndOfMessage):
+                if not isinstance(event, h11.Data):
+                    raise TunnelBroken
+                yield bytes(event.data)
+        except h11.RemoteProtocolError:
+            raise TunnelBroken from None
+
+    def _write(self, writer: asyncio.StreamWriter, data: bytes | None) -> None:
+        if data:
+            self._connection.sent(len(data))
+            writer.write(data)
+
+    async def _receive(self, upstream: h11.Connection, reader: asyncio.StreamReader) -> None:
+        """Pass the response on, without the secret if it contains that."""
+        redactor = Redactor(self._hidden)
+        has_begun = False
+        try:
+            while True:
+                event = upstream.next_event()
+                if event is h11.NEED_DATA:
+                    data = await reader.read(CHUNK_BYTES)
+                    self._connection.received(len(data))
+                    upstream.receive_data(data)
+                elif isinstance(event, h11.Response):
+                    has_begun = True
+                    await self._send(_without_secrets(event, redactor))
+                elif isinstance(event, h11.Data):
+                    await self._send(h11.Data(data=redactor.feed(bytes(event.data))))
+                elif isinstance(event, h11.EndOfMessage):
+                    await self._send(h11.Data(data=redactor.finish()))
+                    await self._send(h11.EndOfMessage())
+                    return
+                elif not isinstance(event, h11.InformationalResponse):
+                    raise TunnelBroken
+        except (h11.RemoteProtocolError, OSError):
+            if has_begun:
+                raise TunnelBroken from None
+            raise self._refusal(502, "did not answer with valid HTTP/1.1.") from None
+
+    async def _send(self, event: h11.Event) -> None:
+        if data := self._server.send(event):
+            await self._client.write(data)
+
+    def _refusal(self, status: int, why: str) -> Refusal:
+        host, port = self._credential.host, self._credential.port
+        return Refusal(status, f"{host}, port {port}, {why}", host, port)
+
+
+def _matches(path: str, pattern: str) -> bool:
+    parts = map(re.escape, pattern.split("*"))
+    return re.fullmatch(".*".join(parts), path) is not None
+
+
+def _texts(message: h11.Request | h11.Response) -> Headers:
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message.headers]
+
+
+def _encoded(headers: Headers) -> list[tuple[bytes, bytes]]:
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+
+
+def _without_secrets(response: h11.Response, redactor: Redactor) -> h11.Response:
+    kept = [(name, value) for name, value in passed_on(_texts(response)) if name not in _KEPT_OUT]
+    return h11.Response(
+        status_code=response.status_code,
+        reason=redactor.redact(bytes(response.reason)),
+        headers=[(name, redactor.redact(value)) for name, value in _encoded(kept)],
+    )

@@ -1,0 +1,275 @@
+"""Which calls of the Engine API pass: those of a worker, with what a worker puts into them.
+
+Nothing of a request is forwarded as it came: a call that is known is written anew from its checked
+parts. The engine reads the names of JSON fields in any case and takes the last of two, so a
+configuration is compared whole with the one that `container_config` builds from its values.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+from workers.sandbox.docker.naming import ROLE
+from workers.sandbox.docker.steward_client import steward_code
+from workers.sandbox.engine_proxy.configurations import (
+    IMAGE,
+    NAME,
+    Refused,
+    canonical,
+    check_labels,
+    matches,
+    rebuilt_container,
+    shared_volumes,
+)
+
+_LABEL = "fanout."
+_CONTAINER = r"(?P<container>[A-Za-z0-9][A-Za-z0-9_.-]{0,200})"
+_VERSION = re.compile(r"(?P<version>/v1\.[0-9]{2})?(?P<path>/[!-~]*)")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request as it came."""
+
+    method: str
+    target: str
+    """The path and the query."""
+    body: bytes = b""
+    upgrade: bool = False
+    """It asks for the connection itself."""
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A request as it is sent to the engine."""
+
+    method: str
+    target: str
+    body: bytes = b""
+    content_type: str = "application/json"
+    upgrade: bool = False
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules of one engine.
+
+    Attributes:
+        labels_of: returns the labels of the container or the volume of a name, None when there is
+            none; called with `container` or `volume` and the name.
+        root: the engine's folder on its host, which contains its volumes.
+    """
+
+    labels_of: Callable[[str, str], Awaitable[Mapping[str, str] | None]]
+    root: str
+
+    async def check(self, call: Call) -> Passed:
+        """Return the request to be sent for a call.
+
+        Raises:
+            Refused: it is not a call of a worker.
+        """
+        parts = urlsplit(call.target)
+        found = _VERSION.fullmatch(parts.path)
+        if found is None or parts.scheme or parts.netloc or parts.fragment:
+            raise Refused("its path is malformed")
+        for method, pattern, handler in _ROUTES:
+            match = pattern.fullmatch(found["path"])
+            if match and method == call.method:
+                request = _Request(call, match.groupdict(), _query(parts.query))
+                passed = await handler(self, request)
+                if call.upgrade != passed.upgrade:
+                    raise Refused("it asks for the connection")
+                version = found["version"] or ""
+                return Passed(**{**vars(passed), "target": version + passed.target})
+        raise Refused("workers do not make it")
+
+    async def look(self, request: _Request) -> Passed:
+        """Pass a question about the engine itself."""
+        request.has_only({})
+        return Passed("GET", request.path)
+
+    async def image(self, request: _Request) -> Passed:
+        """Pass a question about an image."""
+        name = request.names["image"]
+        if not re.fullmatch(IMAGE, name) or ".." in name:
+            raise Refused("its image's name is malformed")
+        request.has_only({})
+        return Passed("GET", f"/images/{quote(name)}/json")
+
+    async def list_containers(self, request: _Request) -> Passed:
+        """Pass a list of what belongs to fanout."""
+        fixed = {"limit": "-1", "all": "1", "size": "0", "trunc_cmd": "0"}
+        return _listed("/containers/json", request, fixed)
+
+    async def list_volumes(self, request: _Request) -> Passed:
+        """Pass a list of what belongs to fanout."""
+        return _listed("/volumes", request, {})
+
+    async def create_container(self, request: _Request) -> Passed:
+        """Pass a sandbox, a steward or a holder of a network namespace."""
+        name = request.query.pop("name", "")
+        request.has_only({})
+        if not re.fullmatch(NAME, name):
+            raise Refused("its container's name is not one of fanout's")
+        rebuilt = rebuilt_container(request.json(), self.root)
+        mode = rebuilt["HostConfig"]["NetworkMode"]
+        if mode != "none":
+            await self._is_ours("container", mode.removeprefix("container:"), role="network")
+        return Passed("POST", f"/containers/create?name={quote(name)}", canonical(rebuilt))
+
+    async def create_volume(self, request: _Request) -> Passed:
+        """Pass a plain volume, or one that shows a store."""
+        request.has_only({})
+        asked = request.json()
+        options = asked.get("DriverOpts")
+        made: dict[str, Any] = {
+            "Name": asked.get("Name"),
+            "Driver": "local",
+            "DriverOpts": options,
+            "Labels": asked.get("Labels"),
+        }
+        allowed = [{}, *shared_volumes(self.root)]
+        if (
+            asked != made
+            or not re.fullmatch(NAME, str(made["Name"]))
+            or not isinstance(options, dict)
+            or not any(matches(options, patterns) for patterns in allowed)
+        ):
+            raise Refused("its volume is not one of fanout's")
+        check_labels(made["Labels"])
+        return Passed("POST", "/volumes/create", canonical(made))
+
+    async def remove_volume(self, request: _Request) -> Passed:
+        """Pass the removal of a volume of fanout's."""
+        request.has_only({})
+        await self._is_ours("volume", request.names["volume"])
+        return Passed("DELETE", request.path)
+
+    async def start(self, request: _Request) -> Passed:
+        """Pass the start of a container of fanout's."""
+        request.has_only({})
+        await self._is_ours("container", request.names["container"])
+        return Passed("POST", request.path)
+
+    async def remove_container(self, request: _Request) -> Passed:
+        """Pass the removal of a container of fanout's."""
+        request.has_only({"v": "True", "link": "False", "force": "True"})
+        await self._is_ours("container", request.names["container"])
+        return Passed("DELETE", f"{request.path}?v=true&link=false&force=true")
+
+    async def attach(self, request: _Request) -> Passed:
+        """Pass a stream to a container of fanout's."""
+        streams = dict.fromkeys(("stream", "stdin", "stdout", "stderr"), "1")
+        request.has_only(streams)
+        await self._is_ours("container", request.names["container"])
+        return Passed("POST", f"{request.path}?{urlencode(streams)}", upgrade=True)
+
+    async def put_archive(self, request: _Request) -> Passed:
+        """Pass this release's own code into a steward; nothing else runs in it as root."""
+        request.has_only({"path": "/opt"})
+        archive, _ = steward_code()
+        if request.call.body != archive:
+            raise Refused("it is not this release's code: the proxy and workers need the same")
+        await self._is_ours("container", request.names["container"], role="steward")
+        return Passed("PUT", f"{request.path}?path=/opt", archive, "application/x-tar")
+
+    async def _is_ours(self, kind: str, name: str, *, role: str | None = None) -> None:
+        labels = await self.labels_of(kind, name)
+        if labels is None:
+            return  # the engine says so itself
+        if ROLE not in labels or (role is not None and labels[ROLE] != role):
+            raise Refused(f"its {kind} is not fanout's")
+
+
+@dataclass
+class _Request:
+    """A call and the parts of its target."""
+
+    call: Call
+    names: Mapping[str, str]
+    query: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """The path without a version."""
+        found = _VERSION.fullmatch(urlsplit(self.call.target).path)
+        assert found is not None  # noqa: S101 - `check` has matched it
+        return found["path"]
+
+    def has_only(self, query: Mapping[str, str]) -> None:
+        """Check what is left of the query.
+
+        Raises:
+            Refused: it is another one.
+        """
+        if self.query != query:
+            raise Refused("its query is not a worker's")
+
+    def json(self) -> dict[str, Any]:
+        """Return the body.
+
+        Raises:
+            Refused: it is no JSON object, or names a field twice.
+        """
+        try:
+            value = json.loads(self.call.body, object_pairs_hook=_unique)
+        except (ValueError, RecursionError) as error:
+            raise Refused("its body is not JSON") from error
+        if not isinstance(value, dict):
+            raise Refused("its body is not an object")
+        return value
+
+
+def _query(text: str) -> dict[str, str]:
+    pairs = parse_qsl(text, keep_blank_values=True)
+    query = dict(pairs)
+    if len(query) != len(pairs):
+        raise Refused("its query names a parameter twice")
+    return query
+
+
+def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    pairs = list(pairs)
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a field is named twice")
+    return fields
+
+
+def _listed(path: str, request: _Request, fixed: Mapping[str, str]) -> Passed:
+    try:
+        filters = json.loads(request.query.pop("filters", "{}"), object_pairs_hook=_unique)
+        labels = list(filters.pop("label"))
+        status = list(filters.pop("status", []))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise Refused("it lists more than what is fanout's") from error
+    ours = [label for label in labels if str(label).startswith(_LABEL)]
+    if filters or not ours or not all(isinstance(one, str) for one in (*labels, *status)):
+        raise Refused("it lists more than what is fanout's")
+    request.has_only(fixed)
+    kept = {"label": labels, **({"status": status} if status else {})}
+    return Passed("GET", f"{path}?{urlencode({**fixed, 'filters': json.dumps(kept)})}")
+
+
+_ROUTES = tuple(
+    (method, re.compile(pattern), handler)
+    for method, pattern, handler in (
+        ("GET", r"/(version|info)", Rules.look),
+        ("GET", r"/images/(?P<image>.+)/json", Rules.image),
+        ("GET", r"/containers/json", Rules.list_containers),
+        ("POST", r"/containers/create", Rules.create_container),
+        ("POST", rf"/containers/{_CONTAINER}/start", Rules.start),
+        ("POST", rf"/containers/{_CONTAINER}/attach", Rules.attach),
+        ("PUT", rf"/containers/{_CONTAINER}/archive", Rules.put_archive),
+        ("DELETE", rf"/containers/{_CONTAINER}", Rules.remove_container),
+        ("GET", r"/volumes", Rules.list_volumes),
+        ("POST", r"/volumes/create", Rules.create_volume),
+        ("DELETE", rf"/volumes/(?P<volume>{NAME})", Rules.remove_volume),
+    )
+)

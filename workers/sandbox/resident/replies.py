@@ -1,0 +1,153 @@
+"""What a reply says, checked: it may have been written by a job instead of the resident."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+from orchestrator.deep_agent import Entry, EntryKind, Hit
+from orchestrator.jobs.failures import SandboxFailure
+from workers.sandbox.inside import frames
+
+PARSED_ON_LOOP_BYTES = 64 << 10
+"""Longer lists are parsed in a thread: a MiB of them takes about 30 ms."""
+_MAX_ERRNO = 4095
+"""The kernel's."""
+_MAX_SIZE = (1 << 63) - 1
+_MAX_MODE = 0o7777
+_KINDS: dict[bytes, EntryKind] = {b"f": "file", b"d": "directory", b"l": "symlink", b"o": "other"}
+
+
+class OperationFailed(SandboxFailure):
+    """The resident rejected or failed an operation; `kind` is the type of the failure."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def parse_reply(header: bytes) -> dict[str, Any] | Exception:
+    """Return a reply's result, or the error that it reports.
+
+    Raises:
+        FrameError: it is neither.
+    """
+    reply = frames.decode_header(header, frames.MAX_REPLY_VALUES)
+    if "errno" in reply:
+        number, path = integer(reply, "errno", 1, _MAX_ERRNO), reply.get("path")
+        return OSError(number, os.strerror(number), None if path is None else _text(path))
+    if "refused" in reply:
+        return OperationFailed(_text(reply["refused"]), _text(reply.get("message", "")))
+    result = reply.get("result")
+    if not isinstance(result, dict):
+        raise frames.FrameError("a reply without a result")
+    return result
+
+
+def unwrap(result: dict[str, Any] | Exception) -> dict[str, Any]:
+    """Return a result; raise an error."""
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def integer(result: dict[str, Any], name: str, least: int, most: int) -> int:
+    """Return a whole number of a result.
+
+    Raises:
+        FrameError: there is none, or none in this range.
+    """
+    value = result.get(name)
+    if type(value) is not int or not least <= value <= most:
+        raise frames.FrameError("a result without a number in its range")
+    return value
+
+
+def flag(result: dict[str, Any], name: str) -> bool:
+    """Return a flag of a result.
+
+    Raises:
+        FrameError: there is none.
+    """
+    value = result.get(name)
+    if type(value) is not bool:
+        raise frames.FrameError("a result without a flag")
+    return value
+
+
+def duration(result: dict[str, Any], name: str) -> float:
+    """Return a number of seconds of a result.
+
+    Raises:
+        FrameError: there is none.
+    """
+    value = result.get(name)
+    if type(value) is not float or not 0 <= value < math.inf:
+        raise frames.FrameError("a result without a duration")
+    return value
+
+
+def parse_entries(data: bytes, most: int | None = None) -> tuple[Entry, ...]:
+    """Parse the records of `files.entry_record`.
+
+    Args:
+        data: the payload.
+        most: how many there may be.
+
+    Raises:
+        FrameError: it is something else, or more.
+    """
+    if most is not None and data.count(b"\0") >= max(1, most):
+        raise frames.FrameError("more entries than were requested")
+    try:
+        return tuple(_entry(record) for record in data.split(b"\0")) if data else ()
+    except (ValueError, KeyError) as error:
+        raise frames.FrameError("not an entry") from error
+
+
+def _entry(record: bytes) -> Entry:
+    kind, size, modified, mode, path = record.split(b" ", 4)
+    entry = Entry(
+        path=os.fsdecode(path),
+        kind=_KINDS[kind],
+        size_bytes=int(size),
+        modified_at=float(modified),
+        mode=int(mode, 8),
+    )
+    if not (0 <= entry.size_bytes <= _MAX_SIZE and math.isfinite(entry.modified_at)):
+        raise ValueError("no file has that size or time")
+    if not (0 <= entry.mode <= _MAX_MODE and path):
+        raise ValueError("no file has that mode or name")
+    return entry
+
+
+def parse_hits(data: bytes, most: int) -> tuple[Hit, ...]:
+    """Parse the records of a search.
+
+    Args:
+        data: the payload.
+        most: how many there may be.
+
+    Raises:
+        FrameError: it is something else, or more.
+    """
+    records = frames.decode(data, 4 * most + 1)
+    if not isinstance(records, list):
+        raise frames.FrameError("not a list of hits")
+    return tuple(_hit(record) for record in records)
+
+
+def _hit(record: Any) -> Hit:
+    if not isinstance(record, list) or [type(value) for value in record] != [str, int, str]:
+        raise frames.FrameError("not a hit")
+    path, number, line = record
+    if not 0 < number <= _MAX_SIZE:
+        raise frames.FrameError("not a line's number")
+    return Hit(path=path, line_number=number, line=line)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise frames.FrameError("not a text of a reply")
+    return value
