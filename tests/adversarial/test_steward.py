@@ -114,7 +114,9 @@ async def test_files_and_folders_that_their_owner_may_not_read_are_collected_exa
 
 
 async def test_a_scan_that_hangs_ends_with_a_clear_failure_and_the_steward_goes_on(
-    make_provider: Callable[..., DockerProvider], monkeypatch: pytest.MonkeyPatch
+    make_provider: Callable[..., DockerProvider],
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     genuine = steward_client.code_files
 
@@ -134,7 +136,8 @@ async def test_a_scan_that_hangs_ends_with_a_clear_failure_and_the_steward_goes_
         return files
 
     monkeypatch.setattr(steward_client, "code_files", hanging)
-    monkeypatch.setattr(steward_client, "steward_code", steward_client.steward_code.__wrapped__)
+    steward_client.steward_code.cache_clear()
+    request.addfinalizer(steward_client.steward_code.cache_clear)
     provider = make_provider()
     async with (
         provider.open(make_sandbox_spec()) as hung,

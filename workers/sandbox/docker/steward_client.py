@@ -182,7 +182,7 @@ class Steward:
             "disk_bytes": disk_bytes if self.quota.kind == "image" else None,
         }  # fmt: skip
         for _try in range(_PREPARE_TRIES):  # another steward may evict between the two
-            answer = await self._ask("prepare", arguments)
+            answer = (await self._ask("prepare", arguments))["prepared"]
             if answer["files"] is not None:
                 options = self._workspace_options(job, snapshot, answer["layers"], overlay=overlay)
                 return Prepared(

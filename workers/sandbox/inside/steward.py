@@ -48,13 +48,6 @@ AGENT_ID = 10001
 
 EMPTY_SNAPSHOT = "empty"
 
-_BYTES_PER_ENTRY = 1024
-"""The cost of an inode and a directory entry; without it ten million empty files would count as
-nothing."""
-
-_BLOCK_BYTES = 512
-"""The unit of `st_blocks`, whatever the file system's."""
-
 _LEFTOVER_SECONDS = 24 * 3600.0
 """Unfinished folders older than a day are abandoned."""
 
@@ -175,7 +168,7 @@ class Store:
         copy = home / "tree.part"
         command = ["cp", "-a", "--reflink=auto", "--", str(source), str(copy)]
         subprocess.run(command, check=True)  # noqa: S603 - our paths
-        (home / "start_bytes").write_text(str(_used_bytes([copy])[0]))
+        (home / "start_bytes").write_text(str(disks.used_bytes([copy])[0]))
         copy.rename(home / "tree")
 
     def unpack(self, snapshot: str, archive: Path) -> None:
@@ -191,7 +184,7 @@ class Store:
             fresh.mkdir()
             _make_agents_folder(fresh / "tree")
             archives.unpack(archive, fresh / "tree", _give_to_agent)
-            size = _used_bytes([fresh / "tree"])[0]
+            size = disks.used_bytes([fresh / "tree"])[0]
             (fresh / "bytes").write_text(str(size))
             with self._locked():
                 self._evict(self._cache_bytes - size)
@@ -233,10 +226,10 @@ class Store:
     def measure(self, jobs: Sequence[str]) -> dict[str, int]:
         """Return how many bytes of the volume's disk each of these jobs has taken."""
         homes = [home for home in (self._path("jobs", job) for job in jobs) if home.exists()]
-        used = {home.name: _allocated(home / "image") for home in homes}
+        used = {home.name: disks.allocated(home / "image") for home in homes}
         plain = [home for home in homes if used[home.name] is None]
         trees = [home / ("upper" if (home / "upper").exists() else "tree") for home in plain]
-        for home, size in zip(plain, _used_bytes(trees), strict=True):
+        for home, size in zip(plain, disks.used_bytes(trees), strict=True):
             used[home.name] = max(0, size - int(_text(home / "start_bytes") or 0))
         return {job: size for job, size in used.items() if size is not None}
 
@@ -297,14 +290,6 @@ def _is_made(home: Path, *, overlay: bool, has_disk: bool) -> bool:
     return has_disk if (home / "image").exists() else (home / "upper").exists()
 
 
-def _allocated(image: Path) -> int | None:
-    """Return how many bytes a sparse image takes; None when there is no image."""
-    try:
-        return image.stat().st_blocks * _BLOCK_BYTES
-    except FileNotFoundError:
-        return None
-
-
 def _make_agents_folder(path: Path) -> None:
     path.mkdir(mode=0o755)
     _give_to_agent(path)
@@ -312,32 +297,6 @@ def _make_agents_folder(path: Path) -> None:
 
 def _give_to_agent(path: Path) -> None:
     os.lchown(path, AGENT_ID, AGENT_ID)
-
-
-def _used_bytes(trees: Sequence[Path]) -> list[int]:
-    """Return the disk usage of each tree.
-
-    `du` also handles paths that are too long for Python.
-    """
-    if not trees:
-        return []
-    blocks, entries = (_du(option, trees) for option in ("--block-size=1", "--inodes"))
-    return [size + count * _BYTES_PER_ENTRY for size, count in zip(blocks, entries, strict=True)]
-
-
-def _du(option: str, trees: Sequence[Path]) -> list[int]:
-    answer = subprocess.run(  # noqa: S603 - our own paths
-        ["du", "--summarize", "--null", option, "--", *trees],  # noqa: S607 - the image's
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        check=False,  # files vanish while it counts
-    )
-    found = {}
-    for line in answer.stdout.split(b"\0"):
-        number, _, path = line.partition(b"\t")
-        if path:
-            found[os.fsdecode(path)] = int(number)
-    return [found.get(str(tree), 0) for tree in trees]
 
 
 def _delete(path: Path) -> None:
@@ -350,20 +309,13 @@ def _operations(store: Store, *, may_mount: bool) -> dict[str, SlowOperation]:
     """Return the operations that `workers.sandbox.docker.steward_client` calls."""
 
     def replying(key: str, method: Callable[..., object]) -> SlowOperation:
-        return lambda _context, arguments, _payload: ({key: method(**arguments)}, b"")
+        def reply(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
+            try:
+                return {key: method(**arguments)}, b""
+            except disks.DiskFailed as error:
+                raise Refused("DiskFailed", str(error)) from error
 
-    def prepare(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
-        try:
-            return store.prepare(**arguments), b""
-        except disks.DiskFailed as error:
-            raise Refused("DiskFailed", str(error)) from error
-
-    def check_disks(_context: Context, _arguments: dict[str, Any], _payload: bytes) -> Reply:
-        try:
-            store.check_disks()
-        except disks.DiskFailed as error:
-            raise Refused("DiskFailed", str(error)) from error
-        return {}, b""
+        return reply
 
     def unpack(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
         upload = take_upload(arguments)
@@ -392,8 +344,8 @@ def _operations(store: Store, *, may_mount: bool) -> dict[str, SlowOperation]:
         return {}, b""
 
     return {
-        "prepare": prepare,
-        "check_disks": check_disks,
+        "prepare": replying("prepared", store.prepare),
+        "check_disks": replying("checked", store.check_disks),
         "free": replying("bytes", store.free),
         "unpack": unpack,
         "bundle": bundle,
