@@ -53,7 +53,7 @@ class Stack:
     def identity(self) -> str:
         """The id that its ledger keeps, with which everything is labelled that its workers make."""
         return identity_in(
-            f"redis://fanout-client:secret@127.0.0.1:{self.environment['FANOUT_REDIS_PORT']}/0"
+            f"redis://fanout-worker:workers@127.0.0.1:{self.environment['FANOUT_REDIS_PORT']}/0"
         )
 
     @property
