@@ -7,8 +7,8 @@ folder that becomes a bare repository, symlinks, and the files that Git's config
 from __future__ import annotations
 
 import os
+import re
 import shlex
-import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -24,6 +24,11 @@ from orchestrator.workspace.executable_config import (
     plain,
     why_code,
 )
+from orchestrator.workspace.repositories.repository import (
+    Unreadable,
+    all_settings,
+    enclosing_repository,
+)
 from orchestrator.workspace.rooted import PathRefused, RootedFolder
 
 BARE_REPOSITORY = "Git takes its folder for a repository and runs what its configuration says"
@@ -38,9 +43,6 @@ _IS_COMMAND = (
 )
 """The names of Git's settings whose values are files with more settings, folders of programs, or
 commands."""
-
-_GIT_SECONDS = 10.0
-"""For reading a configuration: a few files on a slow disk."""
 
 Names = Callable[[str], Iterable[str]]
 """Returns the names in a folder of the workspace; none if it does not exist."""
@@ -161,15 +163,19 @@ def _is_code_or_holds_it(path: str) -> bool:
 
 def _configured(root: Path) -> Iterable[str]:
     """Yield the paths below a folder that the settings of its repository name as programs."""
-    folders = _git(root, "rev-parse", "--show-toplevel", "--absolute-git-dir").splitlines()
-    starts = [root, *map(Path, folders)]
-    if not folders:
+    try:
+        repository = enclosing_repository(root)
+    except Unreadable:
         return
+    if repository is None:
+        return
+    starts = [root, repository.work_tree, repository.git_dir]
+    settings = all_settings(repository)
     for kind, paths_in in ((_IS_PATH, lambda value: [value]), (_IS_COMMAND, _paths_of_command)):
-        settings = _git(root, "config", "--null", "--get-regexp", f"^({kind})$")
-        for setting in settings.split("\0"):
-            for found in paths_in(setting.partition("\n")[2]):
-                yield from _below(root, found, starts)
+        for name, value in settings:
+            if re.fullmatch(kind, name, re.IGNORECASE):
+                for found in paths_in(value):
+                    yield from _below(root, found, starts)
 
 
 def _below(root: Path, found: str, starts: Sequence[Path]) -> Iterable[str]:
@@ -188,23 +194,6 @@ def _paths_of_command(value: str) -> list[str]:
     except ValueError:
         words = value.split()
     return [word.lstrip("!") for word in words if "/" in word or "." in word]
-
-
-def _git(root: Path, *arguments: str) -> str:
-    """Run a command of Git's that reads and runs nothing; empty when it fails."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    try:
-        done = subprocess.run(  # noqa: S603 - a fixed command
-            ["git", *arguments],  # noqa: S607 - git is found on PATH
-            cwd=root,
-            env=environment | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
-            capture_output=True,
-            check=False,
-            timeout=_GIT_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return os.fsdecode(done.stdout) if done.returncode == 0 else ""
 
 
 def _plain_path(path: str) -> str:

@@ -319,7 +319,7 @@ async def test_no_command_starts_a_program_of_a_repository(
     assert not trap.canary.exists()
 
 
-@pytest.mark.parametrize("plant", [clean_filter, file_system_monitor, hooks_path])
+@pytest.mark.parametrize("plant", [clean_filter, file_system_monitor])
 def test_the_traps_are_live(tmp_path: Path, plant: Callable[[Trap], None]) -> None:
     trap = Trap(tmp_path)
     plant(trap)

@@ -12,7 +12,7 @@ import re
 import stat
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,9 @@ _PLAIN_SETTINGS = ("core.filemode", "core.ignorecase", "core.precomposeunicode",
 """How the repository's file system behaves."""
 
 _OBJECT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+
+_MAX_INCLUDED = 32
+"""Files of settings that are read: a person has a handful."""
 
 _MAX_REFERENCES = 5
 """As many references to references does Git follow."""
@@ -261,6 +264,44 @@ def _configuration(settings: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def all_settings(repository: Repository) -> list[tuple[str, str]]:
+    """Return the names and values of all settings that hold in a repository, or may hold.
+
+    They are read as data from its configuration, the person's and the machine's, and from the files
+    that these include, under whatever condition. A file that cannot be read is left out.
+
+    Args:
+        repository: The repository.
+    """
+    own = [repository.common_dir / "config", repository.git_dir / "config.worktree"]
+    pending, seen = [*own, *_personal_configurations()], set[Path]()
+    settings: list[tuple[str, str]] = []
+    while pending and len(seen) < _MAX_INCLUDED:
+        path = pending.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        with suppress(Unreadable):
+            found = _pairs(_data(path))
+            settings += found
+            pending += [
+                path.parent / os.path.expanduser(value)  # noqa: PTH111 - an unknown home stays
+                for name, value in found
+                if value and name.startswith(("include.", "includeif.")) and name.endswith(".path")
+            ]
+    return settings
+
+
+def _personal_configurations() -> tuple[Path, ...]:
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - a home that is unknown is no failure
+    return (home / ".gitconfig", _personal_folder() / "config", Path("/etc/gitconfig"))
+
+
+def _personal_folder() -> Path:
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - as above
+    return Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "git"
+
+
 def parse_configuration(content: bytes) -> dict[str, str]:
     """Return a configuration's values by name; of several values of one name the last one.
 
@@ -272,6 +313,10 @@ def parse_configuration(content: bytes) -> dict[str, str]:
     Raises:
         Unreadable: It is not a configuration.
     """
+    return dict(_pairs(content))
+
+
+def _pairs(content: bytes) -> list[tuple[str, str]]:
     try:
         _, listed = run_git(
             ["config", "--file", "-", "--no-includes", "--null", "--list"],
@@ -281,18 +326,16 @@ def parse_configuration(content: bytes) -> dict[str, str]:
     except GitFailed as error:
         raise Unreadable(str(error)) from error
     pairs = (os.fsdecode(entry).partition("\n") for entry in listed.split(b"\0") if entry)
-    return {name: value for name, _, value in pairs}
+    return [(name, value) for name, _, value in pairs]
 
 
 def _excludes_file(settings: Mapping[str, str]) -> Path:
     """Return the file of the ignore rules that a person has for all repositories."""
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - a home that is unknown is no failure
-    xdg = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "git"
     value = settings.get("core.excludesfile")
-    for path in (home / ".gitconfig", xdg / "config", Path("/etc/gitconfig")):
+    for path in _personal_configurations():
         if not value and (content := _data(path)):
             value = parse_configuration(content).get("core.excludesfile")
-    return Path(os.path.expanduser(value)) if value else xdg / "ignore"  # noqa: PTH111 - as above
+    return Path(os.path.expanduser(value)) if value else _personal_folder() / "ignore"  # noqa: PTH111 - as above
 
 
 def _git_dir(path: Path) -> Path | None:
