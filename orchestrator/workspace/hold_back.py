@@ -24,8 +24,8 @@ from orchestrator.workspace.executable_config import (
     plain,
     why_code,
 )
+from orchestrator.workspace.repositories.configuration import Unreadable
 from orchestrator.workspace.repositories.repository import (
-    Unreadable,
     all_settings,
     enclosing_repository,
 )

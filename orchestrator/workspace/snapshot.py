@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.jobs.changes import SkippedFile
+from orchestrator.workspace.repositories.configuration import Unreadable
 from orchestrator.workspace.repositories.git_data import is_carried, is_git_directory
 from orchestrator.workspace.repositories.repository import (
-    Unreadable,
     enclosing_repository,
     ignored_paths,
 )
