@@ -34,8 +34,8 @@ from orchestrator.workspace.rooted import PathRefused, RootedFolder
 BARE_REPOSITORY = "Git takes its folder for a repository and runs what its configuration says"
 CONFIGURED = "the configuration of this repository says that Git runs it"
 
-_IS_PATH = r"core\.(hookspath|attributesfile)|include\.path|includeif\..*\.path"
-_IS_COMMAND = (
+_IS_PATH = re.compile(r"core\.(hookspath|attributesfile)|include\.path|includeif\..*\.path")
+_IS_COMMAND = re.compile(
     r"core\.(fsmonitor|sshcommand|editor|pager|askpass|gitproxy)|alias\..*|pager\..*"
     r"|interactive\.difffilter|diff\.external|sequence\.editor|gpg\.(.*\.)?program"
     r"|(filter|diff|merge|difftool|mergetool)\..*\.(clean|smudge|process|textconv|command|driver"
@@ -163,19 +163,17 @@ def _is_code_or_holds_it(path: str) -> bool:
 
 def _configured(root: Path) -> Iterable[str]:
     """Yield the paths below a folder that the settings of its repository name as programs."""
-    try:
+    with suppress(Unreadable, OSError):
         repository = enclosing_repository(root)
-    except Unreadable:
-        return
-    if repository is None:
-        return
-    starts = [root, repository.work_tree, repository.git_dir]
-    settings = all_settings(repository)
-    for kind, paths_in in ((_IS_PATH, lambda value: [value]), (_IS_COMMAND, _paths_of_command)):
-        for name, value in settings:
-            if re.fullmatch(kind, name, re.IGNORECASE):
-                for found in paths_in(value):
-                    yield from _below(root, found, starts)
+        if repository is None:
+            return
+        starts = [root, repository.work_tree, repository.git_dir, repository.common_dir]
+        for name, value in all_settings(repository):
+            if _IS_PATH.fullmatch(name):
+                yield from _below(root, value, starts)
+            elif _IS_COMMAND.fullmatch(name):
+                for word in _paths_of_command(value):
+                    yield from _below(root, word, starts)
 
 
 def _below(root: Path, found: str, starts: Sequence[Path]) -> Iterable[str]:
