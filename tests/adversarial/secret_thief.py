@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 MAX_REGION_BYTES = 256 * 1024**2
@@ -96,9 +97,9 @@ def got(pid: int) -> list[str]:
     return [name for name, attempt in tried.items() if works(attempt)]
 
 
-def works(attempt: object) -> bool:
+def works(attempt: Callable[[], bool]) -> bool:
     try:
-        return bool(attempt())  # type: ignore[operator]
+        return attempt()
     except OSError:
         return False
 
