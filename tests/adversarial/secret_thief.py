@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -126,4 +127,8 @@ def descriptors() -> dict[str, str]:
     }
 
 
-main()
+try:
+    main()
+except BaseException:
+    Path(sys.argv[3] + ".log").write_text(traceback.format_exc())  # for the test's report
+    raise
