@@ -24,6 +24,7 @@ PIB = 1024**5
 OVER = {
     "memory_bytes": PIB,
     "disk_bytes": PIB,
+    "network_bytes": PIB,
     "cpus": 1e6,
     "pids": 10**9,
     "timeout_seconds": 1e12,
