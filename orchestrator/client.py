@@ -252,7 +252,6 @@ class JobClient:
         arguments: Mapping[str, JsonValue] | None = None,
         response: JsonValue = None,
         message: str = "",
-        by: str = "",
     ) -> str:
         """Answer an approval and return its job's id; the job resumes when it waits for no other.
 
@@ -262,7 +261,6 @@ class JobClient:
             arguments: For `edit`: the complete arguments that the call runs with.
             response: For `respond`: what the agent gets as the tool's result.
             message: A remark for the agent.
-            by: Who answers; written to the job's journal.
 
         Raises:
             InvalidAnswer: Arguments or a response are missing, not allowed or too long.
@@ -274,7 +272,6 @@ class JobClient:
                 arguments=None if arguments is None else dict(arguments),
                 response=response,
                 message=message,
-                by=by,
             )
         except ValidationError as error:
             raise InvalidAnswer(f"The answer is incomplete: {error.errors()[0]['msg']}.") from None

@@ -214,6 +214,7 @@ class WorkerProcess:
             definitions=self._definitions,
             defaults=settings.limits.for_jobs(),
             bounds=settings.limits.tree_bounds(),
+            approvers=settings.approvers,
             secrets=settings.secrets,
             ceilings=settings.ceilings,
         )
@@ -378,6 +379,7 @@ def _policy(settings: Settings, definitions: AgentDefinitions) -> AdmissionPolic
         tree_jobs=settings.limits.tree_jobs,
         tenant_jobs=settings.limits.tenant_jobs,
         tenants=settings.tenants,
+        approvers=settings.approvers,
         agents={
             name: agent.max_running for name, agent in definitions.items() if agent.max_running
         },

@@ -199,6 +199,8 @@ class Settings(BaseSettings):
     secrets: dict[SecretName, SecretStr] = Field(default_factory=dict)
     """The values that agent definitions name in `credentials`: `FANOUT_SECRETS__GIT_TOKEN`. Workers
     need them, and put them into requests outside of the sandbox."""
+    approvers: tuple[str, ...] = ()
+    """Of workers, as JSON: the users of Redis whose answers to approvals count; empty: all."""
     tenants: dict[str, TenantShare] = Field(default_factory=dict)
     """JSON, or a table in TOML: `{"team-a": {"weight": 3, "jobs": 20}}`. Other tenants have
     weight 1."""

@@ -155,7 +155,10 @@ class JobRunner:
         attempt = Attempt(claim, definition, limits, claimed_at)
         with self._heartbeats.hold(claim, attempt.stop) as lease, attempt.deadline():
             lease.mark_renewed(claimed_at)
-            journal = AttemptJournal(self._journal, self._blobs, lease, progress)
+            journal = AttemptJournal(
+                *(self._journal, self._blobs, lease, progress),
+                approvers=self._services.approvers,
+            )
             outcome = await attempt.run(self._work_and_pause(attempt, lease, journal))
         return replace(outcome, messages_read=journal.messages_read)
 

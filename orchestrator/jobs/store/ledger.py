@@ -19,13 +19,21 @@ from redis.asyncio import Redis
 
 from orchestrator.approvals import ApprovalAnswer
 from orchestrator.jobs import versions
-from orchestrator.jobs.approvals import KEPT_SECONDS, Approval, answer_json, awaited_tools, refusal
+from orchestrator.jobs.approvals import (
+    KEPT_SECONDS,
+    Approval,
+    answer_fingerprint,
+    answer_json,
+    awaited_tools,
+    refusal,
+)
 from orchestrator.jobs.bounds import MAX_NOTE_BYTES, MAX_REASON_CHARACTERS, cut_text, fit
 from orchestrator.jobs.failures import InvalidJob, MessagesUnread, UnknownJob, out_of_time
 from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.result import JobResult, ResultSoFar
 from orchestrator.jobs.spec import JobSpec, TreeBounds
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.connection import identity
 from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.lua_scripts import Scripts, milliseconds
 from orchestrator.jobs.store.records import Records
@@ -163,16 +171,22 @@ class Ledger(Records):
     async def answer(self, approval_id: str, answer: ApprovalAnswer) -> str:
         """Answer an approval, and return the id of its job.
 
-        The job is requeued when it waits for nothing else.
+        The job is requeued when it waits for nothing else. Who answers is recorded as Redis, or the
+        owner of its Unix socket, knows the caller (`identity`), whatever the answer says.
 
         Raises:
             ApprovalRefused: The answer was rejected; the text says why.
         """
-        entry = json.dumps({"id": approval_id, **json.loads(answer_json(answer))})
-        told = await self._run("answer", approval_id, answer.decision, entry, uuid4().hex)
+        by = await identity(self._redis)
+        named = answer.model_copy(update={"by": by})
+        data = {"id": approval_id, **json.loads(answer_json(named))}
+        proof = (by, answer_fingerprint(data), KEPT_SECONDS)
+        told = await self._run(
+            "answer", approval_id, answer.decision, json.dumps(data), uuid4().hex, *proof
+        )
         if told[0] == "taken":
             return str(told[1])
-        raise refusal(approval_id, answer.decision, told)
+        raise refusal(approval_id, answer.decision, told, by)
 
     async def send(self, job_id: str, text: str) -> None:
         """Store a message for a job's agent, which reads it before its next model call.
