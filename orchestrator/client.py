@@ -61,7 +61,9 @@ class JobClient:
         self._redis: Redis = connect(redis_url)
         self._ledger = Ledger(self._redis, keys)
         self._journal = Journal(self._redis, keys)
-        self._queue = CeleryQueue(redis_url, keys.prefix, settings.worker.queue)
+        self._queue = CeleryQueue(
+            *(redis_url, keys.prefix, settings.worker.queue), settings.queue.secrets
+        )
         self._admission = Admission(self._ledger, self._queue)
         self._blobs = BlobStore(settings.blobs)
         self._workspaces: dict[Path, Workspace] = {}

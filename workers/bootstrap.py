@@ -38,6 +38,7 @@ from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.ledger import Claim, Ledger
 from orchestrator.jobs.store.queue import CeleryQueue
 from orchestrator.jobs.store.rate_limiter import RateLimiter
+from orchestrator.jobs.store.signatures import MessageSigner
 from orchestrator.jobs.worker_info import WorkerInfo
 from orchestrator.workspace.blobs import BlobStore
 from workers.agent.services import JobServices
@@ -123,6 +124,8 @@ class WorkerProcess:
         self._started_at: int | None = None
         """By the Redis server's clock; None until it was read."""
         self._background: list[asyncio.Task[None]] = []
+        self._signer = MessageSigner(settings.queue.secrets)
+        self._refused_messages = 0
         self.agents = AgentLoop()
 
     def open(self) -> None:
@@ -139,6 +142,20 @@ class WorkerProcess:
             raise _startup_error(str(error), EXIT_UNREACHABLE) from None
         except InvalidAgentDefinition as error:
             raise _startup_error(str(error), EXIT_USAGE) from None
+
+    def accepts(self, message_id: str, job_id: str, signature: object) -> bool:
+        """Return whether a message of the queue is signed as it has to be; others are counted.
+
+        Args:
+            message_id: The message's id.
+            job_id: The job that it names.
+            signature: Its signature, if it has any.
+        """
+        if self._signer.accepts(message_id, job_id, signature):
+            return True
+        self._refused_messages += 1
+        log.warning("message without a valid signature refused", refused=self._refused_messages)
+        return False
 
     def accept_jobs(self) -> None:
         """Register the worker, so that jobs are sent to it, and start its background loops."""
@@ -177,7 +194,9 @@ class WorkerProcess:
         self._redis: Redis = connect(self._redis_url)
         self._ledger = Ledger(self._redis, keys)
         self._journal = Journal(self._redis, keys)
-        self._queue = CeleryQueue(self._redis_url, keys.prefix, settings.worker.queue)
+        self._queue = CeleryQueue(
+            *(self._redis_url, keys.prefix, settings.worker.queue), settings.queue.secrets
+        )
         await _check_usable(self._ledger)
         self._blobs = BlobStore(settings.blobs)
         self._cancellations = keys.cancellations

@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.store.queue import RUN_JOB
+from orchestrator.jobs.store.signatures import HEADER
 from workers.attempt.job_runner import Progress
 from workers.bootstrap import worker
 from workers.celery_app import app
@@ -32,8 +33,13 @@ def run_job(self: Any, job_id: str) -> str:
         JobNotSucceeded: The job has ended, but not successfully.
     """
     current = worker()
+    message_id = str(self.request.id)
+    if not current.accepts(message_id, job_id, (self.request.headers or {}).get(HEADER)):
+        return "message refused"
+    number = message_id.rpartition(".")[2]
     report = _reporter(self)
-    result = run_on_loop(current.agents, current.runner.run(job_id, report))
+    attempt = current.runner.run(job_id, report, number if number.isdecimal() else "")
+    result = run_on_loop(current.agents, attempt)
     if result is None:
         return "not ended here"
     if not result.success:

@@ -19,6 +19,7 @@ import redis
 from orchestrator.jobs.failures import LedgerForbidden
 from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.journal import EventType
 from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.ledger import Ledger
 from tests.adversarial.redis_servers import GuardedRedis, guarded_redis
@@ -124,15 +125,14 @@ async def test_a_whole_job_runs_with_three_users_and_redis_refuses_none_of_their
     place.start_worker()
     async with place.client() as client:
         await place.ready(client)
-        while await asyncio.to_thread(_shows, flower, "no such job"):
-            pass
+        assert await asyncio.to_thread(_shows, flower, "{}"), "Flower has started"
         job_id = await client.submit(make_spec("quick", agent="guarded"))
         (approval,) = await parked(client, job_id)
         await client.send(job_id, "hello")
         await client.answer(approval.id, "approve")
         assert (await client.wait(job_id, 30)).success
         assert await file_of(client, job_id, "a.txt") == "hi\n"
-        (answered,) = await journal(client, job_id, "approval.resolved")
+        (answered,) = await journal(client, job_id, EventType.APPROVAL_RESOLVED)
         assert answered.data["by"] == "fanout-client"
 
         asleep = await client.submit(make_spec("asleep"))

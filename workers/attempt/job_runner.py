@@ -105,7 +105,7 @@ class JobRunner:
         self._lease_seconds = lease_seconds
         self._me = me
 
-    async def run(self, job_id: str, progress: Progress) -> JobResult | None:
+    async def run(self, job_id: str, progress: Progress, dispatch: str = "") -> JobResult | None:
         """Run the next attempt of a job.
 
         Returns the job's result, or None if the attempt did not end the job. A failure of the
@@ -114,9 +114,10 @@ class JobRunner:
         Args:
             job_id: The job, as a message of the queue names it.
             progress: Receives the agent's steps.
+            dispatch: The number of the dispatch that the message is of; empty: not checked.
         """
         claimed_at = elapsed_clock()
-        claim = await self._claim(job_id)
+        claim = await self._claim(job_id, dispatch)
         if claim is None:
             return None
         with structlog.contextvars.bound_contextvars(
@@ -130,9 +131,9 @@ class JobRunner:
             await self._admission.pump()
         return result
 
-    async def _claim(self, job_id: str) -> Claim | None:
+    async def _claim(self, job_id: str, dispatch: str) -> Claim | None:
         try:
-            claim = await self._ledger.claim(job_id, self._me(), self._lease_seconds)
+            claim = await self._ledger.claim(job_id, self._me(), self._lease_seconds, dispatch)
         except LedgerUnavailable as failure:  # dispatched again, like a job whose message was lost
             log.warning("claim failed", job=job_id, error=str(failure))
             return None

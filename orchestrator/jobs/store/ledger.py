@@ -276,17 +276,25 @@ class Ledger(Records):
             "register", worker.name, milliseconds(hold_seconds), stored, started_at, *fields
         )
 
-    async def claim(self, job_id: str, worker: WorkerInfo, lease_seconds: float) -> Claim | str:
+    async def claim(
+        self, job_id: str, worker: WorkerInfo, lease_seconds: float, dispatch: str = ""
+    ) -> Claim | str:
         """Claim a job. Returns a Claim, or the reason for the refusal.
 
         A duplicate or late message claims nothing.
+
+        Args:
+            job_id: The job.
+            worker: Who claims it.
+            lease_seconds: The length of the lease.
+            dispatch: The number of the dispatch that the message is of; empty: not checked.
         """
         request = uuid4().hex  # the client repeats the call when an answer is lost
         answer = await self._run(
             "claim",
             *(job_id, worker.name, worker.host, worker.host_limit),
             *(milliseconds(lease_seconds), request, milliseconds(HEAD_START_SECONDS)),
-            *(worker.wire_oldest, worker.wire_newest, " ".join(worker.agents)),
+            *(worker.wire_oldest, worker.wire_newest, " ".join(worker.agents), dispatch),
         )
         if answer[0] == "refused":
             return str(answer[1])
