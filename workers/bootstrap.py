@@ -28,7 +28,6 @@ from orchestrator.jobs.failures import (
     JobFailure,
     LedgerForbidden,
     LedgerReplaced,
-    LedgerUnavailable,
 )
 from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.store.admission import Admission
@@ -124,8 +123,7 @@ class WorkerProcess:
         self._started_at: int | None = None
         """By the Redis server's clock; None until it was read."""
         self._background: list[asyncio.Task[None]] = []
-        self._signer = MessageSigner(settings.queue.secrets)
-        self._refused_messages = 0
+        self.signer = MessageSigner(settings.queue.secrets)
         self.agents = AgentLoop()
 
     def open(self) -> None:
@@ -142,20 +140,6 @@ class WorkerProcess:
             raise _startup_error(str(error), EXIT_UNREACHABLE) from None
         except InvalidAgentDefinition as error:
             raise _startup_error(str(error), EXIT_USAGE) from None
-
-    def accepts(self, message_id: str, job_id: str, signature: object) -> bool:
-        """Return whether a message of the queue is signed as it has to be; others are counted.
-
-        Args:
-            message_id: The message's id.
-            job_id: The job that it names.
-            signature: Its signature, if it has any.
-        """
-        if self._signer.accepts(message_id, job_id, signature):
-            return True
-        self._refused_messages += 1
-        log.warning("message without a valid signature refused", refused=self._refused_messages)
-        return False
 
     def accept_jobs(self) -> None:
         """Register the worker, so that jobs are sent to it, and start its background loops."""
@@ -197,10 +181,9 @@ class WorkerProcess:
         self._queue = CeleryQueue(
             *(self._redis_url, keys.prefix, settings.worker.queue), settings.queue.secrets
         )
-        await _check_usable(self._ledger)
+        self._own_ledger = await OwnLedger.of(self._ledger)
         self._blobs = BlobStore(settings.blobs)
         self._cancellations = keys.cancellations
-        self._own_ledger = OwnLedger(self._ledger, await self._ledger.installation())
         self._provider = await self._open_provider()
         admission = Admission(self._ledger, self._queue)
         self._policy = _policy(settings, definitions)
@@ -376,20 +359,6 @@ class WorkerProcess:
     def _exit_without_waiting(self) -> None:
         log.error("grace time is over, worker exits at once", jobs=len(self._heartbeats))
         os._exit(1)
-
-
-async def _check_usable(ledger: Ledger) -> None:
-    """Check that Redis accepts this worker; one that does not respond yet is waited for later.
-
-    Raises:
-        LedgerMisconfigured: It refuses, or is not trusted.
-    """
-    try:
-        await ledger.now_ms()
-    except LedgerUnavailable as failure:
-        if not failure.retryable:
-            raise
-        log.warning("Redis cannot be used yet", reason=str(failure))
 
 
 def _policy(settings: Settings, definitions: AgentDefinitions) -> AdmissionPolicy:

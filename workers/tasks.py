@@ -6,6 +6,8 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import structlog
+
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.store.queue import RUN_JOB
 from orchestrator.jobs.store.signatures import HEADER
@@ -13,6 +15,8 @@ from workers.attempt.job_runner import Progress
 from workers.bootstrap import worker
 from workers.celery_app import app
 from workers.pool import run_on_loop
+
+log = structlog.get_logger(__name__)
 
 PROGRESS_SECONDS = 1.0
 """The time between two progress events of a job: dashboards keep all of them."""
@@ -34,7 +38,9 @@ def run_job(self: Any, job_id: str) -> str:
     """
     current = worker()
     message_id = str(self.request.id)
-    if not current.accepts(message_id, job_id, (self.request.headers or {}).get(HEADER)):
+    signature = (self.request.headers or {}).get(HEADER)
+    if not current.signer.accepts(message_id, job_id, signature):
+        log.warning("message without a valid signature", refused=current.signer.refused)
         return "message refused"
     number = message_id.rpartition(".")[2]
     report = _reporter(self)

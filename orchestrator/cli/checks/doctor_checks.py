@@ -17,6 +17,7 @@ from orchestrator.configuration.agent_definitions import (
     InvalidAgentDefinition,
     load_agent_definitions,
 )
+from orchestrator.configuration.configuration_file import configuration_file
 from orchestrator.configuration.settings import (
     InvalidSetting,
     Settings,
@@ -62,7 +63,9 @@ async def all_checks() -> list[Check]:
         settings = load_settings()
     except InvalidSetting as error:
         return [*checks, Check("fail", "settings", str(error), "Correct the setting.")]
-    checks.append(Check("ok", "settings", "all values are valid"))
+    file = configuration_file()
+    found = "no file" if file is None or not file.path.exists() else str(file.path)
+    checks.append(Check("ok", "settings", f"all values are valid; configuration: {found}"))
     checks += _agents_and_models(settings)
     checks += await _engine_and_images(settings)
     checks.append(await _blobs(settings))

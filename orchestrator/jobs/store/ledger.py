@@ -149,6 +149,8 @@ class Ledger(Records):
         It belongs to the data of Redis: what is made elsewhere for the jobs of this ledger carries
         it, and a second ledger never has the same one, unless it is a copy of this one's data.
         """
+        if known := await self.known_installation():
+            return known  # also while Redis is full
         with redis_failures():
             async with self._redis.pipeline(transaction=True) as pipe:
                 pipe.set(self._keys.installation, secrets.token_hex(INSTALLATION_BYTES), nx=True)

@@ -27,6 +27,8 @@ class MessageSigner:
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._keys = [key.encode() for key in keys]
+        self.refused = 0
+        """The number of messages that were not accepted."""
 
     def headers(self, message_id: str) -> dict[str, str]:
         """Return the headers of a message.
@@ -44,8 +46,12 @@ class MessageSigner:
             job_id: The job that it names, which has to be that of its id.
             signature: Its header, of any type: it comes from outside.
         """
-        if not self._keys:
+        if not self._keys or self._is_valid(message_id, job_id, signature):
             return True
+        self.refused += 1
+        return False
+
+    def _is_valid(self, message_id: str, job_id: str, signature: object) -> bool:
         if not isinstance(signature, str) or message_id.rpartition(".")[0] != job_id:
             return False
         given = signature.encode(errors="replace")
