@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.jobs.changes import ChangedFile, FileChange, FileVersion, MalformedBundle
-from orchestrator.workspace.executable_config import (
+from orchestrator.executable_config import (
     LINK,
     folders_above,
     is_bare_repository,
@@ -24,6 +23,7 @@ from orchestrator.workspace.executable_config import (
     plain,
     why_code,
 )
+from orchestrator.jobs.changes import ChangedFile, FileChange, FileVersion, MalformedBundle
 from orchestrator.workspace.repository import (
     Repository,
     Unreadable,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.executable_config import why_code
 from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.workspace.executable_config import why_code
 from orchestrator.workspace.merge import MergeReport, merge
 from orchestrator.workspace.workspace import Workspace
 from tests.bundles import BundleBuilder, tree_of
