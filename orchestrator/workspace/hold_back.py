@@ -14,16 +14,17 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.jobs.changes import ChangedFile, FileChange, FileVersion, MalformedBundle
-from orchestrator.workspace.executable_config import (
+from orchestrator.executable_config import (
     LINK,
     folders_above,
     is_bare_repository,
     is_git_data,
     link_target,
+    may_hold_code,
     plain,
     why_code,
 )
+from orchestrator.jobs.changes import ChangedFile, FileChange, FileVersion, MalformedBundle
 from orchestrator.workspace.repositories.configuration import Unreadable
 from orchestrator.workspace.repositories.repository import (
     all_settings,
@@ -90,6 +91,8 @@ class HoldBack:
         """
         paths = [file.path] if file.from_path is None else [file.path, file.from_path]
         if file.after is not None and file.after.kind == "symlink":
+            if may_hold_code(file.path):
+                return LINK
             with suppress(MalformedBundle):  # the merge reports it
                 target = os.fsdecode(content_of(file.after))
                 if self.why(link_target(file.path, target)) is not None:
@@ -148,17 +151,13 @@ def code_of_folder(root: Path) -> frozenset[str]:
 
 def _linked(root: Path) -> Iterable[str]:
     """Yield the targets of links whose names are in the table, at the top and one below."""
-    for folder in (root, root / ".github", root / ".config", root / "config"):
+    for folder in (root, *(root / name for name in (".github", ".config", "config"))):
         with suppress(OSError), os.scandir(folder) as listing:
             for item in listing:
                 path = Path(item.path)
-                if item.is_symlink() and _is_code_or_holds_it(path.relative_to(root).as_posix()):
+                if item.is_symlink() and may_hold_code(path.relative_to(root).as_posix()):
                     with suppress(OSError, RuntimeError, ValueError):
                         yield path.resolve().relative_to(root.resolve()).as_posix()
-
-
-def _is_code_or_holds_it(path: str) -> bool:
-    return why_code(path) is not None or path in {".github", ".config", "config"}
 
 
 def _configured(root: Path) -> Iterable[str]:
