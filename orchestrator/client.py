@@ -30,6 +30,7 @@ from orchestrator.jobs.store.queue import CeleryQueue
 from orchestrator.jobs.store.rate_limiter import RateLimiter
 from orchestrator.jobs.store.waiting import occupancy, waiting_reason
 from orchestrator.jobs.worker_info import WorkerInfo
+from orchestrator.output_schema import InvalidOutputSchema, SchemaCheck
 from orchestrator.workspace.blobs import BlobStore
 from orchestrator.workspace.merge import MergeReport, merge
 from orchestrator.workspace.workspace import Workspace
@@ -146,12 +147,13 @@ class JobClient:
         Raises:
             UnknownAgent: One names an agent that does not exist; nothing is stored.
             LimitExceeded: One asks for more than the installation gives a job; nothing is stored.
-            InvalidJob: A specification cannot be stored.
+            InvalidJob: A specification cannot be stored, or its output_schema cannot be used.
             WorkspaceUnusable: A folder cannot be read, or is too large.
         """
         for spec, _ in jobs:
             definition = self.definitions[spec.agent]  # raises UnknownAgent
             self._settings.ceilings.check(spec.limits.over(definition.job_limits()))
+            _check_output_schema(spec)
         snapshots = {
             (folder, agent): await self.snapshot(folder, agent)
             for folder, agent in {(folder, spec.agent) for spec, folder in jobs if folder}
@@ -474,3 +476,16 @@ class JobClient:
             )
             for record in records
         ]
+
+
+def _check_output_schema(spec: JobSpec) -> None:
+    """Refuse a schema that no worker would use.
+
+    Raises:
+        InvalidJob: The schema cannot be used; the text says why.
+    """
+    if spec.output_schema is not None:
+        try:
+            SchemaCheck(spec.output_schema)
+        except InvalidOutputSchema as error:
+            raise InvalidJob(str(error)) from error

@@ -29,6 +29,7 @@ from orchestrator.configuration.mcp_servers import McpServerDefinition
 from orchestrator.configuration.summarization import SummarizationDefinition
 from orchestrator.jobs.failures import UnknownAgent
 from orchestrator.jobs.spec import AgentName, Limits, WireModel
+from orchestrator.output_schema import SchemaCheck
 
 SHIPPED_AGENTS = bundled("config") / "agents"
 GENERAL_PURPOSE = "general-purpose"
@@ -84,6 +85,15 @@ class AgentDefinition(WireModel):
         if not self.instruction.strip():
             raise ValueError("give instruction or instruction_file")
         return self
+
+    @field_validator("output_schema")
+    @classmethod
+    def _has_a_usable_schema(
+        cls, schema: dict[str, JsonValue] | None
+    ) -> dict[str, JsonValue] | None:
+        if schema is not None:
+            SchemaCheck(schema)
+        return schema
 
     @field_validator("include")
     @classmethod

@@ -158,7 +158,7 @@ def create_coordinator(
         [*task_tools.tools(), *_mcp_tools(definition)],
         added_instruction=f"\n\n{agent_list(callable_agents)}",
         files_folder=DEFINITION_FOLDER,
-        backend=workspace_files(definition, workspace),
+        backend=workspace_files(definition, client.workspace(workspace)),
         rate_limiter=client.rate_limiter,
     )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from pathlib import Path
 
 from orchestrator.configuration import definition_files
 from orchestrator.configuration.agent_definitions import AgentDefinition
@@ -23,7 +22,9 @@ from orchestrator.deep_agent import (
 )
 from orchestrator.workspace.executable_config import is_git_data
 from orchestrator.workspace.hold_back import HoldBack, code_of_folder, names_below
+from orchestrator.workspace.secret_files import secret_content
 from orchestrator.workspace.snapshot import IgnoreRulesUnreadable, scan
+from orchestrator.workspace.workspace import Workspace
 
 DEFINITION_FOLDER = f"/{definition_files.FOLDER}"
 """The folder in which a coordinator finds its definition files."""
@@ -43,6 +44,7 @@ _IS_CODE = (
     "{path} is not yours to change, because {reason}. Have a task change it: a person decides "
     "whether that lands."
 )
+_CONFIDENTIAL = "{path} stays with the person, and no agent may read or change it: {reason}"
 _UNKNOWN = "{path} is not shown, because it is not known what Git ignores."
 
 
@@ -50,11 +52,12 @@ class WorkspaceRule:
     """What the coordinator may read and change in a workspace; an `AccessRule`.
 
     Args:
-        root: The workspace.
+        workspace: The person's folder, with the files that a person included by name.
     """
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._root = workspace.root
         self._lock = threading.Lock()
         self._seen_at = 0.0
         """When the last scan began, in seconds since the epoch."""
@@ -79,6 +82,13 @@ class WorkspaceRule:
                 return _UNKNOWN.format(path=path)
             return None if path in self._visible else _AT_HOME.format(path=path)
 
+    def why_secret(self, path: str, content: bytes) -> str | None:
+        """Return why the coordinator may not see a file's content; None if it may."""
+        if path in self._workspace.included:
+            return None
+        reason = secret_content(content)
+        return None if reason is None else _CONFIDENTIAL.format(path=path, reason=reason)
+
     def why_unchangeable(self, path: str) -> str | None:
         """Return why the coordinator may not write at a path, as a sentence; None if it may."""
         if any(map(is_git_data, path.split("/"))):
@@ -95,7 +105,8 @@ class WorkspaceRule:
         began = time.monotonic()
         self._seen_at = time.time() - _CLOCK_TICK_SECONDS
         try:
-            self._visible = frozenset(entry.path for entry in scan(self._root).entries)
+            tree = scan(self._root, self._workspace.included)
+            self._visible = frozenset(e.path for e in tree.entries if e.git_dir is None)
         except IgnoreRulesUnreadable:
             self._visible = None
         self._code = code_of_folder(self._root)
@@ -103,7 +114,7 @@ class WorkspaceRule:
         self._fresh_until = time.monotonic() + max(_FRESH_SECONDS, 10 * seconds)
 
 
-def workspace_files(definition: AgentDefinition, workspace: Path) -> Backend:
+def workspace_files(definition: AgentDefinition, workspace: Workspace) -> Backend:
     """Return the workspace under its rule, with the definition files beside it for reading.
 
     It has no shell: a coordinator runs no commands on the host.
@@ -112,7 +123,8 @@ def workspace_files(definition: AgentDefinition, workspace: Path) -> Backend:
         definition: The coordinator's definition.
         workspace: The person's folder.
     """
-    files = DirectoryBackend(workspace, mount="/workspace", rule=WorkspaceRule(workspace))
+    rule = WorkspaceRule(workspace)
+    files = DirectoryBackend(workspace.root, mount="/workspace", rule=rule)
     provided = definition.files
     if not provided:
         return files

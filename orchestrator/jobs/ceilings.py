@@ -39,6 +39,8 @@ class Ceilings(WireModel):
     """An eighth of the processes that a kernel has by default."""
     disk_bytes: int = Field(default=64 * GIB, ge=1024**2)
     """Part of a usual host's disk."""
+    network_bytes: int = Field(default=64 * GIB, ge=1024)
+    """More is the copy of a disk."""
     network: Literal["none"] | tuple[str, ...] | None = None
     """The hosts that jobs may ask for, which may be addresses here; unset: any DNS name of the
     internet."""
@@ -82,11 +84,11 @@ class Ceilings(WireModel):
         elif self.network != "none" and is_covered(host, self.network):
             reason = None
         else:
-            reason = "FANOUT_CEILINGS__NETWORK does not permit it"
+            reason = "this installation does not permit it"
         if reason is not None:
             raise LimitExceeded(
                 f"limits.network asks for {host[:300]!r}, and no job may reach that, because "
-                f"{reason}."
+                f"{reason}; FANOUT_CEILINGS__NETWORK lists the hosts that jobs may reach."
             )
 
 
@@ -98,7 +100,7 @@ def no_more_than(limits: Limits, most: Limits) -> Limits:
         most: What its parent has.
     """
     found = {}
-    for name in ("cpus", "memory_bytes", "pids", "disk_bytes"):
+    for name in ("cpus", "memory_bytes", "pids", "disk_bytes", "network_bytes"):
         values = [value for value in (getattr(limits, name), getattr(most, name)) if value]
         found[name] = min(values, default=None)
     network = common(limits.network, most.network)

@@ -7,8 +7,8 @@ folder that becomes a bare repository, symlinks, and the files that Git's config
 from __future__ import annotations
 
 import os
+import re
 import shlex
-import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -24,13 +24,21 @@ from orchestrator.workspace.executable_config import (
     plain,
     why_code,
 )
+from orchestrator.workspace.repository import (
+    Repository,
+    Unreadable,
+    enclosing_repository,
+    parse_settings,
+    read_data,
+)
 from orchestrator.workspace.rooted import PathRefused, RootedFolder
 
 BARE_REPOSITORY = "Git takes its folder for a repository and runs what its configuration says"
 CONFIGURED = "the configuration of this repository says that Git runs it"
 
-_IS_PATH = r"core\.(hookspath|attributesfile)|include\.path|includeif\..*\.path"
-_IS_COMMAND = (
+_IS_INCLUDE = re.compile(r"include\.path|includeif\..*\.path")
+_IS_PATH = re.compile(rf"core\.(hookspath|attributesfile)|{_IS_INCLUDE.pattern}")
+_IS_COMMAND = re.compile(
     r"core\.(fsmonitor|sshcommand|editor|pager|askpass|gitproxy)|alias\..*|pager\..*"
     r"|interactive\.difffilter|diff\.external|sequence\.editor|gpg\.(.*\.)?program"
     r"|(filter|diff|merge|difftool|mergetool)\..*\.(clean|smudge|process|textconv|command|driver"
@@ -39,8 +47,8 @@ _IS_COMMAND = (
 """The names of Git's settings whose values are files with more settings, folders of programs, or
 commands."""
 
-_GIT_SECONDS = 10.0
-"""For reading a configuration: a few files on a slow disk."""
+_MAX_CONFIGURATIONS = 32
+"""Files of settings that are read: those that include others can be in a circle."""
 
 Names = Callable[[str], Iterable[str]]
 """Returns the names in a folder of the workspace; none if it does not exist."""
@@ -161,15 +169,38 @@ def _is_code_or_holds_it(path: str) -> bool:
 
 def _configured(root: Path) -> Iterable[str]:
     """Yield the paths below a folder that the settings of its repository name as programs."""
-    folders = _git(root, "rev-parse", "--show-toplevel", "--absolute-git-dir").splitlines()
-    starts = [root, *map(Path, folders)]
-    if not folders:
-        return
-    for kind, paths_in in ((_IS_PATH, lambda value: [value]), (_IS_COMMAND, _paths_of_command)):
-        settings = _git(root, "config", "--null", "--get-regexp", f"^({kind})$")
-        for setting in settings.split("\0"):
-            for found in paths_in(setting.partition("\n")[2]):
-                yield from _below(root, found, starts)
+    with suppress(Unreadable, OSError):
+        repository = enclosing_repository(root)
+        if repository is None:
+            return
+        starts = [root, repository.work_tree, repository.git_dir, repository.common_dir]
+        for name, value in _settings(repository):
+            if _IS_PATH.fullmatch(name):
+                yield from _below(root, value, starts)
+            elif _IS_COMMAND.fullmatch(name):
+                for word in _paths_of_command(value):
+                    yield from _below(root, word, starts)
+
+
+def _settings(repository: Repository) -> Iterable[tuple[str, str]]:
+    """Yield the settings that hold in a repository, read as data.
+
+    Those of included files too, whatever the condition.
+    """
+    home = Path.home()
+    pending = [
+        *(repository.common_dir / "config", repository.git_dir / "config.worktree"),
+        *(home / ".gitconfig", home / ".config/git/config", Path("/etc/gitconfig")),
+    ]
+    for count, path in enumerate(pending):  # it grows meanwhile
+        if count == _MAX_CONFIGURATIONS:
+            return
+        with suppress(Unreadable):
+            content = read_data(path)
+            for name, value in parse_settings(content) if content else ():
+                yield name, value
+                if _IS_INCLUDE.fullmatch(name):
+                    pending.append(path.parent / Path(value).expanduser())
 
 
 def _below(root: Path, found: str, starts: Sequence[Path]) -> Iterable[str]:
@@ -188,23 +219,6 @@ def _paths_of_command(value: str) -> list[str]:
     except ValueError:
         words = value.split()
     return [word.lstrip("!") for word in words if "/" in word or "." in word]
-
-
-def _git(root: Path, *arguments: str) -> str:
-    """Run a command of Git's that reads and runs nothing; empty when it fails."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    try:
-        done = subprocess.run(  # noqa: S603 - a fixed command
-            ["git", *arguments],  # noqa: S607 - git is found on PATH
-            cwd=root,
-            env=environment | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
-            capture_output=True,
-            check=False,
-            timeout=_GIT_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return os.fsdecode(done.stdout) if done.returncode == 0 else ""
 
 
 def _plain_path(path: str) -> str:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from orchestrator.git import GitFailed
 from orchestrator.jobs.changes import (
@@ -31,6 +30,7 @@ from orchestrator.workspace.dry_run import DryRun
 from orchestrator.workspace.hold_back import HoldBack, code_of_folder, names_below
 from orchestrator.workspace.rooted import (
     ChangedMeanwhile,
+    Folder,
     Found,
     PathRefused,
     RootedFolder,
@@ -104,37 +104,6 @@ class MergeReport(WireModel):
     def complete(self) -> bool:
         """Whether the workspace contains every change of the job now."""
         return not (self.conflicts or self.refused or self.failed or self.skipped or self.held_back)
-
-
-class Folder(Protocol):
-    """The folder that is merged into; paths are relative to it.
-
-    `RootedFolder` documents the arguments and exceptions of each method.
-    """
-
-    def find(self, path: str) -> Found | None:
-        """Return the entry at the path."""
-
-    def names(self, path: str) -> frozenset[str]:
-        """Return the names in a directory; empty when it does not exist."""
-
-    def put_file(self, path: str, content: bytes, mode: int, instead_of: Found | None) -> None:
-        """Write a whole file."""
-
-    def put_link(self, path: str, target: bytes, instead_of: Found | None) -> None:
-        """Write a symlink."""
-
-    def put_directory(self, path: str, mode: int) -> None:
-        """Create a directory; an existing one does not change."""
-
-    def set_mode(self, path: str, mode: int, instead_of: Found) -> None:
-        """Change a file's permission bits."""
-
-    def remove(self, path: str, instead_of: Found) -> None:
-        """Remove a file or a link."""
-
-    def remove_directory(self, path: str) -> None:
-        """Remove an empty directory."""
 
 
 @dataclass

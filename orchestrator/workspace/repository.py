@@ -19,8 +19,8 @@ from pathlib import Path
 from orchestrator.git import GitFailed, run_git
 from orchestrator.workspace.rooted import opened
 
-LISTING_SECONDS = 300.0
-"""For all ignored files of a very large repository on a slow disk."""
+LISTING_SECONDS = 60.0
+"""For all ignored files of a very large repository on a slow disk; others need a second."""
 
 STATUS_SECONDS = 30.0
 """For the state of a large repository on a slow disk; after that a person is asked."""
@@ -231,7 +231,7 @@ class _Private:
 
 @contextmanager
 def _private(repository: Repository) -> Iterator[_Private]:
-    settings = parse_configuration(_data(repository.common_dir / "config"))
+    settings = parse_configuration(read_data(repository.common_dir / "config"))
     with tempfile.TemporaryDirectory(prefix="fanout-git-") as name:
         path = Path(name)
         for folder in ("objects", "refs", "info"):
@@ -240,9 +240,10 @@ def _private(repository: Repository) -> Iterator[_Private]:
         (path / "config").write_text(_configuration(settings))
         for index in ("index", *_shared_indexes(repository.git_dir)):
             _copy(repository.git_dir / index, path / index)
-        exclude = _data(repository.common_dir / "info" / "exclude")
+        exclude = read_data(repository.common_dir / "info" / "exclude")
         (path / "info" / "exclude").write_bytes(exclude)
-        (path / "excludes").write_bytes(_data(_excludes_file(settings)))
+        excludes = repository.work_tree / _excludes_file(settings)
+        (path / "excludes").write_bytes(read_data(excludes))
         yield _Private(path, repository)
 
 
@@ -263,6 +264,15 @@ def _configuration(settings: Mapping[str, str]) -> str:
 def parse_configuration(content: bytes) -> dict[str, str]:
     """Return a configuration's values by name; of several values of one name the last one.
 
+    Raises:
+        Unreadable: It is not a configuration.
+    """
+    return dict(parse_settings(content))
+
+
+def parse_settings(content: bytes) -> list[tuple[str, str]]:
+    """Return a configuration's names and values, in order.
+
     Nothing in it is carried out, and no file that it includes is read.
 
     Args:
@@ -280,18 +290,18 @@ def parse_configuration(content: bytes) -> dict[str, str]:
     except GitFailed as error:
         raise Unreadable(str(error)) from error
     pairs = (os.fsdecode(entry).partition("\n") for entry in listed.split(b"\0") if entry)
-    return {name: value for name, _, value in pairs}
+    return [(name, value) for name, _, value in pairs]
 
 
 def _excludes_file(settings: Mapping[str, str]) -> Path:
     """Return the file of the ignore rules that a person has for all repositories."""
-    home = Path.home()
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - a home that is unknown is no failure
     xdg = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "git"
     value = settings.get("core.excludesfile")
     for path in (home / ".gitconfig", xdg / "config", Path("/etc/gitconfig")):
-        if not value and (content := _data(path)):
+        if not value and (content := read_data(path)):
             value = parse_configuration(content).get("core.excludesfile")
-    return Path(value).expanduser() if value else xdg / "ignore"
+    return Path(os.path.expanduser(value)) if value else xdg / "ignore"  # noqa: PTH111 - as above
 
 
 def _git_dir(path: Path) -> Path | None:
@@ -313,7 +323,7 @@ def _common_dir(git_dir: Path) -> Path:
 
 def _pointer(path: Path, prefix: str) -> Path | None:
     """Return the folder that a file names, relative to its own; None if it names none."""
-    text = os.fsdecode(_data(path)).rstrip("\r\n")
+    text = os.fsdecode(read_data(path)).rstrip("\r\n")
     if not text.startswith(prefix) or len(text) == len(prefix) or "\0" in text:
         return None
     return path.parent / text.removeprefix(prefix)
@@ -324,7 +334,7 @@ def _head(repository: Repository) -> str | None:
     reference = "HEAD"
     for _ in range(_MAX_REFERENCES):
         places = (repository.git_dir, repository.common_dir)
-        found = next(filter(None, (_data(place / reference) for place in places)), b"")
+        found = next(filter(None, (read_data(place / reference) for place in places)), b"")
         text = os.fsdecode(found).strip() or _packed(repository, reference)
         if _OBJECT_ID.fullmatch(text):
             return text
@@ -335,7 +345,7 @@ def _head(repository: Repository) -> str | None:
 
 
 def _packed(repository: Repository, reference: str) -> str:
-    for line in _data(repository.common_dir / "packed-refs", _MAX_INDEX_BYTES).splitlines():
+    for line in read_data(repository.common_dir / "packed-refs", _MAX_INDEX_BYTES).splitlines():
         commit, _, name = os.fsdecode(line).partition(" ")
         if name == reference:
             return commit
@@ -350,7 +360,7 @@ def _shared_indexes(git_dir: Path) -> list[str]:
         raise Unreadable(f"{git_dir} cannot be read: {error.strerror}") from error
 
 
-def _data(path: Path, max_bytes: int = _MAX_RULES_BYTES) -> bytes:
+def read_data(path: Path, max_bytes: int = _MAX_RULES_BYTES) -> bytes:
     """Return a file's content; nothing if it does not exist.
 
     Raises:
@@ -372,6 +382,6 @@ def _data(path: Path, max_bytes: int = _MAX_RULES_BYTES) -> bytes:
 
 
 def _copy(source: Path, target: Path) -> None:
-    content = _data(source, _MAX_INDEX_BYTES)
+    content = read_data(source, _MAX_INDEX_BYTES)
     if content:
         target.write_bytes(content)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from orchestrator.jobs.changes import FileKind
 from orchestrator.workspace.executable_config import is_git_data
@@ -56,6 +57,37 @@ class Found:
     """None for a directory, and for a file over `MAX_HELD_BYTES`."""
     identity: tuple[int, ...] = ()
     """Differs after every change of the file."""
+
+
+class Folder(Protocol):
+    """The folder that is merged into; paths are relative to it.
+
+    `RootedFolder` documents the arguments and exceptions of each method.
+    """
+
+    def find(self, path: str) -> Found | None:
+        """Return the entry at the path."""
+
+    def names(self, path: str) -> frozenset[str]:
+        """Return the names in a directory; empty when it does not exist."""
+
+    def put_file(self, path: str, content: bytes, mode: int, instead_of: Found | None) -> None:
+        """Write a whole file."""
+
+    def put_link(self, path: str, target: bytes, instead_of: Found | None) -> None:
+        """Write a symlink."""
+
+    def put_directory(self, path: str, mode: int) -> None:
+        """Create a directory; an existing one does not change."""
+
+    def set_mode(self, path: str, mode: int, instead_of: Found) -> None:
+        """Change a file's permission bits."""
+
+    def remove(self, path: str, instead_of: Found) -> None:
+        """Remove a file or a link."""
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
 
 
 class RootedFolder:

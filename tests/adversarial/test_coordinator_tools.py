@@ -9,6 +9,7 @@ from orchestrator.configuration.agent_definitions import AgentDefinition
 from orchestrator.coordinator.workspace_files import workspace_files
 from orchestrator.deep_agent import Shell, ToolMistake
 from orchestrator.deep_agent.tools.files import Files
+from orchestrator.workspace.workspace import Workspace
 from tests.bundles import tree_of
 
 CANARY = "the-secret-word"
@@ -48,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def files(folder: Path) -> Files:
-    return Files(workspace_files(DEFINITION, folder))
+    return Files(workspace_files(DEFINITION, Workspace(folder)))
 
 
 HIDDEN = """
@@ -58,7 +59,7 @@ HIDDEN = """
 
 
 def test_the_coordinator_has_no_shell_on_the_host(folder):
-    assert not isinstance(workspace_files(DEFINITION, folder), Shell)
+    assert not isinstance(workspace_files(DEFINITION, Workspace(folder)), Shell)
 
 
 @pytest.mark.parametrize("path", HIDDEN)
@@ -166,7 +167,7 @@ async def test_a_plain_folder_follows_the_same_rules(tmp_path):
     (tmp_path / "node_modules").mkdir()
     (tmp_path / "node_modules/x").write_text(CANARY)
     (tmp_path / "a").write_text("a")
-    files = Files(workspace_files(DEFINITION, tmp_path))
+    files = Files(workspace_files(DEFINITION, Workspace(tmp_path)))
 
     assert [entry.path for entry in (await files.ls_info("/workspace")).entries] == ["/workspace/a"]
     with pytest.raises(ToolMistake):
@@ -177,8 +178,34 @@ async def test_a_plain_folder_follows_the_same_rules(tmp_path):
 
 async def test_nothing_is_shown_when_git_cannot_say_what_it_ignores(folder):
     (folder / ".git/index").write_bytes(b"broken")
-    files = Files(workspace_files(DEFINITION, folder))
+    files = Files(workspace_files(DEFINITION, Workspace(folder)))
 
     assert (await files.ls_info("/workspace")).entries == ()
     with pytest.raises(ToolMistake, match="not known what Git ignores"):
         await files.read("/workspace/src/main.py")
+
+
+KEY = "-----BEGIN " + "PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n"
+
+
+async def test_secrets_stay_at_home_by_name_and_by_content_unless_a_person_includes_them(tmp_path):
+    (tmp_path / ".netrc").write_text("machine x password y\n")
+    (tmp_path / "notes.txt").write_text(KEY)
+    workspace = Workspace(tmp_path)
+    files = Files(workspace_files(DEFINITION, workspace))
+
+    for name in (".netrc", "notes.txt"):
+        with pytest.raises(ToolMistake, match="stays with the person"):
+            await files.read(f"/workspace/{name}")
+    with pytest.raises(ToolMistake):
+        await files.edit("/workspace/notes.txt", "KEY", "key")
+    for text in ("password", "MIIE"):
+        assert (await files.grep_raw(text)).text == "No matches found."
+
+    workspace.included = frozenset({"notes.txt"})
+    assert (
+        "MIIE"
+        in (
+            await Files(workspace_files(DEFINITION, workspace)).read("/workspace/notes.txt")
+        ).content
+    )

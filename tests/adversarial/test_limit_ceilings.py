@@ -24,6 +24,7 @@ PIB = 1024**5
 OVER = {
     "memory_bytes": PIB,
     "disk_bytes": PIB,
+    "network_bytes": PIB,
     "cpus": 1e6,
     "pids": 10**9,
     "timeout_seconds": 1e12,
@@ -44,7 +45,7 @@ NO_HOST_OF_THE_INTERNET = """
 """.split()  # noqa: SIM905
 
 HOSTS = """
-    example.org *.example.org pypi.org:443 API.Example.org b\N{LATIN SMALL LETTER U WITH DIAERESIS}cher.example
+    example.org *.example.org pypi.org:443 API.Example.org b\N{LATIN SMALL LETTER U WITH DIAERESIS}cher.org
     a_b.example.org x.co.uk:8443 1password.com
 """.split()  # noqa: SIM905
 
@@ -59,6 +60,10 @@ def test_each_limit_has_a_ceiling_and_the_refusal_names_all_three(name, asked):
     assert f"{asked:,}" in text
     assert f"{getattr(Ceilings(), name):,}" in text
     assert f"FANOUT_CEILINGS__{name.upper()}" in text
+
+
+def test_no_limit_is_without_a_ceiling():
+    assert set(Ceilings.model_fields) == set(Limits.model_fields) == {*OVER, "network"}
 
 
 def test_infinity_is_above_every_ceiling():
@@ -101,7 +106,7 @@ async def test_a_client_refuses_before_anything_is_stored(small_settings):
         "redis://127.0.0.1:1/0", small_settings, AgentDefinitions({"greedy": greedy})
     )
     async with client:
-        with pytest.raises(LimitExceeded, match="2,147,483,648.*1,073,741,824"):
+        with pytest.raises(LimitExceeded, match=r"2,147,483,648.*1,073,741,824"):
             await client.submit(make_spec(agent="greedy"))
         with pytest.raises(LimitExceeded, match="memory_bytes"):
             await client.submit(make_spec(agent="greedy", limits={"memory_bytes": PIB}))
@@ -148,8 +153,20 @@ def child_limits(parent: dict[str, Any], helper: dict[str, Any], **task: Any) ->
 
 
 def test_a_child_has_at_most_its_parents_resources():
-    small = {"cpus": 0.5, "memory_bytes": 2**27, "pids": 32, "disk_bytes": 2**24}
-    large = {"cpus": 8, "memory_bytes": 8 * GIB, "pids": 1000, "disk_bytes": 9 * GIB}
+    small: dict[str, Any] = {
+        "cpus": 0.5,
+        "memory_bytes": 2**27,
+        "pids": 32,
+        "disk_bytes": 2**24,
+        "network_bytes": 2**20,
+    }
+    large: dict[str, Any] = {
+        "cpus": 8,
+        "memory_bytes": 8 * GIB,
+        "pids": 1000,
+        "disk_bytes": 9 * GIB,
+    }
+    large["network_bytes"] = 9 * GIB
 
     of_a_small_parent = child_limits(small, {"limits": large})
     of_a_large_parent = child_limits(large, {"limits": small})

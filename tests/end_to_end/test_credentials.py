@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,6 +98,9 @@ def place(install: Installer, host: GitHost, tmp_path: Path) -> Installation:
         FANOUT_LOG_LEVEL="debug",
         FANOUT_SECRETS__GIT_TOKEN=GIT_KEY,
         FANOUT_SECRETS__API_KEY=API_KEY,
+        FANOUT_CEILINGS__NETWORK=json.dumps(
+            [f"{name}:{host.port}" for name in ("git.example", "api.example", "127.0.0.1")]
+        ),
     )
     made.start_worker(module="tests.end_to_end.named_worker", forked=False)
     return made

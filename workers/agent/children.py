@@ -301,7 +301,7 @@ class Children:
         given = (task.timeout_seconds, agent_limits.timeout_seconds, left_seconds)
         timeout_seconds = min(seconds or math.inf for seconds in given)
         resources = agent_limits.model_dump(
-            include={"cpus", "memory_bytes", "pids", "disk_bytes", "network"}
+            include={"cpus", "memory_bytes", "pids", "disk_bytes", "network", "network_bytes"}
         )
         return Limits(timeout_seconds=timeout_seconds, **resources, **budgets)
 

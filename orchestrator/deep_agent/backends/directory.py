@@ -203,7 +203,8 @@ class DirectoryBackend:
             raise IsADirectoryError(path)
         with self._place(path, follow_last=True) as place, _opened(place) as file:
             file.seek(offset)
-            return file.read(-1 if max_bytes is None else max_bytes)
+            data = file.read(-1 if max_bytes is None else max_bytes)
+            return self._access.check_content(place, data)
 
     def _write(self, path: str, data: bytes, create_only: bool, mode: int | None) -> None:
         if self._above_mount(path):
@@ -246,7 +247,8 @@ class DirectoryBackend:
         found: list[Hit] = []
         for name, place in self._searched(path, only):
             with suppress(OSError), _opened(place) as file:
-                for hit in hits_in(_blocks(file, self.max_searched_bytes), text, name):
+                text_in = self._access.searchable(place, file, MAX_SEARCHED_BYTES)
+                for hit in hits_in(_blocks(text_in, self.max_searched_bytes), text, name):
                     if len(found) >= max_hits or time.monotonic() > deadline:
                         return Hits(hits=tuple(found), complete=False)
                     found.append(hit)

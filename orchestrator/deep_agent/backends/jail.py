@@ -13,7 +13,9 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
+from typing import BinaryIO
 
 from orchestrator.deep_agent.backends.paths import MAX_DEPTH
 from orchestrator.deep_agent.backends.protocol import AccessRefused, AccessRule
@@ -66,6 +68,19 @@ class Access:
         reason = self._rule and self._rule.why_hidden(path)
         if reason:
             raise AccessRefused(reason)
+
+    def check_content(self, place: Place, content: bytes) -> bytes:
+        """Return a file's content; refuse one that the agent may not see."""
+        reason = self._rule and self._rule.why_secret(place.path, content)
+        if reason:
+            raise AccessRefused(reason)
+        return content
+
+    def searchable(self, place: Place, file: BinaryIO, max_bytes: int) -> BinaryIO:
+        """Return what may be searched of an open file; refuse one that the agent may not see."""
+        if self._rule is None:
+            return file
+        return BytesIO(self.check_content(place, file.read(max_bytes)))
 
     def check_change(self, path: str) -> None:
         """Refuse what the agent may not change."""

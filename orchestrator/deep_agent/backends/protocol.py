@@ -42,6 +42,9 @@ class AccessRule(Protocol):
     def why_hidden(self, path: str) -> str | None:
         """Return why the agent may not see what is at a path, as a sentence; None if it may."""
 
+    def why_secret(self, path: str, content: bytes) -> str | None:
+        """Return why the agent may not see a file's content, as a sentence; None if it may."""
+
     def why_unchangeable(self, path: str) -> str | None:
         """Return why the agent may not write or delete there, as a sentence; None if it may."""
 

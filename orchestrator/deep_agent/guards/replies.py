@@ -104,7 +104,7 @@ class OutputCheck(Part):
         if llm_response.partial or llm_response.error_code or llm_response.get_function_calls():
             return None
         try:
-            self._schema.parse(text_of(llm_response))
+            await asyncio.to_thread(self._schema.parse, text_of(llm_response))
         except OutputMismatch as mismatch:
             events = callback_context.session.events
             if _placeholder_calls(events, INVALID_ANSWER, in_a_row=False) < MAX_OUTPUT_CORRECTIONS:
