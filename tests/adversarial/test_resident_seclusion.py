@@ -125,7 +125,7 @@ async def test_a_refusal_to_start_is_told_in_one_sentence(
 
     def dumpable(**options: object) -> dict[str, object]:
         """A container whose commands may attach to anything, as in a runtime that is not ours."""
-        config = real(**options)  # type: ignore[arg-type]
+        config = real(**options)
         config["HostConfig"] |= {"CapDrop": [], "CapAdd": ["SYS_PTRACE"], "SecurityOpt": []}
         return {**config, "User": "0:0"}
 
