@@ -28,7 +28,6 @@ from orchestrator.jobs.failures import (
     JobFailure,
     LedgerForbidden,
     LedgerReplaced,
-    LedgerUnavailable,
 )
 from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.store.admission import Admission
@@ -178,10 +177,9 @@ class WorkerProcess:
         self._ledger = Ledger(self._redis, keys)
         self._journal = Journal(self._redis, keys)
         self._queue = CeleryQueue(self._redis_url, keys.prefix, settings.worker.queue)
-        await _check_usable(self._ledger)
+        self._own_ledger = await OwnLedger.of(self._ledger)
         self._blobs = BlobStore(settings.blobs)
         self._cancellations = keys.cancellations
-        self._own_ledger = OwnLedger(self._ledger, await self._ledger.installation())
         self._provider = await self._open_provider()
         admission = Admission(self._ledger, self._queue)
         self._policy = _policy(settings, definitions)
@@ -356,20 +354,6 @@ class WorkerProcess:
     def _exit_without_waiting(self) -> None:
         log.error("grace time is over, worker exits at once", jobs=len(self._heartbeats))
         os._exit(1)
-
-
-async def _check_usable(ledger: Ledger) -> None:
-    """Check that Redis accepts this worker; one that does not respond yet is waited for later.
-
-    Raises:
-        LedgerMisconfigured: It refuses, or is not trusted.
-    """
-    try:
-        await ledger.now_ms()
-    except LedgerUnavailable as failure:
-        if not failure.retryable:
-            raise
-        log.warning("Redis cannot be used yet", reason=str(failure))
 
 
 def _policy(settings: Settings, definitions: AgentDefinitions) -> AdmissionPolicy:

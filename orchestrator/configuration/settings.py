@@ -172,6 +172,9 @@ class Settings(BaseSettings):
     """`redis://…`, `rediss://…` or `unix://…`; unset: an embedded Redis on this machine. With
     `rediss://` the certificate is always verified; `?ssl_ca_certs=/path/to/ca.pem` names its
     authority, `ssl_certfile` and `ssl_keyfile` a certificate of the client."""
+    redis_memory_bytes: int = Field(default=GIB // 2, ge=16 * 1024**2)
+    """What an embedded Redis may hold, in memory and on disk; a full one accepts no new jobs and
+    loses none."""
     blobs_url: str | None = None
     """An fsspec URL that parents and workers share; unset: a folder in `state_dir`."""
     retention_seconds: float = Field(default=7 * 24 * 3600, ge=1)

@@ -25,6 +25,8 @@ START_SECONDS = 60.0
 """Redis reads a long append-only file at its start."""
 STOP_SECONDS = 10.0
 """Redis writes its data to disk before it stops."""
+MEMORY_BYTES = 512 * 1024**2
+"""Of jobs of one person: with the largest records still a thousand of them."""
 PRIVATE_UMASK = 0o077
 """Its data are all prompts and results: only its owner reads them."""
 CONTAINER_IMAGE = "redis:7.4-alpine"
@@ -35,10 +37,12 @@ class RedisServer:
 
     Args:
         folder: The folder of its data, its log and its socket.
+        memory_bytes: What it may hold; then it accepts no new jobs until there is room.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, memory_bytes: int = MEMORY_BYTES) -> None:
         self._folder = folder
+        self._memory_bytes = memory_bytes
         self.process = ChildProcess(folder, "redis-server")
         self._container = (
             "fanout-redis-" + hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:12]
@@ -97,6 +101,7 @@ class RedisServer:
             # disk's milliseconds are negligible beside a model's seconds.
             "appendfsync always",
             'save ""',
+            f"maxmemory {self._memory_bytes}",
             "maxmemory-policy noeviction",
         ]
         write_private(self._folder / "redis.conf", "\n".join(lines) + "\n")

@@ -67,7 +67,7 @@ class Embedded:
         self._owns_redis = False
         self._owns_worker = False
         self._kept = keep
-        self._redis = _redis_server(self._folder)
+        self._redis = _redis_server(self._folder, settings)
         self._worker = _worker_process(self._folder)
         self.settings = settings.model_copy(
             update={"blobs_url": settings.blobs, "state_dir": self._folder.path}
@@ -255,7 +255,7 @@ async def stop_embedded(settings: Settings) -> bool:
     if not folder.path.is_dir():
         return False
     async with folder.locked():
-        worker, redis = _worker_process(folder), _redis_server(folder)
+        worker, redis = _worker_process(folder), _redis_server(folder, settings)
         ran = worker.is_alive or redis.process.is_alive
         await worker.stop(settings.worker.shutdown_grace_seconds)
         await redis.stop()
@@ -267,8 +267,8 @@ def _state_folder(settings: Settings) -> StateFolder:
     return StateFolder(settings.state_dir.expanduser().resolve())
 
 
-def _redis_server(folder: StateFolder) -> RedisServer:
-    return RedisServer(folder.path / "redis")
+def _redis_server(folder: StateFolder, settings: Settings) -> RedisServer:
+    return RedisServer(folder.path / "redis", settings.redis_memory_bytes)
 
 
 def _worker_process(folder: StateFolder) -> ChildProcess:

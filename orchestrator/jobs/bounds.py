@@ -34,9 +34,11 @@ MAX_KEY_CHARACTERS = 1_000
 """Of an idempotency key, which is part of a key of Redis."""
 
 MAX_NAME_CHARACTERS = 200
+"""Of the name of a field that is shown: longer than any that a person gave."""
 _STEPS = ((8_000, 400), (2_000, 100), (500, 30), (100, 10), (20, 4))
 """Characters of a text and items of a list, tried one after the other."""
 _MAX_DEPTH = 12
+"""Of a value that has to be cut: JSON that people read is not deeper."""
 
 
 def json_bytes(value: Any) -> int:

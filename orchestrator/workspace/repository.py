@@ -19,8 +19,8 @@ from pathlib import Path
 from orchestrator.git import GitFailed, run_git
 from orchestrator.workspace.rooted import opened
 
-LISTING_SECONDS = 300.0
-"""For all ignored files of a very large repository on a slow disk."""
+LISTING_SECONDS = 60.0
+"""For all ignored files of a very large repository on a slow disk; others need a second."""
 
 STATUS_SECONDS = 30.0
 """For the state of a large repository on a slow disk; after that a person is asked."""
@@ -242,7 +242,8 @@ def _private(repository: Repository) -> Iterator[_Private]:
             _copy(repository.git_dir / index, path / index)
         exclude = read_data(repository.common_dir / "info" / "exclude")
         (path / "info" / "exclude").write_bytes(exclude)
-        (path / "excludes").write_bytes(read_data(_excludes_file(settings)))
+        excludes = repository.work_tree / _excludes_file(settings)
+        (path / "excludes").write_bytes(read_data(excludes))
         yield _Private(path, repository)
 
 
@@ -294,13 +295,13 @@ def parse_settings(content: bytes) -> list[tuple[str, str]]:
 
 def _excludes_file(settings: Mapping[str, str]) -> Path:
     """Return the file of the ignore rules that a person has for all repositories."""
-    home = Path.home()
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - a home that is unknown is no failure
     xdg = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "git"
     value = settings.get("core.excludesfile")
     for path in (home / ".gitconfig", xdg / "config", Path("/etc/gitconfig")):
         if not value and (content := read_data(path)):
             value = parse_configuration(content).get("core.excludesfile")
-    return Path(value).expanduser() if value else xdg / "ignore"
+    return Path(os.path.expanduser(value)) if value else xdg / "ignore"  # noqa: PTH111 - as above
 
 
 def _git_dir(path: Path) -> Path | None:

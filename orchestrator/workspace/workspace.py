@@ -100,14 +100,7 @@ class Workspace:
             if last and last.store == blobs.url and asked <= last.started:
                 return last.blob_id  # another caller's scan began while this one waited
             started = time.monotonic()
-            tree = await _run_to_end(
-                lambda: self._locked(lambda: self._scan(included), shared=True)
-            )
-            if (
-                last
-                and (last.store, last.tree) == (blobs.url, tree)
-                and await blobs.exists(last.blob_id)
-            ):
+            if last and await self._is_current(last, blobs):
                 self._last[included] = replace(last, started=started)
             else:
                 blob_id, (tree, omitted) = await blobs.put_written(
@@ -115,6 +108,14 @@ class Workspace:
                 )
                 self._last[included] = _LastSnapshot(started, blobs.url, blob_id, tree, omitted)
             return self._last[included].blob_id
+
+    async def _is_current(self, last: _LastSnapshot, blobs: BlobStore) -> bool:
+        """Return whether the store has a snapshot, and the folder has not changed since."""
+        if last.store != blobs.url or not await blobs.exists(last.blob_id):
+            return False
+        included = last.tree.included
+        tree = await _run_to_end(lambda: self._locked(lambda: self._scan(included), shared=True))
+        return tree == last.tree
 
     async def alone(self, work: Callable[[], Result]) -> Result:
         """Run blocking `work` in a thread while no other snapshot or merge uses the folder.

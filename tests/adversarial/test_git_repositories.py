@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import inspect
+import io
 import os
 import shutil
 import subprocess
@@ -18,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import git as runner
+from orchestrator.cli.checks import doctor_checks
 from orchestrator.git import GitFailed, run_git
 from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.workspace import repository
@@ -28,6 +30,12 @@ from orchestrator.workspace.repository import is_clean_checkout
 from orchestrator.workspace.workspace import Workspace, WorkspaceUnusable
 from tests.architecture.sources import package_sources
 from tests.bundles import BundleBuilder
+from tests.integration.cli.conftest import (  # noqa: F401
+    fanout,
+    ledger_url,
+    private_redis,
+    stand_in,
+)
 
 OLD, NEW = b"one\ntwo\nthree\nfour\nfive\n", b"ONE\ntwo\nthree\nfour\nfive\n"
 OURS = b"one\ntwo\nthree\nfour\nFIVE\n"
@@ -46,6 +54,7 @@ class Trap:
     """A repository, and a program that leaves a canary when it is started."""
 
     def __init__(self, base: Path) -> None:
+        base.mkdir(exist_ok=True)
         self.base = base
         self.root = base / "root"
         self.canary = base / "canary"
@@ -278,6 +287,38 @@ async def test_no_program_of_a_repository_is_started(
     assert "own.secret" not in snapshot
 
 
+async def test_no_command_starts_a_program_of_a_repository(
+    fanout,  # noqa: F811
+    stand_in,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    trap = await asyncio.to_thread(Trap, tmp_path / "hostile")
+    programs = ("core.pager", "core.editor", "diff.external", "alias.status", "alias.ls-files")
+    for plant in (clean_filter, hooks, file_system_monitor, *map(setting, programs)):
+        await asyncio.to_thread(plant, trap)
+    trap.canary.unlink(missing_ok=True)
+    bundle = BundleBuilder().edit("a.txt", OLD, NEW).build().getvalue()
+    with ExitStack() as stack:
+        opened = await asyncio.to_thread(stack.enter_context, ChangeBundle.open(io.BytesIO(bundle)))
+        summary = opened.changes.summary()
+
+    def command(*arguments: str) -> str:
+        ended = fanout(*arguments)
+        assert ended.code == 0, ended.err
+        return ended.out
+
+    job_id = await asyncio.to_thread(command, "submit", "x", "--workspace", str(trap.root))
+    changes = await stand_in.blobs.put(bundle)
+    await stand_in.finish(job_id.strip(), changes=changes, files_modified=summary)
+    into = ("--into", str(trap.root))
+    await asyncio.to_thread(command, "diff", job_id.strip())
+    await asyncio.to_thread(command, "apply", job_id.strip(), *into, "--check")
+    await asyncio.to_thread(command, "apply", job_id.strip(), *into)
+
+    assert (trap.root / "a.txt").read_bytes().startswith(b"ONE")
+    assert not trap.canary.exists()
+
+
 @pytest.mark.parametrize("plant", [clean_filter, file_system_monitor, hooks_path])
 def test_the_traps_are_live(tmp_path: Path, plant: Callable[[Trap], None]) -> None:
     trap = Trap(tmp_path)
@@ -367,30 +408,32 @@ def test_git_that_writes_without_end_is_killed(tmp_path: Path) -> None:
 
 
 def test_only_one_module_starts_git() -> None:
+    """Nowhere else is a list that begins with `git`, or a call with it as its first word."""
     inside = ("workers/sandbox/inside/", "orchestrator/git.py")
-    found = [
-        f"{name}:{node.lineno}"
+    found = {
+        name
         for name, text in package_sources()
         if not name.startswith(inside)
         for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Call) and any(map(_is_git_program, _strings(node)))
+        if any(map(_is_git_program, _first_words(node)))
+    }
+    assert found == {"orchestrator/cli/checks/doctor_checks.py"}  # looks whether it is installed
+    assert 'which("git")' in inspect.getsource(doctor_checks)
+
+
+def _first_words(node: ast.AST) -> list[str]:
+    """The first word of a list, or of each of a call's arguments."""
+    values: list[ast.expr] = []
+    if isinstance(node, ast.List | ast.Tuple):
+        values = node.elts[:1]
+    elif isinstance(node, ast.Call):
+        values = [*node.args, *(keyword.value for keyword in node.keywords)]
+    return [
+        word
+        for value in values
+        if isinstance(value, ast.Constant) and isinstance(value.value, str)
+        for word in value.value.split()[:1]
     ]
-    assert found == [line for line in found if line.startswith("orchestrator/cli/checks/")]
-    assert Path(runner.__file__).name == "git.py"
-
-
-def _strings(call: ast.Call) -> list[str]:
-    """The first word of each argument that is a text or a list of texts."""
-    words = []
-    for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
-        first = (
-            argument.elts[0]
-            if isinstance(argument, ast.List | ast.Tuple) and argument.elts
-            else argument
-        )
-        if isinstance(first, ast.Constant) and isinstance(first.value, str):
-            words += first.value.split()[:1]
-    return words
 
 
 def _is_git_program(word: str) -> bool:

@@ -156,8 +156,8 @@ def test_an_engine_that_hangs_is_told_in_time(fanout: Fanout, tmp_path: Path, ha
 
 
 @pytest.mark.slow
-def test_a_worker_started_as_a_program_does_not_start_either(fanout: Fanout):
-    env = fanout.env | {"FANOUT_REDIS_URL": "redis://127.0.0.1:1"}
+def test_a_worker_started_as_a_program_does_not_start_either(fanout: Fanout, redis_url: str):
+    env = fanout.env | {"FANOUT_REDIS_URL": redis_url}
     done = subprocess.run(
         [sys.executable, "-P", "-m", "workers"],
         env=env,

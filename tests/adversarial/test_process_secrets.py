@@ -96,7 +96,7 @@ class Machine:
             if child.poll() is None:
                 child.send_signal(signal.SIGTERM)
                 try:
-                    child.wait(20)
+                    child.wait(8)
                 except subprocess.TimeoutExpired:
                     os.killpg(child.pid, signal.SIGKILL)
                     child.wait(5)

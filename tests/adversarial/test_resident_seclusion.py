@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docker.conftest import engine, make_provider, make_sandbox_spec, snapshots
+from tests.docker.conftest import make_sandbox_spec
 from tests.unit.test_resident import WITHOUT_PTRACE
 from workers.sandbox.docker import container_config
 from workers.sandbox.docker.engine import Engine
@@ -20,8 +20,6 @@ from workers.sandbox.errors import SandboxStartFailed
 from workers.sandbox.inside.seclusion import REFUSAL
 from workers.sandbox.protocol import Command
 from workers.sandbox.resident.code import code_files
-
-__all__ = ["engine", "make_provider", "snapshots"]
 
 REACH_THE_RESIDENT = r"""
 for path in /proc/1/fd/* /proc/1/task/*/fd/*; do readlink "$path" && echo REACHED; done

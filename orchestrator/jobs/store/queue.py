@@ -71,9 +71,9 @@ def broker_options(key_prefix: str) -> dict[str, Any]:
     """
     return {
         "global_keyprefix": f"{key_prefix}:queue:",
-        # Messages are acknowledged early, so these two concern only replies to control messages.
-        "visibility_timeout": 3600,
-        "unacked_restore_interval": 60,
+        # The ledger dispatches a lost message again, so no copies are kept for that: they would
+        # need rights and, when Redis is full, memory that a worker does not have.
+        "ack_emulation": False,
         "socket_keepalive": True,
         "socket_connect_timeout": 5,
         "health_check_interval": 15,

@@ -26,7 +26,7 @@ from workers.sandbox.docker.disk_quota import (
 from workers.sandbox.docker.engine import Engine, uninterrupted
 from workers.sandbox.docker.holders import Holder
 from workers.sandbox.docker.naming import Names
-from workers.sandbox.errors import SandboxStartFailed, SnapshotUnusable
+from workers.sandbox.errors import ChangesNotCollected, SandboxStartFailed, SnapshotUnusable
 from workers.sandbox.inside.archives import add_member
 from workers.sandbox.inside.steward import EMPTY_SNAPSHOT
 from workers.sandbox.protocol import SnapshotSource
@@ -182,7 +182,7 @@ class Steward:
             "disk_bytes": disk_bytes if self.quota.kind == "image" else None,
         }  # fmt: skip
         for _try in range(_PREPARE_TRIES):  # another steward may evict between the two
-            answer = await self._ask("prepare", arguments)
+            answer = (await self._ask("prepare", arguments))["prepared"]
             if answer["files"] is not None:
                 options = self._workspace_options(job, snapshot, answer["layers"], overlay=overlay)
                 return Prepared(
@@ -303,6 +303,10 @@ class Steward:
                 raise SandboxStartFailed(
                     "The engine's disk has reached its reserve of free space "
                     f"({failure} bytes are free; {RESERVE_SETTING}): free some space there."
+                ) from failure
+            if failure.kind == "CollectionFailed":
+                raise ChangesNotCollected(
+                    f"The job's changes cannot be collected: {failure}."
                 ) from failure
             if failure.kind == "DiskFailed":
                 raise SandboxStartFailed(f"The job's disk failed: {failure}.") from failure

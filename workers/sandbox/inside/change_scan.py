@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from workers.sandbox.inside.archives import add_member
 from workers.sandbox.inside.change_patch import GitFile, PathDiff, PrivateGit
@@ -35,6 +35,9 @@ from workers.sandbox.inside.change_sides import (
     paths_below,
     status_in,
 )
+
+if TYPE_CHECKING:
+    from workers.sandbox.inside.change_sides import Root
 
 MAX_FILE_BYTES = 64 << 20
 """The largest file that a bundle carries."""
@@ -71,7 +74,7 @@ _TOO_MANY = f"a bundle carries {MAX_CHANGES} changes at most"
 _OPAQUE_MARKS = ("user.overlay.opaque", "trusted.overlay.opaque")
 
 
-def scan_upper(lower: Path, upper: Path) -> Iterator[str]:
+def scan_upper(lower: Root, upper: Root) -> Iterator[str]:
     """Yield the paths that an overlay's upper layer may have changed.
 
     These are at least the changed paths, and possibly more. Folders that were deleted or replaced
@@ -104,7 +107,7 @@ def _scan_layer(lower: int | None, upper: int, prefix: str, depth: int) -> Itera
                     yield from paths_below(folder, f"{prefix}{name}/")
 
 
-def _opened(stack: ExitStack, name: str | Path, within: int | None = None) -> int | None:
+def _opened(stack: ExitStack, name: str | Root, within: int | None = None) -> int | None:
     """Return the descriptor of `open_folder`, which the stack closes."""
     descriptor = open_folder(name, within)
     if descriptor is not None:
@@ -121,7 +124,7 @@ def _is_opaque(folder: int) -> bool:
     return False
 
 
-def scan_trees(before: Path, after: Path) -> Iterator[str]:
+def scan_trees(before: Root, after: Root) -> Iterator[str]:
     """Yield the paths that differ between two folders by type, mode or content.
 
     Reads all files that have the same size on both sides.
@@ -295,8 +298,8 @@ class _Change:
 
 def write_bundle(
     out: IO[bytes],
-    before: Path,
-    after: Path,
+    before: Root,
+    after: Root,
     candidates: Iterable[str],
     *,
     max_file_bytes: int = MAX_FILE_BYTES,

@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 MAX_DEPTH = 256
 """How deep folders are scanned; a descriptor is open for each level."""
@@ -24,9 +25,16 @@ _COMPARED_BYTES = 1 << 18
 _KEPT_FOLDERS = 64
 
 
-def open_folder(name: str | Path, within: int | None = None) -> int | None:
+if TYPE_CHECKING:
+    Root = Path | int
+    """A folder: its path, or a descriptor where the process may not walk to it."""
+
+
+def open_folder(name: str | Root, within: int | None = None) -> int | None:
     """Return a descriptor of a real directory; None when there is none that can be opened."""
     try:
+        if isinstance(name, int):
+            return os.open(".", _FOLDER, dir_fd=name)
         return os.open(name, _FOLDER, dir_fd=within)
     except OSError:
         return None
@@ -110,7 +118,7 @@ def _equal(one: int, other: int) -> bool:
 class Side:
     """One side of a comparison: a folder whose entries are read by path."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Root) -> None:
         self._root = root
         self._folders: dict[str, int | None] = {}
 

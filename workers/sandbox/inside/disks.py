@@ -1,4 +1,6 @@
-"""Job disks: an ext4 image for each job, mounted where the engine sees it. Standard library only.
+"""Job disks: an ext4 image for each job, mounted where the engine sees it, and what trees take.
+
+Standard library only: see `steward`.
 
 The kernel keeps the size of such a disk, however a job takes space: by files that are unlinked
 while they are open, by space that is allocated and not written, by files without content. It runs
@@ -15,6 +17,10 @@ import stat
 import subprocess
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _BYTES_PER_INODE = 4096
 """One block: a disk full of the smallest files that have content has an inode for each."""
@@ -32,11 +38,24 @@ _LOOP_CTL_GET_FREE = 0x4C82
 _SPARE_NODES = 16
 """Loop devices that other programs may take between the question for a free one and its use."""
 _TRIES = 3
+_CAP_SYS_ADMIN = 21
+_BYTES_PER_ENTRY = 1024
+"""The cost of an inode and a directory entry; without it ten million empty files would count as
+nothing."""
+_BLOCK_BYTES = 512
+"""The unit of `st_blocks`, whatever the file system's."""
 _OPTIONS = "loop,nosuid,nodev,noatime,discard,noinit_itable,nobarrier"
 
 
 class DiskFailed(Exception):
     """A disk could not be made or mounted; the message quotes the tool."""
+
+
+def may_mount() -> bool:
+    """Return whether this process has the right to mount."""
+    status = Path("/proc/self/status").read_text()
+    effective = int(re.findall(r"^CapEff:\s*(\w+)", status, re.MULTILINE)[0], 16)
+    return bool(effective >> _CAP_SYS_ADMIN & 1)
 
 
 def make(image: Path, size_bytes: int) -> None:
@@ -146,3 +165,37 @@ def _run(*command: str) -> None:
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise DiskFailed(f"{command[0]} failed: {last[:200]}")
+
+
+def allocated(image: Path) -> int | None:
+    """Return how many bytes a sparse image takes; None when there is no image."""
+    try:
+        return image.stat().st_blocks * _BLOCK_BYTES
+    except FileNotFoundError:
+        return None
+
+
+def used_bytes(trees: Sequence[Path]) -> list[int]:
+    """Return the disk usage of each tree.
+
+    `du` also handles paths that are too long for Python.
+    """
+    if not trees:
+        return []
+    blocks, entries = (_du(option, trees) for option in ("--block-size=1", "--inodes"))
+    return [size + count * _BYTES_PER_ENTRY for size, count in zip(blocks, entries, strict=True)]
+
+
+def _du(option: str, trees: Sequence[Path]) -> list[int]:
+    answer = subprocess.run(  # noqa: S603 - our own paths
+        ["du", "--summarize", "--null", option, "--", *trees],  # noqa: S607 - the image's
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=False,  # files vanish while it counts
+    )
+    found = {}
+    for line in answer.stdout.split(b"\0"):
+        number, _, path = line.partition(b"\t")
+        if path:
+            found[os.fsdecode(path)] = int(number)
+    return [found.get(str(tree), 0) for tree in trees]

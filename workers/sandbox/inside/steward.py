@@ -21,26 +21,25 @@ from __future__ import annotations
 
 import compileall
 import fcntl
-import io
 import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from workers.sandbox.inside import archives, change_scan, disks, frames, resident
+from workers.sandbox.inside import archives, disks, jail, resident
 from workers.sandbox.inside.files import take_upload
 from workers.sandbox.inside.operation import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from typing_extensions import Buffer as ReadableBuffer
 
     from workers.sandbox.inside.operation import Context, Reply, SlowOperation
 
@@ -48,13 +47,6 @@ AGENT_ID = 10001
 """The user and group of sandboxes' processes; a snapshot's files belong to it."""
 
 EMPTY_SNAPSHOT = "empty"
-
-_BYTES_PER_ENTRY = 1024
-"""The cost of an inode and a directory entry; without it ten million empty files would count as
-nothing."""
-
-_BLOCK_BYTES = 512
-"""The unit of `st_blocks`, whatever the file system's."""
 
 _LEFTOVER_SECONDS = 24 * 3600.0
 """Unfinished folders older than a day are abandoned."""
@@ -82,9 +74,10 @@ class Store:
             code: the folder of the resident's code.
             code_id: its version.
         """
-        self._root.chmod(0o700)
         for folder in ("code", "snapshots", "jobs", "tmp"):
             self._path(folder).mkdir(exist_ok=True)
+        for private in (self._root, self._path("snapshots"), self._path("jobs")):
+            private.chmod(0o700)  # a jail that holds a folder cannot climb out of it
         if not self._path("code", code_id).exists():
             fresh = self._scratch()
             shutil.copytree(code, fresh)
@@ -129,7 +122,7 @@ class Store:
             home = self._path("jobs", job)
             if not _is_made(home, overlay=overlay, has_disk=disk_bytes is not None):
                 self._discard(home)  # incomplete, or made for another way
-                home.mkdir()
+                home.mkdir(mode=0o700)
                 (home / "files").write_text(uuid.uuid4().hex)
                 (home / "snapshot").write_text(snapshot)
                 if overlay and disk_bytes is not None:
@@ -175,7 +168,7 @@ class Store:
         copy = home / "tree.part"
         command = ["cp", "-a", "--reflink=auto", "--", str(source), str(copy)]
         subprocess.run(command, check=True)  # noqa: S603 - our paths
-        (home / "start_bytes").write_text(str(_used_bytes([copy])[0]))
+        (home / "start_bytes").write_text(str(disks.used_bytes([copy])[0]))
         copy.rename(home / "tree")
 
     def unpack(self, snapshot: str, archive: Path) -> None:
@@ -191,7 +184,7 @@ class Store:
             fresh.mkdir()
             _make_agents_folder(fresh / "tree")
             archives.unpack(archive, fresh / "tree", _give_to_agent)
-            size = _used_bytes([fresh / "tree"])[0]
+            size = disks.used_bytes([fresh / "tree"])[0]
             (fresh / "bytes").write_text(str(size))
             with self._locked():
                 self._evict(self._cache_bytes - size)
@@ -233,10 +226,10 @@ class Store:
     def measure(self, jobs: Sequence[str]) -> dict[str, int]:
         """Return how many bytes of the volume's disk each of these jobs has taken."""
         homes = [home for home in (self._path("jobs", job) for job in jobs) if home.exists()]
-        used = {home.name: _allocated(home / "image") for home in homes}
+        used = {home.name: disks.allocated(home / "image") for home in homes}
         plain = [home for home in homes if used[home.name] is None]
         trees = [home / ("upper" if (home / "upper").exists() else "tree") for home in plain]
-        for home, size in zip(plain, _used_bytes(trees), strict=True):
+        for home, size in zip(plain, disks.used_bytes(trees), strict=True):
             used[home.name] = max(0, size - int(_text(home / "start_bytes") or 0))
         return {job: size for job, size in used.items() if size is not None}
 
@@ -297,14 +290,6 @@ def _is_made(home: Path, *, overlay: bool, has_disk: bool) -> bool:
     return has_disk if (home / "image").exists() else (home / "upper").exists()
 
 
-def _allocated(image: Path) -> int | None:
-    """Return how many bytes a sparse image takes; None when there is no image."""
-    try:
-        return image.stat().st_blocks * _BLOCK_BYTES
-    except FileNotFoundError:
-        return None
-
-
 def _make_agents_folder(path: Path) -> None:
     path.mkdir(mode=0o755)
     _give_to_agent(path)
@@ -314,56 +299,23 @@ def _give_to_agent(path: Path) -> None:
     os.lchown(path, AGENT_ID, AGENT_ID)
 
 
-def _used_bytes(trees: Sequence[Path]) -> list[int]:
-    """Return the disk usage of each tree.
-
-    `du` also handles paths that are too long for Python.
-    """
-    if not trees:
-        return []
-    blocks, entries = (_du(option, trees) for option in ("--block-size=1", "--inodes"))
-    return [size + count * _BYTES_PER_ENTRY for size, count in zip(blocks, entries, strict=True)]
-
-
-def _du(option: str, trees: Sequence[Path]) -> list[int]:
-    answer = subprocess.run(  # noqa: S603 - our own paths
-        ["du", "--summarize", "--null", option, "--", *trees],  # noqa: S607 - the image's
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        check=False,  # files vanish while it counts
-    )
-    found = {}
-    for line in answer.stdout.split(b"\0"):
-        number, _, path = line.partition(b"\t")
-        if path:
-            found[os.fsdecode(path)] = int(number)
-    return [found.get(str(tree), 0) for tree in trees]
-
-
 def _delete(path: Path) -> None:
     """Delete a tree of any depth, if there is one."""
     command = ["rm", "-rf", "--", str(path)]
     subprocess.run(command, check=True)  # noqa: S603 - our own paths
 
 
-def _operations(store: Store) -> dict[str, SlowOperation]:
+def _operations(store: Store, *, may_mount: bool) -> dict[str, SlowOperation]:
     """Return the operations that `workers.sandbox.docker.steward_client` calls."""
 
     def replying(key: str, method: Callable[..., object]) -> SlowOperation:
-        return lambda _context, arguments, _payload: ({key: method(**arguments)}, b"")
+        def reply(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
+            try:
+                return {key: method(**arguments)}, b""
+            except disks.DiskFailed as error:
+                raise Refused("DiskFailed", str(error)) from error
 
-    def prepare(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
-        try:
-            return store.prepare(**arguments), b""
-        except disks.DiskFailed as error:
-            raise Refused("DiskFailed", str(error)) from error
-
-    def check_disks(_context: Context, _arguments: dict[str, Any], _payload: bytes) -> Reply:
-        try:
-            store.check_disks()
-        except disks.DiskFailed as error:
-            raise Refused("DiskFailed", str(error)) from error
-        return {}, b""
+        return reply
 
     def unpack(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
         upload = take_upload(arguments)
@@ -378,14 +330,22 @@ def _operations(store: Store) -> dict[str, SlowOperation]:
 
     def bundle(context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
         before, after, is_overlay = store.before_and_after(arguments["job"])
-        scan = change_scan.scan_upper if is_overlay else change_scan.scan_trees
-        with io.BufferedWriter(_Chunks(context), frames.CHUNK_BYTES) as out:
-            change_scan.write_bundle(out, before, after, scan(before, after))
+        try:
+            jail.collect(
+                before,
+                after,
+                is_overlay=is_overlay,
+                isolated=may_mount,
+                agent_id=AGENT_ID,
+                send=context.send_chunk,
+            )
+        except jail.CollectionFailed as error:
+            raise Refused("CollectionFailed", str(error)) from error
         return {}, b""
 
     return {
-        "prepare": prepare,
-        "check_disks": check_disks,
+        "prepare": replying("prepared", store.prepare),
+        "check_disks": replying("checked", store.check_disks),
         "free": replying("bytes", store.free),
         "unpack": unpack,
         "bundle": bundle,
@@ -393,23 +353,6 @@ def _operations(store: Store) -> dict[str, SlowOperation]:
         "jobs": replying("jobs", store.jobs),
         "delete": replying("deleted", store.delete),
     }
-
-
-class _Chunks(io.RawIOBase):
-    """A file whose content is sent to the client while it is written, in parts that fit a frame."""
-
-    def __init__(self, context: Context) -> None:
-        super().__init__()
-        self._context = context
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: ReadableBuffer) -> int:
-        view = memoryview(data)
-        for at in range(0, len(view), frames.CHUNK_BYTES):
-            self._context.send_chunk(bytes(view[at : at + frames.CHUNK_BYTES]))
-        return len(view)
 
 
 def main() -> NoReturn:
@@ -421,5 +364,7 @@ def main() -> NoReturn:
     root, cache_bytes, reserve_bytes, code, code_id = sys.argv[1:]
     store = Store(Path(root), int(cache_bytes), int(reserve_bytes))
     store.set_up(Path(code), code_id)
-    resident.SLOW_OPERATIONS.update(_operations(store))
+    compiled = partial(compileall.compile_dir, Path(__file__).parent, quiet=2)
+    threading.Thread(target=compiled, daemon=True).start()  # for the programs in jails
+    resident.SLOW_OPERATIONS.update(_operations(store, may_mount=disks.may_mount()))
     resident.main(reap_orphans=False)

@@ -4,6 +4,7 @@
 -- repeated under the same name, because its answer was lost, returns the same.
 -- Returns {'taken', job}, or the reason for the refusal: {'unknown'}, {'settled', decision, job} or
 -- {'not allowed', allowed decisions}.
+even_if_full()
 local approval, decision, entry, request = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local known = redis.call('HMGET', key('approval', approval), 'job', 'decision',
   'answered_in', 'request')

@@ -1,0 +1,292 @@
+"""A jail for a process that looks at what one job wrote. Standard library only.
+
+The process sees that job's snapshot and result, read-only, a scratch folder and the image's
+programs. It has no network, no other process and no capability but the one to read files whose
+modes forbid it; its memory, time and files are limited. Where the steward may not mount, the jail
+is weaker: the process becomes the job's user, who can open nothing of other jobs, since their
+folders are root's. It may change this job's files then, and files whose modes forbid it are named
+as unreadable.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from workers.sandbox.inside import change_patch, change_scan, frames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
+
+    from workers.sandbox.inside.change_sides import Root
+
+JAIL_ID = 10002
+"""The user and group of a jailed process that may read everything in its jail."""
+MAX_MEMORY_BYTES = 1 << 30
+"""Of a jailed process: git maps the contents that it compares, up to half of it."""
+MAX_FILE_BYTES = 1 << 30
+"""Of a file that a jailed process writes: the patch of the largest bundle."""
+MAX_SECONDS = 300
+"""The longest that a collection takes, of the processor and by the clock: the largest bundle takes
+a minute."""
+MAX_BUNDLE_BYTES = 3 << 29
+"""Of a bundle: contents of 512 MiB, their patch, and room."""
+_MAX_OPEN_FILES = 2048
+"""A scan of two trees holds two folders of each level, and a level has 256 at most."""
+_MAX_PROCESSES = 256
+"""Of all jails of an engine's host, whose users are one: each has four."""
+
+_NEW_NAMESPACES = 0x00020000 | 0x08000000 | 0x20000000 | 0x40000000
+"""Mounts, IPC, processes and network: CLONE_NEWNS, _NEWIPC, _NEWPID, _NEWNET."""
+_RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
+_REMOUNT, _BIND, _REC, _PRIVATE = 32, 4096, 16384, 1 << 18
+_DETACH = 2
+_SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "s390x": 217, "ppc64le": 203}
+_PR_SET_PDEATHSIG, _PR_SET_KEEPCAPS, _PR_SET_NO_NEW_PRIVS = 1, 8, 38
+_CAPABILITY_VERSION_3, _DAC_READ_SEARCH = 0x20080522, 2
+_SIGKILL = 9
+
+_CODE = Path(__file__).parents[3]
+_PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "from workers.sandbox.inside.jail import main; main(sys.argv[1:])"
+)
+GIT_FAILED, NO_MEMORY, FAILED = 3, 4, 5
+"""The exit codes of `main`."""
+_KILLED = 128
+"""Codes above are signals."""
+
+
+class View(NamedTuple):
+    """What a jailed process may look at."""
+
+    before: Root
+    after: Root
+
+
+def enter(before: Path, after: Path, scratch: Path, *, isolated: bool, agent_id: int) -> View:
+    """Lock this process up, for good.
+
+    It goes on in a child, whose exit code becomes that of this process.
+
+    Args:
+        before: a job's snapshot.
+        after: its result.
+        scratch: an empty folder, in which the process may write; becomes the one for temporary
+            files.
+        isolated: whether this process has the right to mount.
+        agent_id: the job's user.
+
+    Raises:
+        OSError: the kernel refused; nothing may be looked at then.
+    """
+    with suppress(
+        OSError
+    ):  # whatever is killed for memory in this container, it is not the steward
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    os.closerange(3, _MAX_OPEN_FILES)
+    if not isolated:
+        view = View(_descriptor(before), _descriptor(after))
+        os.chown(scratch, agent_id, agent_id)
+        _become(agent_id, ())
+        os.environ["TMPDIR"] = str(scratch)
+        return view
+    os.chown(scratch, JAIL_ID, JAIL_ID)
+    _call("unshare", _NEW_NAMESPACES)
+    _change_root(before, after, scratch)
+    _continue_in_child()
+    _become(JAIL_ID, (_DAC_READ_SEARCH,))
+    os.environ["TMPDIR"] = "/mnt/scratch"
+    return View(Path("/mnt/before"), Path("/mnt/after"))
+
+
+def _descriptor(folder: Path) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _change_root(before: Path, after: Path, scratch: Path) -> None:
+    """Make the image, read-only, the root, with the job's folders and nothing else in it."""
+    safe = _NOSUID | _NODEV
+    _mount("none", "/", "", _REC | _PRIVATE)
+    root = scratch.with_name(scratch.name + ".root")
+    root.mkdir()
+    _bind(Path("/"), root, _RDONLY | safe)
+    _mount("tmpfs", str(root / "mnt"), "tmpfs", safe, "size=64k,mode=0755")
+    sides = ((before, "before", _RDONLY | _NOEXEC), (after, "after", _RDONLY | _NOEXEC))
+    for source, name, flags in (*sides, (scratch, "scratch", _NOEXEC)):
+        (root / "mnt" / name).mkdir()
+        _bind(source, root / "mnt" / name, flags | safe)
+    _mount("tmpfs", str(root / "dev"), "tmpfs", _NOSUID | _NOEXEC, "size=64k,mode=0755")
+    for name in ("null", "urandom"):  # git needs both
+        (root / "dev" / name).touch()
+        _bind(Path("/dev", name), root / "dev" / name, _NOSUID | _NOEXEC)
+    os.chdir(root)
+    number = _SYS_PIVOT_ROOT.get(os.uname().machine)
+    if number is None:
+        raise OSError("no jail is known for this processor")
+    _call("syscall", number, b".", b".")
+    _call("umount2", b".", _DETACH)
+    os.chdir("/")
+
+
+def _bind(source: Path, target: Path, flags: int) -> None:
+    """Show a folder or file at another place; the kernel takes the flags with a second call."""
+    _mount(str(source), str(target), "", _BIND)
+    _mount("none", str(target), "", _BIND | _REMOUNT | flags)
+
+
+def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+    arguments = (os.fsencode(source), os.fsencode(target), kind.encode())
+    _call("mount", *arguments, ctypes.c_ulong(flags), options.encode())
+
+
+def _continue_in_child() -> None:
+    """Go on as the first process of the new process namespace; what it starts ends with it."""
+    child = os.fork()
+    if child:
+        _exit_like(child)
+
+
+def _exit_like(child: int) -> NoReturn:
+    _, status = os.waitpid(child, 0)
+    os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
+
+
+def _become(user: int, capabilities: tuple[int, ...]) -> None:
+    """Limit this process and give up all rights but those capabilities."""
+    for limit, most in (
+        (resource.RLIMIT_AS, MAX_MEMORY_BYTES),
+        (resource.RLIMIT_CPU, MAX_SECONDS),
+        (resource.RLIMIT_FSIZE, MAX_FILE_BYTES),
+        (resource.RLIMIT_NOFILE, _MAX_OPEN_FILES),
+        (resource.RLIMIT_NPROC, _MAX_PROCESSES),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(limit, (most, most))
+    os.umask(0o077)
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    _call("prctl", _PR_SET_KEEPCAPS, 1, 0, 0, 0)
+    os.setresuid(user, user, user)
+    _set_capabilities(sum(1 << number for number in capabilities))
+    _call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    _call("prctl", _PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+
+
+def _set_capabilities(kept: int) -> None:
+    """Keep these capabilities, for this process and not for programs that it starts."""
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    data = (ctypes.c_uint32 * 6)(kept, kept, 0, 0, 0, 0)
+    _call("capset", header, data)
+
+
+def _call(name: str, *arguments: object) -> None:
+    """Call a function of the C library.
+
+    Raises:
+        OSError: it failed.
+    """
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments):
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+
+
+def collect(
+    before: Path, after: Path, *,
+    is_overlay: bool, isolated: bool, agent_id: int, send: Callable[[bytes], None],
+) -> None:  # fmt: skip
+    """Send the change bundle of a job, written by a jailed process.
+
+    Args:
+        before: the job's snapshot.
+        after: its result.
+        is_overlay: whether that is an overlay's upper layer.
+        isolated: whether this process has the right to mount.
+        agent_id: the job's user.
+        send: gets the parts, as large as a frame; what it raises ends the process.
+
+    Raises:
+        CollectionFailed: the process failed, or needed too much memory or time.
+    """
+    home = Path(tempfile.mkdtemp(prefix="fanout-collect-", dir="/var/tmp"))
+    home.chmod(0o711)
+    (home / "scratch").mkdir(mode=0o700)
+    program = [
+        sys.executable, "-ISBc", _PROGRAM, str(_CODE), "jailed" if isolated else "plain",
+        "overlay" if is_overlay else "trees",
+        str(before), str(after), str(home / "scratch"), str(agent_id),
+    ]  # fmt: skip
+    process = subprocess.Popen(  # noqa: S603 - our own program
+        program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    deadline = threading.Timer(MAX_SECONDS, process.kill)
+    deadline.start()
+    try:
+        _pass_on(process, send)
+        _check(process.wait())
+    finally:
+        deadline.cancel()
+        process.kill()
+        process.wait()
+        subprocess.run(["rm", "-rf", "--", str(home)], check=False)  # noqa: S603, S607 - ours
+
+
+def _pass_on(process: subprocess.Popen[bytes], send: Callable[[bytes], None]) -> None:
+    assert process.stdout is not None  # noqa: S101 - requested above
+    left = MAX_BUNDLE_BYTES
+    with process.stdout as output:
+        while part := output.read(frames.CHUNK_BYTES):
+            left -= len(part)
+            if left < 0:
+                raise CollectionFailed("they are larger than a bundle may be")
+            send(part)
+
+
+def _check(code: int) -> None:
+    """Raise CollectionFailed unless a jailed process has succeeded."""
+    if code == GIT_FAILED:
+        raise CollectionFailed("git failed on them")
+    if code == NO_MEMORY:
+        raise CollectionFailed(f"it takes more than {MAX_MEMORY_BYTES} bytes of memory")
+    if code < 0 or code > _KILLED:
+        raise CollectionFailed(f"it was killed: it may take {MAX_SECONDS} s and limited memory")
+    if code:
+        raise CollectionFailed("they could not be read")
+
+
+class CollectionFailed(Exception):
+    """A jailed process did not write the change bundle; the message has the reason."""
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """Write a job's change bundle to the standard output, from inside a jail.
+
+    Args:
+        arguments: `jailed` or `plain`, `overlay` or `trees`, the snapshot, the result, a scratch
+            folder and the id of the job's user.
+    """
+    jailed, kind, before, after, scratch, agent_id = arguments
+    view = enter(
+        Path(before), Path(after), Path(scratch),
+        isolated=jailed == "jailed", agent_id=int(agent_id),
+    )  # fmt: skip
+    scan = change_scan.scan_upper if kind == "overlay" else change_scan.scan_trees
+    try:
+        with os.fdopen(1, "wb") as out:
+            change_scan.write_bundle(out, view.before, view.after, scan(view.before, view.after))
+    except change_patch.GitFailed:
+        sys.exit(GIT_FAILED)
+    except MemoryError:
+        sys.exit(NO_MEMORY)
+    except BaseException:  # noqa: BLE001 - its text may quote what the job wrote
+        sys.exit(FAILED)
+    sys.exit(0)
