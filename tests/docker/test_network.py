@@ -43,7 +43,10 @@ def spec_for(*hosts: str) -> SandboxSpec:
 
 @asynccontextmanager
 async def server(serve: Serve) -> AsyncIterator[int]:
+    writers: list[asyncio.StreamWriter] = []
+
     async def on_connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
         with contextlib.suppress(OSError, EOFError):
             await serve(reader, writer)
         writer.close()
@@ -51,6 +54,10 @@ async def server(serve: Serve) -> AsyncIterator[int]:
     listening = await asyncio.start_server(on_connect, "127.0.0.1", 0)
     yield listening.sockets[0].getsockname()[1]
     listening.close()
+    for writer in writers:  # or their sockets would outlive the loop
+        writer.transport.abort()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
 
 async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
