@@ -49,7 +49,6 @@ from workers.sandbox import (
     EngineForbidden,
     LocalProvider,
     SandboxProvider,
-    check_engine,
 )
 from workers.upkeep.own_ledger import OwnLedger
 from workers.upkeep.reaper import Reaper
@@ -246,7 +245,6 @@ class WorkerProcess:
             self._why_local = "FANOUT_SANDBOX__PROVIDER is local."
             folder = self._settings.state_dir / "sandboxes"
             return LocalProvider(self._blobs.fetch, root=folder, installation=installation)
-        await check_engine(sandbox.image)
         docker = DockerProvider(
             self._blobs.fetch,
             installation=installation,
