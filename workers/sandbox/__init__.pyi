@@ -5,6 +5,7 @@ from .errors import (
     EngineUnavailable,
     ImageMissing,
     SandboxDied,
+    SandboxNotSecluded,
     SandboxStartFailed,
     SnapshotUnusable,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "ProcessEnded",
     "Sandbox",
     "SandboxDied",
+    "SandboxNotSecluded",
     "SandboxProvider",
     "SandboxSpec",
     "SandboxStartFailed",
