@@ -50,7 +50,6 @@ from workers.sandbox import (
     EngineForbidden,
     LocalProvider,
     SandboxProvider,
-    check_engine,
 )
 from workers.upkeep.own_ledger import OwnLedger
 from workers.upkeep.reaper import Reaper
@@ -251,7 +250,6 @@ class WorkerProcess:
             self._why_local = "FANOUT_SANDBOX__PROVIDER is local."
             folder = self._settings.state_dir / "sandboxes"
             return LocalProvider(self._blobs.fetch, root=folder, installation=installation)
-        await check_engine(sandbox.image)
         docker = DockerProvider(
             self._blobs.fetch,
             installation=installation,

@@ -10,8 +10,8 @@ from orchestrator.embedded.python_process import helper_environment, python_argv
 from orchestrator.jobs.failures import JobFailure
 
 CHECK_SECONDS = 20.0
-"""For the whole program, whose start takes seconds on a busy machine; it waits 2 s for the
-engine."""
+"""For the whole program, whose start takes seconds on a busy machine; it waits 1.5 s
+for the engine."""
 
 NOT_ALLOWED = 4
 """The program's exit code when this user may not use the engine."""

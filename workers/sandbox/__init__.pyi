@@ -1,4 +1,3 @@
-from .docker.images import check_engine
 from .docker.provider import DEFAULT_IMAGE, DockerProvider
 from .errors import (
     DiskLimitExceeded,
@@ -47,6 +46,5 @@ __all__ = [
     "SnapshotSource",
     "SnapshotUnusable",
     "TrafficRecord",
-    "check_engine",
     "merge_into",
 ]

@@ -32,8 +32,9 @@ CONTENT_LABEL = "fanout.content"
 
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_NOT_ALLOWED = 1, 2, 3, 4
 
-ANSWER_SECONDS = 2.0
-"""For an engine's answer to a check: a busy engine takes tenths of a second."""
+ANSWER_SECONDS = 1.5
+"""For an engine's answer to a check, so that a command refuses within 3 s; a busy engine takes
+tenths of a second. A worker itself is more patient."""
 
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
 
