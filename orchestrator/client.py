@@ -62,7 +62,9 @@ class JobClient:
         self._redis: Redis = connect(redis_url)
         self._ledger = Ledger(self._redis, keys)
         self._journal = Journal(self._redis, keys)
-        self._queue = CeleryQueue(redis_url, keys.prefix, settings.worker.queue)
+        self._queue = CeleryQueue(
+            *(redis_url, keys.prefix, settings.worker.queue), settings.queue.secrets
+        )
         self._admission = Admission(self._ledger, self._queue)
         self._blobs = BlobStore(settings.blobs)
         self._workspaces: dict[Path, Workspace] = {}
@@ -151,8 +153,8 @@ class JobClient:
             WorkspaceUnusable: A folder cannot be read, or is too large.
         """
         for spec, _ in jobs:
-            definition = self.definitions[spec.agent]  # raises UnknownAgent
-            self._settings.ceilings.check(spec.limits.over(definition.job_limits()))
+            self.definitions[spec.agent]  # raises UnknownAgent
+            self._settings.ceilings.check(spec.limits)  # the worker checks its agent's limits too
             _check_output_schema(spec)
         snapshots = {
             (folder, agent): await self.snapshot(folder, agent)
@@ -254,7 +256,6 @@ class JobClient:
         arguments: Mapping[str, JsonValue] | None = None,
         response: JsonValue = None,
         message: str = "",
-        by: str = "",
     ) -> str:
         """Answer an approval and return its job's id; the job resumes when it waits for no other.
 
@@ -264,7 +265,6 @@ class JobClient:
             arguments: For `edit`: the complete arguments that the call runs with.
             response: For `respond`: what the agent gets as the tool's result.
             message: A remark for the agent.
-            by: Who answers; written to the job's journal.
 
         Raises:
             InvalidAnswer: Arguments or a response are missing, not allowed or too long.
@@ -276,7 +276,6 @@ class JobClient:
                 arguments=None if arguments is None else dict(arguments),
                 response=response,
                 message=message,
-                by=by,
             )
         except ValidationError as error:
             raise InvalidAnswer(f"The answer is incomplete: {error.errors()[0]['msg']}.") from None

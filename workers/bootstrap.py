@@ -37,6 +37,7 @@ from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.ledger import Claim, Ledger
 from orchestrator.jobs.store.queue import CeleryQueue
 from orchestrator.jobs.store.rate_limiter import RateLimiter
+from orchestrator.jobs.store.signatures import MessageSigner
 from orchestrator.jobs.worker_info import WorkerInfo
 from orchestrator.workspace.blobs import BlobStore
 from workers.agent.services import JobServices
@@ -122,6 +123,7 @@ class WorkerProcess:
         self._started_at: int | None = None
         """By the Redis server's clock; None until it was read."""
         self._background: list[asyncio.Task[None]] = []
+        self.signer = MessageSigner(settings.queue.secrets)
         self.agents = AgentLoop()
 
     def open(self) -> None:
@@ -176,7 +178,9 @@ class WorkerProcess:
         self._redis: Redis = connect(self._redis_url)
         self._ledger = Ledger(self._redis, keys)
         self._journal = Journal(self._redis, keys)
-        self._queue = CeleryQueue(self._redis_url, keys.prefix, settings.worker.queue)
+        self._queue = CeleryQueue(
+            *(self._redis_url, keys.prefix, settings.worker.queue), settings.queue.secrets
+        )
         self._own_ledger = await OwnLedger.of(self._ledger)
         self._blobs = BlobStore(settings.blobs)
         self._cancellations = keys.cancellations
@@ -212,6 +216,7 @@ class WorkerProcess:
             definitions=self._definitions,
             defaults=settings.limits.for_jobs(),
             bounds=settings.limits.tree_bounds(),
+            approvers=settings.approvers,
             secrets=settings.secrets,
             ceilings=settings.ceilings,
         )
@@ -362,6 +367,7 @@ def _policy(settings: Settings, definitions: AgentDefinitions) -> AdmissionPolic
         tree_jobs=settings.limits.tree_jobs,
         tenant_jobs=settings.limits.tenant_jobs,
         tenants=settings.tenants,
+        approvers=settings.approvers,
         agents={
             name: agent.max_running for name, agent in definitions.items() if agent.max_running
         },

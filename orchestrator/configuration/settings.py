@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
@@ -141,6 +141,19 @@ class LimitSettings(TreeBounds, Limits):
         return Limits(**self.model_dump(include=set(Limits.model_fields)))
 
 
+class QueueSettings(_Section):
+    """The queue between clients and workers."""
+
+    signing_keys: tuple[Annotated[SecretStr, Field(min_length=16)], ...] = ()
+    """Secrets, as JSON, that clients and workers share: messages are signed with the first, and
+    workers refuse those signed with none of them. Empty: neither signed nor checked."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The keys as texts."""
+        return tuple(key.get_secret_value() for key in self.signing_keys)
+
+
 class FlowerSettings(_Section):
     """The queue's dashboard."""
 
@@ -195,10 +208,13 @@ class Settings(BaseSettings):
     limits: LimitSettings = LimitSettings()
     ceilings: Ceilings = Ceilings()
     """What no job may exceed, whoever asks for it; a default above its ceiling is the ceiling."""
+    queue: QueueSettings = QueueSettings()
     flower: FlowerSettings = FlowerSettings()
     secrets: dict[SecretName, SecretStr] = Field(default_factory=dict)
     """The values that agent definitions name in `credentials`: `FANOUT_SECRETS__GIT_TOKEN`. Workers
     need them, and put them into requests outside of the sandbox."""
+    approvers: tuple[str, ...] = ()
+    """Of workers, as JSON: the users of Redis whose answers to approvals count; empty: all."""
     tenants: dict[str, TenantShare] = Field(default_factory=dict)
     """JSON, or a table in TOML: `{"team-a": {"weight": 3, "jobs": 20}}`. Other tenants have
     weight 1."""

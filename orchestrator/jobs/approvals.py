@@ -85,6 +85,11 @@ def answer_json(answer: ApprovalAnswer) -> str:
     return text
 
 
+def answer_fingerprint(data: Mapping[str, JsonValue]) -> str:
+    """Return the SHA-256 of an answer as its journal entry holds it."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
 def approval_id(job_id: str, confirmation_id: str) -> str:
     """Return the id of an approval; a request that is repeated after a crash has the same id."""
     digest = hashlib.sha256(f"{job_id}/{confirmation_id}".encode()).hexdigest()
@@ -108,13 +113,14 @@ def _cut(value: Any) -> JsonValue:
     return value if more <= 0 else f"{text[:SHOWN_VALUE_CHARACTERS]}… ({more:,} more characters)"
 
 
-def refusal(approval_id: str, decision: str, reply: Sequence[str]) -> ApprovalRefused:
+def refusal(approval_id: str, decision: str, reply: Sequence[str], by: str) -> ApprovalRefused:
     """Return the failure for an answer that was not accepted.
 
     Args:
         approval_id: The approval.
         decision: The decision of the answer.
         reply: What the script answer.lua returned.
+        by: Who answered.
     """
     match reply:
         case ["settled", "withdrawn", job_id]:
@@ -122,6 +128,11 @@ def refusal(approval_id: str, decision: str, reply: Sequence[str]) -> ApprovalRe
         case ["settled", earlier, job_id]:
             return AnsweredAlready(
                 f"{approval_id} of job {job_id} was answered already: {earlier}."
+            )
+        case ["not you", approvers]:
+            return DecisionNotAllowed(
+                f"Approvals are answered by {approvers} (FANOUT_APPROVERS of the workers), and "
+                f"Redis knows you as {by}."
             )
         case ["not allowed", allowed]:
             return DecisionNotAllowed(

@@ -146,8 +146,7 @@ async def test_a_worker_that_starts_on_a_full_redis_runs_jobs_when_there_is_room
         job_id = await client.submit(make_spec("quick"))
         await asyncio.to_thread(fill, server)
         place.start_worker()
-        await place.ready(client)
-        await asyncio.sleep(2)
+        await asyncio.sleep(5)
         assert (await client.get(job_id)).state is JobState.QUEUED
 
         await asyncio.to_thread(make_room, server)

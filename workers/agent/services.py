@@ -28,6 +28,8 @@ class JobServices:
     """How deep and how much jobs may delegate."""
     secrets: Mapping[str, SecretStr] = field(default_factory=dict, repr=False)
     """What the proxy of a sandbox may put into requests, by name."""
+    approvers: tuple[str, ...] = ()
+    """Who may answer approvals; empty: everybody."""
     ceilings: Ceilings = field(default_factory=Ceilings)
     """What no job may exceed."""
 

@@ -8,10 +8,11 @@ it replays the events and asks the model for the next step.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 from uuid import uuid4
 
+import structlog
 from google.adk.events import Event
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.sessions import InMemorySessionService, Session
@@ -38,6 +39,9 @@ from workers.heartbeat import HeldLease
 
 SHOWN_CHARACTERS = 2_000
 """The length of a text or an argument in the readable part of an event, at most."""
+log = structlog.get_logger(__name__)
+
+NOT_BY_APPROVER = "The answer was not given by a person who may approve, so it does not count."
 LINE_CHARACTERS = 80
 """The length of a record's `last_event`, which is one line of a table."""
 
@@ -50,11 +54,19 @@ class AttemptJournal:
         blobs: Where large events are stored.
         lease: The attempt's lease.
         progress: Is called with a line for a dashboard; it contains names of tools, no texts.
+        approvers: Who may answer approvals; empty: everybody.
     """
 
     def __init__(
-        self, journal: Journal, blobs: BlobStore, lease: HeldLease, progress: Callable[[str], None]
+        self,
+        journal: Journal,
+        blobs: BlobStore,
+        lease: HeldLease,
+        progress: Callable[[str], None],
+        *,
+        approvers: Collection[str] = (),
     ) -> None:
+        self._approvers = approvers
         self._journal = journal
         self._blobs = blobs
         self._lease = lease
@@ -143,11 +155,25 @@ class AttemptJournal:
         history = History()
         kept, lost = split_lost(await self.entries())
         for entry in kept:
-            history.add(entry, await self._session_event(entry))
+            history.add(await self._checked(entry), await self._session_event(entry))
         history.lost = [event for entry in lost if (event := await self._session_event(entry))]
         for event in history.events:
             self._count_message(event)
         return history
+
+    async def _checked(self, entry: JournalEvent) -> JournalEvent:
+        """Return an entry; an answer that none of the approvers gave is a rejection.
+
+        Whoever may write the journal could have made it up.
+        """
+        if not self._approvers or entry.type is not EventType.APPROVAL_RESOLVED:
+            return entry
+        by = str(entry.data.get("by", ""))
+        if by in self._approvers and await self._journal.is_answered_by(by, entry):
+            return entry
+        log.warning("an answer to an approval was not given by an approver", job=entry.job_id)
+        refused = {"id": entry.data["id"], "decision": "reject", "message": NOT_BY_APPROVER}
+        return entry.model_copy(update={"data": refused})
 
     def _count_message(self, event: Event) -> None:
         self.messages_read = max(self.messages_read, message_number(event))

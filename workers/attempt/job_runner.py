@@ -105,7 +105,7 @@ class JobRunner:
         self._lease_seconds = lease_seconds
         self._me = me
 
-    async def run(self, job_id: str, progress: Progress) -> JobResult | None:
+    async def run(self, job_id: str, progress: Progress, dispatch: str = "") -> JobResult | None:
         """Run the next attempt of a job.
 
         Returns the job's result, or None if the attempt did not end the job. A failure of the
@@ -114,9 +114,10 @@ class JobRunner:
         Args:
             job_id: The job, as a message of the queue names it.
             progress: Receives the agent's steps.
+            dispatch: The number of the dispatch that the message is of; empty: not checked.
         """
         claimed_at = elapsed_clock()
-        claim = await self._claim(job_id)
+        claim = await self._claim(job_id, dispatch)
         if claim is None:
             return None
         with structlog.contextvars.bound_contextvars(
@@ -130,9 +131,9 @@ class JobRunner:
             await self._admission.pump()
         return result
 
-    async def _claim(self, job_id: str) -> Claim | None:
+    async def _claim(self, job_id: str, dispatch: str) -> Claim | None:
         try:
-            claim = await self._ledger.claim(job_id, self._me(), self._lease_seconds)
+            claim = await self._ledger.claim(job_id, self._me(), self._lease_seconds, dispatch)
         except LedgerUnavailable as failure:  # dispatched again, like a job whose message was lost
             log.warning("claim failed", job=job_id, error=str(failure))
             return None
@@ -155,7 +156,10 @@ class JobRunner:
         attempt = Attempt(claim, definition, limits, claimed_at)
         with self._heartbeats.hold(claim, attempt.stop) as lease, attempt.deadline():
             lease.mark_renewed(claimed_at)
-            journal = AttemptJournal(self._journal, self._blobs, lease, progress)
+            journal = AttemptJournal(
+                *(self._journal, self._blobs, lease, progress),
+                approvers=self._services.approvers,
+            )
             outcome = await attempt.run(self._work_and_pause(attempt, lease, journal))
         return replace(outcome, messages_read=journal.messages_read)
 

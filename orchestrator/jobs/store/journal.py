@@ -19,6 +19,7 @@ from pydantic import Field, JsonValue
 from redis.asyncio import Redis
 
 from orchestrator.cancellation import cancel_and_wait
+from orchestrator.jobs.approvals import answer_fingerprint
 from orchestrator.jobs.bounds import MAX_RECORD_BYTES
 from orchestrator.jobs.failures import InvalidJob, LeaseLost, UnknownJob
 from orchestrator.jobs.spec import JobId, WireModel
@@ -145,6 +146,16 @@ class Journal:
                 self._keys.journal(job_id), min=f"({after}", count=count
             )
         return [_event(job_id, entry_id, fields) for entry_id, fields in entries]
+
+    async def is_answered_by(self, user: str, entry: JournalEvent) -> bool:
+        """Return whether an answer in a journal was given by a user of Redis.
+
+        Raises:
+            LedgerUnavailable: Redis does not respond.
+        """
+        with redis_failures():
+            proof = await self._redis.get(self._keys.answers(user, str(entry.data["id"])))
+        return proof == answer_fingerprint(entry.data)
 
     async def messages(self, job_id: str, after: int) -> list[str]:
         """Return the messages to a job that has not ended, without the first `after`.

@@ -142,7 +142,7 @@ async def test_the_journal_holds_who_decided_what(ledger: Ledger, journal: Journ
         "decision": "edit",
         "arguments": {"command": "ls"},
         "message": "safer",
-        "by": "ann",
+        "by": "default",
     }
 
 

@@ -13,6 +13,7 @@
 --   deadlines        sorted set: jobs that the reaper ends, by time: those whose time runs while
 --                    they wait for nothing but children, and those whose worker has not yet
 --                    confirmed a cancellation
+--   answers:<user>:<approval>  string: the fingerprint of a user's answer to an approval
 --   cancelling       list: jobs that remain to be cancelled with all their descendants
 --   usage:<job>      hash: the usage of a job and its descendants; under a tree's root id, that of
 --                    the whole tree
