@@ -270,6 +270,7 @@ def test_a_job_whose_files_change_while_they_are_read(lab: Lab) -> None:
     lab.do(work())
 
 
+@pytest.mark.slow
 def test_a_job_that_nests_folders_4096_deep(lab: Lab) -> None:
     program = """
 for depth in range(4096):

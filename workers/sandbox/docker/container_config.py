@@ -75,8 +75,9 @@ _MOUNTING = (
 def seccomp_profile() -> str:
     """Return our seccomp profile as one line of JSON, the format of the Engine API.
 
-    It is the engine's default for a container without capabilities, without io_uring and the
-    AF_ALG and AF_VSOCK sockets, for native architectures only. The first call reads a file.
+    It is the engine's default for a container without capabilities, for native architectures only,
+    without io_uring, sockets other than local and IP ones, and without what would change limits or
+    priorities of PID 1, whose user is the job's. The first call reads a file.
     """
     file = resources.files("workers.sandbox.docker").joinpath("seccomp.json")
     return json.dumps(json.loads(file.read_text("utf-8")), separators=(",", ":"))
