@@ -153,8 +153,8 @@ class JobClient:
             WorkspaceUnusable: A folder cannot be read, or is too large.
         """
         for spec, _ in jobs:
-            definition = self.definitions[spec.agent]  # raises UnknownAgent
-            self._settings.ceilings.check(spec.limits.over(definition.job_limits()))
+            self.definitions[spec.agent]  # raises UnknownAgent
+            self._settings.ceilings.check(spec.limits)  # the worker checks its agent's limits too
             _check_output_schema(spec)
         snapshots = {
             (folder, agent): await self.snapshot(folder, agent)

@@ -20,7 +20,7 @@ from orchestrator.deep_agent import (
     composite,
     state_with,
 )
-from orchestrator.workspace.executable_config import is_git_data
+from orchestrator.executable_config import is_git_data
 from orchestrator.workspace.hold_back import HoldBack, code_of_folder, names_below
 from orchestrator.workspace.secret_files import secret_content
 from orchestrator.workspace.snapshot import IgnoreRulesUnreadable, scan

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from orchestrator.configuration.settings import Settings
-from orchestrator.embedded.python_process import child_environment, python_argv
+from orchestrator.embedded.python_process import helper_environment, python_argv
 from orchestrator.jobs.failures import JobFailure
 
 CHECK_SECONDS = 20.0
@@ -45,7 +45,7 @@ async def require_sandbox(settings: Settings) -> None:
         return
     child = await asyncio.create_subprocess_exec(
         *python_argv("workers.sandbox.docker.images", "check", settings.sandbox.image),
-        env=child_environment(settings),
+        env=helper_environment(),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

@@ -40,7 +40,7 @@ class Ceilings(WireModel):
     disk_bytes: int = Field(default=64 * GIB, ge=1024**2)
     """Part of a usual host's disk."""
     network_bytes: int = Field(default=64 * GIB, ge=1024)
-    """More is the copy of a disk."""
+    """As much as the disk of a job can hold."""
     network: Literal["none"] | tuple[str, ...] | None = None
     """The hosts that jobs may ask for, which may be addresses here; unset: any DNS name of the
     internet."""

@@ -14,30 +14,28 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.jobs.changes import ChangedFile, FileChange, FileVersion, MalformedBundle
-from orchestrator.workspace.executable_config import (
+from orchestrator.executable_config import (
     LINK,
     folders_above,
     is_bare_repository,
     is_git_data,
     link_target,
+    may_hold_code,
     plain,
     why_code,
 )
-from orchestrator.workspace.repository import (
-    Repository,
-    Unreadable,
+from orchestrator.jobs.changes import ChangedFile, FileChange, FileVersion, MalformedBundle
+from orchestrator.workspace.repositories.configuration import Unreadable
+from orchestrator.workspace.repositories.repository import (
+    all_settings,
     enclosing_repository,
-    parse_settings,
-    read_data,
 )
 from orchestrator.workspace.rooted import PathRefused, RootedFolder
 
 BARE_REPOSITORY = "Git takes its folder for a repository and runs what its configuration says"
 CONFIGURED = "the configuration of this repository says that Git runs it"
 
-_IS_INCLUDE = re.compile(r"include\.path|includeif\..*\.path")
-_IS_PATH = re.compile(rf"core\.(hookspath|attributesfile)|{_IS_INCLUDE.pattern}")
+_IS_PATH = re.compile(r"core\.(hookspath|attributesfile)|include\.path|includeif\..*\.path")
 _IS_COMMAND = re.compile(
     r"core\.(fsmonitor|sshcommand|editor|pager|askpass|gitproxy)|alias\..*|pager\..*"
     r"|interactive\.difffilter|diff\.external|sequence\.editor|gpg\.(.*\.)?program"
@@ -46,9 +44,6 @@ _IS_COMMAND = re.compile(
 )
 """The names of Git's settings whose values are files with more settings, folders of programs, or
 commands."""
-
-_MAX_CONFIGURATIONS = 32
-"""Files of settings that are read: those that include others can be in a circle."""
 
 Names = Callable[[str], Iterable[str]]
 """Returns the names in a folder of the workspace; none if it does not exist."""
@@ -96,6 +91,8 @@ class HoldBack:
         """
         paths = [file.path] if file.from_path is None else [file.path, file.from_path]
         if file.after is not None and file.after.kind == "symlink":
+            if may_hold_code(file.path):
+                return LINK
             with suppress(MalformedBundle):  # the merge reports it
                 target = os.fsdecode(content_of(file.after))
                 if self.why(link_target(file.path, target)) is not None:
@@ -154,17 +151,13 @@ def code_of_folder(root: Path) -> frozenset[str]:
 
 def _linked(root: Path) -> Iterable[str]:
     """Yield the targets of links whose names are in the table, at the top and one below."""
-    for folder in (root, root / ".github", root / ".config", root / "config"):
+    for folder in (root, *(root / name for name in (".github", ".config", "config"))):
         with suppress(OSError), os.scandir(folder) as listing:
             for item in listing:
                 path = Path(item.path)
-                if item.is_symlink() and _is_code_or_holds_it(path.relative_to(root).as_posix()):
+                if item.is_symlink() and may_hold_code(path.relative_to(root).as_posix()):
                     with suppress(OSError, RuntimeError, ValueError):
                         yield path.resolve().relative_to(root.resolve()).as_posix()
-
-
-def _is_code_or_holds_it(path: str) -> bool:
-    return why_code(path) is not None or path in {".github", ".config", "config"}
 
 
 def _configured(root: Path) -> Iterable[str]:
@@ -174,33 +167,12 @@ def _configured(root: Path) -> Iterable[str]:
         if repository is None:
             return
         starts = [root, repository.work_tree, repository.git_dir, repository.common_dir]
-        for name, value in _settings(repository):
+        for name, value in all_settings(repository):
             if _IS_PATH.fullmatch(name):
                 yield from _below(root, value, starts)
             elif _IS_COMMAND.fullmatch(name):
                 for word in _paths_of_command(value):
                     yield from _below(root, word, starts)
-
-
-def _settings(repository: Repository) -> Iterable[tuple[str, str]]:
-    """Yield the settings that hold in a repository, read as data.
-
-    Those of included files too, whatever the condition.
-    """
-    home = Path.home()
-    pending = [
-        *(repository.common_dir / "config", repository.git_dir / "config.worktree"),
-        *(home / ".gitconfig", home / ".config/git/config", Path("/etc/gitconfig")),
-    ]
-    for count, path in enumerate(pending):  # it grows meanwhile
-        if count == _MAX_CONFIGURATIONS:
-            return
-        with suppress(Unreadable):
-            content = read_data(path)
-            for name, value in parse_settings(content) if content else ():
-                yield name, value
-                if _IS_INCLUDE.fullmatch(name):
-                    pending.append(path.parent / Path(value).expanduser())
 
 
 def _below(root: Path, found: str, starts: Sequence[Path]) -> Iterable[str]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.executable_config import why_code
 from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.workspace.executable_config import why_code
 from orchestrator.workspace.merge import MergeReport, merge
 from orchestrator.workspace.workspace import Workspace
 from tests.bundles import BundleBuilder, tree_of
@@ -145,6 +145,9 @@ async def test_a_mode_a_content_and_a_removal_count(tmp_path):
 @pytest.mark.parametrize(
     ("path", "target"),
     [
+        (".github", "ci"),
+        ("sub/.config", "conf"),
+        ("config", "c"),
         ("tasks", ".vscode"),
         ("a/b", "../.envrc"),
         (".vscode", "editor"),
@@ -185,10 +188,13 @@ async def test_the_target_of_a_persons_own_symlink_becomes_code_too(tmp_path):
     assert held(report) == {"editor/tasks.json", "env.sh"}
 
 
-BARE = {
-    "HEAD": b"ref: refs/heads/main\n",
-    "config": b"[core]\n\tfsmonitor = touch ../pwned; false\n",
-}
+CONFIG = b"""[core]
+	repositoryformatversion = 0
+	bare = false
+	worktree = ..
+	fsmonitor = "touch pwned; false"
+"""
+BARE = {"HEAD": b"ref: refs/heads/main\n", "config": CONFIG}
 
 
 def bare(folder: str, *names: str) -> BundleBuilder:
@@ -276,3 +282,13 @@ async def test_hooks_of_an_enclosing_repository_are_held_back(tmp_path):
     report = await landed(tmp_path / "sub", adding("hooks/pre-commit", "hook.py"))
 
     assert held(report) == {"hooks/pre-commit"}
+
+
+async def test_the_attack_works_where_a_person_lets_it(tmp_path):
+    """Shows that the tests above would see it."""
+    bundle = bare("docs", "HEAD", "config")
+    bundle.add("docs/objects", bundle.directory()).add("docs/refs", bundle.directory())
+
+    await landed(tmp_path, bundle, include=True)
+
+    assert await asyncio.to_thread(fsmonitor_runs, tmp_path / "docs")

@@ -23,10 +23,10 @@ import pytest
 from orchestrator.cli.checks import doctor_checks
 from orchestrator.git import GitFailed, run_git
 from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.workspace import repository
 from orchestrator.workspace.blobs import BlobStore
 from orchestrator.workspace.merge import merge
-from orchestrator.workspace.repository import is_clean_checkout
+from orchestrator.workspace.repositories import repository
+from orchestrator.workspace.repositories.repository import is_clean_checkout
 from orchestrator.workspace.workspace import Workspace, WorkspaceUnusable
 from tests.architecture.sources import package_sources
 from tests.bundles import BundleBuilder
@@ -319,7 +319,7 @@ async def test_no_command_starts_a_program_of_a_repository(
     assert not trap.canary.exists()
 
 
-@pytest.mark.parametrize("plant", [clean_filter, file_system_monitor, hooks_path])
+@pytest.mark.parametrize("plant", [clean_filter, file_system_monitor])
 def test_the_traps_are_live(tmp_path: Path, plant: Callable[[Trap], None]) -> None:
     trap = Trap(tmp_path)
     plant(trap)

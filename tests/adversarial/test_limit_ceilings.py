@@ -99,17 +99,10 @@ def small_settings() -> Settings:
 
 
 async def test_a_client_refuses_before_anything_is_stored(small_settings):
-    greedy = AgentDefinition(
-        name="greedy", description="x", instruction="x", limits=Limits(memory_bytes=2 * GIB)
-    )
-    client = JobClient(
-        "redis://127.0.0.1:1/0", small_settings, AgentDefinitions({"greedy": greedy})
-    )
-    async with client:
+    known = AgentDefinitions({"a": agent("a")})
+    async with JobClient("redis://127.0.0.1:1/0", small_settings, known) as client:
         with pytest.raises(LimitExceeded, match=r"2,147,483,648.*1,073,741,824"):
-            await client.submit(make_spec(agent="greedy"))
-        with pytest.raises(LimitExceeded, match="memory_bytes"):
-            await client.submit(make_spec(agent="greedy", limits={"memory_bytes": PIB}))
+            await client.submit(make_spec(agent="a", limits={"memory_bytes": 2 * GIB}))
 
 
 def services(*definitions: AgentDefinition, **fields: Any) -> JobServices:
@@ -130,9 +123,11 @@ def agent(name: str, **fields: Any) -> AgentDefinition:
 
 
 @pytest.mark.parametrize("limits", [{"memory_bytes": PIB}, {"network": ["169.254.169.254"]}])
-def test_the_worker_refuses_what_somebody_wrote_into_the_ledger(limits):
+def test_the_worker_refuses_what_somebody_wrote_into_the_ledger_or_a_definition(limits):
     with pytest.raises(LimitExceeded):
         services(agent("a")).limits_of(make_spec(agent="a", limits=limits))
+    with pytest.raises(LimitExceeded):
+        services(agent("a", limits=limits)).limits_of(make_spec(agent="a"))
 
 
 def test_what_nobody_limits_is_limited_by_the_ceiling_and_a_default_is_no_more_than_it():

@@ -6,6 +6,7 @@ import http.server
 import json
 import os
 import shutil
+import signal
 import socket
 import socketserver
 import subprocess
@@ -195,6 +196,26 @@ def test_a_persons_word_is_enough_and_counts_for_its_own_services_only(fanout: F
         assert (ended.code, ended.out) == (2, "")
         assert "'local', but 'docker' is asked for" in ended.err
         assert ended.err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_killed_services_come_back_with_the_sandbox_that_they_had_or_not_at_all(fanout: Fanout):
+    assert fanout("up", "--sandbox", "local", timeout=60).code == 0
+    try:
+        path = Path(fanout.env["FANOUT_STATE_DIR"]) / "embedded.json"
+        record = json.loads(path.read_text())
+        for process in ("worker_pid", "redis_pid"):
+            os.kill(record[process], signal.SIGKILL)
+        path.write_text(json.dumps(record | {"sandbox": "docker"}))
+        refusal = fanout("submit", "x", timeout=60)
+        path.write_text(json.dumps(record))
+        revived = fanout("submit", "x", "--wait", timeout=60)
+    finally:
+        fanout("down", timeout=30)
+
+    assert (refusal.code, refusal.out) == (3, "")
+    assert "No Docker engine answers" in refusal.err.splitlines()[-1]
+    assert revived.code == 0, revived.err
 
 
 @pytest.mark.slow

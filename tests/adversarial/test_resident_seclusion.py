@@ -16,7 +16,7 @@ from tests.unit.test_resident import WITHOUT_PTRACE
 from workers.sandbox.docker import container_config
 from workers.sandbox.docker.engine import Engine
 from workers.sandbox.docker.provider import DockerProvider
-from workers.sandbox.errors import SandboxStartFailed
+from workers.sandbox.errors import SandboxNotSecluded
 from workers.sandbox.inside.seclusion import REFUSAL
 from workers.sandbox.protocol import Command
 from workers.sandbox.resident.code import code_files
@@ -125,11 +125,11 @@ async def test_a_refusal_to_start_is_told_in_one_sentence(
 
     def dumpable(**options: object) -> dict[str, object]:
         """A container whose commands may attach to anything, as in a runtime that is not ours."""
-        config = real(**options)  # type: ignore[arg-type]
+        config = real(**options)
         config["HostConfig"] |= {"CapDrop": [], "CapAdd": ["SYS_PTRACE"], "SecurityOpt": []}
         return {**config, "User": "0:0"}
 
     monkeypatch.setattr(container_config, "sandbox_config", dumpable)
-    with pytest.raises(SandboxStartFailed, match="Commands could take over"):
+    with pytest.raises(SandboxNotSecluded, match="Commands could take over"):
         async with provider.open(make_sandbox_spec()):
             pass

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from orchestrator.jobs.ceilings import Ceilings
 from orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.builders import make_spec
 from tests.git_host import GitHost, make_repository
@@ -90,8 +91,10 @@ def place(install: Installer, host: GitHost, tmp_path: Path) -> Installation:
     flood = conversation(
         "flood", shell(EXCEED.replace("{port}", str(host.port))), shell(FLOOD), DONE
     )
+    hosts = [f"{name}:{host.port}" for name in ("git.example", "api.example", "127.0.0.1")]
     made = install(
         *(push, flood),
+        FANOUT_CEILINGS__NETWORK=json.dumps(hosts),  # a job may not name an address else
         FANOUT_SANDBOX__PROVIDER="docker",
         FANOUT_SANDBOX__CA_FILE=str(tmp_path / "authority" / "ca.pem"),
         FANOUT_AGENTS_DIR=str(agents),
@@ -102,6 +105,8 @@ def place(install: Installer, host: GitHost, tmp_path: Path) -> Installation:
             [f"{name}:{host.port}" for name in ("git.example", "api.example", "127.0.0.1")]
         ),
     )
+    ceilings = Ceilings(network=tuple(hosts))
+    made.settings = made.settings.model_copy(update={"ceilings": ceilings})
     made.start_worker(module="tests.end_to_end.named_worker", forked=False)
     return made
 

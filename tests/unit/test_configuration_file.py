@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,8 @@ def test_keys_beside_the_file_reach_the_environment_but_replace_nothing(
 
     assert os.environ["OPENAI_API_KEY"] == "given"
     assert os.environ["ANTHROPIC_API_KEY"] == "key"
+    inherited = subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
+    assert "ANTHROPIC_API_KEY" not in inherited
     assert not {"FANOUT_X", "EMPTY"} & set(os.environ)
 
 

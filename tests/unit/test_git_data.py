@@ -11,7 +11,7 @@ from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.spec import Limits, new_job_id
 from orchestrator.workspace import archive, snapshot
 from orchestrator.workspace.blobs import BlobStore
-from orchestrator.workspace.git_data import (
+from orchestrator.workspace.repositories.git_data import (
     carried_content,
     fresh_configuration,
     is_carried,

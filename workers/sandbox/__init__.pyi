@@ -6,6 +6,7 @@ from .errors import (
     EngineUnavailable,
     ImageMissing,
     SandboxDied,
+    SandboxNotSecluded,
     SandboxStartFailed,
     SnapshotUnusable,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "ProcessEnded",
     "Sandbox",
     "SandboxDied",
+    "SandboxNotSecluded",
     "SandboxProvider",
     "SandboxSpec",
     "SandboxStartFailed",

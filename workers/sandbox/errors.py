@@ -5,6 +5,7 @@ SandboxFailure (orchestrator.jobs.failures)
 │   └── EngineForbidden   this user may not use it                         retryable
 ├── SandboxDied           the container or its resident has ended          retryable
 ├── SandboxStartFailed    the engine refused or failed to start it         retryable
+├── SandboxNotSecluded    its commands could take over its own process
 ├── ImageMissing          the image is not on the engine
 ├── ChangesNotCollected   what the job wrote cannot be read within its limits
 ├── SnapshotUnusable      the archive is damaged or leaves its root
@@ -39,6 +40,10 @@ class SandboxStartFailed(SandboxFailure):
     """The engine could not start the container."""
 
     retryable = True
+
+
+class SandboxNotSecluded(SandboxFailure):
+    """The commands of a sandbox could take over its resident: the image or the runtime is unfit."""
 
 
 class ImageMissing(SandboxFailure):

@@ -33,7 +33,7 @@ from orchestrator.jobs.changes import SkippedFile
 from orchestrator.jobs.failures import DeadlineExceeded, LedgerUnavailable, UnknownJob
 from orchestrator.jobs.spec import new_job_id
 from orchestrator.jobs.state import JobRecord
-from orchestrator.workspace.repository import is_clean_checkout
+from orchestrator.workspace.repositories.repository import is_clean_checkout
 
 if TYPE_CHECKING:
     from orchestrator.coordinator.conflicts import HeldBackChange, OpenConflict

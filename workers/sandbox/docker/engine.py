@@ -118,9 +118,7 @@ class Engine:
     (the engine refused).
     """
 
-    def __init__(
-        self, docker_host: str | None = None, *, call_seconds: float = _CALL_SECONDS
-    ) -> None:
+    def __init__(self, docker_host: str | None = None, call_seconds: float = _CALL_SECONDS) -> None:
         """Prepare a connection.
 
         Args:

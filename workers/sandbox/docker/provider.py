@@ -39,7 +39,13 @@ from workers.sandbox.egress.hosts import AllowedHosts
 from workers.sandbox.egress.proxy import Egress
 from workers.sandbox.egress.traffic import Traffic
 from workers.sandbox.egress.uplink import Uplink
-from workers.sandbox.errors import DiskLimitExceeded, SandboxDied, SandboxStartFailed
+from workers.sandbox.errors import (
+    DiskLimitExceeded,
+    SandboxDied,
+    SandboxNotSecluded,
+    SandboxStartFailed,
+)
+from workers.sandbox.inside.seclusion import REFUSAL
 from workers.sandbox.process import Process
 from workers.sandbox.protocol import WORKSPACE, Command, Sandbox, SandboxSpec, SnapshotSource
 from workers.sandbox.resident.client import ResidentClient
@@ -508,6 +514,8 @@ async def _wait_until_ready(client: ResidentClient, stream: AttachStream) -> Non
         await client.start(_READY_SECONDS)
     except SandboxDied as failure:
         last = stream.error_output.decode(errors="replace").strip().rpartition("\n")[2]
+        if last == REFUSAL:
+            raise SandboxNotSecluded(f"The sandbox did not start. {last}") from failure
         raise SandboxStartFailed(
             f"The sandbox ended before it was ready: {last or failure}"
         ) from failure

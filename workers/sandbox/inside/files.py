@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, BinaryIO
 
-    from workers.sandbox.inside.operation import Operation, Reply
+    from workers.sandbox.inside.loop import Operation, Reply
 
 MAX_ANSWER_BYTES = 8 << 20
 """The size at which a walk or a grep stops, whatever its budget."""

@@ -25,15 +25,14 @@ from functools import partial
 
 from workers.sandbox.inside import files, frames, seclusion
 from workers.sandbox.inside.commands import Commands
-from workers.sandbox.inside.loop import Loop
-from workers.sandbox.inside.operation import Context, Refused
+from workers.sandbox.inside.loop import Context, Loop, Refused
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from workers.sandbox.inside.forward import Forward
-    from workers.sandbox.inside.operation import Operation, Reply, SlowOperation
+    from workers.sandbox.inside.loop import Operation, Reply, SlowOperation
 
 
 TTL_VARIABLE = "FANOUT_RESIDENT_TTL"

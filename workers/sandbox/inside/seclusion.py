@@ -33,6 +33,7 @@ _PTRACE_SEIZE = 0x4206
 _PIDFD_OPEN, _PIDFD_GETFD = 434, 438
 """Numbers of system calls, the same on every architecture."""
 _COPY_BYTES = 1 << 20
+"""Of the interpreter, at once: large enough to be quick, small beside a process."""
 
 
 def seclude() -> int | None:

@@ -17,16 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.git import GitFailed, run_git
-from orchestrator.workspace.rooted import opened
+from orchestrator.workspace.repositories.configuration import (
+    Unreadable,
+    excludes_file,
+    parse_configuration,
+    read_data,
+    settings_in,
+)
 
 LISTING_SECONDS = 60.0
 """For all ignored files of a very large repository on a slow disk; others need a second."""
 
 STATUS_SECONDS = 30.0
 """For the state of a large repository on a slow disk; after that a person is asked."""
-
-_MAX_RULES_BYTES = 1024**2
-"""Of a configuration or a file of ignore rules: no person writes a longer one."""
 
 _MAX_INDEX_BYTES = 1024**3
 """Ten million entries."""
@@ -38,10 +41,6 @@ _OBJECT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 _MAX_REFERENCES = 5
 """As many references to references does Git follow."""
-
-
-class Unreadable(Exception):
-    """A repository's data cannot be read; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +241,7 @@ def _private(repository: Repository) -> Iterator[_Private]:
             _copy(repository.git_dir / index, path / index)
         exclude = read_data(repository.common_dir / "info" / "exclude")
         (path / "info" / "exclude").write_bytes(exclude)
-        excludes = repository.work_tree / _excludes_file(settings)
+        excludes = repository.work_tree / excludes_file(settings)
         (path / "excludes").write_bytes(read_data(excludes))
         yield _Private(path, repository)
 
@@ -261,47 +260,9 @@ def _configuration(settings: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def parse_configuration(content: bytes) -> dict[str, str]:
-    """Return a configuration's values by name; of several values of one name the last one.
-
-    Raises:
-        Unreadable: It is not a configuration.
-    """
-    return dict(parse_settings(content))
-
-
-def parse_settings(content: bytes) -> list[tuple[str, str]]:
-    """Return a configuration's names and values, in order.
-
-    Nothing in it is carried out, and no file that it includes is read.
-
-    Args:
-        content: The configuration.
-
-    Raises:
-        Unreadable: It is not a configuration.
-    """
-    try:
-        _, listed = run_git(
-            ["config", "--file", "-", "--no-includes", "--null", "--list"],
-            folder=Path("/"),
-            stdin=content,
-        )
-    except GitFailed as error:
-        raise Unreadable(str(error)) from error
-    pairs = (os.fsdecode(entry).partition("\n") for entry in listed.split(b"\0") if entry)
-    return [(name, value) for name, _, value in pairs]
-
-
-def _excludes_file(settings: Mapping[str, str]) -> Path:
-    """Return the file of the ignore rules that a person has for all repositories."""
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - a home that is unknown is no failure
-    xdg = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "git"
-    value = settings.get("core.excludesfile")
-    for path in (home / ".gitconfig", xdg / "config", Path("/etc/gitconfig")):
-        if not value and (content := read_data(path)):
-            value = parse_configuration(content).get("core.excludesfile")
-    return Path(os.path.expanduser(value)) if value else xdg / "ignore"  # noqa: PTH111 - as above
+def all_settings(repository: Repository) -> list[tuple[str, str]]:
+    """Return the names and values of all settings that hold in a repository, or may hold."""
+    return settings_in([repository.common_dir / "config", repository.git_dir / "config.worktree"])
 
 
 def _git_dir(path: Path) -> Path | None:
@@ -358,27 +319,6 @@ def _shared_indexes(git_dir: Path) -> list[str]:
         return [path.name for path in git_dir.iterdir() if path.name.startswith("sharedindex.")]
     except OSError as error:
         raise Unreadable(f"{git_dir} cannot be read: {error.strerror}") from error
-
-
-def read_data(path: Path, max_bytes: int = _MAX_RULES_BYTES) -> bytes:
-    """Return a file's content; nothing if it does not exist.
-
-    Raises:
-        Unreadable: It is not a file, cannot be read, or is too long.
-    """
-    try:
-        with opened(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as descriptor:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise Unreadable(f"{path} is not a file")
-            if status.st_size > max_bytes:
-                raise Unreadable(f"{path} has more than {max_bytes:,} bytes")
-            with open(descriptor, "rb", closefd=False) as stream:
-                return stream.read(max_bytes)
-    except (FileNotFoundError, NotADirectoryError):
-        return b""
-    except (OSError, ValueError) as error:
-        raise Unreadable(f"{path} cannot be read") from error
 
 
 def _copy(source: Path, target: Path) -> None:

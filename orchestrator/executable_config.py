@@ -28,7 +28,7 @@ TOOL = "a tool that is started in the folder obeys it"
 DESKTOP = "a file manager obeys it when the folder is looked at"
 OURS = "it is a configuration of fanout or of programs that read a .env file"
 SHORT_NAME = "it is the short name of another file on a file system of Windows"
-LINK = "it is a symlink to a file that becomes code"
+LINK = "it is a symlink that makes code of a file, or leads to one that is code"
 
 _TABLE: Mapping[str, str] = {
     SHELL: """
@@ -88,6 +88,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], str], ...] = tuple(
 )
 _EXACT = {steps: reason for steps, reason in _PATTERNS if not any("*" in step for step in steps)}
 _GLOBS = tuple((steps, reason) for steps, reason in _PATTERNS if any("*" in step for step in steps))
+_FIRST_STEPS = frozenset(steps[0] for steps, _ in _PATTERNS if len(steps) > 1)
 _LONGEST = max(len(steps) for steps, _ in _PATTERNS)
 
 _IGNORED_BY_HFS = dict.fromkeys(
@@ -128,6 +129,15 @@ def why_code(path: str) -> str | None:
             if len(steps) == length and (reason := _reason_of(steps)):
                 return reason
     return None
+
+
+def may_hold_code(path: str) -> bool:
+    """Return whether a symlink at a path would make code of files that it leads to.
+
+    The last name is in the table, or begins one of its entries: `.github -> ci` makes code of
+    `ci/workflows`.
+    """
+    return plain(path.rpartition("/")[2]) in _FIRST_STEPS or why_code(path) is not None
 
 
 def _reason_of(steps: tuple[str, ...]) -> str | None:
