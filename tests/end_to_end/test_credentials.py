@@ -101,9 +101,6 @@ def place(install: Installer, host: GitHost, tmp_path: Path) -> Installation:
         FANOUT_LOG_LEVEL="debug",
         FANOUT_SECRETS__GIT_TOKEN=GIT_KEY,
         FANOUT_SECRETS__API_KEY=API_KEY,
-        FANOUT_CEILINGS__NETWORK=json.dumps(
-            [f"{name}:{host.port}" for name in ("git.example", "api.example", "127.0.0.1")]
-        ),
     )
     ceilings = Ceilings(network=tuple(hosts))
     made.settings = made.settings.model_copy(update={"ceilings": ceilings})
