@@ -10,6 +10,7 @@ files are given back.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import re
@@ -39,6 +40,12 @@ _SPARE_NODES = 16
 """Loop devices that other programs may take between the question for a free one and its use."""
 _TRIES = 3
 _CAP_SYS_ADMIN = 21
+_LIBRARY = ctypes.CDLL(None, use_errno=True)
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+_AT_FDCWD, _AT_EMPTY_PATH, _FROM_EMPTY_PATH = -100, 0x1000, 4
+_PR_SET_DUMPABLE = 4
+_TREE_FLAGS = 0x80001
+_MOUNT_READ_ONLY, _MOUNT_IDMAP, _NEW_USER = 1, 0x100000, 0x10000000
 _BYTES_PER_ENTRY = 1024
 """The cost of an inode and a directory entry; without it ten million empty files would count as
 nothing."""
@@ -103,23 +110,116 @@ def detach(target: Path) -> None:
         _run("umount", "-n", "-l", str(target))
 
 
-def check(folder: Path) -> None:
+def user_of(target: Path, first_id: int) -> int:
+    """Return a user id that no other disk of this host has: loop devices are numbered host-wide."""
+    return first_id + os.minor(target.stat().st_dev)
+
+
+def show_as(source: Path, target: Path, user: tuple[int, int], *, read_only: bool) -> None:
+    """Show a folder at another place with another owner, unless it is shown there.
+
+    Args:
+        source: the folder.
+        target: the place.
+        user: the owner of the files, and the user to whom they shall belong. The group stays.
+        read_only: whether nobody may write there.
+
+    Raises:
+        DiskFailed: the kernel or the folder's file system cannot (ext4 and xfs can since 5.19).
+    """
+    if os.path.ismount(target):
+        return
+    target.mkdir(exist_ok=True)
+    try:
+        space = _user_namespace(*user)
+        try:
+            _show(source, target, space, read_only=read_only)
+        finally:
+            os.close(space)
+    except OSError as error:
+        raise DiskFailed(f"files cannot be shown as another user's: {error}") from error
+
+
+def _show(source: Path, target: Path, space: int, *, read_only: bool) -> None:
+    tree = call("syscall", _OPEN_TREE, _AT_FDCWD, os.fsencode(source), _TREE_FLAGS)
+    try:
+        flags = _MOUNT_IDMAP | (_MOUNT_READ_ONLY if read_only else 0)
+        change = (ctypes.c_uint64 * 4)(flags, 0, 0, space)
+        call("syscall", _MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, change, ctypes.sizeof(change))
+        call("syscall", _MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(target), _FROM_EMPTY_PATH)
+    finally:
+        os.close(tree)
+
+
+def _user_namespace(owner: int, user: int) -> int:
+    """Return a descriptor of a namespace that maps one user to another, and root to itself."""
+    theirs, ours = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:  # nothing but system calls: this process has threads
+        os._exit(_enter_user_namespace(theirs[1], ours[0]))
+    try:
+        if os.read(theirs[0], 1) != b"+":
+            raise OSError("no user namespace can be made")
+        Path(f"/proc/{child}/uid_map").write_text(f"0 0 1\n{owner} {user} 1\n")
+        Path(f"/proc/{child}/gid_map").write_text(f"0 0 1\n{owner} {owner} 1\n")
+        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.write(ours[1], b".")
+        os.waitpid(child, 0)
+        for descriptor in (*theirs, *ours):
+            os.close(descriptor)
+
+
+def _enter_user_namespace(tell: int, wait: int) -> int:
+    try:
+        call("unshare", _NEW_USER)
+        call("prctl", _PR_SET_DUMPABLE, 1, 0, 0, 0)  # the steward is not, and must open its folder
+        os.write(tell, b"+")
+    except OSError:
+        os.write(tell, b"-")
+    os.read(wait, 1)
+    return 0
+
+
+def call(name: str, *arguments: object) -> int:
+    """Call a function of the C library.
+
+    Raises:
+        OSError: it failed.
+    """
+    result = int(getattr(_LIBRARY, name)(*arguments))
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+    return result
+
+
+def check(folder: Path) -> str | None:
     """Make, mount and unmount a small disk in a folder that the engine's host must see.
+
+    Returns:
+        Why its files cannot be shown as those of another user; None when they can.
 
     Raises:
         DiskFailed: the message has the reason why jobs cannot have disks here.
     """
     if not _is_shared(folder):
         raise DiskFailed("its mounts do not reach the engine's host")
-    image, target = folder / f"check-{os.getpid()}.image", folder / f"check-{os.getpid()}"
+    image, target, shown = (folder / f"check-{os.getpid()}.{name}" for name in ("image", "a", "b"))
     try:
         make(image, _LEAST_INODES)
         attach(image, target)
-        detach(target)
+        try:
+            show_as(target, shown, (1, 2), read_only=True)
+        except DiskFailed as error:
+            return str(error)
+        return None
     finally:
+        for place in (shown, target):
+            detach(place)
+            with suppress(FileNotFoundError):
+                place.rmdir()
         image.unlink(missing_ok=True)
-        with suppress(FileNotFoundError):
-            target.rmdir()
 
 
 def _is_shared(folder: Path) -> bool:
