@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 _BYTES_PER_INODE = 4096
 """One block: a disk full of the smallest files that have content has an inode for each."""
@@ -90,7 +90,7 @@ def attach(image: Path, target: Path) -> None:
     Raises:
         DiskFailed: there is no loop device, or mounting is not allowed.
     """
-    if os.path.ismount(target):
+    if _is_mounted(target):
         return
     target.mkdir(exist_ok=True)
     for left in reversed(range(_TRIES)):  # another program may take the loop device
@@ -106,7 +106,7 @@ def attach(image: Path, target: Path) -> None:
 
 def detach(target: Path) -> None:
     """Unmount a disk; it disappears at once, and ends when nothing uses it any more."""
-    if os.path.ismount(target):
+    while _is_mounted(target):
         _run("umount", "-n", "-l", str(target))
 
 
@@ -127,7 +127,7 @@ def show_as(source: Path, target: Path, user: tuple[int, int], *, read_only: boo
     Raises:
         DiskFailed: the kernel or the folder's file system cannot (ext4 and xfs can since 5.19).
     """
-    if os.path.ismount(target):
+    if _is_mounted(target):
         return
     target.mkdir(exist_ok=True)
     try:
@@ -224,14 +224,25 @@ def check(folder: Path) -> str | None:
 
 def _is_shared(folder: Path) -> bool:
     """Return whether mounts below a folder propagate, by the mount that has the folder."""
-    best, is_shared = "", False
+    best, is_shared = Path("/"), False
+    for point, options in _mounts():
+        if point in (folder, *folder.parents) and best in (point, *point.parents):
+            best = point
+            is_shared = any(option.startswith("shared:") for option in options)
+    return is_shared
+
+
+def _is_mounted(target: Path) -> bool:
+    """Return whether something is mounted on a folder, also another folder of its file system."""
+    return any(point == target for point, _ in _mounts())
+
+
+def _mounts() -> Iterator[tuple[Path, list[str]]]:
+    """Yield the place of each mount and how it propagates, in the order in which they were made."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields = line.split(" ")
-        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4])
-        if len(point) >= len(best) and folder.is_relative_to(point):
-            best = point
-            is_shared = any(field.startswith("shared:") for field in fields[6 : fields.index("-")])
-    return is_shared
+        place = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4])
+        yield Path(place), fields[6 : fields.index("-")]
 
 
 def _make_nodes() -> None:
