@@ -24,7 +24,7 @@ from workers.sandbox.docker.disk_quota import (
     DiskSettings,
 )
 from workers.sandbox.docker.engine import Engine, uninterrupted
-from workers.sandbox.docker.holders import Holder
+from workers.sandbox.docker.holders import Holder, share_store
 from workers.sandbox.docker.naming import Names
 from workers.sandbox.errors import ChangesNotCollected, SandboxStartFailed, SnapshotUnusable
 from workers.sandbox.inside.archives import add_member
@@ -41,8 +41,6 @@ OnChunk = Callable[[bytes], Awaitable[None]]
 STORE = "/store"
 """The path of the volume for the steward."""
 
-SHARED = "/shared"
-"""The path of the volume that shows it, for its holder."""
 
 _PYTHON = ("python3", "-ISB")
 _START_SECONDS = 30.0
@@ -138,7 +136,7 @@ class Steward:
         name, holder, client = names.container("steward"), None, None
         try:
             if quota.kind == "image":
-                holder, mount_point = await _share(engine, names, image, mount, mount_point)
+                holder, mount_point = await share_store(engine, names, image, mount, mount_point)
                 mount = container_config.shared_bind(mount_point, STORE)
             config = container_config.steward_config(
                 image=image,
@@ -344,26 +342,6 @@ async def _give_up(
     await engine.remove_container(container)
     if holder is not None:
         await holder.close(engine)
-
-
-async def _share(
-    engine: Engine, names: Names, image: str, store: dict[str, Any], mount_point: str
-) -> tuple[Holder, str]:
-    """Make the store's folder shared on the engine's host, as long as the holder lives.
-
-    Returns:
-        The holder, and the path of the shared folder: the engine sees what a steward mounts there,
-        also where the host's own mounts are private.
-    """
-    options = {"type": "none", "o": "bind,rshared", "device": mount_point}
-    shared_point = await engine.create_volume(names.shared, options, names.labels("shared"))
-    shared = container_config.local_volume(
-        names.shared, SHARED, options=options, labels=names.labels("shared")
-    )
-    config = container_config.holder_config(
-        image=image, labels=names.labels("shared"), mounts=[store, shared]
-    )
-    return await Holder.start(engine, names.container("shared"), config), shared_point
 
 
 def steward_command(cache_bytes: int, reserve_bytes: int) -> list[str]:

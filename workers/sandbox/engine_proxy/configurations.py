@@ -14,8 +14,9 @@ from pydantic import ValidationError
 
 from orchestrator.jobs.spec import Limits
 from workers.sandbox.docker import container_config
+from workers.sandbox.docker.holders import SHARED
 from workers.sandbox.docker.naming import ROLE
-from workers.sandbox.docker.steward_client import SHARED, STORE, steward_command
+from workers.sandbox.docker.steward_client import STORE, steward_command
 from workers.sandbox.protocol import WORKSPACE
 
 NAME = r"fanout-[A-Za-z0-9][A-Za-z0-9_.-]{0,200}"

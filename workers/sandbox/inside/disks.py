@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 _BYTES_PER_INODE = 4096
 """One block: a disk full of the smallest files that have content has an inode for each."""
 _LEAST_INODES = 1024
+"""Of the smallest disk: ext4 and an overlay need some themselves."""
 _INODE_BYTES = 256
+"""Ext4's own default: room for the marks of an overlay."""
 _JOURNAL_BYTES = 4 << 20
 """The smallest that ext4 accepts; a disk outlives a crash of its host."""
 _RESERVED_SHARE, _RESERVED_MOST = 50, 16 << 20
@@ -34,6 +36,7 @@ _RESERVED_SHARE, _RESERVED_MOST = 50, 16 << 20
 _GROUP_BYTES, _BYTES_PER_GROUP = 128 << 20, 32 << 10
 """Ext4's block groups, and the bitmaps and descriptors of each."""
 _FIXED_BYTES = 1 << 20
+"""What ext4 needs besides, rounded up."""
 _LOOP_MAJOR, _LOOP_CONTROL = 7, (10, 237)
 _LOOP_CTL_GET_FREE = 0x4C82
 _SPARE_NODES = 16
