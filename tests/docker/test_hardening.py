@@ -116,7 +116,7 @@ async def test_the_environment_holds_nothing_of_ours(
         names = set((await run_python(sandbox, "import os; print(*os.environ)")).split())
 
         assert names <= {
-            "PATH", "HOME", "LANG", "LC_CTYPE", "HOSTNAME", "PWD", "FANOUT_COMMAND",
+            "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_CTYPE", "HOSTNAME", "PWD", "FANOUT_COMMAND",
             "PYTHONDONTWRITEBYTECODE",
             "PYTEST_ADDOPTS", "MYPY_CACHE_DIR", "RUFF_CACHE_DIR", "HYPOTHESIS_STORAGE_DIRECTORY",
             "PIP_DISABLE_PIP_VERSION_CHECK", "PIP_NO_CACHE_DIR",
