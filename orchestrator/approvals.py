@@ -64,7 +64,7 @@ class ApprovalAnswer(BaseModel):
     message: str = ""
     """A remark for the agent."""
     by: str = ""
-    """The name of the person, as the front end knows it."""
+    """Who answered: the ledger sets it to what Redis knows of the caller."""
 
     @model_validator(mode="after")
     def _is_complete(self) -> ApprovalAnswer:

@@ -16,8 +16,9 @@ from orchestrator.coordinator.coordinator import (
     create_coordinator,
     create_coordinator_app,
 )
-from orchestrator.embedded.services import Embedded, attached
+from orchestrator.embedded.services import Embedded, attached_for_run
 from orchestrator.jobs.failures import LedgerUnavailable
+from orchestrator.process_secrets import seal_process
 
 
 def coordinator_app() -> App:
@@ -29,10 +30,13 @@ def coordinator_app() -> App:
         InvalidSetting: A setting is not usable.
         InvalidAgentDefinition: An agent definition is invalid.
         LedgerUnavailable: No Redis could be started.
+        NoSandbox: Commands could not be isolated.
+        OtherSandbox: A worker runs already, with another sandbox.
     """
+    seal_process()
     settings = load_settings()
     try:
-        settings = attached(settings)
+        settings = attached_for_run(settings)
     except LedgerUnavailable:
         settings = _embedded_in_background(settings)
     client = JobClient.from_settings(settings)

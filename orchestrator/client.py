@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -18,7 +18,7 @@ from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.failures import InvalidAnswer, InvalidJob, LedgerUnavailable
 from orchestrator.jobs.result import JobResult, Usage
-from orchestrator.jobs.spec import JobSpec, TreeBounds
+from orchestrator.jobs.spec import BlobId, JobSpec, TreeBounds
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.store.admission import Admission
 from orchestrator.jobs.store.connection import connect
@@ -30,6 +30,7 @@ from orchestrator.jobs.store.queue import CeleryQueue
 from orchestrator.jobs.store.rate_limiter import RateLimiter
 from orchestrator.jobs.store.waiting import occupancy, waiting_reason
 from orchestrator.jobs.worker_info import WorkerInfo
+from orchestrator.output_schema import InvalidOutputSchema, SchemaCheck
 from orchestrator.workspace.blobs import BlobStore
 from orchestrator.workspace.merge import MergeReport, merge
 from orchestrator.workspace.workspace import Workspace
@@ -61,7 +62,9 @@ class JobClient:
         self._redis: Redis = connect(redis_url)
         self._ledger = Ledger(self._redis, keys)
         self._journal = Journal(self._redis, keys)
-        self._queue = CeleryQueue(redis_url, keys.prefix, settings.worker.queue)
+        self._queue = CeleryQueue(
+            *(redis_url, keys.prefix, settings.worker.queue), settings.queue.secrets
+        )
         self._admission = Admission(self._ledger, self._queue)
         self._blobs = BlobStore(settings.blobs)
         self._workspaces: dict[Path, Workspace] = {}
@@ -106,6 +109,24 @@ class JobClient:
             self._workspaces[root] = Workspace(root, max_snapshot_bytes=limit)
         return self._workspaces[root]
 
+    async def snapshot(self, folder: Path, agent: str, include: Iterable[str] = ()) -> BlobId:
+        """Store a snapshot of a folder for an agent's jobs, and return its id.
+
+        Its `workspace` says afterwards which files stayed at home.
+
+        Args:
+            folder: The folder.
+            agent: The name of the agent, whose definition may include files.
+            include: Files, relative to the folder, that the snapshot has even if Git ignores them
+                or they seem to be secret.
+
+        Raises:
+            UnknownAgent: The agent does not exist.
+            WorkspaceUnusable: The folder cannot be read, or is too large.
+        """
+        included = frozenset(include).union(self.definitions[agent].include)
+        return await self.workspace(folder).snapshot(self._blobs, included)
+
     async def submit(self, spec: JobSpec, *, workspace: Path | None = None) -> str:
         """Store a job, dispatch it if there is room, and return its id.
 
@@ -127,17 +148,20 @@ class JobClient:
 
         Raises:
             UnknownAgent: One names an agent that does not exist; nothing is stored.
-            InvalidJob: A specification cannot be stored.
+            LimitExceeded: One asks for more than the installation gives a job; nothing is stored.
+            InvalidJob: A specification cannot be stored, or its output_schema cannot be used.
             WorkspaceUnusable: A folder cannot be read, or is too large.
         """
         for spec, _ in jobs:
             self.definitions[spec.agent]  # raises UnknownAgent
+            self._settings.ceilings.check(spec.limits)  # the worker checks its agent's limits too
+            _check_output_schema(spec)
         snapshots = {
-            folder: await self.workspace(folder).snapshot(self._blobs)
-            for folder in {folder for _, folder in jobs if folder is not None}
+            (folder, agent): await self.snapshot(folder, agent)
+            for folder, agent in {(folder, spec.agent) for spec, folder in jobs if folder}
         }
         specs = [
-            spec if folder is None else spec.model_copy(update={"snapshot": snapshots[folder]})
+            spec.model_copy(update={"snapshot": snapshots[folder, spec.agent]}) if folder else spec
             for spec, folder in jobs
         ]
         for snapshot in {spec.snapshot for spec in specs if spec.snapshot}:
@@ -152,7 +176,8 @@ class JobClient:
     ) -> JobResult:
         """Submit a job, wait for its end and merge its changes into the workspace.
 
-        Changes of a job that did not succeed are not merged; `apply` merges them.
+        Changes of a job that did not succeed are not merged, nor what becomes code on the host;
+        `apply` merges them.
 
         Args:
             spec: The job.
@@ -231,7 +256,6 @@ class JobClient:
         arguments: Mapping[str, JsonValue] | None = None,
         response: JsonValue = None,
         message: str = "",
-        by: str = "",
     ) -> str:
         """Answer an approval and return its job's id; the job resumes when it waits for no other.
 
@@ -241,7 +265,6 @@ class JobClient:
             arguments: For `edit`: the complete arguments that the call runs with.
             response: For `respond`: what the agent gets as the tool's result.
             message: A remark for the agent.
-            by: Who answers; written to the job's journal.
 
         Raises:
             InvalidAnswer: Arguments or a response are missing, not allowed or too long.
@@ -253,7 +276,6 @@ class JobClient:
                 arguments=None if arguments is None else dict(arguments),
                 response=response,
                 message=message,
-                by=by,
             )
         except ValidationError as error:
             raise InvalidAnswer(f"The answer is incomplete: {error.errors()[0]['msg']}.") from None
@@ -388,18 +410,44 @@ class JobClient:
         with contextlib.ExitStack() as stack:
             yield await asyncio.to_thread(stack.enter_context, ChangeBundle.open(path))
 
-    async def apply(self, job_id: str, into: Path, *, check: bool = False) -> MergeReport:
-        """Merge a job's changes into a folder; with `check` only report what would happen.
+    async def apply(
+        self,
+        job_id: str,
+        into: Path,
+        *,
+        check: bool = False,
+        include_executable_config: bool = False,
+    ) -> MergeReport:
+        """Merge a job's changes into a folder.
+
+        Args:
+            job_id: The job.
+            into: The folder.
+            check: Only report what would happen.
+            include_executable_config: Merge also what becomes code on the host, which is held back
+                otherwise: only a person may say so, never an agent.
 
         Raises:
             UnknownJob, InvalidJob, BlobMissing: As `changes`.
             WorkspaceUnusable: The folder cannot be written.
         """
         async with self.changes(job_id) as bundle:
-            return await merge(self.workspace(into), bundle, check=check)
+            return await merge(
+                self.workspace(into),
+                bundle,
+                check=check,
+                include_executable_config=include_executable_config,
+            )
 
-    async def merge(self, result: JobResult, workspace: Path) -> MergeReport | None:
+    async def merge(
+        self, result: JobResult, workspace: Path, *, include_executable_config: bool = False
+    ) -> MergeReport | None:
         """Merge a result's changes into a folder; return None when there are none.
+
+        Args:
+            result: The job's result.
+            workspace: The folder.
+            include_executable_config: As of `apply`.
 
         Raises:
             BlobMissing: The changes have expired.
@@ -407,7 +455,9 @@ class JobClient:
         """
         if result.changes is None:
             return None
-        return await self.apply(result.job_id, workspace)
+        return await self.apply(
+            result.job_id, workspace, include_executable_config=include_executable_config
+        )
 
     async def workers(self) -> Workers:
         """Return the workers that are registered and alive."""
@@ -425,3 +475,16 @@ class JobClient:
             )
             for record in records
         ]
+
+
+def _check_output_schema(spec: JobSpec) -> None:
+    """Refuse a schema that no worker would use.
+
+    Raises:
+        InvalidJob: The schema cannot be used; the text says why.
+    """
+    if spec.output_schema is not None:
+        try:
+            SchemaCheck(spec.output_schema)
+        except InvalidOutputSchema as error:
+            raise InvalidJob(str(error)) from error

@@ -2,7 +2,7 @@
 
 A repository's configuration names programs: filters, hooks, helpers, a pager, a file system
 monitor. So Git never gets to see the configuration of a repository that is not ours: it runs
-without a repository, or with a private one (`orchestrator/workspace/repository.py`), and with
+without a repository, or with a private one (`orchestrator/workspace/repositories`), and with
 settings that end what could still start a program or a connection.
 """
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from tests.unit.test_resident import ProcessStream
+from tests.unit.test_resident import WITHOUT_PTRACE, ProcessStream
 from workers.sandbox.egress.hosts import AllowedHosts
 from workers.sandbox.egress.proxy import Egress
 from workers.sandbox.egress.uplink import Uplink
@@ -118,6 +118,7 @@ async def sandboxes(folder: Path) -> AsyncIterator[Open]:
             *hosts: str, names: Names | None = None, uplink: Uplink | None = None, **options: Any
         ) -> Inside:
             process = await asyncio.create_subprocess_exec(
+                *WITHOUT_PTRACE,
                 sys.executable,
                 "-ISB",
                 str(folder),

@@ -10,6 +10,11 @@ import warnings
 if __name__ == "__main__" and not sys.flags.safe_path:
     del sys.path[0]  # the working directory, which -m without -P puts first
 
+from orchestrator.process_secrets import seal_process
+
+if __name__ == "__main__":
+    seal_process()  # before the imports, which take seconds
+
 from celery.platforms import SecurityWarning
 
 from workers import tasks  # noqa: F401 - makes the task known to the app

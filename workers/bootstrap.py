@@ -28,7 +28,6 @@ from orchestrator.jobs.failures import (
     JobFailure,
     LedgerForbidden,
     LedgerReplaced,
-    LedgerUnavailable,
 )
 from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.store.admission import Admission
@@ -38,6 +37,7 @@ from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.ledger import Claim, Ledger
 from orchestrator.jobs.store.queue import CeleryQueue
 from orchestrator.jobs.store.rate_limiter import RateLimiter
+from orchestrator.jobs.store.signatures import MessageSigner
 from orchestrator.jobs.worker_info import WorkerInfo
 from orchestrator.workspace.blobs import BlobStore
 from workers.agent.services import JobServices
@@ -47,10 +47,10 @@ from workers.heartbeat import Heartbeats
 from workers.pool import AgentLoop
 from workers.sandbox import (
     DockerProvider,
-    EngineUnavailable,
-    ImageMissing,
+    EngineForbidden,
     LocalProvider,
     SandboxProvider,
+    check_engine,
 )
 from workers.upkeep.own_ledger import OwnLedger
 from workers.upkeep.reaper import Reaper
@@ -116,12 +116,14 @@ class WorkerProcess:
         self._host = socket.gethostname()
         self._sandbox = ""
         self._why_local = ""
+        self._protection = {"user": "root" if os.geteuid() == 0 else "unprivileged"}
         self._draining = False
         self.exit_code = 0
         """Of the process, when it ends in order."""
         self._started_at: int | None = None
         """By the Redis server's clock; None until it was read."""
         self._background: list[asyncio.Task[None]] = []
+        self.signer = MessageSigner(settings.queue.secrets)
         self.agents = AgentLoop()
 
     def open(self) -> None:
@@ -132,7 +134,7 @@ class WorkerProcess:
         """
         try:
             self.agents.run(self._open())
-        except LedgerForbidden as error:
+        except (EngineForbidden, LedgerForbidden) as error:
             raise _startup_error(str(error), EXIT_NOT_ALLOWED) from None
         except JobFailure as error:
             raise _startup_error(str(error), EXIT_UNREACHABLE) from None
@@ -176,11 +178,12 @@ class WorkerProcess:
         self._redis: Redis = connect(self._redis_url)
         self._ledger = Ledger(self._redis, keys)
         self._journal = Journal(self._redis, keys)
-        self._queue = CeleryQueue(self._redis_url, keys.prefix, settings.worker.queue)
-        await _check_usable(self._ledger)
+        self._queue = CeleryQueue(
+            *(self._redis_url, keys.prefix, settings.worker.queue), settings.queue.secrets
+        )
+        self._own_ledger = await OwnLedger.of(self._ledger)
         self._blobs = BlobStore(settings.blobs)
         self._cancellations = keys.cancellations
-        self._own_ledger = OwnLedger(self._ledger, await self._ledger.installation())
         self._provider = await self._open_provider()
         admission = Admission(self._ledger, self._queue)
         self._policy = _policy(settings, definitions)
@@ -213,7 +216,9 @@ class WorkerProcess:
             definitions=self._definitions,
             defaults=settings.limits.for_jobs(),
             bounds=settings.limits.tree_bounds(),
+            approvers=settings.approvers,
             secrets=settings.secrets,
+            ceilings=settings.ceilings,
         )
         return JobRunner(
             services,
@@ -234,39 +239,37 @@ class WorkerProcess:
         )
 
     async def _open_provider(self) -> SandboxProvider:
-        """Return the configured provider; `auto` falls back to local sandboxes with a warning."""
+        """Return the configured provider; without its engine there is none in its place.
+
+        Raises:
+            SandboxFailure: The engine cannot run sandboxes.
+        """
         sandbox = self._settings.sandbox
-        wanted = sandbox.provider or "docker"
-        if wanted != "local":
-            docker = DockerProvider(
-                self._blobs.fetch,
-                installation=self._own_ledger.installation,
-                worker=self._name,
-                runtime=sandbox.runtime,
-                living_workers=self._own_ledger.living_workers,
-                ca_file=sandbox.ca_file,
-                disk_quota=sandbox.disk_quota,
-                disk_reserve_bytes=sandbox.disk_reserve_bytes,
-                first_uid=sandbox.first_uid,
-            )
-            try:
-                engine = await docker.probe(sandbox.image)
-            except (EngineUnavailable, ImageMissing) as error:
-                await docker.close()
-                if wanted == "docker":
-                    raise
-                self._why_local = str(error)
-                log.warning("jobs run on this machine WITHOUT isolation", reason=self._why_local)
-            else:
-                self._sandbox, self._host = "docker", engine.id
-                return docker
-        self._sandbox, self._why_local = (
-            "local",
-            self._why_local or "FANOUT_SANDBOX__PROVIDER is local.",
-        )
-        folder = self._settings.state_dir / "sandboxes"
+        self._sandbox = sandbox.provider
         installation = self._own_ledger.installation
-        return LocalProvider(self._blobs.fetch, root=folder, installation=installation)
+        if sandbox.provider == "local":
+            self._why_local = "FANOUT_SANDBOX__PROVIDER is local."
+            folder = self._settings.state_dir / "sandboxes"
+            return LocalProvider(self._blobs.fetch, root=folder, installation=installation)
+        await check_engine(sandbox.image)
+        docker = DockerProvider(
+            self._blobs.fetch,
+            installation=installation,
+            worker=self._name,
+            runtime=sandbox.runtime,
+            living_workers=self._own_ledger.living_workers,
+            ca_file=sandbox.ca_file,
+            disk_quota=sandbox.disk_quota,
+            disk_reserve_bytes=sandbox.disk_reserve_bytes,
+            first_uid=sandbox.first_uid,
+        )
+        engine = await docker.probe(sandbox.image)
+        self._host = engine.id
+        self._protection |= {
+            "engine": "proxy" if engine.is_guarded else "socket",
+            "disk": (await docker.disk_quota()).kind,
+        }
+        return docker
 
     def info(self) -> WorkerInfo:
         """Return this worker's registration, as it is now."""
@@ -282,6 +285,7 @@ class WorkerProcess:
             wire_oldest=versions.WIRE_OLDEST,
             wire_newest=versions.WIRE_NEWEST,
             agents=tuple(self._definitions),
+            protection=self._protection,
         )
 
     async def _start_background(self) -> None:
@@ -358,26 +362,13 @@ class WorkerProcess:
         os._exit(1)
 
 
-async def _check_usable(ledger: Ledger) -> None:
-    """Check that Redis accepts this worker; one that does not respond yet is waited for later.
-
-    Raises:
-        LedgerMisconfigured: It refuses, or is not trusted.
-    """
-    try:
-        await ledger.now_ms()
-    except LedgerUnavailable as failure:
-        if not failure.retryable:
-            raise
-        log.warning("Redis cannot be used yet", reason=str(failure))
-
-
 def _policy(settings: Settings, definitions: AgentDefinitions) -> AdmissionPolicy:
     """Return the limits of concurrent jobs from this worker's settings and definitions."""
     return AdmissionPolicy(
         tree_jobs=settings.limits.tree_jobs,
         tenant_jobs=settings.limits.tenant_jobs,
         tenants=settings.tenants,
+        approvers=settings.approvers,
         agents={
             name: agent.max_running for name, agent in definitions.items() if agent.max_running
         },

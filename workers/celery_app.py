@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from queue import Empty
 from typing import Any
 
 import structlog
 from celery import Celery, signals
+from celery.worker.control import Panel
 from kombu.transport import TRANSPORT_ALIASES
-from kombu.transport.redis import Channel, QoS, Transport
+from kombu.transport.redis import Channel, Transport
+from kombu.transport.virtual import QoS
 
+from orchestrator.jobs.failures import LedgerFull
 from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.queue import PathLoader, broker_settings
+from orchestrator.jobs.store.redis_errors import redis_failure
 from workers.bootstrap import load_worker_settings, worker
 
 log = structlog.get_logger(__name__)
@@ -30,10 +35,34 @@ class TolerantQoS(QoS):
             log.warning("messages not put back", error=type(error).__name__)
 
 
+def _unless_full(ask: Callable[[], Any], otherwise: Any) -> Any:
+    """Return the answer, or something else while Redis is full: a worker has to outlast that."""
+    try:
+        return ask()
+    except Exception as error:
+        failure = redis_failure(error)
+        if not isinstance(failure, LedgerFull):
+            raise
+        log.warning("queue not declared", reason=str(failure))
+        return otherwise
+
+
 class TolerantChannel(Channel):
     """Drops malformed entries of a queue; with kombu's own class one of them ends the worker."""
 
-    QoS = TolerantQoS
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[no-untyped-call] # as below
+        self.QoS: Any = TolerantQoS
+
+    def _queue_bind(self, *arguments: Any) -> None:
+        """Bind a queue; while Redis is full its senders, who bind it too, do so later."""
+        bind: Any = super()._queue_bind
+        _unless_full(lambda: bind(*arguments), None)
+
+    def _size(self, queue: str) -> Any:
+        """Return a queue's length; while Redis is full it does not answer this in a transaction."""
+        ask: Any = super()._size
+        return _unless_full(lambda: ask(queue), 0)
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
@@ -84,6 +113,16 @@ def celery_options() -> dict[str, Any]:
         "worker_redirect_stdouts": False,
     }
 
+
+UNUSED_COMMANDS = (
+    *("shutdown", "pool_grow", "pool_shrink", "pool_restart", "autoscale", "add_consumer"),
+    *("cancel_consumer", "rate_limit", "time_limit", "election"),
+    *("objgraph", "memsample", "memdump"),
+)
+"""Celery's commands to workers that nobody needs: whoever may ask a worker how it is could give
+them too, because one channel carries all commands."""
+for _name in UNUSED_COMMANDS:
+    Panel.data.pop(_name, None)
 
 app = FanoutCelery("fanout", loader=PathLoader, fixups=[])
 """Without Django's fixup, which puts the working directory in front of the path. `__main__` imports

@@ -6,12 +6,17 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import structlog
+
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.store.queue import RUN_JOB
+from orchestrator.jobs.store.signatures import HEADER
 from workers.attempt.job_runner import Progress
 from workers.bootstrap import worker
 from workers.celery_app import app
 from workers.pool import run_on_loop
+
+log = structlog.get_logger(__name__)
 
 PROGRESS_SECONDS = 1.0
 """The time between two progress events of a job: dashboards keep all of them."""
@@ -32,8 +37,15 @@ def run_job(self: Any, job_id: str) -> str:
         JobNotSucceeded: The job has ended, but not successfully.
     """
     current = worker()
+    message_id = str(self.request.id)
+    signature = (self.request.headers or {}).get(HEADER)
+    if not current.signer.accepts(message_id, job_id, signature):
+        log.warning("message without a valid signature", refused=current.signer.refused)
+        return "message refused"
+    number = message_id.rpartition(".")[2]
     report = _reporter(self)
-    result = run_on_loop(current.agents, current.runner.run(job_id, report))
+    attempt = current.runner.run(job_id, report, number if number.isdecimal() else "")
+    result = run_on_loop(current.agents, attempt)
     if result is None:
         return "not ended here"
     if not result.success:
@@ -65,7 +77,7 @@ def _reporter(task: Any) -> Progress:
 def _in_one_line(result: JobResult) -> str:
     tokens = result.usage.input_tokens + result.usage.output_tokens
     line = (
-        f"{result.state} · {len(result.files_modified)} files"
+        f"{result.state} · {result.files_count} files"
         f" · {result.usage.model_calls} model calls · {tokens} tokens"
         f" · {result.execution_seconds:.1f} s"
     )

@@ -2,6 +2,8 @@
 
 import sys
 
+from orchestrator.process_secrets import seal_process
+
 __all__ = ["main"]
 
 
@@ -10,6 +12,7 @@ def main() -> None:
 
     The import takes up to a second; Ctrl-C during it must end the process without a traceback too.
     """
+    seal_process()
     try:
         from orchestrator.cli.app import main as run_commands  # noqa: PLC0415 - see above
 

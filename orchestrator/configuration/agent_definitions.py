@@ -29,6 +29,7 @@ from orchestrator.configuration.mcp_servers import McpServerDefinition
 from orchestrator.configuration.summarization import SummarizationDefinition
 from orchestrator.jobs.failures import UnknownAgent
 from orchestrator.jobs.spec import AgentName, Limits, WireModel
+from orchestrator.output_schema import SchemaCheck
 
 SHIPPED_AGENTS = bundled("config") / "agents"
 GENERAL_PURPOSE = "general-purpose"
@@ -47,7 +48,7 @@ class AgentDefinition(WireModel):
     """Shown to the coordinator, which chooses agents by it."""
     instruction: str = ""
     model: str | None = None
-    """None: the installation's model."""
+    """None: the installation's model. The path of a scripted one is relative to the definition."""
     tools: tuple[str, ...] | None = None
     """Names of built-in tools; None: all."""
     mcp_servers: tuple[McpServerDefinition, ...] = ()
@@ -74,6 +75,9 @@ class AgentDefinition(WireModel):
     credentials: tuple[CredentialDefinition, ...] = ()
     """What the worker's proxy puts into requests to hosts of `network`; secrets are only named."""
     output_schema: dict[str, JsonValue] | None = None
+    include: tuple[str, ...] = ()
+    """Files of the workspace that its jobs get even if Git ignores them or they seem to be secret:
+    paths relative to the workspace."""
     _files: tuple[DefinitionFile, ...] | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
@@ -81,6 +85,23 @@ class AgentDefinition(WireModel):
         if not self.instruction.strip():
             raise ValueError("give instruction or instruction_file")
         return self
+
+    @field_validator("output_schema")
+    @classmethod
+    def _has_a_usable_schema(
+        cls, schema: dict[str, JsonValue] | None
+    ) -> dict[str, JsonValue] | None:
+        if schema is not None:
+            SchemaCheck(schema)
+        return schema
+
+    @field_validator("include")
+    @classmethod
+    def _includes_relative_paths(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
+        for path in paths:
+            if path.startswith("/") or {"", ".", "..", ".git"}.intersection(path.split("/")):
+                raise ValueError(f"{path!r} is not a file's path relative to the workspace")
+        return paths
 
     @field_validator("mcp_servers")
     @classmethod
@@ -193,7 +214,7 @@ def load_agent_definition(path: Path) -> AgentDefinition:
         raise InvalidAgentDefinition(
             f"{path}:1: a definition is a mapping with name, description, …"
         )
-    data = _with_instruction(path, data)
+    data = _with_own_script(path, node, _with_instruction(path, node, data))
     try:
         definition = AgentDefinition.model_validate(data)
     except ValidationError as error:
@@ -220,16 +241,32 @@ def _files(
     return collected.files
 
 
-def _with_instruction(path: Path, data: dict[str, Any]) -> dict[str, Any]:
-    """Replace `instruction_file`, a path relative to the definition, by `instruction`."""
+def _with_instruction(path: Path, node: yaml.Node | None, data: dict[str, Any]) -> dict[str, Any]:
+    """Replace `instruction_file`, a file in the definition's folder, by `instruction`."""
     if "instruction_file" not in data:
         return data
-    source = path.parent / str(data.pop("instruction_file"))
+    collected = DefinitionFiles(path.parent)
     try:
-        text = source.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InvalidAgentDefinition(f"{path}: instruction_file cannot be read: {error}") from error
+        collected.add(str(data.pop("instruction_file")), "file")
+        text = collected.files[0].data.decode()
+    except (UnusableDefinitionFile, UnicodeDecodeError) as error:
+        line = _line_of(node, ("instruction_file",))
+        raise InvalidAgentDefinition(f"{path}:{line}: instruction_file: {error}.") from None
     return {**data, "instruction": text}
+
+
+def _with_own_script(path: Path, node: yaml.Node | None, data: dict[str, Any]) -> dict[str, Any]:
+    """Make the relative path of a scripted model a file in the definition's folder."""
+    kind, _, source = str(data.get("model")).partition(":")
+    if kind != "scripted" or not is_relative(source):
+        return data
+    try:
+        DefinitionFiles(path.parent).add(source, "file")
+    except UnusableDefinitionFile as error:
+        raise InvalidAgentDefinition(
+            f"{path}:{_line_of(node, ('model',))}: model: {error}."
+        ) from None
+    return {**data, "model": f"{kind}:{path.parent.absolute() / source}"}
 
 
 def _line_of(node: yaml.Node | None, location: Sequence[Any]) -> int:

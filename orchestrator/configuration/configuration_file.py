@@ -13,6 +13,8 @@ from pathlib import Path
 
 from dotenv import dotenv_values
 
+from orchestrator.process_secrets import inherited_environment
+
 VARIABLE = "FANOUT_CONFIG"
 """Names the file for this process and for all that it starts."""
 
@@ -66,9 +68,10 @@ def configuration_file() -> ConfigurationFile | None:
 
 
 def export_keys() -> None:
-    """Put what the `.env` holds for others, such as keys of models, into the environment.
+    """Put what the `.env` holds for others, such as keys of models, into `os.environ`.
 
-    Models' clients look for their keys there. A variable that is set already keeps its value.
+    Models' clients look for their keys there; children inherit none of them (`process_secrets`). A
+    variable that is set already keeps its value.
 
     Raises:
         UnusableConfiguration: See `configuration_file`.
@@ -83,6 +86,8 @@ def export_keys() -> None:
     for name, value in values.items():
         if value and not name.upper().startswith(SETTINGS_PREFIX):
             os.environ.setdefault(name, value)
+            if name not in inherited_environment():
+                os.unsetenv(name)  # `os.environ` keeps it
 
 
 def absolute(path: Path) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
@@ -28,6 +28,7 @@ from orchestrator.configuration.configuration_file import (
     export_keys,
 )
 from orchestrator.configuration.credentials import SecretName, usable_value
+from orchestrator.jobs.ceilings import Ceilings
 from orchestrator.jobs.policy import TREE_JOBS, TenantShare
 from orchestrator.jobs.redis_url import check_redis_url
 from orchestrator.jobs.spec import GIB, Limits, ModelRate, TreeBounds
@@ -42,6 +43,9 @@ class InvalidSetting(ValueError):
 
 HIDDEN = "(hidden)"
 """Shown instead of a secret."""
+
+_PATHS = {"state_dir", "agents_dir", "workspace", "ca_file"}
+"""The settings that are paths, in whichever section."""
 
 _SCRIPTED = "scripted:"
 """The beginning of a model's name that is followed by the path of a file."""
@@ -140,6 +144,19 @@ class LimitSettings(TreeBounds, Limits):
         return Limits(**self.model_dump(include=set(Limits.model_fields)))
 
 
+class QueueSettings(_Section):
+    """The queue between clients and workers."""
+
+    signing_keys: tuple[Annotated[SecretStr, Field(min_length=16)], ...] = ()
+    """Secrets, as JSON, that clients and workers share: messages are signed with the first, and
+    workers refuse those signed with none of them. Empty: neither signed nor checked."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The keys as texts."""
+        return tuple(key.get_secret_value() for key in self.signing_keys)
+
+
 class FlowerSettings(_Section):
     """The queue's dashboard."""
 
@@ -150,8 +167,10 @@ class FlowerSettings(_Section):
 
 def default_state_dir() -> Path:
     """Return the folder of a person's own Redis and blobs: in the XDG state folder."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "fanout"
+    base = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not base.is_absolute():  # its standard says that such a value is ignored
+        base = Path.home() / ".local" / "state"
+    return base / "fanout"
 
 
 class Settings(BaseSettings):
@@ -169,6 +188,9 @@ class Settings(BaseSettings):
     """`redis://…`, `rediss://…` or `unix://…`; unset: an embedded Redis on this machine. With
     `rediss://` the certificate is always verified; `?ssl_ca_certs=/path/to/ca.pem` names its
     authority, `ssl_certfile` and `ssl_keyfile` a certificate of the client."""
+    redis_memory_bytes: int = Field(default=GIB // 2, ge=16 * 1024**2)
+    """What an embedded Redis may hold, in memory and on disk; a full one accepts no new jobs and
+    loses none."""
     blobs_url: str | None = None
     """An fsspec URL that parents and workers share; unset: a folder in `state_dir`."""
     retention_seconds: float = Field(default=7 * 24 * 3600, ge=1)
@@ -187,10 +209,15 @@ class Settings(BaseSettings):
     sandbox: SandboxSettings = SandboxSettings()
     worker: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()
+    ceilings: Ceilings = Ceilings()
+    """What no job may exceed, whoever asks for it; a default above its ceiling is the ceiling."""
+    queue: QueueSettings = QueueSettings()
     flower: FlowerSettings = FlowerSettings()
     secrets: dict[SecretName, SecretStr] = Field(default_factory=dict)
     """The values that agent definitions name in `credentials`: `FANOUT_SECRETS__GIT_TOKEN`. Workers
     need them, and put them into requests outside of the sandbox."""
+    approvers: tuple[str, ...] = ()
+    """Of workers, as JSON: the users of Redis whose answers to approvals count; empty: all."""
     tenants: dict[str, TenantShare] = Field(default_factory=dict)
     """JSON, or a table in TOML: `{"team-a": {"weight": 3, "jobs": 20}}`. Other tenants have
     weight 1."""
@@ -272,10 +299,14 @@ def settings_of_files(settings_cls: type[BaseSettings]) -> list[tuple[str, dict[
 
 def _located(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return a file's settings with their relative paths made absolute: relative to its folder."""
-    located = dict(values)
-    for name in ("state_dir", "agents_dir", "workspace"):
-        if isinstance(path := values.get(name), str):
-            located[name] = str(folder / Path(path).expanduser())
+    located = {
+        name: str(folder / Path(value).expanduser())
+        if name in _PATHS and isinstance(value, str)
+        else _located(value, folder)
+        if isinstance(value, dict)
+        else value
+        for name, value in values.items()
+    }
     if isinstance(model := values.get("model"), str) and model.startswith(_SCRIPTED):
         located["model"] = f"{_SCRIPTED}{folder / model.removeprefix(_SCRIPTED)}"
     if isinstance(url := values.get("blobs_url"), str) and "://" not in url:

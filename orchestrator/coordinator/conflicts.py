@@ -28,15 +28,30 @@ class OpenConflict:
     """Whether the file was changed after the conflict was reported, which may have resolved it."""
 
 
+@dataclass(frozen=True)
+class HeldBackChange:
+    """A change that waits for a person's word, because it becomes code on the host."""
+
+    job_id: str
+    path: str
+    reason: str
+
+
 class Conflicts:
-    """Collects the conflicts of all deliveries to one workspace."""
+    """Collects what the deliveries to one workspace did not merge."""
 
     def __init__(self, workspace: Path) -> None:
         self._workspace = workspace
         self._reported: dict[str, dict[str, tuple[str, _State]]] = {}
+        self._held_back: dict[str, tuple[HeldBackChange, ...]] = {}
 
     def add(self, delivery: Delivery) -> None:
-        """Add a delivery's conflicts; a later delivery of the same job replaces an earlier one."""
+        """Add a delivery; a later one of the same job replaces an earlier one."""
+        job_id = delivery.result.job_id
+        self._held_back[job_id] = tuple(
+            HeldBackChange(job_id, change.path, change.reason)
+            for change in (delivery.merge.held_back if delivery.merge else ())
+        )
         found = delivery.merge.conflicts if delivery.merge else ()
         before = self._reported.get(delivery.result.job_id, {})
         self._reported[delivery.result.job_id] = {
@@ -51,6 +66,10 @@ class Conflicts:
             for job_id, conflicts in self._reported.items()
             for path, (reason, state) in conflicts.items()
         )
+
+    def held_back(self) -> tuple[HeldBackChange, ...]:
+        """Return the changes that were held back, in the order of their jobs' first delivery."""
+        return tuple(change for changes in self._held_back.values() for change in changes)
 
     def _state(self, path: str) -> _State:
         try:

@@ -21,34 +21,28 @@ from google.genai import types
 
 from orchestrator.approvals import ApprovalAnswer
 from orchestrator.client import JobClient
-from orchestrator.configuration import definition_files
 from orchestrator.configuration.agent_definitions import COORDINATOR, AgentDefinition
-from orchestrator.coordinator.conflicts import Conflicts, OpenConflict
+from orchestrator.coordinator.conflicts import Conflicts, HeldBackChange, OpenConflict
 from orchestrator.coordinator.delivery import Delivery
 from orchestrator.coordinator.task_tools import TaskTools
+from orchestrator.coordinator.workspace_files import DEFINITION_FOLDER, workspace_files
 from orchestrator.deep_agent import (
     Account,
     Accounts,
-    Backend,
     Budget,
     BudgetFactory,
     BudgetLimits,
-    DirectoryBackend,
     McpServerFailed,
     McpTools,
     ModelFailed,
     PendingApproval,
-    ReadOnlyBackend,
-    StateBackend,
     answers_message,
-    composite,
     confirmation_calls,
     create_deep_app,
     is_reply,
     pending_approvals,
     preload_client,
     price,
-    state_with,
     text_mode,
     text_of,
     usage_of,
@@ -77,8 +71,6 @@ from orchestrator.shortening import one_line
 APP_NAME = "orchestrator"
 """ADK expects an app's name to be that of its folder."""
 USER_ID = "parent"
-DEFINITION_FOLDER = f"/{definition_files.FOLDER}"
-"""The folder in which a coordinator finds its definition files."""
 ABORTED = "INVOCATION_ABORTED"
 """ADK's error code of a run that our budget ended; the budget knows the reason."""
 CALL_CHARACTERS = 100
@@ -107,6 +99,8 @@ class RunOutcome:
     error: JobError | None = None
     conflicts: tuple[OpenConflict, ...] = ()
     """Changes of jobs that are not in the workspace."""
+    held_back: tuple[HeldBackChange, ...] = ()
+    """Changes that wait for a person's word, because they become code on the host."""
 
 
 Decide = Callable[[PendingApproval], Awaitable[ApprovalAnswer]]
@@ -128,6 +122,7 @@ def create_coordinator(
     model: str | None = None,
     default_model: str = "gemini-2.5-flash",
     on_delivery: Callable[[Delivery], None] = lambda _: None,
+    include_executable_config: bool = False,
 ) -> LlmAgent:
     """Return an ADK agent that delegates to jobs; it works with any ADK Runner.
 
@@ -138,6 +133,8 @@ def create_coordinator(
         model: Overrides the definition's model.
         default_model: The model if neither `model` nor the definition names one.
         on_delivery: Is called with the delivery of each job that has ended.
+        include_executable_config: Whether a person has said that jobs' changes which become code on
+            the host are merged too. The agent's own file tools never write such files.
 
     Raises:
         UnknownAgent: No definition has that name.
@@ -153,6 +150,7 @@ def create_coordinator(
         interrupt_on=definition.interrupt_on,
         delegation=definition.delegation,
         on_delivery=on_delivery,
+        include_executable_config=include_executable_config,
     )
     return create_agent(
         definition,
@@ -160,7 +158,7 @@ def create_coordinator(
         [*task_tools.tools(), *_mcp_tools(definition)],
         added_instruction=f"\n\n{agent_list(callable_agents)}",
         files_folder=DEFINITION_FOLDER,
-        backend=_files(definition, workspace),
+        backend=workspace_files(definition, client.workspace(workspace)),
         rate_limiter=client.rate_limiter,
     )
 
@@ -189,6 +187,7 @@ async def run_goal(
     on_event: Callable[[CoordinatorEvent], None] = lambda _: None,
     decide: Decide = reject_unasked,
     stream_text: bool = False,
+    include_executable_config: bool = False,
 ) -> RunOutcome:
     """Run a coordinator on a goal to its end, and merge its jobs' changes as they end.
 
@@ -205,6 +204,7 @@ async def run_goal(
         on_event: Is called with each event.
         decide: Is called with each of the coordinator's own calls that needs an approval.
         stream_text: Whether `partial` events are reported as well.
+        include_executable_config: As of `create_coordinator`.
 
     Raises:
         UnknownAgent: No definition has that name.
@@ -222,6 +222,7 @@ async def run_goal(
         model=model,
         default_model=default_model,
         on_delivery=conflicts.add,
+        include_executable_config=include_executable_config,
     )
     runner = InMemoryRunner(app=create_coordinator_app(coordinator, budget))
     await runner.session_service.create_session(
@@ -233,14 +234,21 @@ async def run_goal(
     except (ModelFailed, McpServerFailed, JobFailure) as error:
         failure = error if isinstance(error, JobFailure) else job_failure(error)
         on_event(CoordinatorEvent("error", str(failure)))
-        return RunOutcome(False, "", root_id, failure.as_error(), conflicts.open_conflicts())
+        return _outcome(root_id, "", failure, conflicts)
     finally:
         await runner.close()
     failed = _limit_failure(budget)
     if not text and failed is None:
         failed = AgentFailed("The coordinator ended without an answer.")
-    reason = failed.as_error() if failed else None
-    return RunOutcome(failed is None, text, root_id, reason, conflicts.open_conflicts())
+    return _outcome(root_id, text, failed, conflicts)
+
+
+def _outcome(
+    root_id: str, text: str, failure: JobFailure | None, conflicts: Conflicts
+) -> RunOutcome:
+    error = failure.as_error() if failure else None
+    left = conflicts.open_conflicts(), conflicts.held_back()
+    return RunOutcome(failure is None, text, root_id, error, *left)
 
 
 async def _tree_accounts(client: JobClient, root_id: str) -> Sequence[Account]:
@@ -367,16 +375,6 @@ def root_id_of(tool_context: ToolContext) -> str:
     if session.user_id == USER_ID and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", session.id):
         return session.id
     return hashlib.sha256(f"{session.user_id}/{session.id}".encode()).hexdigest()[:32]
-
-
-def _files(definition: AgentDefinition, workspace: Path) -> Backend:
-    """Return the workspace, with the definition files beside it for reading."""
-    files = DirectoryBackend(workspace, mount="/workspace")
-    provided = definition.files
-    if not provided:
-        return files
-    state = state_with({f"/{file.path}": file.data for file in provided})
-    return composite(files, {DEFINITION_FOLDER: ReadOnlyBackend(StateBackend(state))})
 
 
 def _mcp_tools(definition: AgentDefinition) -> list[McpTools]:

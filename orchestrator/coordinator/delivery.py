@@ -26,7 +26,7 @@ class Delivery:
 
 
 async def deliver(
-    client: JobClient, spec: JobSpec, workspace: Path
+    client: JobClient, spec: JobSpec, workspace: Path, *, include_executable_config: bool = False
 ) -> AsyncGenerator[JournalEvent | Delivery]:
     """Run a job on a workspace: yield its journal's events as they are written, then its delivery.
 
@@ -37,6 +37,7 @@ async def deliver(
         client: Submits the job.
         spec: The job.
         workspace: The folder that the job starts from and whose files its changes are merged into.
+        include_executable_config: As of `collect`.
 
     Raises:
         JobFailure: The job cannot be submitted or followed, or its changes cannot be merged.
@@ -49,7 +50,9 @@ async def deliver(
         # It may have been stored before `submit` returned.
         await asyncio.shield(_cancel_quietly(client, spec.id))
         raise
-    yield await collect(client, job_id, workspace)
+    yield await collect(
+        client, job_id, workspace, include_executable_config=include_executable_config
+    )
 
 
 async def _cancel_quietly(client: JobClient, job_id: str) -> None:
@@ -58,7 +61,9 @@ async def _cancel_quietly(client: JobClient, job_id: str) -> None:
         await client.cancel(job_id)
 
 
-async def collect(client: JobClient, job_id: str, workspace: Path) -> Delivery:
+async def collect(
+    client: JobClient, job_id: str, workspace: Path, *, include_executable_config: bool = False
+) -> Delivery:
     """Wait for the end of a submitted job and merge its changes.
 
     Merging again changes nothing. Changes of a job that did not succeed are not merged; they can be
@@ -68,10 +73,16 @@ async def collect(client: JobClient, job_id: str, workspace: Path) -> Delivery:
         client: Reads the result.
         job_id: The job.
         workspace: The folder whose files the changes are merged into.
+        include_executable_config: Whether a person has said that what becomes code on the host may
+            be merged too.
 
     Raises:
         JobFailure: The result cannot be read, or the changes cannot be merged.
     """
     result = await client.wait(job_id)
-    merged = await client.merge(result, workspace) if result.success else None
+    if not result.success:
+        return Delivery(result, None)
+    merged = await client.merge(
+        result, workspace, include_executable_config=include_executable_config
+    )
     return Delivery(result, merged)

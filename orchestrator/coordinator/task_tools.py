@@ -68,6 +68,8 @@ class TaskTools:
         interrupt_on: The coordinator's approval policy, which binds its jobs as well.
         delegation: `task` for all agents, or one tool for each.
         on_delivery: Is called with each delivery.
+        include_executable_config: As of `collect`. It is a person's word, and so no argument of a
+            tool.
     """
 
     def __init__(
@@ -79,8 +81,11 @@ class TaskTools:
         interrupt_on: InterruptOn | None = None,
         delegation: DelegationStyle = "task",
         on_delivery: Callable[[Delivery], None] = lambda _: None,
+        *,
+        include_executable_config: bool = False,
     ) -> None:
         self._on_delivery = on_delivery
+        self._include_executable_config = include_executable_config
         self._client = client
         self._workspace = workspace
         self._agents = dict(sorted(agents.items()))
@@ -157,7 +162,13 @@ class TaskTools:
         try:
             spec = self._spec(tool_context, call_id, make_call())
             job_id = spec.id
-            async with aclosing(deliver(self._client, spec, self._workspace)) as steps:
+            delivering = deliver(
+                self._client,
+                spec,
+                self._workspace,
+                include_executable_config=self._include_executable_config,
+            )
+            async with aclosing(delivering) as steps:
                 async for step in steps:
                     if isinstance(step, Delivery):
                         yield self._report(step)
@@ -168,7 +179,13 @@ class TaskTools:
 
     async def _collect(self, job_id: str) -> TaskResult:
         """Wait for a started task and return its result, its changes merged."""
-        return self._report(await collect(self._client, job_id, self._workspace))
+        delivery = await collect(
+            self._client,
+            job_id,
+            self._workspace,
+            include_executable_config=self._include_executable_config,
+        )
+        return self._report(delivery)
 
     def _report(self, delivery: Delivery) -> TaskResult:
         self._on_delivery(delivery)

@@ -17,6 +17,7 @@ from .backends.directory import DirectoryBackend as DirectoryBackend
 from .backends.environment import BackendEnvironment as BackendEnvironment
 from .backends.local_shell import LocalShellBackend as LocalShellBackend
 from .backends.overlay import OverlayBackend as OverlayBackend
+from .backends.protocol import AccessRule as AccessRule
 from .backends.protocol import Backend as Backend
 from .backends.protocol import BackendFactory as BackendFactory
 from .backends.protocol import Entry as Entry

@@ -97,6 +97,11 @@ MALFORMED_REPLY = (
     "again. To call a tool, use its exact name and give the arguments as one JSON object."
 )
 
+TOO_MANY_CALLS = (
+    "Your last reply had {count} tool calls, and a reply may have {most}. None was run. Reply again "
+    "with fewer calls."
+)
+
 
 MEMORY = """\
 These files tell about the place you work in. Take from them how things are done here: conventions, commands,

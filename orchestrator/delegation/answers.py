@@ -14,14 +14,14 @@ from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.store.journal import EventType, JournalEvent
-from orchestrator.workspace.merge import Conflict, MergeReport, NotMerged
+from orchestrator.workspace.merge import Conflict, HeldBack, MergeReport, NotMerged
 
 log = structlog.get_logger(__name__)
 
 TaskResult = dict[str, JsonValue]
 """What a tool that delegates returns to the model; `status` is `success` or `error`."""
 
-_Explained = Conflict | NotMerged | SkippedFile
+_Explained = Conflict | HeldBack | NotMerged | SkippedFile
 
 
 def task_result(result: JobResult, merged: MergeReport | None) -> TaskResult:
@@ -42,6 +42,8 @@ def task_result(result: JobResult, merged: MergeReport | None) -> TaskResult:
         "execution_seconds": result.execution_seconds,
         "usage": result.usage.model_dump(exclude_none=True),
     }
+    if result.files_omitted:
+        found["files_omitted"] = result.files_omitted
     if result.output is not None:
         found["output"] = result.output
     if result.unread_messages:
@@ -68,6 +70,7 @@ def _merge_summary(report: MergeReport | None) -> JsonValue:
         "refused": report.refused,
         "failed": report.failed,
         "skipped": report.skipped,
+        "held_back_for_a_person": report.held_back,
     }
     return merged | {name: _with_reasons(entries) for name, entries in left_out.items() if entries}
 

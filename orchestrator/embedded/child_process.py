@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from orchestrator.embedded.state_folder import try_lock
+from orchestrator.private_files import open_private_file
 
 POLL_SECONDS = 0.05
 """The interval of checks whether a process has ended: not noticeable, and cheap."""
@@ -56,6 +57,7 @@ class ChildProcess:
         env: Mapping[str, str],
         outlives_parent: bool,
         stdin: Path = Path(os.devnull),
+        umask: int = -1,
     ) -> None:
         """Start it in its own session.
 
@@ -66,13 +68,14 @@ class ChildProcess:
                 SIGTERM when the thread that starts it ends, even by SIGKILL (on Linux; elsewhere
                 only `stop` ends it).
             stdin: The file that it reads as standard input.
+            umask: What its new files are not allowed; -1: as of this process.
 
         Raises:
             OSError: The program or the folder cannot be used, or the process runs already.
         """
         with (
-            self._lock_path.open("a+b") as lock,
-            open(self.log_path, "ab", opener=_private) as log,
+            open_private_file(self._lock_path) as lock,
+            open_private_file(self.log_path) as log,
             stdin.open("rb") as source,
         ):
             _lock(lock)
@@ -83,6 +86,7 @@ class ChildProcess:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                umask=umask,
                 pass_fds=(lock.fileno(),),
                 preexec_fn=None if outlives_parent else _dies_with_parent(),  # noqa: PLW1509 - prctl
             )
@@ -151,10 +155,6 @@ def _lock(file: IO[bytes]) -> None:
         if time.monotonic() > deadline:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         time.sleep(POLL_SECONDS / 10)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _dies_with_parent() -> Callable[[], None] | None:

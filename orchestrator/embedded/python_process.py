@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orchestrator.configuration.configuration_file import VARIABLE, absolute
 from orchestrator.configuration.settings import PREFIX, Settings
+from orchestrator.process_secrets import inherited_environment
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 """The folder of our packages: the first one on a child's path, before any other `config`."""
@@ -21,18 +22,23 @@ def python_argv(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
-def child_environment(settings: Settings) -> dict[str, str]:
-    """Return the environment of a Python program of ours.
+def helper_environment() -> dict[str, str]:
+    """Return the environment of a Python program of ours that needs no settings and no keys."""
+    ours = {"PYTHONPATH": _path(), "PYTHONSAFEPATH": "1", **_NO_DOTENV}
+    return inherited_environment() | ours
 
-    It has a safe path, the same configuration file, and the addresses of Redis and the blobs.
+
+def child_environment(settings: Settings) -> dict[str, str]:
+    """Return the environment of a worker: all of this process's, which it needs for its models.
+
+    It has a safe path, the same configuration file, and the addresses of Redis and the blobs. The
+    worker takes it out of reach when it starts; see `process_secrets`.
     """
-    ours = {
-        "PYTHONPATH": _path(),
-        "PYTHONSAFEPATH": "1",
-        **_NO_DOTENV,
+    ours = helper_environment() | {
         f"{PREFIX}REDIS_URL": settings.redis_url or "",
         f"{PREFIX}BLOBS_URL": settings.blobs,
         f"{PREFIX}STATE_DIR": str(settings.state_dir),
+        f"{PREFIX}SANDBOX__PROVIDER": settings.sandbox.provider,
     }
     if settings.agents_dir is not None:
         ours[f"{PREFIX}AGENTS_DIR"] = str(settings.agents_dir.resolve())

@@ -17,6 +17,7 @@ from orchestrator.embedded.child_process import ChildProcess
 from orchestrator.embedded.state_folder import write_private
 from orchestrator.jobs.failures import LedgerUnavailable
 from orchestrator.jobs.store.connection import answers
+from orchestrator.process_secrets import inherited_environment
 
 MAX_SOCKET_PATH_BYTES = 100
 """`sun_path` holds 104 bytes on macOS and 108 on Linux."""
@@ -24,6 +25,10 @@ START_SECONDS = 60.0
 """Redis reads a long append-only file at its start."""
 STOP_SECONDS = 10.0
 """Redis writes its data to disk before it stops."""
+MEMORY_BYTES = 512 * 1024**2
+"""Of jobs of one person: with the largest records still a thousand of them."""
+PRIVATE_UMASK = 0o077
+"""Its data are all prompts and results: only its owner reads them."""
 CONTAINER_IMAGE = "redis:7.4-alpine"
 
 
@@ -32,10 +37,12 @@ class RedisServer:
 
     Args:
         folder: The folder of its data, its log and its socket.
+        memory_bytes: What it may hold; then it accepts no new jobs until there is room.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, memory_bytes: int = MEMORY_BYTES) -> None:
         self._folder = folder
+        self._memory_bytes = memory_bytes
         self.process = ChildProcess(folder, "redis-server")
         self._container = (
             "fanout-redis-" + hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:12]
@@ -65,7 +72,13 @@ class RedisServer:
         argv = self._in_container(url) if binary is None else [binary, "-"]
         stdin = self._folder / "redis.conf"
         try:
-            self.process.start(argv, env=os.environ, outlives_parent=outlives_parent, stdin=stdin)
+            self.process.start(
+                argv,
+                env=inherited_environment(),
+                outlives_parent=outlives_parent,
+                stdin=stdin,
+                umask=PRIVATE_UMASK,
+            )
         except OSError as error:
             raise LedgerUnavailable(f"Redis cannot be started here: {error}.") from error
         await self._wait_until_it_responds(url)
@@ -88,6 +101,7 @@ class RedisServer:
             # disk's milliseconds are negligible beside a model's seconds.
             "appendfsync always",
             'save ""',
+            f"maxmemory {self._memory_bytes}",
             "maxmemory-policy noeviction",
         ]
         write_private(self._folder / "redis.conf", "\n".join(lines) + "\n")
@@ -112,6 +126,7 @@ class RedisServer:
         if (docker := shutil.which("docker")) is not None:
             removal = await asyncio.create_subprocess_exec(
                 *(docker, "rm", "--force", self._container),
+                env=inherited_environment(),
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.DEVNULL,
             )

@@ -13,6 +13,7 @@ from orchestrator.configuration.settings import PREFIX, Settings
 from orchestrator.embedded.child_process import ChildProcess
 from orchestrator.embedded.python_process import child_environment, python_argv
 from orchestrator.embedded.redis_server import RedisServer
+from orchestrator.embedded.sandbox_check import require_same_sandbox, require_sandbox
 from orchestrator.embedded.state_folder import (
     EmbeddedRecord,
     NotStarted,
@@ -40,11 +41,14 @@ class Embedded:
         keep: Leave them running until `stop_embedded`.
         revive: Start them only if they were killed, not if another command has started or stopped
             them meanwhile.
-        notice: Called with a text when the end has to wait for other commands.
+        notice: Called with a text when services are started, and when the end has to wait for
+            other commands.
 
     Raises:
         LedgerUnavailable: On entry: Redis did not start, or stopped.
         NotStarted: On entry: the folder cannot be used, or the worker did not start.
+        NoSandbox: On entry: a worker is needed, and commands could not be isolated.
+        OtherSandbox: On entry: a worker runs already, with another sandbox.
     """
 
     def __init__(
@@ -63,7 +67,7 @@ class Embedded:
         self._owns_redis = False
         self._owns_worker = False
         self._kept = keep
-        self._redis = _redis_server(self._folder)
+        self._redis = _redis_server(self._folder, settings)
         self._worker = _worker_process(self._folder)
         self.settings = settings.model_copy(
             update={"blobs_url": settings.blobs, "state_dir": self._folder.path}
@@ -89,6 +93,7 @@ class Embedded:
         if self._revive and not await asyncio.to_thread(_was_killed, self._folder):
             return
         record = self._folder.read_record()
+        await self._check_sandbox(record)
         alive = record is not None and self._redis.process.is_alive
         if record is not None and alive and await asyncio.to_thread(answers, record.redis_url):
             if self._keep and not record.kept:
@@ -99,6 +104,8 @@ class Embedded:
             self._kept = record.kept
             found = {"redis_url": record.redis_url, "blobs_url": record.blobs_url}
         else:
+            if not self._revive:
+                self._notice("Starting a Redis and a worker …")
             await self._worker.stop(self.settings.worker.shutdown_grace_seconds)
             await self._redis.stop()
             self._owns_redis = True
@@ -110,20 +117,23 @@ class Embedded:
         self._write_record()
         await self._worker_registered()
 
+    async def _check_sandbox(self, record: EmbeddedRecord | None) -> None:
+        """Check the sandbox before anything is started; a revival uses the one from before."""
+        if record is not None and self._revive:
+            sandbox = self.settings.sandbox.model_copy(update={"provider": record.sandbox})
+            self.settings = self.settings.model_copy(update={"sandbox": sandbox})
+        if record is None or not self._worker.is_alive:
+            await require_sandbox(self.settings)
+        else:
+            require_same_sandbox(self.settings, record.sandbox, self._folder.path)
+
     def _start_worker(self) -> None:
         argv = python_argv("workers")
-        env = child_environment(self.settings) | self._worker_settings()
+        env = child_environment(self.settings) | {f"{PREFIX}MODEL": self.settings.model}
         try:
             self._worker.start(argv, env=env, outlives_parent=self._kept)
         except OSError as error:
             raise NotStarted(f"The worker cannot be started: {error}.") from error
-
-    def _worker_settings(self) -> dict[str, str]:
-        """Return the settings of the worker."""
-        return {
-            f"{PREFIX}SANDBOX__PROVIDER": self.settings.sandbox.provider,
-            f"{PREFIX}MODEL": self.settings.model,
-        }
 
     async def _worker_registered(self) -> None:
         deadline = time.monotonic() + WORKER_START_SECONDS
@@ -144,6 +154,7 @@ class Embedded:
                 redis_pid=self._redis.process.pid,
                 worker_pid=self._worker.pid,
                 kept=self._kept,
+                sandbox=self.settings.sandbox.provider,
             )
         )
 
@@ -217,6 +228,20 @@ def attached(settings: Settings) -> Settings:
     )
 
 
+def attached_for_run(settings: Settings) -> Settings:
+    """Return the settings as `attached` does, if jobs will run in the sandbox that is asked for.
+
+    Raises:
+        LedgerUnavailable: No Redis is configured or running.
+        OtherSandbox: The worker of the state folder uses another sandbox.
+    """
+    found = attached(settings)
+    record = None if settings.redis_url else _state_folder(settings).read_record()
+    if record is not None:
+        require_same_sandbox(settings, record.sandbox, settings.state_dir)
+    return found
+
+
 async def stop_embedded(settings: Settings) -> bool:
     """Stop the Redis and the worker of the state folder that outlived their command.
 
@@ -230,7 +255,7 @@ async def stop_embedded(settings: Settings) -> bool:
     if not folder.path.is_dir():
         return False
     async with folder.locked():
-        worker, redis = _worker_process(folder), _redis_server(folder)
+        worker, redis = _worker_process(folder), _redis_server(folder, settings)
         ran = worker.is_alive or redis.process.is_alive
         await worker.stop(settings.worker.shutdown_grace_seconds)
         await redis.stop()
@@ -242,8 +267,8 @@ def _state_folder(settings: Settings) -> StateFolder:
     return StateFolder(settings.state_dir.expanduser().resolve())
 
 
-def _redis_server(folder: StateFolder) -> RedisServer:
-    return RedisServer(folder.path / "redis")
+def _redis_server(folder: StateFolder, settings: Settings) -> RedisServer:
+    return RedisServer(folder.path / "redis", settings.redis_memory_bytes)
 
 
 def _worker_process(folder: StateFolder) -> ChildProcess:

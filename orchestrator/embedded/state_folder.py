@@ -16,11 +16,12 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from orchestrator.jobs.failures import LedgerUnavailable
+from orchestrator.private_files import create_private_file, make_private_folder, open_private_file
 
 LOCK_WAIT_SECONDS = 90.0
 """Longer than a start takes: a second command waits for the first one's."""
@@ -41,6 +42,8 @@ class EmbeddedRecord(BaseModel):
     worker_pid: int | None
     kept: bool
     """Whether they outlive the command that started them."""
+    sandbox: Literal["docker", "local"] = "docker"
+    """Where the worker runs commands."""
 
 
 class StateFolder:
@@ -61,8 +64,10 @@ class StateFolder:
             NotStarted: It cannot be created or written to.
         """
         try:
+            if not self.path.exists():  # one that a person made has the modes that it was given
+                make_private_folder(self.path)
+            make_private_folder(self.path / "redis")
             for path in (self.path, self.path / "redis"):
-                path.mkdir(parents=True, exist_ok=True, mode=0o700)
                 if not os.access(path, os.W_OK | os.X_OK):
                     raise PermissionError(13, "it is not writable")
         except OSError as error:
@@ -105,7 +110,7 @@ class StateFolder:
             NotStarted: Another command holds the lock for longer than `LOCK_WAIT_SECONDS`.
         """
         deadline = time.monotonic() + LOCK_WAIT_SECONDS
-        with (self.path / "embedded.lock").open("ab") as lock:
+        with open_private_file(self.path / "embedded.lock") as lock:
             while not try_lock(lock, fcntl.LOCK_EX):
                 if time.monotonic() > deadline:
                     raise NotStarted(
@@ -116,7 +121,7 @@ class StateFolder:
 
     async def open_users(self) -> IO[bytes]:
         """Register this command as a user of the folder, until the returned file is closed."""
-        users = (self.path / "embedded.users").open("ab")
+        users = open_private_file(self.path / "embedded.users")
         try:
             await acquire(users, fcntl.LOCK_SH)
         except BaseException:
@@ -147,9 +152,8 @@ def write_private(path: Path, text: str) -> None:
         OSError: It cannot be written.
     """
     path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
+    with create_private_file(path) as file:
+        file.write(text.encode())
 
 
 async def acquire(file: IO[bytes], kind: int) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from orchestrator.approvals import ApprovalAnswer, ApprovalRequest
+from orchestrator.jobs.bounds import fit, json_bytes
 from orchestrator.jobs.failures import (
     AnsweredAlready,
     ApprovalRefused,
@@ -22,6 +23,7 @@ from orchestrator.jobs.failures import (
     UnknownApproval,
 )
 from orchestrator.jobs.spec import JobId
+from orchestrator.shortening import one_line
 
 APPROVAL_ID_CHARACTERS = 20
 """Hexadecimal digits of a hash: 80 bits, so that all approvals of an installation differ."""
@@ -30,8 +32,10 @@ MAX_SHOWN_CHARACTERS = 64 * 1024
 decides by them; Redis holds them as long as the job waits."""
 SHOWN_VALUE_CHARACTERS = 4_000
 """The length to which each value is cut if the arguments together are longer."""
-MAX_ANSWER_CHARACTERS = 256 * 1024
+MAX_ANSWER_BYTES = 192 * 1024
 """The size of an answer as JSON. It is stored in the journal; larger texts belong in files."""
+AWAITED_CHARACTERS = 200
+"""Of the reason that a job's state shows: a foreign MCP server may have any number of tools."""
 KEPT_SECONDS = 30 * 24 * 3600
 """How long an answered approval is remembered, to report a second answer to it as one."""
 
@@ -75,11 +79,15 @@ def answer_json(answer: ApprovalAnswer) -> str:
         text = answer.model_dump_json(exclude_none=True)
     except ValueError:
         raise InvalidAnswer("The answer holds text that is not valid Unicode.") from None
-    if len(text) > MAX_ANSWER_CHARACTERS:
-        raise InvalidAnswer(
-            f"An answer may have {MAX_ANSWER_CHARACTERS:,} characters, not {len(text):,}."
-        )
+    size = json_bytes(text)
+    if size > MAX_ANSWER_BYTES:
+        raise InvalidAnswer(f"An answer may have {MAX_ANSWER_BYTES:,} bytes as JSON, not {size:,}.")
     return text
+
+
+def answer_fingerprint(data: Mapping[str, JsonValue]) -> str:
+    """Return the SHA-256 of an answer as its journal entry holds it."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def approval_id(job_id: str, confirmation_id: str) -> str:
@@ -90,9 +98,13 @@ def approval_id(job_id: str, confirmation_id: str) -> str:
 
 def shown_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, JsonValue], bool]:
     """Return a call's arguments for display, and whether values were cut."""
-    if len(json.dumps(arguments)) <= MAX_SHOWN_CHARACTERS:
+    if json_bytes(arguments) <= MAX_SHOWN_CHARACTERS:
         return dict(arguments), False
-    return {name: _cut(value) for name, value in arguments.items()}, True
+    shown = {name: _cut(value) for name, value in arguments.items()}
+    if json_bytes(shown) > MAX_SHOWN_CHARACTERS:  # there are many of them
+        fitting = fit(shown, MAX_SHOWN_CHARACTERS)
+        shown = fitting if isinstance(fitting, dict) else {"…": fitting}
+    return shown, True
 
 
 def _cut(value: Any) -> JsonValue:
@@ -101,13 +113,14 @@ def _cut(value: Any) -> JsonValue:
     return value if more <= 0 else f"{text[:SHOWN_VALUE_CHARACTERS]}… ({more:,} more characters)"
 
 
-def refusal(approval_id: str, decision: str, reply: Sequence[str]) -> ApprovalRefused:
+def refusal(approval_id: str, decision: str, reply: Sequence[str], by: str) -> ApprovalRefused:
     """Return the failure for an answer that was not accepted.
 
     Args:
         approval_id: The approval.
         decision: The decision of the answer.
         reply: What the script answer.lua returned.
+        by: Who answered.
     """
     match reply:
         case ["settled", "withdrawn", job_id]:
@@ -115,6 +128,11 @@ def refusal(approval_id: str, decision: str, reply: Sequence[str]) -> ApprovalRe
         case ["settled", earlier, job_id]:
             return AnsweredAlready(
                 f"{approval_id} of job {job_id} was answered already: {earlier}."
+            )
+        case ["not you", approvers]:
+            return DecisionNotAllowed(
+                f"Approvals are answered by {approvers} (FANOUT_APPROVERS of the workers), and "
+                f"Redis knows you as {by}."
             )
         case ["not allowed", allowed]:
             return DecisionNotAllowed(
@@ -125,4 +143,4 @@ def refusal(approval_id: str, decision: str, reply: Sequence[str]) -> ApprovalRe
 
 def awaited_tools(tools: list[str]) -> str:
     """Return the reason that a job's state shows while it waits for approval of these tools."""
-    return f"approval of {', '.join(dict.fromkeys(tools))}"
+    return one_line(f"approval of {', '.join(dict.fromkeys(tools))}", AWAITED_CHARACTERS)

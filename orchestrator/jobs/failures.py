@@ -4,6 +4,7 @@
     ├── InvalidJob            the job cannot run as specified; a repetition fails too
     │   ├── UnknownAgent      no agent definition has that name
     │   ├── UnknownJob        the ledger has no job with that id
+    │   ├── LimitExceeded     it asks for more than the installation gives a job
     │   └── ApprovalRefused   the answer to an approval was rejected
     │       ├── UnknownApproval     no approval with that id is open
     │       ├── InvalidAnswer       the answer is incomplete or too long
@@ -25,6 +26,7 @@
     ├── McpServerUnavailable  an MCP server of the agent was not reached              retryable
     ├── AttemptsUsedUp        every attempt was lost before it ended
     ├── BlobMissing           a snapshot or a bundle is not in the blob store
+    │   └── BlobCorrupt       its content is not the one that was stored
     └── SandboxFailure        the sandbox failed, not the command in it; see `workers/sandbox`
 
 `retryable` is an attribute of the class: the next attempt may succeed where this one failed.
@@ -61,6 +63,13 @@ class UnknownAgent(InvalidJob):
 
 class UnknownJob(InvalidJob):
     """The ledger has no job with that id."""
+
+
+class LimitExceeded(InvalidJob):
+    """A limit of the job is above the installation's ceiling, or names a host that none may reach.
+
+    The text names the limit, the value and the ceiling.
+    """
 
 
 class ApprovalRefused(InvalidJob):
@@ -166,6 +175,10 @@ class AttemptsUsedUp(JobFailure):
 
 class BlobMissing(JobFailure):
     """A blob that the job names is not in the store."""
+
+
+class BlobCorrupt(BlobMissing):
+    """A blob's content does not match its id: it was damaged or changed in the store."""
 
 
 class SandboxFailure(JobFailure):

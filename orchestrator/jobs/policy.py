@@ -35,6 +35,8 @@ class AdmissionPolicy(WireModel):
     tenants: dict[str, TenantShare] = Field(default_factory=dict)
     agents: dict[AgentName, PositiveInt] = Field(default_factory=dict)
     """Agent -> the maximum number of its concurrent jobs; other agents have no limit."""
+    approvers: tuple[str, ...] = ()
+    """Who may answer approvals, as `Ledger.answer` records them; empty: everybody."""
 
     def tenant_limit(self, tenant: str) -> int | None:
         """Return the maximum number of concurrent jobs of a tenant; None: no limit."""

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pydantic import Field, JsonValue
 
+from orchestrator.jobs.bounds import (
+    MAX_LISTED_BYTES,
+    MAX_REASON_CHARACTERS,
+    MAX_UNREAD_BYTES,
+    cut_text,
+    json_bytes,
+)
 from orchestrator.jobs.changes import FileChange
 from orchestrator.jobs.spec import BlobId, JobId, WireModel
 from orchestrator.jobs.state import JobState
@@ -37,6 +46,8 @@ class ResultSoFar(WireModel):
 
     files_modified: tuple[FileChange, ...] = ()
     """The first ones, when there are many."""
+    files_omitted: int = 0
+    """The number of further changed files, which only the change bundle lists."""
     changes: BlobId | None = None
     usage: Usage = Usage()
     sandbox: str | None = None
@@ -52,6 +63,9 @@ class JobResult(WireModel):
     output: JsonValue = None
     """The structured answer, valid against the job's `output_schema`; None without a schema."""
     files_modified: tuple[FileChange, ...] = ()
+    """The first ones, when there are many."""
+    files_omitted: int = 0
+    """The number of further changed files, which only the change bundle lists."""
     changes: BlobId | None = None
     """The blob of the change bundle; None when nothing changed."""
     usage: Usage = Usage()
@@ -66,3 +80,46 @@ class JobResult(WireModel):
     read before its end."""
     sandbox: str | None = None
     """Where the commands ran: `docker`, or `local`, which isolates nothing."""
+
+    @property
+    def files_count(self) -> int:
+        """The number of all changed files."""
+        return len(self.files_modified) + self.files_omitted
+
+    def bounded(self) -> JobResult:
+        """Return the result with its lists and texts cut to what a record in Redis may hold."""
+        files, omitted = first_files(self.files_modified)
+        error = self.error
+        if error is not None:
+            message = cut_text(error.message, MAX_REASON_CHARACTERS)
+            error = error.model_copy(update={"message": message})
+        unread: list[str] = []
+        size = 0
+        for text in self.unread_messages:
+            size += json_bytes(text)
+            if size > MAX_UNREAD_BYTES:
+                unread.append(f"… (and {len(self.unread_messages) - len(unread):,} more)")
+                break
+            unread.append(text)
+        return self.model_copy(
+            update={
+                "files_modified": files,
+                "files_omitted": self.files_omitted + omitted,
+                "error": error,
+                "unread_messages": tuple(unread),
+            }
+        )
+
+
+def first_files(files: Iterable[FileChange]) -> tuple[tuple[FileChange, ...], int]:
+    """Return as many changed files as a record in Redis may list, and the number of the others."""
+    kept: list[FileChange] = []
+    size, omitted = 0, 0
+    for file in files:
+        if omitted == 0:
+            size += json_bytes(file.model_dump(mode="json", exclude_defaults=True)) + 2
+        if omitted or size > MAX_LISTED_BYTES:
+            omitted += 1
+        else:
+            kept.append(file)
+    return tuple(kept), omitted

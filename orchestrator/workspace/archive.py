@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import IO
 
 from orchestrator.jobs.changes import SkippedFile
-from orchestrator.workspace.git_data import (
+from orchestrator.workspace.repositories.configuration import Unreadable
+from orchestrator.workspace.repositories.git_data import (
     carried_content,
     carried_link,
     is_rewritten,
     object_id,
 )
-from orchestrator.workspace.repository import Unreadable, index_without
+from orchestrator.workspace.repositories.repository import index_without
 from orchestrator.workspace.rooted import PERMISSION_BITS, PathRefused, open_below, opened
 from orchestrator.workspace.secret_files import secret_content
 from orchestrator.workspace.snapshot import Entry, Tree, printable, unreadable

@@ -24,7 +24,9 @@ from uuid import uuid4
 
 import fsspec
 
-from orchestrator.jobs.failures import BlobMissing, JobFailure
+from orchestrator.jobs.failures import BlobCorrupt, BlobMissing, JobFailure
+from orchestrator.private_files import close_folder, create_private_file, make_private_folder
+from orchestrator.workspace.hashed_files import CheckedFiles, HashingSink, corrupt
 
 Result = TypeVar("Result")
 
@@ -77,6 +79,7 @@ class BlobStore:
         self._is_local = "file" in _protocols(self._files)
         self._cache = cache
         self._max_cache_bytes = max_cache_bytes
+        self._checked = CheckedFiles()
 
     async def put(self, content: bytes) -> str:
         """Store `content`, and return its id."""
@@ -108,21 +111,20 @@ class BlobStore:
         """Return a blob's content, checked against its id.
 
         Raises:
-            BlobMissing: The store does not have the blob, or its content is damaged.
+            BlobMissing: The store does not have the blob.
+            BlobCorrupt: Its content does not match its id.
         """
-        path = await self.fetch(blob_id)
-        content = await asyncio.to_thread(self._read, path)
-        if hashlib.sha256(content).hexdigest() != blob_id:
-            raise _damaged(blob_id)
-        return content
+        return await asyncio.to_thread(self._read, _checked(blob_id))
 
     async def fetch(self, blob_id: str) -> Path:
         """Return a local file with the blob's content, which the caller must not change.
 
-        For a directory it is the blob itself; for a remote store a checked copy in the cache.
+        For a directory it is the blob itself, for a remote store a copy in the cache. Its content
+        is checked unless it is known to be the same file as when it was last checked.
 
         Raises:
-            BlobMissing: The store does not have the blob, or its content is damaged.
+            BlobMissing: The store does not have the blob.
+            BlobCorrupt: Its content does not match its id.
         """
         return await asyncio.to_thread(self._fetch, _checked(blob_id))
 
@@ -176,6 +178,18 @@ class BlobStore:
         self._files.mv(partial, target)
 
     def _fetch(self, blob_id: str) -> Path:
+        local = self._located(blob_id)
+        with self._translated("read"):
+            try:
+                self._checked.check(local, blob_id)
+            except BlobCorrupt:
+                if self._is_local:
+                    raise
+                local = self._located(blob_id)  # the copy was damaged, not the blob
+        return local
+
+    def _located(self, blob_id: str) -> Path:
+        """Return the local file of a blob, which is downloaded if it is missing."""
         local = self._local_path(blob_id)
         with self._translated("read"):
             if local.is_file():
@@ -194,7 +208,7 @@ class BlobStore:
                 shutil.copyfileobj(remote, cast("IO[bytes]", sink), CHUNK_BYTES)
             sink.flush()
             if sink.hash.hexdigest() != blob_id:
-                raise _damaged(blob_id)
+                raise corrupt(blob_id)
             _rename(partial, local)
 
     def _shrink_cache(self) -> None:
@@ -222,7 +236,7 @@ class BlobStore:
     def _keep(self, blob_id: str) -> None:
         if self._is_local:
             with self._translated("read"):
-                os.utime(self._fetch(blob_id))
+                os.utime(self._located(blob_id))
         elif not self._is_fresh(self._remote_path(blob_id)):
             with self._translated("written"):
                 self._upload(self._fetch(blob_id), self._remote_path(blob_id))
@@ -246,39 +260,48 @@ class BlobStore:
             if not self._is_local and self._files.exists(self._remote_path(blob_id)):
                 self._files.rm_file(self._remote_path(blob_id))
 
-    def _read(self, path: Path) -> bytes:
+    def _read(self, blob_id: str) -> bytes:
+        path = self._located(blob_id)
         with self._translated("read"):
-            return path.read_bytes()
+            content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != blob_id:
+            path.unlink(missing_ok=True)
+            raise corrupt(blob_id)
+        return content
 
     @cached_property
     def _local_root(self) -> Path:
         """The directory of the blobs, or of their copies, on this machine."""
         if self._is_local:
-            return Path(self._base)
+            root = Path(self._base)
+            for folder in root.glob("??"):  # an earlier release left them open
+                with suppress(OSError):
+                    close_folder(folder)
+            return root
         if self._cache is not None:
             return self._cache
         self._temporary_cache = tempfile.TemporaryDirectory(prefix="fanout-blobs-")
         return Path(self._temporary_cache.name)
 
     @contextmanager
-    def _partial_file(self) -> Iterator[tuple[Path, _HashingSink]]:
+    def _partial_file(self) -> Iterator[tuple[Path, HashingSink]]:
         """Create a file for a partial blob; yields its path and a stream.
 
         It is removed afterwards, unless it was renamed.
         """
         with self._translated("written"):
             path = self._incoming() / uuid4().hex
-            stream = path.open("xb")
+            stream = create_private_file(path)
         try:
             with stream:
-                yield path, _HashingSink(stream, self._translated)
+                yield path, HashingSink(stream, self._translated)
         finally:
             path.unlink(missing_ok=True)
 
     def _incoming(self) -> Path:
         """Return the directory for partial files, without those that dead processes left."""
         incoming = self._local_root / "incoming"
-        incoming.mkdir(parents=True, exist_ok=True)
+        make_private_folder(incoming)
         for path in incoming.iterdir():
             with suppress(FileNotFoundError):  # another process removes or renames them too
                 if path.stat().st_mtime < time.time() - ABANDONED_SECONDS:
@@ -307,27 +330,6 @@ class BlobStore:
             ) from error
 
 
-class _HashingSink:
-    """A write-only stream that hashes its content; its errors are translated as the store's."""
-
-    def __init__(self, target: IO[bytes], translated: Callable[[str], Any]) -> None:
-        self.hash = hashlib.sha256()
-        self._target = target
-        self._translated = translated
-
-    def write(self, data: bytes) -> int:
-        self.hash.update(data)
-        with self._translated("written"):
-            return self._target.write(data)
-
-    def flush(self) -> None:
-        with self._translated("written"):
-            self._target.flush()
-
-    def tell(self) -> int:
-        return self._target.tell()
-
-
 def _protocols(files: Any) -> tuple[str, ...]:
     """Return the URL schemes of an fsspec file system, which has one or several."""
     protocol = files.protocol
@@ -348,12 +350,8 @@ def _missing(blob_id: str) -> BlobMissing:
     )
 
 
-def _damaged(blob_id: str) -> BlobMissing:
-    return BlobMissing(f"The blob {blob_id} is damaged: its content does not match its id.")
-
-
 def _rename(partial: Path, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     partial.replace(path)
 
 

@@ -2,7 +2,8 @@
 
 The three sides of the merge are the snapshot, the job's version and the file as it is now. A change
 that somebody else made since the snapshot is never overwritten. A conflict leaves the file as it
-is; the job's version stays in its change bundle, where `fanout diff` shows it.
+is; the job's version stays in its change bundle, where `fanout diff` shows it. So does a change
+that would become code on the host (`hold_back.py`), until a person says that it may land.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
 
 from orchestrator.git import GitFailed
 from orchestrator.jobs.changes import (
@@ -26,8 +27,24 @@ from orchestrator.jobs.changes import (
 )
 from orchestrator.jobs.spec import WireModel
 from orchestrator.workspace.dry_run import DryRun
-from orchestrator.workspace.rooted import ChangedMeanwhile, Found, PathRefused, RootedFolder
-from orchestrator.workspace.three_way import ChangesCollide, ConflictKind, How, is_same, settle
+from orchestrator.workspace.hold_back import HoldBack, code_of_folder, names_below
+from orchestrator.workspace.rooted import (
+    ChangedMeanwhile,
+    Folder,
+    Found,
+    PathRefused,
+    RootedFolder,
+    check_path,
+    current_umask,
+)
+from orchestrator.workspace.three_way import (
+    ChangesCollide,
+    ConflictKind,
+    How,
+    is_executable,
+    is_same,
+    settle,
+)
 from orchestrator.workspace.workspace import Workspace
 
 _ATTEMPTS = 3
@@ -60,6 +77,14 @@ class NotMerged(WireModel):
     reason: str
 
 
+class HeldBack(WireModel):
+    """A change that was not applied, because the file becomes code on the host by itself."""
+
+    path: str
+    change: ChangeKind
+    reason: str
+
+
 class MergeReport(WireModel):
     """The outcome of each change of a bundle."""
 
@@ -72,42 +97,13 @@ class MergeReport(WireModel):
     merge may succeed."""
     skipped: tuple[SkippedFile, ...] = ()
     """Changed by the job, but not contained in its bundle."""
+    held_back: tuple[HeldBack, ...] = ()
+    """Waits for a person's word: a merge with `include_executable_config` applies it."""
 
     @property
     def complete(self) -> bool:
         """Whether the workspace contains every change of the job now."""
-        return not (self.conflicts or self.refused or self.failed or self.skipped)
-
-
-class Folder(Protocol):
-    """The folder that is merged into; paths are relative to it.
-
-    `RootedFolder` documents the arguments and exceptions of each method.
-    """
-
-    def find(self, path: str) -> Found | None:
-        """Return the entry at the path."""
-
-    def names(self, path: str) -> frozenset[str]:
-        """Return the names in a directory; empty when it does not exist."""
-
-    def put_file(self, path: str, content: bytes, mode: int, instead_of: Found | None) -> None:
-        """Write a whole file."""
-
-    def put_link(self, path: str, target: bytes, instead_of: Found | None) -> None:
-        """Write a symlink."""
-
-    def put_directory(self, path: str, mode: int) -> None:
-        """Create a directory."""
-
-    def set_mode(self, path: str, mode: int, instead_of: Found) -> None:
-        """Change a file's permission bits."""
-
-    def remove(self, path: str, instead_of: Found) -> None:
-        """Remove a file or a link."""
-
-    def remove_directory(self, path: str) -> None:
-        """Remove an empty directory."""
+        return not (self.conflicts or self.refused or self.failed or self.skipped or self.held_back)
 
 
 @dataclass
@@ -116,10 +112,15 @@ class FolderMerge:
 
     folder: Folder
     bundle: ChangeBundle
+    hold_back: HoldBack | None = None
+    """None holds nothing back: in a sandbox, or by a person's word."""
+    umask: int = 0o022
+    """The bits that new files and directories do not get."""
     applied: list[MergedFile] = field(default_factory=list)
     conflicts: list[Conflict] = field(default_factory=list)
     refused: list[NotMerged] = field(default_factory=list)
     failed: list[NotMerged] = field(default_factory=list)
+    held_back: list[HeldBack] = field(default_factory=list)
     emptied: set[str] = field(default_factory=set)
     """Directories that lost a file."""
 
@@ -143,11 +144,17 @@ class FolderMerge:
             refused=tuple(self.refused),
             failed=tuple(self.failed),
             skipped=self.bundle.changes.skipped,
+            held_back=tuple(sorted(self.held_back, key=lambda held: held.path)),
         )
 
     def _report(self, file: ChangedFile, merge_one: Callable[[ChangedFile], How]) -> None:
-        """Merge one file and record the outcome."""
+        """Merge one file, or hold it back, and record the outcome."""
         try:
+            reason = self._why_held_back(file)
+            if reason is not None:
+                held = HeldBack(path=file.path, change=file.change, reason=reason)
+                self.held_back.append(held)
+                return
             how = _again_when_changed(file, merge_one)
             self.applied.append(MergedFile(path=file.path, change=file.change, how=how))
         except ChangesCollide as collision:
@@ -160,6 +167,23 @@ class FolderMerge:
             reason = (isinstance(error, OSError) and error.strerror) or str(error)
             self.failed.append(NotMerged(path=file.path, reason=reason))
 
+    def _why_held_back(self, file: ChangedFile) -> str | None:
+        """Return why a change is held back; None if it is not, or if it has landed before."""
+        if self.hold_back is None:
+            return None
+        for path in filter(None, (file.path, file.from_path)):
+            check_path(path)  # what is refused is not offered
+        reason = self.hold_back.why_file(file, self.bundle.content)
+        return None if reason is None or self._has_landed(file) else reason
+
+    def _has_landed(self, file: ChangedFile) -> bool:
+        ours, after = self.folder.find(file.path), file.after
+        if file.from_path is not None and self.folder.find(file.from_path) is not None:
+            return False
+        if ours is None or after is None:
+            return ours is None and after is None
+        return is_same(after, ours) and is_executable(after.mode) == is_executable(ours.mode)
+
     def _conflict(self, file: ChangedFile, kind: ConflictKind, reason: str) -> None:
         self.conflicts.append(Conflict(path=file.path, kind=kind, reason=reason))
 
@@ -170,11 +194,12 @@ class FolderMerge:
         if ours is None:
             if before is not None:
                 raise ChangesCollide("deleted", "The job changed it; here it was deleted.")
-            self._put(file.path, after, self._content(after), after.mode, None)
+            self._put(file.path, after, self._content(after), self._new_mode(after), None)
             return "taken"
         settled = settle(before, after, ours, self._content)
         if settled.content is not None:
-            self._put(file.path, after, settled.content, settled.mode, ours)
+            mode = settled.mode if ours.kind == after.kind else self._new_mode(after)
+            self._put(file.path, after, settled.content, mode, ours)
         elif settled.mode != ours.mode:
             self.folder.set_mode(file.path, settled.mode, ours)
         return settled.how
@@ -250,7 +275,12 @@ class FolderMerge:
         else:
             if ours is not None and ours.kind != "directory":
                 self.folder.remove(path, ours)
-            self.folder.put_directory(path, mode)
+            self.folder.put_directory(path, self._new_mode(after))
+
+    def _new_mode(self, after: FileVersion) -> int:
+        """Return the mode of a new entry: of what the job says, only whether it is executable."""
+        is_open = after.kind == "directory" or is_executable(after.mode)
+        return (0o755 if is_open else 0o644) & ~self.umask
 
     def _content(self, version: FileVersion) -> bytes:
         """Return one side's content, checked against its hash."""
@@ -307,7 +337,13 @@ def _required(version: FileVersion | None) -> FileVersion:
     return version
 
 
-async def merge(workspace: Workspace, bundle: ChangeBundle, *, check: bool = False) -> MergeReport:
+async def merge(
+    workspace: Workspace,
+    bundle: ChangeBundle,
+    *,
+    check: bool = False,
+    include_executable_config: bool = False,
+) -> MergeReport:
     """Merge a bundle's changes into the workspace; a repeated merge changes nothing.
 
     Each file is replaced as a whole or not at all.
@@ -316,9 +352,21 @@ async def merge(workspace: Workspace, bundle: ChangeBundle, *, check: bool = Fal
         workspace: The folder; no snapshot or other merge uses it meanwhile.
         bundle: The changes of one job.
         check: Write nothing, and report what a merge would do.
+        include_executable_config: Apply also what becomes code on the host: only a person may say
+            so, never an agent.
 
     Raises:
         WorkspaceUnusable: The folder does not exist.
     """
-    folder = (DryRun if check else RootedFolder)(workspace.root)
-    return await workspace.alone(FolderMerge(folder, bundle).run)
+
+    def run() -> MergeReport:
+        folder = (DryRun if check else RootedFolder)(workspace.root)
+        rule = None if include_executable_config else _hold_back(workspace.root, bundle)
+        return FolderMerge(folder, bundle, rule, current_umask()).run()
+
+    return await workspace.alone(run)
+
+
+def _hold_back(root: Path, bundle: ChangeBundle) -> HoldBack:
+    arriving = [file.path for file in bundle.changes.files if file.after is not None]
+    return HoldBack(names_below(root), code_of_folder(root), arriving)

@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
+from orchestrator.executable_config import is_git_data
 from orchestrator.jobs.changes import FileKind
 
 MAX_HELD_BYTES = 64 * 1024**2
@@ -29,10 +31,6 @@ _CHUNK_BYTES = 1024 * 1024
 """Read at once: large enough to be quick, small beside a process."""
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_IGNORED_BY_HFS = dict.fromkeys(
-    [*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF],
-)
-"""Code points that a Mac's file system ignores in names, so that `.g\\u200cit` is `.git` there."""
 
 
 class PathRefused(ValueError):
@@ -59,6 +57,37 @@ class Found:
     """None for a directory, and for a file over `MAX_HELD_BYTES`."""
     identity: tuple[int, ...] = ()
     """Differs after every change of the file."""
+
+
+class Folder(Protocol):
+    """The folder that is merged into; paths are relative to it.
+
+    `RootedFolder` documents the arguments and exceptions of each method.
+    """
+
+    def find(self, path: str) -> Found | None:
+        """Return the entry at the path."""
+
+    def names(self, path: str) -> frozenset[str]:
+        """Return the names in a directory; empty when it does not exist."""
+
+    def put_file(self, path: str, content: bytes, mode: int, instead_of: Found | None) -> None:
+        """Write a whole file."""
+
+    def put_link(self, path: str, target: bytes, instead_of: Found | None) -> None:
+        """Write a symlink."""
+
+    def put_directory(self, path: str, mode: int) -> None:
+        """Create a directory; an existing one does not change."""
+
+    def set_mode(self, path: str, mode: int, instead_of: Found) -> None:
+        """Change a file's permission bits."""
+
+    def remove(self, path: str, instead_of: Found) -> None:
+        """Remove a file or a link."""
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
 
 
 class RootedFolder:
@@ -127,12 +156,9 @@ class RootedFolder:
             _replace(folder, partial, name, instead_of)
 
     def put_directory(self, path: str, mode: int) -> None:
-        """Create a directory, and those above it; an existing one only gets the mode."""
-        with self._parent(path, create=True) as (folder, name):
-            with suppress(FileExistsError):
-                os.mkdir(name, dir_fd=folder)
-            with opened(os.open(name, _DIRECTORY_FLAGS, dir_fd=folder)) as descriptor:
-                os.fchmod(descriptor, mode & PERMISSION_BITS)
+        """Create a directory, and those above it; an existing one does not change."""
+        with self._parent(path, create=True) as (folder, name), suppress(FileExistsError):
+            os.mkdir(name, mode & PERMISSION_BITS, dir_fd=folder)
 
     def set_mode(self, path: str, mode: int, instead_of: Found) -> None:
         """Change a file's permission bits.
@@ -207,10 +233,22 @@ def _descend(root: Path, steps: list[str], *, create: bool = False) -> int:
         with opened(folder):
             if create:
                 with suppress(FileExistsError):
-                    os.mkdir(step, dir_fd=folder)
+                    os.mkdir(step, 0o755, dir_fd=folder)
             below = _step_into(folder, step)
         folder = below
     return folder
+
+
+def current_umask() -> int:
+    """Return this process's umask; the usual one where the system does not tell.
+
+    `os.umask` tells it only by changing it, for all threads.
+    """
+    with suppress(OSError, ValueError), Path("/proc/self/status").open(encoding="ascii") as status:
+        return next(
+            (int(line.split()[1], 8) for line in status if line.startswith("Umask:")), 0o022
+        )
+    return 0o022
 
 
 def check_path(path: str) -> list[str]:
@@ -222,7 +260,7 @@ def check_path(path: str) -> list[str]:
     names = path.split("/")
     if path.startswith("/") or "\0" in path or {"", ".", ".."}.intersection(names):
         raise PathRefused("The path leaves the workspace.")
-    if any(_is_git_data(name) for name in names):
+    if any(is_git_data(name) for name in names):
         raise PathRefused("The path is in Git's own data, where files can become commands.")
     try:
         os.fsencode(path)
@@ -249,14 +287,8 @@ def check_link(path: str, target: str) -> None:
     down = [step for step in steps[ups:] if step not in {"", "."}]
     if target.startswith("/") or ups > path.count("/") or ".." in down:
         raise PathRefused("The symlink points outside the workspace.")
-    if any(_is_git_data(step) for step in down):
+    if any(is_git_data(step) for step in down):
         raise PathRefused("The symlink points into Git's own data.")
-
-
-def _is_git_data(name: str) -> bool:
-    """Return whether a name is `.git` on some file system."""
-    plain = name.translate(_IGNORED_BY_HFS).casefold().partition(":")[0].rstrip(" .")
-    return plain in {".git", "git~1"}
 
 
 def _step_into(folder: int, step: str) -> int:

@@ -7,7 +7,6 @@ that their issuers document, so that a password without a form of its own is not
 from __future__ import annotations
 
 import re
-from fnmatch import translate
 from functools import cache
 
 from ahocorasick_rs import BytesAhoCorasick
@@ -25,22 +24,19 @@ _NAMES = frozenset(
     for word in line.split()
 )
 
-_PATTERNS = (
-    ".env.*",
-    "*.env",
-    "*.key",
-    "*.p12",
-    "*.pfx",
-    "*.jks",
-    "*.keystore",
-    "*.kdbx",
-    "*.ppk",
-    "*.tfstate",
-    "*.tfstate.backup",
-    "client_secret*.json",
+_ENDS = (
+    ".env",
+    ".key",
+    ".p12",
+    ".pfx",
+    ".jks",
+    ".keystore",
+    ".kdbx",
+    ".ppk",
+    ".tfstate",
+    ".tfstate.backup",
 )
-
-_PATTERN = re.compile("|".join(translate(pattern) for pattern in _PATTERNS))
+_STARTS = (".env.", "client_secret")
 
 _EXAMPLES = re.compile(r"example|sample|template|default|schema|(?:^|\.)dist(?:\.|$)")
 """In the name of a file that shows which values a secret one has, such as `.env.example`."""
@@ -117,8 +113,9 @@ _FORMS = {
 """Name -> the form, and the texts of which one is in each that has the form."""
 
 _SLICE_BYTES = 256 * 1024
+"""Searched at once: all places of a text are listed, a hostile file's as well."""
 _OVERLAP_BYTES = 32
-"""Searched at once, and again with the next slice: all places are listed, and texts are short."""
+"""Searched again with the next slice: longer than each text."""
 
 
 def secret_name(path: str, *, is_folder: bool = False) -> str | None:
@@ -133,38 +130,43 @@ def secret_name(path: str, *, is_folder: bool = False) -> str | None:
     if is_folder:
         is_secret = name in _FOLDERS or f"{parent}/{name}" in _FOLDERS
     else:
-        is_secret = not _EXAMPLES.search(name) and (
-            name in _NAMES or path.endswith(_PLACES) or _PATTERN.fullmatch(name) is not None
-        )
+        is_secret = (
+            name in _NAMES
+            or name.endswith(_ENDS)
+            or name.startswith(_STARTS)
+            or path.endswith(_PLACES)
+        ) and not _EXAMPLES.search(name)
     return "Tools keep credentials under this name." if is_secret else None
 
 
 def secret_content(content: bytes) -> str | None:
     """Return why a content is secret; None if no known form of a credential is in it."""
-    if not _may_be_secret(content):
-        return None
-    found = _forms().search(content)
-    if found is None or found.lastindex is None:
-        return None
-    return f"It contains a credential ({list(_FORMS)[found.lastindex - 1]})."
-
-
-def _may_be_secret(content: bytes) -> bool:
-    """Look for one of the texts: ten times as quick as the search for a form."""
     view = memoryview(content)
-    return any(
-        _texts().find_matches_as_indexes(view[start : start + _SLICE_BYTES + _OVERLAP_BYTES])
-        for start in range(0, len(content), _SLICE_BYTES)
-    )
+    looked_for = set[str]()
+    for start in range(0, len(content), _SLICE_BYTES):
+        part = view[start : start + _SLICE_BYTES + _OVERLAP_BYTES]
+        for text, _, _ in _texts().find_matches_as_indexes(part):
+            name = _names_of_texts()[text]
+            if name not in looked_for:
+                looked_for.add(name)
+                if _forms()[name].search(content):
+                    return f"It contains a credential ({name})."
+    return None
 
 
 @cache
 def _texts() -> BytesAhoCorasick:
+    """Finds any of the texts: ten times as quick as a search for a form."""
     return BytesAhoCorasick(
         [text.encode() for _, texts in _FORMS.values() for text in texts.split("|")]
     )
 
 
 @cache
-def _forms() -> re.Pattern[bytes]:
-    return re.compile(b"|".join(b"(" + form + b")" for form, _ in _FORMS.values()))
+def _names_of_texts() -> list[str]:
+    return [name for name, (_, texts) in _FORMS.items() for _ in texts.split("|")]
+
+
+@cache
+def _forms() -> dict[str, re.Pattern[bytes]]:
+    return {name: re.compile(form) for name, (form, _) in _FORMS.items()}

@@ -15,8 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.jobs.changes import SkippedFile
-from orchestrator.workspace.git_data import is_carried, is_git_directory
-from orchestrator.workspace.repository import Unreadable, enclosing_repository, ignored_paths
+from orchestrator.workspace.repositories.configuration import Unreadable
+from orchestrator.workspace.repositories.git_data import is_carried, is_git_directory
+from orchestrator.workspace.repositories.repository import (
+    enclosing_repository,
+    ignored_paths,
+)
 from orchestrator.workspace.rooted import PathRefused, open_below, opened
 from orchestrator.workspace.secret_files import secret_name
 

@@ -8,13 +8,14 @@ from typing import Literal
 
 from orchestrator.jobs.changes import FileVersion
 from orchestrator.text_merge import contains_change, is_text, merge_text
-from orchestrator.workspace.rooted import PERMISSION_BITS, Found
+from orchestrator.workspace.rooted import Found
 
 How = Literal["taken", "already", "merged"]
 
 ConflictKind = Literal["overlap", "binary", "both_added", "deleted", "type", "rename", "directory"]
 
 _EXECUTE_BITS = 0o111
+_READ_BITS = 0o444
 
 
 class ChangesCollide(Exception):
@@ -44,7 +45,7 @@ def settle(
 ) -> Settled:
     """Merge a job's change of a file with the workspace's version.
 
-    Content and permission bits are merged separately; bits never conflict.
+    The content and the executable bit are merged separately; the bit never conflicts.
 
     Args:
         before: The version in the snapshot; None when the job added the file.
@@ -92,11 +93,24 @@ def _is_mode_change(before: FileVersion, after: FileVersion) -> bool:
     return (before.kind, before.sha256) == (after.kind, after.sha256)
 
 
+def is_executable(mode: int) -> bool:
+    """Return whether a mode says that its owner may execute the file."""
+    return bool(mode & 0o100)
+
+
 def _merge_mode(before: FileVersion | None, after: FileVersion, ours: Found) -> int:
-    """Return the job's value of the bits that it changed, and the workspace's of the others."""
-    if ours.kind == "symlink" == after.kind:
-        return ours.mode  # a link's bits have no meaning
-    if before is None:  # both added it: only the execute bits matter
-        return ours.mode | (after.mode & _EXECUTE_BITS if ours.kind == "file" else 0)
-    changed = (before.mode ^ after.mode) & PERMISSION_BITS
-    return (ours.mode & ~changed) | (after.mode & changed)
+    """Return the workspace's bits, executable or not as the job says; it says nothing else.
+
+    Who may read a file may execute it.
+    """
+    if ours.kind != "file" or after.kind != "file":
+        return ours.mode
+    if before is None:  # both added it: it is executable if one of them says so
+        wanted = is_executable(after.mode) or is_executable(ours.mode)
+    elif is_executable(before.mode) != is_executable(after.mode):
+        wanted = is_executable(after.mode)
+    else:
+        return ours.mode
+    if not wanted:
+        return ours.mode & ~_EXECUTE_BITS
+    return ours.mode | ((ours.mode & _READ_BITS) >> 2)

@@ -6,7 +6,7 @@ import asyncio
 import fcntl
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TypeVar
@@ -54,21 +54,28 @@ class Workspace:
         self.root = root
         self._max_snapshot_bytes = max_snapshot_bytes
         self._lock = asyncio.Lock()
-        self._last: _LastSnapshot | None = None
+        self._last: dict[frozenset[str], _LastSnapshot] = {}
+        """The last snapshot of each set of included files."""
         self.included: frozenset[str] = frozenset()
         """Files that every snapshot has, as those of `snapshot`."""
 
     @property
     def skipped(self) -> tuple[SkippedFile, ...]:
-        """The files that the last snapshot left out because they cannot be copied."""
-        return self._last.tree.skipped + tuple(self._last.omitted.unreadable) if self._last else ()
+        """The files that the last snapshots left out because they cannot be copied."""
+        return _distinct(
+            file
+            for last in self._last.values()
+            for file in (*last.tree.skipped, *last.omitted.unreadable)
+        )
 
     @property
     def left_at_home(self) -> tuple[SkippedFile, ...]:
-        """The files that the last snapshot left out because they seem to be secret."""
-        if self._last is None:
-            return ()
-        return self._last.tree.left_at_home + tuple(self._last.omitted.left_at_home)
+        """The files that the last snapshots left out because they seem to be secret."""
+        return _distinct(
+            file
+            for last in self._last.values()
+            for file in (*last.tree.left_at_home, *last.omitted.left_at_home)
+        )
 
     async def snapshot(self, blobs: BlobStore, included: frozenset[str] = frozenset()) -> BlobId:
         """Store a snapshot of the folder as it is now, and return its id.
@@ -89,26 +96,26 @@ class Workspace:
         asked = time.monotonic()
         included |= self.included
         async with self._lock:
-            last = self._last
-            is_same = last and (last.store, last.tree.included) == (blobs.url, included)
-            if last and is_same and asked <= last.started:
+            last = self._last.get(included)
+            if last and last.store == blobs.url and asked <= last.started:
                 return last.blob_id  # another caller's scan began while this one waited
             started = time.monotonic()
-            tree = await _run_to_end(
-                lambda: self._locked(lambda: self._scan(included), shared=True)
-            )
-            if (
-                last
-                and (last.store, last.tree) == (blobs.url, tree)
-                and await blobs.exists(last.blob_id)
-            ):
-                self._last = replace(last, started=started)
+            if last and await self._is_current(last, blobs):
+                self._last[included] = replace(last, started=started)
             else:
                 blob_id, (tree, omitted) = await blobs.put_written(
                     lambda sink: self._write(sink, included)
                 )
-                self._last = _LastSnapshot(started, blobs.url, blob_id, tree, omitted)
-            return self._last.blob_id
+                self._last[included] = _LastSnapshot(started, blobs.url, blob_id, tree, omitted)
+            return self._last[included].blob_id
+
+    async def _is_current(self, last: _LastSnapshot, blobs: BlobStore) -> bool:
+        """Return whether the store has a snapshot, and the folder has not changed since."""
+        if last.store != blobs.url or not await blobs.exists(last.blob_id):
+            return False
+        included = last.tree.included
+        tree = await _run_to_end(lambda: self._locked(lambda: self._scan(included), shared=True))
+        return tree == last.tree
 
     async def alone(self, work: Callable[[], Result]) -> Result:
         """Run blocking `work` in a thread while no other snapshot or merge uses the folder.
@@ -170,6 +177,10 @@ class Workspace:
         with opened(folder):
             fcntl.flock(folder, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
             return work()
+
+
+def _distinct(files: Iterable[SkippedFile]) -> tuple[SkippedFile, ...]:
+    return tuple({file.path: file for file in files}.values())
 
 
 async def _run_to_end(work: Callable[[], Result]) -> Result:

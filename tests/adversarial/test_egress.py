@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.egress import Names, Open, Server, echo, mirror_head, sandboxes, status_of, write_code
+from tests.egress import (
+    Inside,
+    Names,
+    Open,
+    Server,
+    echo,
+    mirror_head,
+    sandboxes,
+    status_of,
+    write_code,
+)
 from workers.sandbox.egress.traffic import Traffic
 from workers.sandbox.network import ConnectionRecord, NetworkLimitReached, TrafficRecord
 
@@ -190,3 +202,85 @@ async def test_an_idle_connection_is_closed(open_sandbox: Open) -> None:
         await until_recorded(records, 1)
 
     assert records.connections[0].reason == "idle for 0.4 s"
+
+
+# Another host through a tunnel
+
+
+async def greet_through(inside: Inside, port: int, name: str | None) -> bytes:
+    """What the server got of a TLS client that asks for a name."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(incoming, outgoing, server_hostname=name).do_handshake()
+    hello = outgoing.read()
+    reader, writer = await inside.tunnel(f"web.example:{port}")
+    for at in range(0, len(hello), 100):
+        writer.write(hello[at : at + 100])
+        await writer.drain()
+    writer.write_eof()
+    received = bytearray()
+    with contextlib.suppress(ConnectionResetError):
+        await read_into(received, reader)
+    writer.close()
+    return bytes(received).removeprefix(hello)
+
+
+@pytest.mark.parametrize(
+    ("name", "passes"),
+    [
+        ("web.example", True),
+        ("WEB.example", True),
+        (None, True),
+        ("other.example", True),  # is on the list, too
+        ("evil.example", False),
+        ("web.example.evil.example", False),
+        ("evil.web.example", False),
+    ],
+)
+async def test_a_tunnels_tls_handshake_names_a_host_that_is_allowed(
+    open_sandbox: Open, name: str | None, passes: bool
+) -> None:
+    records = Records()
+    got = bytearray()
+
+    async def take(reader: asyncio.StreamReader, _writer: Any) -> None:
+        await read_into(got, reader)
+
+    async with Server(take) as server:
+        inside = await open_sandbox(
+            *(f"web.example:{server.port}", f"other.example:{server.port}"),
+            f"127.0.0.1:{server.port}",
+            names=Names(web_example=[["127.0.0.1"]]),
+            traffic=Traffic(records.append),
+        )
+
+        answer = await greet_through(inside, server.port, name)
+        await until_recorded(records, 1)
+
+    if passes:
+        assert got.startswith(b"\x16")
+        assert records.connections[0].reason == ""
+    else:
+        assert got == b""
+        assert answer.endswith(b"\x02\x70")  # fatal: unrecognized name
+        assert "names another host" in records.connections[0].reason
+
+
+async def test_what_only_begins_like_a_handshake_is_cut(open_sandbox: Open) -> None:
+    got = bytearray()
+
+    async def take(reader: asyncio.StreamReader, _writer: Any) -> None:
+        await read_into(got, reader)
+
+    async with Server(take) as server:
+        target = f"127.0.0.1:{server.port}"
+        inside = await open_sandbox(target)
+        reader, writer = await inside.tunnel(target)
+        writer.write(b"\x16\x03\x01\x00\x05" + b"a" * 1000)
+
+        with pytest.raises(ConnectionResetError):
+            await read_into(bytearray(), reader)
+
+    assert got == b""

@@ -13,7 +13,9 @@ from tests.architecture.sources import REPOSITORY
 
 COMPOSE = REPOSITORY / "docker-compose.yml"
 SERVICES = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
-SECRETS = {"FANOUT_USER": "1:1", "FANOUT_REDIS_PASSWORD": "p", "FLOWER_BASIC_AUTH": "u:p"}
+SECRETS = {"FANOUT_USER": "1:1", "FLOWER_BASIC_AUTH": "u:p"} | {
+    f"FANOUT_{user}_PASSWORD": "p" for user in ("REDIS", "WORKER", "DASHBOARD")
+}
 
 
 def test_what_is_published_is_published_on_loopback():

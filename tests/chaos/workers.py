@@ -110,6 +110,8 @@ class SupervisedWorker:
         return {
             "LD_PRELOAD": str(library),
             "FAKETIME": self.clock,
+            # It would read its settings again, which a worker takes out of its environment.
+            "FAKETIME_CACHE_DURATION": "1000000",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "DONT_FAKE_MONOTONIC": "1",
             "NO_FAKE_STAT": "1",

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from redis import RedisError
 
 from orchestrator.client import JobClient
 from orchestrator.configuration.settings import Settings, load_settings
@@ -51,7 +52,9 @@ class Stack:
     @cached_property
     def identity(self) -> str:
         """The id that its ledger keeps, with which everything is labelled that its workers make."""
-        return identity_in(f"redis://:secret@127.0.0.1:{self.environment['FANOUT_REDIS_PORT']}/0")
+        return identity_in(
+            f"redis://fanout-worker:workers@127.0.0.1:{self.environment['FANOUT_REDIS_PORT']}/0"
+        )
 
     @property
     def project(self) -> str:
@@ -131,6 +134,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         "COMPOSE_PROJECT_NAME": f"fanout-test-{port}",
         "FANOUT_USER": f"{os.getuid()}:{os.getgid()}",
         "FANOUT_REDIS_PASSWORD": "secret",
+        "FANOUT_WORKER_PASSWORD": "workers",
+        "FANOUT_DASHBOARD_PASSWORD": "flowers",
         "FANOUT_REDIS_PORT": str(port),
         "FANOUT_FLOWER_PORT": str(_free_port()),
         "FLOWER_BASIC_AUTH": LOGIN,
@@ -143,17 +148,18 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         made.start()
         yield made
     finally:
-        with suppress(AssertionError):  # no worker has started
-            made.identity  # noqa: B018 - read while its Redis runs
+        identity = ""
+        with suppress(AssertionError, RedisError):  # no worker has started
+            identity = made.identity
         made.run("down", "--volumes")
-        for volume in volumes_of(made.identity):
+        for volume in volumes_of(identity) if identity else ():
             _docker("volume", "rm", volume)
 
 
 @pytest.fixture
 def parent(stack: Stack) -> Settings:
     """The settings of a parent on the host."""
-    url = f"redis://:secret@127.0.0.1:{stack.environment['FANOUT_REDIS_PORT']}/0"
+    url = f"redis://fanout-client:secret@127.0.0.1:{stack.environment['FANOUT_REDIS_PORT']}/0"
     return load_settings(
         redis_url=url, blobs_url=f"file://{stack.environment['FANOUT_BLOBS_FOLDER']}"
     )

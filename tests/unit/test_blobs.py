@@ -1,4 +1,5 @@
 import asyncio
+import functools
 import hashlib
 import io
 import os
@@ -10,6 +11,7 @@ import fsspec
 import pytest
 
 from orchestrator.jobs.failures import BlobMissing
+from orchestrator.workspace import blobs as blobs_module
 from orchestrator.workspace.blobs import (
     ABANDONED_SECONDS,
     CACHE_GRACE_SECONDS,
@@ -176,16 +178,8 @@ async def test_a_folder_that_cannot_be_written_is_said_with_the_setting(place):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 async def test_a_full_disk_is_said_with_the_setting(tmp_path, monkeypatch):
-    real_open = Path.open
-
-    def open_full(path, mode="r", *args, **kwargs):
-        return (
-            real_open(Path("/dev/full"), "wb")
-            if mode == "xb"
-            else real_open(path, mode, *args, **kwargs)
-        )
-
-    monkeypatch.setattr(Path, "open", open_full)
+    full = functools.partial(Path("/dev/full").open, "wb")
+    monkeypatch.setattr(blobs_module, "create_private_file", lambda _: full())
 
     with pytest.raises(BlobStoreUnusable, match=r"No space left on device.*FANOUT_BLOBS_URL"):
         await BlobStore(str(tmp_path)).put(b"x" * 1_000_000)

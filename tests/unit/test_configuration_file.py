@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,8 @@ def test_keys_beside_the_file_reach_the_environment_but_replace_nothing(
 
     assert os.environ["OPENAI_API_KEY"] == "given"
     assert os.environ["ANTHROPIC_API_KEY"] == "key"
+    inherited = subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
+    assert "ANTHROPIC_API_KEY" not in inherited
     assert not {"FANOUT_X", "EMPTY"} & set(os.environ)
 
 
@@ -75,6 +78,7 @@ def test_paths_in_the_files_are_relative_to_their_folder(
 ):
     (folder / "config.toml").write_text(
         'state_dir = "state"\nmodel = "scripted:script.yaml"\nblobs_url = "blobs"\n'
+        '[sandbox]\nca_file = "ca.pem"\n'
     )
     (folder / ".env").write_text("FANOUT_WORKSPACE=sample\n")
     monkeypatch.setitem(os.environ, "FANOUT_AGENTS_DIR", "mine")
@@ -85,6 +89,7 @@ def test_paths_in_the_files_are_relative_to_their_folder(
     assert settings.model == f"scripted:{folder / 'script.yaml'}"
     assert settings.blobs_url == (folder / "blobs").as_uri()
     assert settings.workspace == folder / "sample"
+    assert settings.sandbox.ca_file == folder / "ca.pem"
     assert settings.agents_dir == Path.cwd() / "mine"
 
 

@@ -73,6 +73,13 @@ def test_the_files_keep_their_relative_paths_and_whether_they_run(beside):
         ("memory: [link.md]", "link.md leads out of the definition's folder"),
         ("skills: [linked]", "linked leads out of the definition's folder"),
         ('memory: ["a\\0b"]', "cannot be read"),
+        ("instruction_file: ../secret.txt", ":3: instruction_file: ../secret.txt leads out of"),
+        ("instruction_file: link.md", ":3: instruction_file: link.md leads out of"),
+        ("instruction_file: /etc/hostname", ":3: instruction_file: /etc/hostname leads out of"),
+        ("instruction_file: linked/secret.txt", ":3: instruction_file: linked/secret.txt leads"),
+        ("instruction_file: skills", ":3: instruction_file: there is no file skills"),
+        ("instruction_file: GONE.md", ":3: instruction_file: there is no GONE.md beside"),
+        ("model: scripted:../secret.txt", ":3: model: ../secret.txt leads out of"),
     ],
 )
 def test_a_path_that_cannot_be_used_is_told_with_file_and_line(beside, more, fault):
@@ -84,6 +91,21 @@ def test_a_path_that_cannot_be_used_is_told_with_file_and_line(beside, more, fau
 
     assert str(raised.value).startswith(f"{beside}/scribe.yaml")
     assert fault in str(raised.value)
+
+
+def test_an_instruction_and_a_script_beside_the_definition_are_used(beside, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (beside / "long.md").symlink_to("AGENTS.md")
+    (beside / "script.yaml").write_text("replies: []")
+    (beside / "x.yaml").write_text(
+        "name: x\ndescription: x\ninstruction_file: long.md\nmodel: scripted:script.yaml\n"
+    )
+
+    definition = load_agent_definition(beside / "x.yaml")
+
+    assert definition.instruction == "house rules"
+    assert definition.model == f"scripted:{beside / 'script.yaml'}"
+    assert definition.files == ()
 
 
 @pytest.mark.parametrize("to", ["../../../secret.txt", "/etc/hostname", "..", "missing"])

@@ -254,7 +254,7 @@ async def test_a_file_may_move_into_a_directory_of_its_own_name_and_back(tmp_pat
     assert (tmp_path / new).read_bytes() == LINES
 
 
-async def test_permission_bits_are_merged_apart_from_content(tmp_path):
+async def test_the_executable_bit_is_merged_apart_from_content(tmp_path):
     (tmp_path / "a").write_bytes(b"mine\n")
     (tmp_path / "a").chmod(0o640)
     bundle = BundleBuilder()
@@ -263,7 +263,7 @@ async def test_permission_bits_are_merged_apart_from_content(tmp_path):
     report = await merged(tmp_path, program)
 
     assert report.complete
-    assert tree_of(tmp_path)["a"] == ("file", 0o751, b"mine\n")
+    assert tree_of(tmp_path)["a"] == ("file", 0o750, b"mine\n")
 
 
 async def test_a_mode_is_kept_when_the_content_changes(tmp_path):

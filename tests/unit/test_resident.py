@@ -49,6 +49,10 @@ main = resident.main
 """
 
 
+WITHOUT_PTRACE = () if os.geteuid() else ("setpriv", "--bounding-set=-sys_ptrace")
+"""As root, whose children could otherwise reach the resident, which then does not start."""
+
+
 class ProcessStream:
     """The pipes of a child process as a `ByteStream`."""
 
@@ -87,7 +91,7 @@ def code(tmp_path: Path) -> Path:
 
 async def start(code: Path, **environment: str) -> ProcessStream:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-ISB", str(code),
+        *WITHOUT_PTRACE, sys.executable, "-ISB", str(code),
         stdin=-1, stdout=-1, env={"PATH": os.environ["PATH"], "FANOUT_X": "x", **environment},
     )  # fmt: skip
     return ProcessStream(process)

@@ -26,7 +26,7 @@ from google.adk.plugins.base_plugin import BasePlugin
 
 from orchestrator.jobs.changes import ChangeBundle, FileChange, NewerBundle
 from orchestrator.jobs.failures import BlobMissing, JobFailure, LeaseLost, NotUnderstood
-from orchestrator.jobs.result import ResultSoFar, Usage
+from orchestrator.jobs.result import ResultSoFar, Usage, first_files
 from orchestrator.jobs.store.ledger import Ledger
 from orchestrator.workspace.blobs import BlobStore
 from workers.agent.session_journal import AttemptJournal
@@ -39,9 +39,6 @@ MAX_SHARE = 0.05
 """The share of an agent's time that checkpoints may take: slow ones are taken less often."""
 MAX_SECONDS = 30.0
 """How long an agent waits for a checkpoint before it continues without one."""
-MAX_SO_FAR_BYTES = 32 * 1024
-"""The size of the list of changed files in a job's record in Redis: some 300 files; the bundle
-lists all."""
 MARK = "checkpoint"
 """A member of the archive that makes each checkpoint a different blob, which can be removed without
 affecting another."""
@@ -135,8 +132,10 @@ class Checkpoints:
             blob = self._last.blob
         self._lease.check()
         claim = self._lease.claim
+        listed, omitted = first_files(files)
         so_far = ResultSoFar(
-            files_modified=_limited(files),
+            files_modified=listed,
+            files_omitted=omitted,
             changes=blob if files else None,
             usage=self._used(),
             sandbox=self._sandbox.kind,
@@ -228,14 +227,3 @@ def _make_unique(bundle: IO[bytes]) -> None:
         member.size = len(content)
         archive.addfile(member, io.BytesIO(content))
     bundle.seek(0)
-
-
-def _limited(files: tuple[FileChange, ...]) -> tuple[FileChange, ...]:
-    """Return as many of the files as a job's record may hold."""
-    size, fitting = 0, 0
-    for file in files:
-        size += len(file.model_dump_json(exclude_defaults=True)) + 1
-        if size > MAX_SO_FAR_BYTES:
-            break
-        fitting += 1
-    return files[:fitting]

@@ -41,6 +41,7 @@ from orchestrator.delegation.calls import (
     check_agent,
 )
 from orchestrator.delegation.tool_texts import TASK_OF_JOB, TASKS, described
+from orchestrator.jobs.ceilings import no_more_than
 from orchestrator.jobs.changes import ChangeBundle, MalformedBundle, NewerBundle
 from orchestrator.jobs.failures import (
     BlobMissing,
@@ -280,20 +281,29 @@ class Children:
         return child
 
     def _limits_of(self, task: TaskCall) -> Limits:
-        """Return a child's limits: those of the call or its agent, but no more than is left."""
-        definition = self._services.definitions[task.subagent_type]
-        agent_limits = definition.job_limits().over(self._services.defaults)
-        budgets = {}
+        """Return a child's limits: those of its agent, but no more than its parent has or has left.
+
+        A call can give a child less time than its agent's definition does, and never more.
+        """
+        services = self._services
+        definition = services.definitions[task.subagent_type]
+        agent_limits = no_more_than(
+            services.ceilings.within(definition.job_limits().over(services.defaults)),
+            services.limits_of(self._spec),
+        )
+        budgets: dict[str, Any] = {}
         for name, left in self._left().items():
             agent_limit = getattr(agent_limits, name)
             budgets[name] = max(left, 1e-6 if name == "max_cost_usd" else 1)
             if agent_limit is not None:
                 budgets[name] = min(agent_limit, budgets[name])
-        timeout_seconds = task.timeout_seconds or agent_limits.timeout_seconds
         left_seconds = max(self._ends_at - elapsed_clock(), SHORTEST_CHILD_SECONDS)
-        if left_seconds != math.inf:
-            timeout_seconds = min(timeout_seconds or math.inf, left_seconds)
-        return Limits(timeout_seconds=timeout_seconds, **budgets)
+        given = (task.timeout_seconds, agent_limits.timeout_seconds, left_seconds)
+        timeout_seconds = min(seconds or math.inf for seconds in given)
+        resources = agent_limits.model_dump(
+            include={"cpus", "memory_bytes", "pids", "disk_bytes", "network", "network_bytes"}
+        )
+        return Limits(timeout_seconds=timeout_seconds, **resources, **budgets)
 
     def _left(self) -> dict[str, Any]:
         """Return what is left of each budget that was set for the job."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pydantic import SecretStr
 
 from orchestrator.configuration.agent_definitions import AgentDefinitions
+from orchestrator.jobs.ceilings import Ceilings
 from orchestrator.jobs.failures import UnknownAgent
 from orchestrator.jobs.spec import JobSpec, Limits, TreeBounds
 from orchestrator.jobs.store.ledger import Ledger
@@ -27,15 +28,21 @@ class JobServices:
     """How deep and how much jobs may delegate."""
     secrets: Mapping[str, SecretStr] = field(default_factory=dict, repr=False)
     """What the proxy of a sandbox may put into requests, by name."""
+    approvers: tuple[str, ...] = ()
+    """Who may answer approvals; empty: everybody."""
+    ceilings: Ceilings = field(default_factory=Ceilings)
+    """What no job may exceed."""
 
     def limits_of(self, spec: JobSpec) -> Limits:
         """Return the limits of a job: its own, then its agent's, then the installation's.
 
         Raises:
             UnknownAgent: This worker has no definition of the job's agent.
+            LimitExceeded: The job or its agent asks for more than the installation gives.
         """
-        agent_limits = self.definitions[spec.agent].job_limits()
-        return spec.limits.over(agent_limits).over(self.defaults)
+        asked = spec.limits.over(self.definitions[spec.agent].job_limits())
+        self.ceilings.check(asked)
+        return self.ceilings.within(asked.over(self.defaults))
 
     def given_limits(self, spec: JobSpec) -> Limits:
         """Return the limits that were set for a job or its agent, which bind its descendants too.

@@ -8,10 +8,11 @@ it replays the events and asks the model for the next step.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 from uuid import uuid4
 
+import structlog
 from google.adk.events import Event
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.sessions import InMemorySessionService, Session
@@ -27,6 +28,7 @@ from orchestrator.deep_agent import (
     text_of,
     usage_of,
 )
+from orchestrator.jobs.bounds import MAX_EVENT_BYTES, MAX_NOTE_BYTES, fit, json_bytes
 from orchestrator.jobs.failures import NotUnderstood
 from orchestrator.jobs.store.journal import EventType, Journal, JournalEvent
 from orchestrator.jobs.store.outage import through_outage
@@ -35,10 +37,11 @@ from orchestrator.workspace.blobs import BlobStore
 from workers.agent.history import History, split_lost
 from workers.heartbeat import HeldLease
 
-INLINE_EVENT_BYTES = 64 * 1024
-"""Larger ADK events are stored as blobs: Redis holds ids and lists, not file contents."""
 SHOWN_CHARACTERS = 2_000
 """The length of a text or an argument in the readable part of an event, at most."""
+log = structlog.get_logger(__name__)
+
+NOT_BY_APPROVER = "The answer was not given by a person who may approve, so it does not count."
 LINE_CHARACTERS = 80
 """The length of a record's `last_event`, which is one line of a table."""
 
@@ -51,11 +54,19 @@ class AttemptJournal:
         blobs: Where large events are stored.
         lease: The attempt's lease.
         progress: Is called with a line for a dashboard; it contains names of tools, no texts.
+        approvers: Who may answer approvals; empty: everybody.
     """
 
     def __init__(
-        self, journal: Journal, blobs: BlobStore, lease: HeldLease, progress: Callable[[str], None]
+        self,
+        journal: Journal,
+        blobs: BlobStore,
+        lease: HeldLease,
+        progress: Callable[[str], None],
+        *,
+        approvers: Collection[str] = (),
     ) -> None:
+        self._approvers = approvers
         self._journal = journal
         self._blobs = blobs
         self._lease = lease
@@ -75,7 +86,7 @@ class AttemptJournal:
 
         Args:
             kind: The event's type.
-            data: The event's data.
+            data: The event's data; long texts and lists are cut.
             line: The record's new `last_event`; None leaves it.
             used: The usage to charge to the job, by field name.
 
@@ -83,6 +94,16 @@ class AttemptJournal:
             LeaseLost: The attempt's lease is lost.
             LedgerUnavailable: Redis does not answer for a long time.
         """
+        fitting = fit(data, MAX_NOTE_BYTES)
+        await self._append(kind, fitting if isinstance(fitting, dict) else {}, line, used)
+
+    async def _append(
+        self,
+        kind: EventType,
+        data: dict[str, JsonValue],
+        line: str | None,
+        used: dict[str, float] | None,
+    ) -> None:
         self._lease.check()
         claim = self._lease.claim
         self._report_progress(kind, data)
@@ -114,12 +135,13 @@ class AttemptJournal:
             JobFailure: A large event cannot be stored as a blob.
         """
         raw = event.model_dump_json(exclude_none=True)
-        data: dict[str, JsonValue] = _readable(event)
-        if len(raw) > INLINE_EVENT_BYTES:
+        readable = fit(_readable(event), MAX_NOTE_BYTES)
+        data = readable if isinstance(readable, dict) else {}
+        if len(raw) > MAX_EVENT_BYTES or json_bytes(complete := json.loads(raw)) > MAX_EVENT_BYTES:
             data["event_blob"] = await self._blobs.put(raw.encode())
         else:
-            data["event"] = json.loads(raw)
-        await self.note(_kind(event), data, _line(event), _used(event))
+            data["event"] = complete
+        await self._append(_kind(event), data, _line(event), _used(event))
         self._count_message(event)
 
     async def history(self) -> History:
@@ -133,11 +155,25 @@ class AttemptJournal:
         history = History()
         kept, lost = split_lost(await self.entries())
         for entry in kept:
-            history.add(entry, await self._session_event(entry))
+            history.add(await self._checked(entry), await self._session_event(entry))
         history.lost = [event for entry in lost if (event := await self._session_event(entry))]
         for event in history.events:
             self._count_message(event)
         return history
+
+    async def _checked(self, entry: JournalEvent) -> JournalEvent:
+        """Return an entry; an answer that none of the approvers gave is a rejection.
+
+        Whoever may write the journal could have made it up.
+        """
+        if not self._approvers or entry.type is not EventType.APPROVAL_RESOLVED:
+            return entry
+        by = str(entry.data.get("by", ""))
+        if by in self._approvers and await self._journal.is_answered_by(by, entry):
+            return entry
+        log.warning("an answer to an approval was not given by an approver", job=entry.job_id)
+        refused = {"id": entry.data["id"], "decision": "reject", "message": NOT_BY_APPROVER}
+        return entry.model_copy(update={"data": refused})
 
     def _count_message(self, event: Event) -> None:
         self.messages_read = max(self.messages_read, message_number(event))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -195,7 +196,7 @@ class Subagent:
         self.checkpoints.resume_from(history.checkpoint)
         self._budget = self._budget_after(history, history.events)
         if history.final_answer_index is not None:
-            return self._earlier_answer(history, history.final_answer_index)
+            return await self._earlier_answer(history, history.final_answer_index)
         files_folder = await copy_definition_files(self._definition, self._sandbox)
         await preload_client(self._model)
         app = self._app(files_folder, is_restored=history.is_restored)
@@ -203,7 +204,7 @@ class Subagent:
             events = await self._run(app, history)
         except (ModelFailed, McpServerFailed) as error:
             raise job_failure(error) from error
-        return self._answer(events)
+        return await self._answer(events)
 
     def _budget_after(self, history: History, events: list[Event]) -> Budget:
         """Return the budget after these events; the usage of lost work counts as well."""
@@ -212,12 +213,12 @@ class Subagent:
             budget_limits(self._limits), used=used, price=price, shared=self._read_accounts
         )
 
-    def _earlier_answer(self, history: History, final_answer_index: int) -> AgentAnswer:
+    async def _earlier_answer(self, history: History, final_answer_index: int) -> AgentAnswer:
         """Return the answer that the agent gave before its worker was lost; no model is asked."""
         before = self._budget_after(history, history.events[:final_answer_index])
         before.start_model_call()  # sets `reached` if the answer was a summary at a budget's end
         self._budget.reached = before.reached
-        return self._answer(history.events)
+        return await self._answer(history.events)
 
     async def _run(self, app: App, history: History) -> list[Event]:
         """Run until the agent ends or waits, and return all events of the session."""
@@ -301,7 +302,7 @@ class Subagent:
             text += f"\n\n<context>\n{self._spec.context}\n</context>"
         return types.Content(role="user", parts=[types.Part(text=text)])
 
-    def _answer(self, events: list[Event]) -> AgentAnswer:
+    async def _answer(self, events: list[Event]) -> AgentAnswer:
         approvals = waiting_approvals(self._spec.id, events)
         children = self.children.specs(events)
         if approvals or children is not None:
@@ -316,8 +317,9 @@ class Subagent:
         if self._schema is None:
             return AgentAnswer(summary=summary)
         try:
-            return AgentAnswer(summary=summary, output=OutputSchema(self._schema).parse(text))
-        except OutputMismatch as error:
+            output = await asyncio.to_thread(OutputSchema(self._schema).parse, text)
+            return AgentAnswer(summary=summary, output=output)
+        except (OutputMismatch, ValueError) as error:
             raise AgentFailed("The agent's answer does not fit its output_schema.") from error
 
 

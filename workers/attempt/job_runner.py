@@ -21,6 +21,7 @@ from orchestrator.jobs.failures import (
     JobFailure,
     LeaseLost,
     LedgerUnavailable,
+    LimitExceeded,
     NotUnderstood,
     SandboxFailure,
     UnknownAgent,
@@ -30,15 +31,14 @@ from orchestrator.jobs.store.admission import Admission
 from orchestrator.jobs.store.journal import Journal
 from orchestrator.jobs.store.ledger import NOT_UNDERSTOOD, Claim
 from orchestrator.jobs.worker_info import WorkerInfo
-from workers.agent.credentials import credentials_of
 from workers.agent.services import JobServices
 from workers.agent.session_journal import AttemptJournal
 from workers.agent.subagent import Subagent, SubagentFactory, limit_failure
 from workers.attempt.attempt import Attempt
-from workers.attempt.opening import open_sandbox
+from workers.attempt.opening import open_sandbox, sandbox_spec
 from workers.attempt.outcome import Outcome, commit, result_of
 from workers.heartbeat import Heartbeats, HeldLease, elapsed_clock
-from workers.sandbox import Sandbox, SandboxDied, SandboxProvider, SandboxSpec
+from workers.sandbox import Sandbox, SandboxDied, SandboxProvider
 
 log = structlog.get_logger(__name__)
 
@@ -105,7 +105,7 @@ class JobRunner:
         self._lease_seconds = lease_seconds
         self._me = me
 
-    async def run(self, job_id: str, progress: Progress) -> JobResult | None:
+    async def run(self, job_id: str, progress: Progress, dispatch: str = "") -> JobResult | None:
         """Run the next attempt of a job.
 
         Returns the job's result, or None if the attempt did not end the job. A failure of the
@@ -114,9 +114,10 @@ class JobRunner:
         Args:
             job_id: The job, as a message of the queue names it.
             progress: Receives the agent's steps.
+            dispatch: The number of the dispatch that the message is of; empty: not checked.
         """
         claimed_at = elapsed_clock()
-        claim = await self._claim(job_id)
+        claim = await self._claim(job_id, dispatch)
         if claim is None:
             return None
         with structlog.contextvars.bound_contextvars(
@@ -130,9 +131,9 @@ class JobRunner:
             await self._admission.pump()
         return result
 
-    async def _claim(self, job_id: str) -> Claim | None:
+    async def _claim(self, job_id: str, dispatch: str) -> Claim | None:
         try:
-            claim = await self._ledger.claim(job_id, self._me(), self._lease_seconds)
+            claim = await self._ledger.claim(job_id, self._me(), self._lease_seconds, dispatch)
         except LedgerUnavailable as failure:  # dispatched again, like a job whose message was lost
             log.warning("claim failed", job=job_id, error=str(failure))
             return None
@@ -149,12 +150,16 @@ class JobRunner:
             return Outcome(failure=ShuttingDown("Its worker stops."))
         try:
             definition = self._services.definitions[claim.spec.agent]
-        except UnknownAgent as failure:
+            limits = self._services.limits_of(claim.spec)
+        except (UnknownAgent, LimitExceeded) as failure:
             return Outcome(failure=failure)
-        attempt = Attempt(claim, definition, self._services.limits_of(claim.spec), claimed_at)
+        attempt = Attempt(claim, definition, limits, claimed_at)
         with self._heartbeats.hold(claim, attempt.stop) as lease, attempt.deadline():
             lease.mark_renewed(claimed_at)
-            journal = AttemptJournal(self._journal, self._blobs, lease, progress)
+            journal = AttemptJournal(
+                *(self._journal, self._blobs, lease, progress),
+                approvers=self._services.approvers,
+            )
             outcome = await attempt.run(self._work_and_pause(attempt, lease, journal))
         return replace(outcome, messages_read=journal.messages_read)
 
@@ -183,7 +188,7 @@ class JobRunner:
         try:
             async with open_sandbox(
                 self._provider,
-                self._sandbox_spec(attempt),
+                sandbox_spec(attempt, self._services, self._default_image),
                 claim=attempt.claim,
                 host=self._me().host,
                 journal=journal,
@@ -206,16 +211,6 @@ class JobRunner:
         except Exception as error:  # noqa: BLE001 - any failure becomes the attempt's outcome
             return replace(outcome, failure=attempt.stopped_by or _as_failure(error))
         return outcome
-
-    def _sandbox_spec(self, attempt: Attempt) -> SandboxSpec:
-        return SandboxSpec(
-            job_id=attempt.claim.spec.id,
-            attempt=attempt.claim.attempt,
-            image=attempt.definition.image or self._default_image,
-            limits=attempt.limits,
-            snapshot=attempt.claim.spec.snapshot,
-            credentials=credentials_of(attempt.definition, self._services.secrets),
-        )
 
     async def _run_agent(
         self, agent: Subagent, attempt: Attempt, sandbox: Sandbox, outcome: Outcome
@@ -350,6 +345,7 @@ class JobRunner:
         return replace(
             outcome,
             files=so_far.files_modified,
+            files_omitted=so_far.files_omitted,
             changes=so_far.changes,
             usage=so_far.usage,
             sandbox=so_far.sandbox,

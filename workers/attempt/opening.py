@@ -16,9 +16,33 @@ from orchestrator.jobs.store.journal import EventType, JournalEvent
 from orchestrator.jobs.store.ledger import Claim
 from orchestrator.workspace.blobs import BlobStore
 from workers.agent import checkpoint
+from workers.agent.credentials import credentials_of
+from workers.agent.services import JobServices
 from workers.agent.session_journal import AttemptJournal
+from workers.attempt.attempt import Attempt
 from workers.attempt.network_journal import journaled_network
 from workers.sandbox import Sandbox, SandboxProvider, SandboxSpec
+
+
+def sandbox_spec(attempt: Attempt, services: JobServices, default_image: str) -> SandboxSpec:
+    """Return what an attempt's sandbox needs.
+
+    Args:
+        attempt: The attempt.
+        services: What all jobs of this worker share.
+        default_image: The image of an agent whose definition names none.
+
+    Raises:
+        InvalidJob: The agent needs a secret that this worker does not have.
+    """
+    return SandboxSpec(
+        job_id=attempt.claim.spec.id,
+        attempt=attempt.claim.attempt,
+        image=attempt.definition.image or default_image,
+        limits=attempt.limits,
+        snapshot=attempt.claim.spec.snapshot,
+        credentials=credentials_of(attempt.definition, services.secrets),
+    )
 
 
 @contextlib.asynccontextmanager

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
 
 from orchestrator.jobs.approvals import Approval
+from orchestrator.jobs.bounds import MAX_OUTPUT_BYTES, json_bytes
 from orchestrator.jobs.changes import FileChange
 from orchestrator.jobs.failures import (
     AgentFailed,
@@ -35,6 +36,8 @@ class Outcome:
     output: JsonValue = None
     usage: Usage = field(default_factory=Usage)
     files: tuple[FileChange, ...] = ()
+    files_omitted: int = 0
+    """The number of further changed files, which only the bundle lists."""
     changes: str | None = None
     """The blob with the change bundle; None without changes."""
     sandbox: str | None = None
@@ -58,13 +61,20 @@ class Outcome:
 def result_of(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:
     """Return the result of an attempt that ended its job, in a form that can be stored.
 
-    An answer that is not valid Unicode is dropped, and the job fails.
+    An answer that is not valid Unicode, or too large, is dropped, and the job fails.
 
     Args:
         claim: The attempt.
         outcome: The attempt's outcome.
         ran_seconds: How long the attempt ran.
     """
+    size = json_bytes(outcome.output)
+    if size > MAX_OUTPUT_BYTES:
+        too_large = AgentFailed(
+            f"The agent's structured answer has {size:,} bytes, more than {MAX_OUTPUT_BYTES:,}; it "
+            "was dropped: have large results written to files."
+        )
+        outcome = replace(outcome, output=None, failure=outcome.failure or too_large)
     try:
         result = _result(claim, outcome, ran_seconds)
         result.model_dump_json()
@@ -94,6 +104,7 @@ def _result(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:
             "summary": outcome.summary,
             "output": outcome.output,
             "files_modified": outcome.files,
+            "files_omitted": outcome.files_omitted,
             "changes": outcome.changes,
             "usage": outcome.usage,
             "attempts": claim.attempt,

@@ -1,9 +1,12 @@
+from .docker.images import check_engine
 from .docker.provider import DEFAULT_IMAGE, DockerProvider
 from .errors import (
     DiskLimitExceeded,
+    EngineForbidden,
     EngineUnavailable,
     ImageMissing,
     SandboxDied,
+    SandboxNotSecluded,
     SandboxStartFailed,
     SnapshotUnusable,
 )
@@ -28,6 +31,7 @@ __all__ = [
     "Credential",
     "DiskLimitExceeded",
     "DockerProvider",
+    "EngineForbidden",
     "EngineUnavailable",
     "ImageMissing",
     "LocalProvider",
@@ -36,11 +40,13 @@ __all__ = [
     "ProcessEnded",
     "Sandbox",
     "SandboxDied",
+    "SandboxNotSecluded",
     "SandboxProvider",
     "SandboxSpec",
     "SandboxStartFailed",
     "SnapshotSource",
     "SnapshotUnusable",
     "TrafficRecord",
+    "check_engine",
     "merge_into",
 ]

@@ -2,8 +2,10 @@
 
 SandboxFailure (orchestrator.jobs.failures)
 ├── EngineUnavailable     the Docker engine does not answer                retryable
+│   └── EngineForbidden   this user may not use it                         retryable
 ├── SandboxDied           the container or its resident has ended          retryable
 ├── SandboxStartFailed    the engine refused or failed to start it         retryable
+├── SandboxNotSecluded    its commands could take over its own process
 ├── ImageMissing          the image is not on the engine
 ├── ChangesNotCollected   what the job wrote cannot be read within its limits
 ├── SnapshotUnusable      the archive is damaged or leaves its root
@@ -12,6 +14,9 @@ SandboxFailure (orchestrator.jobs.failures)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from orchestrator.jobs.failures import SandboxFailure
 
 
@@ -19,6 +24,10 @@ class EngineUnavailable(SandboxFailure):
     """The Docker engine does not answer."""
 
     retryable = True
+
+
+class EngineForbidden(EngineUnavailable):
+    """This user has no right to the Docker engine's socket."""
 
 
 class SandboxDied(SandboxFailure):
@@ -31,6 +40,10 @@ class SandboxStartFailed(SandboxFailure):
     """The engine could not start the container."""
 
     retryable = True
+
+
+class SandboxNotSecluded(SandboxFailure):
+    """The commands of a sandbox could take over its resident: the image or the runtime is unfit."""
 
 
 class ImageMissing(SandboxFailure):
@@ -47,3 +60,35 @@ class DiskLimitExceeded(SandboxFailure):
 
 class ChangesNotCollected(SandboxFailure):
     """What the job wrote cannot be read within the limits of a collection; the message says why."""
+
+
+def unreachable(error: Exception, host: str) -> EngineUnavailable:
+    """Return the failure to reach an engine, with what a person can do about it.
+
+    Args:
+        error: what the HTTP library raised.
+        host: the engine's address.
+    """
+    causes = list(_causes(error))
+    if any(isinstance(cause, PermissionError) for cause in causes):
+        return EngineForbidden(
+            f"The Docker engine at {host} is not open to this user: "
+            "join its group (usermod -aG docker USER), then log in again."
+        )
+    if any(isinstance(cause, TimeoutError) for cause in causes):
+        return EngineUnavailable(
+            f"The Docker engine at {host} is there, but does not answer: restart Docker."
+        )
+    return EngineUnavailable(f"No Docker engine answers at {host}: start Docker.")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and those below it, which HTTP libraries put into its arguments, too."""
+    seen: set[int] = set()
+    waiting: list[Any] = [error]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, BaseException) and id(found) not in seen:
+            seen.add(id(found))
+            yield found
+            waiting += [found.__cause__, found.__context__, *found.args]

@@ -119,10 +119,9 @@ class SandboxFolder:
         self._run("mv", "-fT", "--", f"./{aside}", f"./{path}")
 
     def put_directory(self, path: str, mode: int) -> None:
-        """Create a directory and its parents; an existing one only gets the mode."""
+        """Create a directory and its parents; an existing one does not change."""
         self._checked(path)
-        self._run("mkdir", "-p", "--", f"./{path}")
-        self._run("chmod", f"{mode & PERMISSION_BITS:o}", "--", f"./{path}")
+        self._run("mkdir", "-p", "-m", f"{mode & PERMISSION_BITS:o}", "--", f"./{path}")
 
     def set_mode(self, path: str, mode: int, instead_of: Found) -> None:
         """Change a file's permission bits."""

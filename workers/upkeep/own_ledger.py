@@ -6,8 +6,18 @@ Whoever believed it would remove every sandbox of the installation.
 
 from __future__ import annotations
 
-from orchestrator.jobs.failures import LedgerReplaced
+import asyncio
+
+import structlog
+
+from orchestrator.jobs.failures import LedgerReplaced, LedgerUnavailable
 from orchestrator.jobs.store.ledger import Ledger
+
+log = structlog.get_logger(__name__)
+
+TRY_AGAIN_SECONDS = 0.5
+"""Between two tries to read the installation's id while Redis is not there: not noticeable when it
+comes."""
 
 
 class OwnLedger:
@@ -21,6 +31,25 @@ class OwnLedger:
     def __init__(self, ledger: Ledger, installation: str) -> None:
         self._ledger = ledger
         self.installation = installation
+
+    @classmethod
+    async def of(cls, ledger: Ledger) -> OwnLedger:
+        """Wait for Redis, which may start after its workers, and return the ledger that it holds.
+
+        Raises:
+            LedgerMisconfigured: Redis responds, and cannot be used.
+        """
+        told = False
+        while True:
+            try:
+                return cls(ledger, await ledger.installation())
+            except LedgerUnavailable as error:
+                if not error.retryable:
+                    raise
+                if not told:
+                    log.warning("Cannot connect to Redis, the worker waits", error=str(error))
+                told = True
+                await asyncio.sleep(TRY_AGAIN_SECONDS)
 
     async def is_live(self, job_id: str) -> bool:
         """Return whether the job exists and has not ended.

@@ -17,13 +17,14 @@ from orchestrator.configuration.agent_definitions import (
     InvalidAgentDefinition,
     load_agent_definitions,
 )
+from orchestrator.configuration.configuration_file import configuration_file
 from orchestrator.configuration.settings import (
     InvalidSetting,
     Settings,
     load_settings,
     without_password,
 )
-from orchestrator.embedded.python_process import child_environment, python_argv
+from orchestrator.embedded.python_process import helper_environment, python_argv
 from orchestrator.embedded.redis_server import find_redis_server
 from orchestrator.embedded.services import attached
 from orchestrator.jobs.failures import JobFailure, LedgerUnavailable
@@ -35,6 +36,9 @@ from orchestrator.workspace.blobs import BlobStore, BlobStoreUnusable
 Status = Literal["ok", "warn", "fail"]
 
 OLDEST_REDIS = (6, 2)
+MIB = 1024**2
+NEARLY_FULL = 0.8
+"""The share of Redis's memory above which a person should act."""
 """The oldest version that the job scripts have been tested on."""
 ENGINE_SECONDS = 20.0
 """For the engine's answer: a busy engine answers within seconds."""
@@ -59,7 +63,9 @@ async def all_checks() -> list[Check]:
         settings = load_settings()
     except InvalidSetting as error:
         return [*checks, Check("fail", "settings", str(error), "Correct the setting.")]
-    checks.append(Check("ok", "settings", "all values are valid"))
+    file = configuration_file()
+    found = "no file" if file is None or not file.path.exists() else str(file.path)
+    checks.append(Check("ok", "settings", f"all values are valid; configuration: {found}"))
     checks += _agents_and_models(settings)
     checks += await _engine_and_images(settings)
     checks.append(await _blobs(settings))
@@ -85,7 +91,17 @@ def _agents_and_models(settings: Settings) -> list[Check]:
         return [Check("fail", "agents", str(error), "Correct or remove the file.")]
     names = ", ".join(definitions) or "none"
     agents = Check("ok" if len(definitions) else "fail", "agents", names)
-    return [agents, *_models(settings, definitions)]
+    return [agents, *_secrets(settings, definitions), *_models(settings, definitions)]
+
+
+def _secrets(settings: Settings, definitions: AgentDefinitions) -> Iterable[Check]:
+    """Check that the secrets which definitions name are set, without showing any."""
+    for definition in definitions.values():
+        for credential in definition.credentials:
+            if credential.secret not in settings.secrets:
+                found = f"{definition.name} needs {credential.secret}, which is not set here"
+                advice = f"Set FANOUT_SECRETS__{credential.secret} for the workers."
+                yield Check("warn", "secrets", found, advice)
 
 
 def _models(settings: Settings, definitions: AgentDefinitions) -> Iterable[Check]:
@@ -118,7 +134,7 @@ async def _engine_and_images(settings: Settings) -> list[Check]:
                 "Set FANOUT_SANDBOX__PROVIDER=docker for anything but trials.",
             )
         ]
-    code, out, error = await _images_on_engine(settings)
+    code, out, error = await _images_on_engine()
     if code != 0:
         return [
             Check(
@@ -155,11 +171,11 @@ def _image(settings: Settings, out: str) -> Check:
     return Check("ok", "image", image)
 
 
-async def _images_on_engine(settings: Settings) -> tuple[int, str, str]:
+async def _images_on_engine() -> tuple[int, str, str]:
     """Run `fanout images ls`; return exit code, output and last line of stderr."""
     child = await asyncio.create_subprocess_exec(
         *python_argv("workers.sandbox.docker.images", "ls", "--json"),
-        env=child_environment(settings),
+        env=helper_environment(),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -240,10 +256,26 @@ def redis_checks(settings: Settings, info: dict[str, Any]) -> Iterable[Check]:
     else:
         advice = "Set appendonly yes: otherwise a restart of Redis loses jobs."
         yield Check("warn", "redis persistence", "no append-only file", advice)
+    yield from _memory_checks(info)
+
+
+def _memory_checks(info: dict[str, Any]) -> Iterable[Check]:
+    """Check that a full Redis refuses new jobs, instead of deleting some or being killed."""
     policy = str(info.get("maxmemory_policy", "noeviction"))
-    if policy != "noeviction" and info.get("maxmemory"):
+    most, used = int(info.get("maxmemory") or 0), int(info.get("used_memory") or 0)
+    if policy != "noeviction":
         advice = "Set maxmemory-policy noeviction: otherwise a full Redis deletes jobs."
-        yield Check("fail", "redis eviction", policy, advice)
+        yield Check("fail" if most else "warn", "redis eviction", policy, advice)
+    if not most:
+        advice = "Set maxmemory: otherwise the system ends Redis when its memory is full."
+        yield Check("warn", "redis memory", f"{used / MIB:.0f} MiB used, no maxmemory", advice)
+        return
+    found = f"{used / MIB:.0f} of {most / MIB:.0f} MiB used"
+    if used > NEARLY_FULL * most:
+        advice = "Raise maxmemory, or lower FANOUT_RETENTION_SECONDS: a full one accepts no jobs."
+        yield Check("warn", "redis memory", found, advice)
+    else:
+        yield Check("ok", "redis memory", found)
 
 
 def _workers(workers: Sequence[WorkerInfo], agents: Collection[str]) -> Check:

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from orchestrator.configuration.settings import Settings
-from orchestrator.embedded.python_process import child_environment, python_argv
+from orchestrator.embedded.python_process import helper_environment, python_argv
 from orchestrator.embedded.services import attached
 from orchestrator.jobs.failures import LedgerUnavailable
 from orchestrator.jobs.store.connection import connect
@@ -36,7 +36,7 @@ async def left_by_others(settings: Settings) -> list[dict[str, Any]]:
     own = await own_installation(settings)
     child = await asyncio.create_subprocess_exec(
         *python_argv("workers.sandbox.docker.installations", "ls", "--json"),
-        env=child_environment(settings),
+        env=helper_environment(),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )

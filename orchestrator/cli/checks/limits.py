@@ -82,11 +82,13 @@ class Source:
         }
         own = {field.name: field for field in self._fields(SETTINGS, "LimitSettings")}
         limits = [_overriding(own.get(name), inherited.get(name)) for name in {**inherited, **own}]
+        ceilings = self._fields("orchestrator/jobs/ceilings.py", "Ceilings")
         workers, top = self._fields(SETTINGS, "WorkerSettings"), self._fields(SETTINGS, "Settings")
         return [
             field._replace(name=prefix + field.name.upper(), where=SETTINGS)
             for prefix, fields in (
                 ("FANOUT_LIMITS__", limits),
+                ("FANOUT_CEILINGS__", ceilings),
                 ("FANOUT_WORKER__", workers),
                 ("FANOUT_", top),
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import json
 import time
 from collections.abc import Sequence
@@ -114,7 +113,7 @@ def reject(
 async def _answer(prefix: str, decision: Decision, *, as_json: bool, **given: Any) -> None:
     async with open_client() as client:
         approval_id = await resolve_approval(client, prefix)
-        job_id = await client.answer(approval_id, decision, by=_person(), **given)
+        job_id = await client.answer(approval_id, decision, **given)
     if as_json:
         output.document({"approval_id": approval_id, "job_id": job_id, "decision": decision})
     else:
@@ -137,11 +136,3 @@ def _arguments(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UsageProblem('--arguments is not a JSON object; it has the form {"command": "ls"}.')
     return value
-
-
-def _person() -> str:
-    """Return the user's name for the journal; empty if the system does not know it."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return ""

@@ -10,12 +10,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from orchestrator.cli.terminal import output
+from orchestrator.cli.terminal import held_back, output
 from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from orchestrator.cli.terminal.ids import resolve_job
 from orchestrator.cli.terminal.options import AsJson, JobArgument
 from orchestrator.cli.terminal.session import ended_result, open_client
 from orchestrator.jobs.changes import ChangeKind, FileChange
+from orchestrator.workspace.hold_back import held_back_by_name
 from orchestrator.workspace.merge import MergeReport
 
 _LINE_STYLES = (
@@ -44,14 +45,24 @@ async def _diff(prefix: str, *, stat: bool, as_json: bool) -> None:
     async with open_client() as client:
         job_id = await resolve_job(client, prefix)
         ended = await ended_result(client, job_id)
+        files = ended.files_modified
+        if ended.files_omitted and (as_json or stat):
+            async with client.changes(job_id) as bundle:
+                files = bundle.changes.summary()
         if as_json:
             output.document(
-                {"files": [change.model_dump(mode="json") for change in ended.files_modified]}
+                {
+                    "files": [change.model_dump(mode="json") for change in files],
+                    "held_back": [
+                        {"path": path, "reason": reason}
+                        for path, reason in held_back_by_name(files).items()
+                    ],
+                }
             )
         elif ended.changes is None:
             output.notice(f"Job {job_id} changed nothing.")
         elif stat:
-            print_stat(ended.files_modified)
+            print_stat(files)
         else:
             async with client.changes(job_id) as bundle:
                 _print_patch(bundle.patch())
@@ -66,23 +77,28 @@ def apply(
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; print what a merge would do.")
     ] = False,
+    include: Annotated[bool, typer.Option(held_back.OPTION, help=held_back.OPTION_HELP)] = False,
     as_json: AsJson = False,
 ) -> None:
     """Merge a job's changes into a folder (three-way merge).
 
     Changes that overlap with changes in the folder are reported as conflicts and not applied;
-    nothing is overwritten. Exit code 1 if not all changes were merged.
+    nothing is overwritten. Files that become code on this machine by themselves are held back.
+    Exit code 1 if not all changes were merged.
     """
     if not into.is_dir():
         raise UsageProblem(f"--into {str(into)!r} is not a folder.")
-    raise typer.Exit(asyncio.run(_apply(job, into.resolve(), check=check, as_json=as_json)))
+    done = _apply(job, into.resolve(), check=check, include=include, as_json=as_json)
+    raise typer.Exit(asyncio.run(done))
 
 
-async def _apply(prefix: str, into: Path, *, check: bool, as_json: bool) -> ExitCode:
+async def _apply(prefix: str, into: Path, *, check: bool, include: bool, as_json: bool) -> ExitCode:
     async with open_client() as client:
         job_id = await resolve_job(client, prefix)
         await ended_result(client, job_id)
-        report = await client.apply(job_id, into, check=check)
+        report = await client.apply(job_id, into, check=check, include_executable_config=include)
+        if held_back.may_land(report.held_back, ask=not (check or as_json)):
+            report = await client.apply(job_id, into, include_executable_config=True)
     if as_json:
         output.document(report.model_dump(mode="json"))
     else:
@@ -109,10 +125,14 @@ def print_report(report: MergeReport) -> None:
             output.notice(
                 f"{kind:<8}  {output.one_line(entry.path)}: {output.one_line(entry.reason)}"
             )
+    for line in held_back.lines(report.held_back):
+        output.notice(line)
+    if report.held_back:
+        output.notice(f"What is held back lands with {held_back.OPTION}.")
 
 
 def print_stat(files: tuple[FileChange, ...]) -> None:
-    """Print the changed files with lines added and removed, and the totals."""
+    """Print the changed files with lines added and removed, the totals, and what is held back."""
     width = max((len(_name(change)) for change in files), default=0)
     for change in files:
         lines = "binary" if change.binary else f"+{change.lines_added} -{change.lines_removed}"
@@ -122,6 +142,8 @@ def print_stat(files: tuple[FileChange, ...]) -> None:
     output.payload(
         f"{len(files)} {'file' if len(files) == 1 else 'files'} changed, +{added} -{removed}"
     )
+    for path, reason in held_back_by_name(files).items():
+        output.payload(f"held back by a merge: {output.one_line(path)}: {reason}")
 
 
 def _name(change: FileChange) -> str:

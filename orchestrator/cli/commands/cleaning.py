@@ -13,7 +13,7 @@ from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.exit_codes import ExitCode
 from orchestrator.cli.terminal.options import AsJson
 from orchestrator.configuration.settings import load_settings
-from orchestrator.embedded.python_process import child_environment, python_argv
+from orchestrator.embedded.python_process import helper_environment, python_argv
 
 
 def clean(
@@ -46,6 +46,5 @@ def clean(
 
 def _run(argv: list[str]) -> NoReturn:
     command = python_argv("workers.sandbox.docker.installations", *argv)
-    env = child_environment(load_settings())
-    ended = subprocess.run(command, env=env, check=False)  # noqa: S603 - our own program
+    ended = subprocess.run(command, env=helper_environment(), check=False)  # noqa: S603 - our own program
     raise typer.Exit(ended.returncode if ended.returncode >= 0 else ExitCode.WORK_FAILED)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -20,12 +18,14 @@ from orchestrator.cli.commands.processes import announce_sandbox
 from orchestrator.cli.commands.run import coordinate
 from orchestrator.cli.terminal import formatting, output
 from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem, WorkFailed
-from orchestrator.cli.terminal.options import AsJson
+from orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
 from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import COORDINATOR
+from orchestrator.configuration.agent_definitions import COORDINATOR, SHIPPED_AGENTS
 from orchestrator.configuration.bundled import bundled
 from orchestrator.configuration.settings import Settings, load_settings
+from orchestrator.embedded.sandbox_check import require_sandbox, sandbox_of_demo
 from orchestrator.embedded.services import Embedded
+from orchestrator.git import GitFailed, run_git
 from orchestrator.jobs.failures import UnknownJob
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobRecord, JobState
@@ -147,6 +147,7 @@ def example(
     model: Annotated[
         str | None, typer.Option(help="A real model for all agents; default: scripted replies.")
     ] = None,
+    sandbox: SandboxOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a bundled team of agents on a copy of its sample workspace.
@@ -154,11 +155,12 @@ def example(
     Nothing needs to be configured: a private Redis and a worker are started for this run. With
     scripted replies no model key is needed. The folder with the results is kept.
     """
-    settings = load_settings()
+    settings = load_settings(**chosen_sandbox(sandbox))
     if name is None:
         _list(as_json=as_json)
         return
     found = find_example(name)
+    asyncio.run(require_sandbox(settings))
     folder = (workspace or Path(tempfile.mkdtemp(prefix=f"fanout-{found.name}-"))).resolve()
     found.copy_workspace(folder)
     with _temporary_folder("fanout-state-") as state_dir:
@@ -180,26 +182,29 @@ def demo(
         bool,
         typer.Option("--keep", help="Keep Redis, the worker and the folder for later commands."),
     ] = False,
+    sandbox: SandboxOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Run six sub-agents that repair a small Python project.
 
     A coordinator delegates the faults, merges the changes and ends with passing tests. A private
     Redis and a worker are started for this run. The model's replies are scripted, so no key is
-    needed; agents, jobs, sandboxes and merges are real.
+    needed; agents, jobs, sandboxes and merges are real. Where no Docker engine is ready, this
+    command alone runs its own, harmless commands without isolation, and says so.
     """
-    settings, found = load_settings(), find_example(DEMO)
+    settings, found = load_settings(**chosen_sandbox(sandbox)), find_example(DEMO)
     began = time.monotonic()
+    settings = asyncio.run(sandbox_of_demo(settings, output.notice))
     with _temporary_folder("fanout-demo-", keep=keep) as base:
         folder = (workspace or base / "sample").resolve()
         found.copy_workspace(folder)
-        _git(folder, "init", "--quiet")
+        _git(folder, "init", "--quiet", "--template=")
         _git(folder, "add", "--all")
         _git(folder, "commit", "--quiet", "--message", "The sample before the run")
         state_dir = settings.state_dir if keep else base / "state"
         own_settings = _own_settings(settings, found, state_dir)
         report = asyncio.run(_run(found, folder, own_settings, keep=keep))
-        diff = _git(folder, "diff", "--stat").rstrip()
+        diff = _git(folder, "diff", "--no-ext-diff", "--no-textconv", "--stat").rstrip()
     if as_json:
         keys = ("success", "tests_before", "tests_after", "text", "root_id", "error")
         counts = {"jobs": len(report["jobs"]), "seconds": round(time.monotonic() - began, 1)}
@@ -227,7 +232,7 @@ def _own_settings(
         "redis_url": None,
         "blobs_url": None,
         "state_dir": state_dir,
-        "agents_dir": found.agents_dir,
+        "agents_dir": found.agents_dir or SHIPPED_AGENTS,
         "model": model or found.scripted_model,
     }
     return settings.model_copy(update=own)
@@ -237,7 +242,7 @@ async def _run(
     found: Example, folder: Path, settings: Settings, *, keep: bool = False
 ) -> dict[str, Any]:
     """Run the coordinator on the folder, with the check before and after; return the report."""
-    output.notice(f"The folder: {folder}\nStarting a Redis and a worker …")
+    output.notice(f"The folder: {folder}")
     async with (
         Embedded(settings, keep=keep, notice=output.notice) as embedded,
         JobClient.from_settings(embedded.settings) as client,
@@ -359,23 +364,19 @@ def _print_error(report: dict[str, Any]) -> None:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Run Git in a folder without the person's configuration and return its output.
+    """Run Git on the sample's own repository, which is new, and return its output.
 
     Raises:
-        UsageProblem: Git is not installed.
-        WorkFailed: the command failed.
+        WorkFailed: Git is not installed, or the command failed.
     """
-    identity = ("-c", "user.name=fanout", "-c", "user.email=fanout@localhost")
     try:
-        done = subprocess.run(  # noqa: S603 - no shell
-            ["git", "-C", str(folder), *identity, *arguments],  # noqa: S607 - the one on PATH
-            capture_output=True,
-            check=True,
-            env=os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"},
+        _, output = run_git(
+            arguments,
+            folder=folder,
+            git_dir=folder / ".git",
+            work_tree=folder,
+            settings=["user.name=fanout", "user.email=fanout@localhost"],
         )
-    except FileNotFoundError:
-        raise UsageProblem("git is not on PATH: fanout merges with it.") from None
-    except subprocess.CalledProcessError as error:
-        reason = error.stderr.decode(errors="replace").strip()
-        raise WorkFailed(f"git {arguments[0]} failed: {reason}") from None
-    return done.stdout.decode(errors="replace")
+    except GitFailed as error:
+        raise WorkFailed(f"git {arguments[0]} failed: {error}.") from None
+    return output.decode(errors="replace")

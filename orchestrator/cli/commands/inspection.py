@@ -124,6 +124,8 @@ def print_result(found: JobResult) -> None:
     """Print a job's result for people: state, error, usage, changed files and summary."""
     error = f"{found.error.type}: {found.error.message}" if found.error else None
     files = [f"{change.change:<8} {change.path}" for change in found.files_modified]
+    if found.files_omitted:
+        files.append(f"and {found.files_omitted:,} more: fanout diff --stat lists all")
     span = formatting.span
     output.pairs(
         [

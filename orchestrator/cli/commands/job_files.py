@@ -11,12 +11,17 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from orchestrator.cli.terminal.exit_codes import UsageProblem
+from orchestrator.cli.terminal.included_files import included_files
 from orchestrator.jobs.spec import JobSpec
 
 SET_BY_FANOUT = frozenset({"root_id", "parent_id", "depth", "traceparent"})
 """A job's position in its tree, which its author cannot choose."""
 
-KEYS = ("workspace", *(name for name in JobSpec.model_fields if name not in SET_BY_FANOUT))
+KEYS = (
+    "workspace",
+    "include",
+    *(name for name in JobSpec.model_fields if name not in SET_BY_FANOUT),
+)
 
 MAX_BAD_LINES_SHOWN = 50
 """In a file of another format every line is bad."""
@@ -29,6 +34,8 @@ class PlannedJob(BaseModel):
 
     spec: JobSpec
     workspace: Path | None = None
+    include: frozenset[str] = frozenset()
+    """Files that its snapshot has even if Git ignores them or they seem to be secret."""
 
 
 def read_job_file(
@@ -85,6 +92,7 @@ def plan(
         raise UsageProblem(f"unknown key {unknown[0]!r}; allowed are {', '.join(KEYS)}")
     values = _merged(defaults, given)
     workspace = _workspace(values.pop("workspace", None))
+    include = _include(values.pop("include", []), workspace)
     try:
         spec = JobSpec.model_validate(values)
     except ValidationError as error:
@@ -93,7 +101,7 @@ def plan(
         raise UsageProblem(f"there is no agent {spec.agent!r}: `fanout agents` lists them")
     if workspace is not None and spec.snapshot is not None:
         raise UsageProblem("specify either workspace or snapshot, not both")
-    return PlannedJob(spec=spec, workspace=workspace)
+    return PlannedJob(spec=spec, workspace=workspace, include=include)
 
 
 def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,6 +122,14 @@ def _workspace(value: Any) -> Path | None:
     if not path.is_dir():
         raise UsageProblem(f"workspace {str(value)!r} is not a folder")
     return path.resolve()
+
+
+def _include(value: Any, workspace: Path | None) -> frozenset[str]:
+    if not isinstance(value, list) or not all(isinstance(path, str) for path in value):
+        raise UsageProblem("include: must be a list of paths")
+    if value and workspace is None:
+        raise UsageProblem("include: names files of a workspace, so specify a workspace")
+    return frozenset() if workspace is None else included_files(value, workspace)
 
 
 def _lines(name: str) -> list[str]:

@@ -12,15 +12,20 @@ from typing import Annotated, NoReturn
 import typer
 
 from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.options import AsJson
+from orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
 from orchestrator.client import JobClient
 from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.embedded.python_process import child_environment, python_argv
+from orchestrator.embedded.python_process import child_environment, helper_environment, python_argv
+from orchestrator.embedded.sandbox_check import require_sandbox
 from orchestrator.embedded.services import Embedded, attached, stop_embedded
 from orchestrator.embedded.state_folder import StateFolder
 from orchestrator.jobs.worker_info import WorkerInfo
 
 FLOWER_USER = "fanout"
+FLOWER_PREFIXES = ("FANOUT_", "FLOWER_")
+"""Of the variables that Flower gets: no keys of models."""
+PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
+"""For building images; they may contain a password, and no other child gets them."""
 
 
 def worker(
@@ -39,8 +44,11 @@ def worker(
     drain: Annotated[
         bool, typer.Option(help="On SIGTERM finish the running jobs instead of requeueing them.")
     ] = False,
+    sandbox: SandboxOption = None,
 ) -> None:
     """Run a worker in the foreground until SIGTERM or Ctrl-C."""
+    settings = attached(load_settings(**chosen_sandbox(sandbox)))
+    asyncio.run(require_sandbox(settings))
     argv = python_argv("workers")
     if concurrency is not None:
         argv += ["--concurrency", str(concurrency)]
@@ -48,7 +56,6 @@ def worker(
         argv += ["--queues", queues]
     if drain:
         argv.append("--drain")
-    settings = attached(load_settings())
     _become(argv, child_environment(settings))
 
 
@@ -67,7 +74,13 @@ def flower() -> None:
     else:
         login = given.get_secret_value()
     output.notice(f"Flower: http://{address}:{settings.flower.port}")
-    env = child_environment(settings) | {
+    needed = {
+        name: value
+        for name, value in child_environment(settings).items()
+        if name.startswith(FLOWER_PREFIXES)
+    }
+    env = helper_environment() | {
+        **needed,
         "FLOWER_BASIC_AUTH": login,  # not in argv, which every user of the machine can read
         "FLOWER_ADDRESS": address,
         "FLOWER_PORT": str(settings.flower.port),
@@ -114,12 +127,12 @@ def images_ls(as_json: AsJson = False) -> None:
     _images(["ls", *(["--json"] if as_json else [])])
 
 
-def up(as_json: AsJson = False) -> None:
+def up(*, sandbox: SandboxOption = None, as_json: AsJson = False) -> None:
     """Start a private Redis and a worker in the background.
 
     They keep running until `fanout down`.
     """
-    settings = load_settings()
+    settings = load_settings(**chosen_sandbox(sandbox))
     folder = StateFolder(settings.state_dir)
     record = folder.read_record()
     workers = asyncio.run(_up(settings))
@@ -173,9 +186,10 @@ def announce_sandbox(workers: list[WorkerInfo]) -> None:
 
 
 def _images(argv: list[str]) -> NoReturn:
-    settings = load_settings()
     command = python_argv("workers.sandbox.docker.images", *argv)
-    env = child_environment(settings)
+    env = helper_environment() | {
+        name: os.environ[name] for name in PROXY_VARIABLES if name in os.environ
+    }
     ended = subprocess.run(command, env=env, check=False)  # noqa: S603 - our own program
     raise typer.Exit(ended.returncode if ended.returncode >= 0 else 1)
 

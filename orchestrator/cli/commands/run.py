@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,24 +15,29 @@ from rich.text import Text
 
 from orchestrator.cli.commands.processes import announce_sandbox
 from orchestrator.cli.commands.waiting import live_console
-from orchestrator.cli.terminal import output
+from orchestrator.cli.terminal import held_back, output
 from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
+from orchestrator.cli.terminal.included_files import (
+    IncludeOption,
+    included_files,
+    left_at_home_document,
+    print_left_at_home,
+)
 from orchestrator.cli.terminal.live import Board, Fetch, change_line, shown
-from orchestrator.cli.terminal.options import AsJson
+from orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
 from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import COORDINATOR
 from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.embedded.services import Embedded, attached
+from orchestrator.embedded.services import Embedded, attached_for_run
+from orchestrator.jobs.changes import SkippedFile
 from orchestrator.jobs.failures import DeadlineExceeded, LedgerUnavailable, UnknownJob
 from orchestrator.jobs.spec import new_job_id
 from orchestrator.jobs.state import JobRecord
+from orchestrator.workspace.repositories.repository import is_clean_checkout
 
 if TYPE_CHECKING:
-    from orchestrator.coordinator.conflicts import OpenConflict
+    from orchestrator.coordinator.conflicts import HeldBackChange, OpenConflict
     from orchestrator.coordinator.coordinator import CoordinatorEvent, RunOutcome
-
-GIT_SECONDS = 30.0
-"""For `git status` of a large repository on a slow disk; after that a person is asked."""
 
 
 def run_(
@@ -41,10 +46,12 @@ def run_(
     workspace: Annotated[
         Path, typer.Option(metavar="DIR", help="The folder to work on; default: the current one.")
     ] = Path(),
+    include: IncludeOption = None,
     agent: Annotated[str, typer.Option(help="The agent that coordinates.")] = COORDINATOR,
     model: Annotated[
         str | None, typer.Option(help="The coordinator's model; default: FANOUT_MODEL.")
     ] = None,
+    sandbox: SandboxOption = None,
     yes: Annotated[
         bool,
         typer.Option(
@@ -52,6 +59,9 @@ def run_(
             "-y",
             help="Do not ask: files may be changed and the coordinator's calls are approved.",
         ),
+    ] = False,
+    include_executable_config: Annotated[
+        bool, typer.Option(held_back.OPTION, help=held_back.OPTION_HELP)
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -61,20 +71,31 @@ def run_(
     configured (FANOUT_REDIS_URL) or running (`fanout up`), a private Redis and a worker run until
     the command ends.
     """
-    settings = load_settings()
+    settings = load_settings(**chosen_sandbox(sandbox))
     if not workspace.is_dir():
         raise UsageProblem(f"--workspace {str(workspace)!r} is not a folder.")
     folder = workspace.resolve()
+    included = included_files(include or (), folder)
     if not yes:
         _confirm(folder)
-    outcome = asyncio.run(
-        _run(settings, goal=goal, workspace=folder, agent=agent, model=model, yes=yes)
+    outcome, at_home = asyncio.run(
+        _run(
+            settings,
+            goal=goal,
+            workspace=folder,
+            included=included,
+            agent=agent,
+            model=model,
+            yes=yes,
+            include_executable_config=include_executable_config,
+            ask_to_land=not (yes or as_json),
+        )
     )
-    _print_outcome(outcome, as_json=as_json)
+    _print_outcome(outcome, at_home, as_json=as_json)
     raise typer.Exit(_exit_code(outcome))
 
 
-def _print_outcome(outcome: RunOutcome, *, as_json: bool) -> None:
+def _print_outcome(outcome: RunOutcome, at_home: Sequence[SkippedFile], *, as_json: bool) -> None:
     if as_json:
         error = outcome.error.model_dump() if outcome.error else None
         report = {
@@ -83,6 +104,8 @@ def _print_outcome(outcome: RunOutcome, *, as_json: bool) -> None:
             "root_id": outcome.root_id,
             "error": error,
             "conflicts": [vars(conflict) for conflict in outcome.conflicts],
+            "left_at_home": left_at_home_document(at_home),
+            "held_back": [vars(change) for change in outcome.held_back],
         }
         output.document(report)
     elif outcome.text:
@@ -91,6 +114,10 @@ def _print_outcome(outcome: RunOutcome, *, as_json: bool) -> None:
         output.notice(f"{outcome.error.type}: {outcome.error.message}")
     if outcome.conflicts:
         output.notice(_format_conflicts(outcome.conflicts))
+    if not as_json:
+        print_left_at_home(at_home)
+    if outcome.held_back:
+        output.notice(_format_held_back(outcome.held_back))
 
 
 def _exit_code(outcome: RunOutcome) -> ExitCode:
@@ -112,9 +139,28 @@ def _format_conflicts(conflicts: Sequence[OpenConflict]) -> str:
     return f"WARNING: {count}, changes not merged: {named}. See: fanout diff JOB"
 
 
+def _format_held_back(changes: Sequence[HeldBackChange]) -> str:
+    """Return the lines about changes that wait for a person's word, with the command for each job.
+
+    They are data of the run and no failure of it.
+    """
+    jobs = dict.fromkeys(change.job_id for change in changes)
+    commands = [f"fanout apply {job_id} {held_back.OPTION}" for job_id in jobs]
+    return "\n".join([*held_back.lines(changes), "To land what is held back:", *commands])
+
+
 async def _run(
-    settings: Settings, *, goal: str, workspace: Path, agent: str, model: str | None, yes: bool
-) -> RunOutcome:
+    settings: Settings,
+    *,
+    goal: str,
+    workspace: Path,
+    included: frozenset[str],
+    agent: str,
+    model: str | None,
+    yes: bool,
+    include_executable_config: bool,
+    ask_to_land: bool,
+) -> tuple[RunOutcome, Sequence[SkippedFile]]:
     async with (
         _services(settings) as (reachable, look_back),
         JobClient.from_settings(reachable) as client,
@@ -124,7 +170,8 @@ async def _run(
             announce_sandbox(workers)
         else:
             output.notice("No worker is running, so jobs will wait; start one: fanout worker")
-        return await coordinate(
+        client.workspace(workspace).included = included
+        outcome = await coordinate(
             client,
             goal=goal,
             workspace=workspace,
@@ -133,7 +180,20 @@ async def _run(
             default_model=settings.model,
             look_back=look_back,
             yes=yes,
+            include_executable_config=include_executable_config,
         )
+        if held_back.may_land(outcome.held_back, ask=ask_to_land):
+            outcome = await _land_held_back(client, outcome, workspace)
+        return outcome, client.workspace(workspace).left_at_home
+
+
+async def _land_held_back(client: JobClient, outcome: RunOutcome, workspace: Path) -> RunOutcome:
+    """Merge what was held back, by a person's word, and return the outcome without it."""
+    for job_id in dict.fromkeys(change.job_id for change in outcome.held_back):
+        report = await client.apply(job_id, workspace, include_executable_config=True)
+        for conflict in report.conflicts:
+            output.notice(f"conflict  {output.one_line(conflict.path)} (job {job_id})")
+    return replace(outcome, held_back=())
 
 
 async def coordinate(
@@ -146,6 +206,7 @@ async def coordinate(
     default_model: str,
     look_back: str | None,
     yes: bool = False,
+    include_executable_config: bool = False,
 ) -> RunOutcome:
     """Run the coordinator with a live view of its jobs, or plain lines without a terminal.
 
@@ -161,6 +222,7 @@ async def coordinate(
         look_back: the command that shows the tree after an interruption; None if the tree does
             not outlive this process.
         yes: whether the coordinator's own calls are approved without asking.
+        include_executable_config: whether what becomes code on the host is merged too.
 
     Raises:
         ModelNotConfigured: the model cannot be used; the message names what is missing.
@@ -189,6 +251,7 @@ async def coordinate(
                 on_event=printer.print,
                 decide=decider(yes=yes, set_aside=watcher.set_aside),
                 stream_text=console is not None,
+                include_executable_config=include_executable_config,
             )
     except asyncio.CancelledError:
         output.notice("Interrupted: the coordinator and the jobs that it waited for are stopped.")
@@ -204,9 +267,8 @@ async def _services(settings: Settings) -> AsyncIterator[tuple[Settings, str]]:
     A private Redis and a worker run while the context is open if there is no other.
     """
     try:
-        reachable = await asyncio.to_thread(attached, settings)
+        reachable = await asyncio.to_thread(attached_for_run, settings)
     except LedgerUnavailable:
-        output.notice("Starting a Redis and a worker for this run …")
         async with Embedded(settings, notice=output.notice) as embedded:
             yield embedded.settings, "fanout up; fanout tree"
     else:
@@ -273,19 +335,8 @@ def _confirm(folder: Path) -> None:
     if (
         not output.stderr_is_terminal()
         or not output.stdin_is_terminal()
-        or _is_clean_checkout(folder)
+        or is_clean_checkout(folder)
     ):
         return
     if not typer.confirm(f"Agents will edit files in {folder}. Continue?", err=True):
         raise typer.Exit(ExitCode.NOT_ALLOWED)
-
-
-def _is_clean_checkout(folder: Path) -> bool:
-    command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), "status", "--porcelain"]
-    try:
-        status = subprocess.run(  # noqa: S603 - no shell
-            command, capture_output=True, check=False, timeout=GIT_SECONDS
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return status.returncode == 0 and not status.stdout.strip()

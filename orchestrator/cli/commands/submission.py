@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,11 @@ from orchestrator.cli.commands.waiting import print_ends, wait_for_all
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from orchestrator.cli.terminal.ids import resolve_job, resolve_jobs
+from orchestrator.cli.terminal.included_files import (
+    IncludeOption,
+    left_at_home_document,
+    print_left_at_home,
+)
 from orchestrator.cli.terminal.options import (
     AsJson,
     JobArgument,
@@ -21,8 +27,11 @@ from orchestrator.cli.terminal.options import (
     parse_labels,
 )
 from orchestrator.cli.terminal.session import open_client
+from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.configuration.settings import Settings, load_settings
+from orchestrator.jobs.changes import SkippedFile
+from orchestrator.jobs.spec import BlobId, JobSpec
 
 FileOption = Annotated[
     str | None,
@@ -57,6 +66,7 @@ def submit(
             metavar="DIR", help="The job starts from a copy of this folder; default: no files."
         ),
     ] = None,
+    include: IncludeOption = None,
     context: Annotated[str | None, typer.Option(help="Additional text for the agent.")] = None,
     model: Annotated[
         str | None, typer.Option(help="The model; default: the agent's own, else FANOUT_MODEL.")
@@ -76,7 +86,13 @@ def submit(
     """
     if (description is None) == (file is None):
         raise UsageProblem("Specify either a description or --file.")
-    given = {"agent": agent, "workspace": workspace, "context": context, "model": model}
+    given = {
+        "agent": agent,
+        "workspace": workspace,
+        "include": include,
+        "context": context,
+        "model": model,
+    }
     defaults: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if timeout is not None:
         defaults["limits"] = {"timeout_seconds": timeout}
@@ -95,14 +111,13 @@ async def _submit(
     settings: Settings, jobs: Sequence[PlannedJob], *, wait: bool, as_json: bool
 ) -> ExitCode:
     async with open_client(settings) as client:
-        if len(jobs) == 1:
-            ids = [await client.submit(jobs[0].spec, workspace=jobs[0].workspace)]
-        else:
-            ids = await client.submit_many([(job.spec, job.workspace) for job in _one_tree(jobs)])
+        specs, at_home = await _with_snapshots(client, _one_tree(jobs))
+        ids = await client.submit_many([(spec, None) for spec in specs])
         if as_json:
-            output.document({"job_ids": ids})
+            output.document({"job_ids": ids, "left_at_home": left_at_home_document(at_home)})
         else:
             output.payload("\n".join(ids))
+            print_left_at_home(at_home)
         if not wait:
             return ExitCode.DONE
         output.flush()
@@ -110,8 +125,30 @@ async def _submit(
         return print_ends(results, quiet=as_json)
 
 
+async def _with_snapshots(
+    client: JobClient, jobs: Sequence[PlannedJob]
+) -> tuple[list[JobSpec], list[SkippedFile]]:
+    """Return the jobs with the snapshots that they start from, and what is not in these."""
+    specs: list[JobSpec] = []
+    snapshots: dict[tuple[Path, str, frozenset[str]], BlobId] = {}
+    at_home: dict[str, SkippedFile] = {}
+    for job in jobs:
+        if job.workspace is None:
+            specs.append(job.spec)
+            continue
+        asked = (job.workspace, job.spec.agent, job.include)
+        if asked not in snapshots:
+            snapshots[asked] = await client.snapshot(*asked)
+            left = client.workspace(job.workspace).left_at_home
+            at_home |= {f"{job.workspace}/{file.path}": file for file in left}
+        specs.append(job.spec.model_copy(update={"snapshot": snapshots[asked]}))
+    return specs, list(at_home.values())
+
+
 def _one_tree(jobs: Sequence[PlannedJob]) -> list[PlannedJob]:
     """Return the jobs with a common root, so that `tree` and `watch` show all of them."""
+    if len(jobs) == 1:
+        return list(jobs)
     root = {"root_id": jobs[0].spec.root_id}
     return [job.model_copy(update={"spec": job.spec.model_copy(update=root)}) for job in jobs]
 

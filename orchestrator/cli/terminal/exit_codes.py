@@ -15,6 +15,7 @@ from enum import IntEnum
 from orchestrator.cli.terminal.output import notice
 from orchestrator.configuration.agent_definitions import InvalidAgentDefinition
 from orchestrator.configuration.settings import InvalidSetting
+from orchestrator.embedded.sandbox_check import NoSandbox, OtherSandbox, SandboxNotAllowed
 from orchestrator.jobs.changes import MalformedBundle
 from orchestrator.jobs.failures import (
     AnsweredAlready,
@@ -59,6 +60,9 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (AnsweredAlready, ExitCode.WORK_FAILED),
     (InvalidJob, ExitCode.USAGE),
     (LedgerForbidden, ExitCode.NOT_ALLOWED),
+    (OtherSandbox, ExitCode.USAGE),
+    (SandboxNotAllowed, ExitCode.NOT_ALLOWED),
+    (NoSandbox, ExitCode.UNREACHABLE),
     (LedgerUnavailable, ExitCode.UNREACHABLE),
     (WorkspaceUnusable, ExitCode.USAGE),
     (BlobStoreUnusable, ExitCode.UNREACHABLE),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from enum import StrEnum
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +13,23 @@ from orchestrator.cli.terminal.exit_codes import UsageProblem
 AsJson = Annotated[
     bool,
     typer.Option("--json", help="Print JSON: one document, or one line per event in a stream."),
+]
+
+
+class SandboxKind(StrEnum):
+    """Where jobs run their commands."""
+
+    DOCKER = "docker"
+    LOCAL = "local"
+
+
+SandboxOption = Annotated[
+    SandboxKind | None,
+    typer.Option(
+        "--sandbox",
+        help="docker isolates the jobs' commands, local runs them as you, isolated by nothing; "
+        "default: FANOUT_SANDBOX__PROVIDER, else docker.",
+    ),
 ]
 JobArgument = Annotated[
     str, typer.Argument(metavar="ID", help="A job id, or a prefix of it that is unique.")
@@ -40,6 +58,11 @@ TimeoutOption = Annotated[
         help="Stop waiting after this time; the jobs continue. Default: no limit.",
     ),
 ]
+
+
+def chosen_sandbox(sandbox: SandboxKind | None) -> dict[str, Any]:
+    """Return the option --sandbox as settings that override others."""
+    return {} if sandbox is None else {"sandbox": {"provider": str(sandbox)}}
 
 
 def parse_labels(texts: Sequence[str] | None) -> dict[str, str]:

@@ -15,8 +15,11 @@ from rich.text import Text
 
 from orchestrator import shortening
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Control characters and direction marks: a job's output must not control a person's terminal."""
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Control characters, direction marks and bytes that are no text: a job's output must not control a
+person's terminal."""
 
 STYLES = {
     "queued": "dim",
@@ -71,12 +74,17 @@ def raw_payload(data: bytes) -> None:
 
 def document(value: Any) -> None:
     """Print the result as one JSON document."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(_escaped(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 def json_line(value: Any) -> None:
     """Print one element of a stream as a line of JSON and flush it."""
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    print(_escaped(json.dumps(value, ensure_ascii=False)), flush=True)
+
+
+def _escaped(document: str) -> str:
+    """Escape the control characters that JSON allows in a text."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
 
 
 def notice(text: str) -> None:

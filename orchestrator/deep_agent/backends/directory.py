@@ -24,10 +24,17 @@ from pathlib import Path
 from typing import Any, BinaryIO, Concatenate, ParamSpec, TypeVar
 from uuid import uuid4
 
-from orchestrator.deep_agent.backends.jail import Jail, Place
+from orchestrator.deep_agent.backends.jail import Access, Jail, OpenDirectory, Place
 from orchestrator.deep_agent.backends.matching import hits_in
 from orchestrator.deep_agent.backends.paths import MAX_DEPTH
-from orchestrator.deep_agent.backends.protocol import Entry, EntryKind, Hit, Hits, Walk
+from orchestrator.deep_agent.backends.protocol import (
+    AccessRule,
+    Entry,
+    EntryKind,
+    Hit,
+    Hits,
+    Walk,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -52,7 +59,12 @@ class DirectoryBackend:
     """Larger files are not searched; None searches all."""
 
     def __init__(
-        self, root: Path, *, mount: str = "/workspace", also: Mapping[str, Path] | None = None
+        self,
+        root: Path,
+        *,
+        mount: str = "/workspace",
+        also: Mapping[str, Path] | None = None,
+        rule: AccessRule | None = None,
     ) -> None:
         """Make a backend on an existing directory.
 
@@ -61,10 +73,14 @@ class DirectoryBackend:
             mount: the path under which the agent sees it.
             also: more directories by the paths under which the agent sees them; with some, absolute
                 links may name what is below these paths or below `mount`.
+            rule: keeps the agent from some files of `root`; not together with `also`.
 
         Raises:
-            ValueError: `mount` is not a normalised absolute path.
+            ValueError: `mount` is not a normalised absolute path, or a rule is given with `also`.
         """
+        if rule is not None and also:
+            raise ValueError("a rule holds for one directory, so there can be no others")
+        self._access = Access(rule)
         if not mount.startswith("/") or posixpath.normpath(mount) != mount:
             raise ValueError(f"mount must be a normalised absolute path, not {mount}")
         self._mount = mount
@@ -145,14 +161,15 @@ class DirectoryBackend:
         raise FileNotFoundError(path)
 
     def _place(
-        self, path: str, *, follow_last: bool, make_parents: bool = False
+        self, path: str, *, follow_last: bool, change: bool = False, make_parents: bool = False
     ) -> AbstractContextManager[Place]:
         jail, names = self._locate(path)
-        return jail.place(names, follow_last=follow_last, make_parents=make_parents)
+        check = self._access.check_change if change else self._access.check_visible
+        return jail.place(names, follow_last=follow_last, make_parents=make_parents, check=check)
 
-    def _directory(self, path: str) -> AbstractContextManager[int]:
+    def _directory(self, path: str) -> AbstractContextManager[OpenDirectory]:
         jail, names = self._locate(path)
-        return jail.directory(names)
+        return jail.directory(names, check=self._access.check_visible)
 
     def _above_mount(self, path: str) -> Entry | None:
         """Return the only entry of a directory above the mount point: the next directory."""
@@ -171,9 +188,11 @@ class DirectoryBackend:
         above = self._above_mount(path)
         if above:
             return [above]
-        with self._directory(path) as directory, os.scandir(directory) as found:
+        with self._directory(path) as directory, os.scandir(directory.descriptor) as found:
             entries = []
             for item in found:
+                if not self._access.shows(directory.path, item.name):
+                    continue
                 with suppress(FileNotFoundError):  # it was removed after the listing
                     status = item.stat(follow_symlinks=False)
                     entries.append(_entry(posixpath.join(path, item.name), status))
@@ -184,16 +203,20 @@ class DirectoryBackend:
             raise IsADirectoryError(path)
         with self._place(path, follow_last=True) as place, _opened(place) as file:
             file.seek(offset)
-            return file.read(-1 if max_bytes is None else max_bytes)
+            data = file.read(-1 if max_bytes is None else max_bytes)
+            return self._access.check_content(place, data)
 
     def _write(self, path: str, data: bytes, create_only: bool, mode: int | None) -> None:
         if self._above_mount(path):
             raise IsADirectoryError(path)
         try:
-            jail, names = self._locate(path)
+            _, names = self._locate(path)
         except FileNotFoundError:
             raise PermissionError(path) from None
-        with jail.place(names, follow_last=not create_only, make_parents=True) as place:
+        self._access.check_writable("/".join(names))  # before directories are made for it
+        with self._place(
+            path, follow_last=not create_only, change=True, make_parents=True
+        ) as place:
             existing = _existing_mode(place, create_only=create_only)
             mode = existing if mode is None else mode
             _put(place, data, mode=mode, create_only=create_only)
@@ -201,8 +224,9 @@ class DirectoryBackend:
     def _delete(self, path: str) -> None:
         if self._above_mount(path) or path in self._jails:
             raise PermissionError(path)
-        with self._place(path, follow_last=False) as place:
+        with self._place(path, follow_last=False, change=True) as place:
             if stat.S_ISDIR(place.lstat().st_mode):
+                self._access.check_tree(place)
                 _remove_tree(place)
             else:
                 os.unlink(place.name, dir_fd=place.directory)
@@ -223,7 +247,8 @@ class DirectoryBackend:
         found: list[Hit] = []
         for name, place in self._searched(path, only):
             with suppress(OSError), _opened(place) as file:
-                for hit in hits_in(_blocks(file, self.max_searched_bytes), text, name):
+                text_in = self._access.searchable(place, file, MAX_SEARCHED_BYTES)
+                for hit in hits_in(_blocks(text_in, self.max_searched_bytes), text, name):
                     if len(found) >= max_hits or time.monotonic() > deadline:
                         return Hits(hits=tuple(found), complete=False)
                     found.append(hit)
@@ -252,13 +277,18 @@ class DirectoryBackend:
         """
         with self._directory(path) as top:
             for relative, directories, names, descriptor in os.fwalk(
-                ".", dir_fd=top, follow_symlinks=False
+                ".", dir_fd=top.descriptor, follow_symlinks=False
             ):
+                hidden = {
+                    name
+                    for name in (*directories, *names)
+                    if not self._access.shows(top.path, relative, name)
+                }
                 links = [name for name in directories if _is_link(name, descriptor)]
-                directories[:] = sorted(set(directories) - set(links) - {".git"})
+                directories[:] = sorted(set(directories) - set(links) - hidden - {".git"})
                 if relative.count("/") >= MAX_DEPTH:
                     directories.clear()
-                for name in sorted([*names, *links]):
+                for name in sorted({*names, *links} - hidden):
                     place = Place(directory=descriptor, name=name)
                     with suppress(OSError):
                         full = posixpath.normpath(posixpath.join(path, relative, name))

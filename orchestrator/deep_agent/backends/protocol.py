@@ -25,6 +25,30 @@ OutputSink = Callable[[bytes], Awaitable[None]]
 """Receives a command's output while it runs, in order, up to the limit on its size."""
 
 
+class AccessRefused(PermissionError):
+    """A rule keeps the agent from a file; the text is a sentence for the agent."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class AccessRule(Protocol):
+    """Which files of a directory an agent may read, and which of these it may change.
+
+    Paths are relative to the directory, with links resolved; each name on the way to a file is
+    asked about too. The methods run in threads, many at once.
+    """
+
+    def why_hidden(self, path: str) -> str | None:
+        """Return why the agent may not see what is at a path, as a sentence; None if it may."""
+
+    def why_secret(self, path: str, content: bytes) -> str | None:
+        """Return why the agent may not see a file's content, as a sentence; None if it may."""
+
+    def why_unchangeable(self, path: str) -> str | None:
+        """Return why the agent may not write or delete there, as a sentence; None if it may."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """One path; a link is described, not followed, except by `stat`."""

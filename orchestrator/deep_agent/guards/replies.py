@@ -24,11 +24,15 @@ from google.genai import types
 from orchestrator.deep_agent.guards.structured_output import OutputMismatch, OutputSchema
 from orchestrator.deep_agent.messages import parts_of, text_of
 from orchestrator.deep_agent.part import Part
-from orchestrator.deep_agent.prompts import MALFORMED_REPLY, output_prompt
+from orchestrator.deep_agent.prompts import MALFORMED_REPLY, TOO_MANY_CALLS, output_prompt
 from orchestrator.deep_agent.tool import error_result
 
 MAX_MALFORMED_IN_A_ROW = 3
 """A model that fails so often in a row does not recover; more retries would waste the budget."""
+
+MAX_CALLS = 128
+"""Tool calls in one reply: services offer a model no more tools than that. Each call that waits for
+a person is named in its job's record."""
 
 MAX_OUTPUT_CORRECTIONS = 1
 """How often an answer that does not match its schema is returned to the model."""
@@ -50,13 +54,19 @@ _MALFORMED_REASONS = {
 
 
 class ReplyRepair(Part):
-    """Returns an empty or malformed reply to the model, a few times."""
+    """Returns an empty or malformed reply, or one with too many calls, a few times."""
 
     async def after_model(
         self, callback_context: CallbackContext, llm_response: LlmResponse
     ) -> LlmResponse | None:
         """Replace a malformed reply by a placeholder call, or by an error after too many."""
-        if llm_response.partial or not _is_malformed(llm_response):
+        if llm_response.partial:
+            return None
+        if (count := len(llm_response.get_function_calls())) > MAX_CALLS:
+            problem = TOO_MANY_CALLS.format(most=MAX_CALLS, count=count)
+        elif _is_malformed(llm_response):
+            problem = MALFORMED_REPLY
+        else:
             return None
         events = callback_context.session.events
         if _placeholder_calls(events, UNREADABLE_REPLY, in_a_row=True) >= MAX_MALFORMED_IN_A_ROW:
@@ -64,7 +74,7 @@ class ReplyRepair(Part):
             return llm_response.model_copy(
                 update={"error_code": "MALFORMED_REPLY", "error_message": message}
             )
-        return as_placeholder_call(llm_response, UNREADABLE_REPLY, MALFORMED_REPLY)
+        return as_placeholder_call(llm_response, UNREADABLE_REPLY, problem)
 
     async def before_tool(
         self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext
@@ -94,7 +104,7 @@ class OutputCheck(Part):
         if llm_response.partial or llm_response.error_code or llm_response.get_function_calls():
             return None
         try:
-            self._schema.parse(text_of(llm_response))
+            await asyncio.to_thread(self._schema.parse, text_of(llm_response))
         except OutputMismatch as mismatch:
             events = callback_context.session.events
             if _placeholder_calls(events, INVALID_ANSWER, in_a_row=False) < MAX_OUTPUT_CORRECTIONS:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, best_match
 from pydantic import BaseModel
 
-_FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n?```", re.DOTALL)
+from orchestrator.output_schema import SchemaCheck, ValueMismatch
+
+_FENCE = "```"
 
 
 class OutputMismatch(Exception):
@@ -25,40 +24,42 @@ class OutputSchema:
         schema: A JSON Schema, or a pydantic model.
 
     Raises:
-        ValueError: The mapping is not a JSON Schema.
+        ValueError: The mapping is not a JSON Schema, or one that a check may not use.
     """
 
     def __init__(self, schema: Mapping[str, Any] | type[BaseModel]) -> None:
         self.json_schema: Mapping[str, Any] = (
             schema if isinstance(schema, Mapping) else schema.model_json_schema()
         )
-        try:
-            Draft202012Validator.check_schema(self.json_schema)
-        except SchemaError as error:
-            raise ValueError(f"output_schema is not a JSON Schema: {error.message}") from None
-        self._validator = Draft202012Validator(self.json_schema)
+        self._check = SchemaCheck(self.json_schema)
 
     def parse(self, answer: str) -> Any:
-        """Return the JSON value in an answer.
+        """Return the JSON value in an answer; it may take seconds, so call it in a thread.
 
         Raises:
             OutputMismatch: The answer is not JSON, or does not match the schema.
         """
         value = _json_in(answer)
-        error = best_match(self._validator.iter_errors(value))
-        if error is not None:
-            raise OutputMismatch(
-                f"The answer does not fit the schema at {error.json_path}: {error.message[:500]}."
-            )
+        try:
+            self._check.check(value)
+        except ValueMismatch as mismatch:
+            raise OutputMismatch(str(mismatch)) from None
         return value
 
 
 def _json_in(answer: str) -> Any:
     """Parse the answer; text around a fenced block is ignored, because models often add it."""
-    candidates = [answer.strip(), *(found.strip() for found in reversed(_FENCE.findall(answer)))]
-    for candidate in candidates:
+    for candidate in (answer.strip(), *reversed(list(_fenced(answer)))):
         try:
             return json.loads(candidate)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
     raise OutputMismatch("The answer is not JSON.")
+
+
+def _fenced(answer: str) -> Iterator[str]:
+    """Yield the texts between pairs of fences."""
+    for block in answer.split(_FENCE)[1:-1]:
+        language, line_end, text = block.partition("\n")
+        if line_end and language.strip() in {"", "json"}:
+            yield text.strip()

@@ -18,7 +18,14 @@ from typing import Literal, TypeVar, get_args
 
 from orchestrator.deep_agent.backends import paths
 from orchestrator.deep_agent.backends.matching import filter_pattern, is_binary, select
-from orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES, Backend, Entry, Hit, Hits
+from orchestrator.deep_agent.backends.protocol import (
+    MAX_FILE_BYTES,
+    AccessRefused,
+    Backend,
+    Entry,
+    Hit,
+    Hits,
+)
 from orchestrator.deep_agent.failures import ToolMistake
 from orchestrator.deep_agent.tools.text import bounded, numbered, replaced
 
@@ -346,6 +353,8 @@ def _path_errors(path: str) -> Iterator[None]:
         raise ToolMistake(f"{path} is not a directory, or one of its parents is a file.") from None
     except FileExistsError:
         raise ToolMistake(f"Something else is already at {path}.") from None
+    except AccessRefused as refusal:
+        raise ToolMistake(str(refusal)) from None
     except PermissionError:
         raise ToolMistake(f"Permission denied: {path}") from None
     except OSError as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pwd
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -18,7 +20,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff, NoBackoff
 
 from orchestrator.jobs.redis_url import tls_options
-from orchestrator.jobs.store.redis_errors import is_worth_repeating
+from orchestrator.jobs.store.redis_errors import is_worth_repeating, redis_failures
 
 CONNECT_SECONDS = 5.0
 """Redis accepts a connection within milliseconds, over a slow network within a second."""
@@ -27,6 +29,8 @@ COMMAND_SECONDS = 5.0
 ANSWER_SECONDS = 2.0
 """A Redis on this machine responds within milliseconds."""
 RETRIES = 2
+DEFAULT_USER = "default"
+"""The user of Redis whose password is that of the server."""
 MAX_CONNECTIONS = 64
 """A process with hundreds of agents shares these: each command holds one for under a
 millisecond."""
@@ -101,6 +105,34 @@ def connect(url: str) -> Redis:
     )
     pool.connection_class = _OURS[pool.connection_class]
     return Redis(connection_pool=pool)
+
+
+async def identity(redis_client: Redis) -> str:
+    """Return who the caller is, as far as somebody else than the caller knows it.
+
+    That is the user of Redis. Behind a password that all share, which is the user `default`, nobody
+    knows more; the Unix socket of an embedded Redis is open to its owner only, so there it is the
+    owner's name.
+
+    Args:
+        redis_client: A client that `connect` returned.
+
+    Raises:
+        LedgerUnavailable: Redis does not respond.
+    """
+    with redis_failures():
+        user = str(await redis_client.acl_whoami())
+    if user == DEFAULT_USER and "path" in redis_client.connection_pool.connection_kwargs:
+        return _system_user()
+    return user
+
+
+def _system_user() -> str:
+    """Return the name of this process's user on this machine, not of its environment."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def answers(url: str) -> bool:

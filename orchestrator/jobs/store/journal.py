@@ -19,7 +19,9 @@ from pydantic import Field, JsonValue
 from redis.asyncio import Redis
 
 from orchestrator.cancellation import cancel_and_wait
-from orchestrator.jobs.failures import LeaseLost, UnknownJob
+from orchestrator.jobs.approvals import answer_fingerprint
+from orchestrator.jobs.bounds import MAX_RECORD_BYTES
+from orchestrator.jobs.failures import InvalidJob, LeaseLost, UnknownJob
 from orchestrator.jobs.spec import JobId, WireModel
 from orchestrator.jobs.state import TERMINAL_STATES
 from orchestrator.jobs.store.keys import Keys
@@ -115,11 +117,15 @@ class Journal:
                 this call, the process may have been suspended.
 
         Raises:
+            InvalidJob: The data is too large for a record; the caller did not bound it.
             LeaseLost: The claim of `token` no longer holds the job; nothing is appended.
             LedgerUnavailable: Redis does not respond.
         """
         fence = "" if token is None else token
-        event = (job_id, kind, attempt, json.dumps(data), line or "")
+        stored = json.dumps(data)
+        if len(stored) > MAX_RECORD_BYTES:
+            raise InvalidJob(f"An event of {len(stored):,} bytes is too large for a journal.")
+        event = (job_id, kind, attempt, stored, line or "")
         request = (name or uuid4().hex, APPENDED_SECONDS, fence)
         charged = [value for pair in (used or {}).items() for value in pair]
         added = await self._run("append", *event, *request, *charged)
@@ -140,6 +146,16 @@ class Journal:
                 self._keys.journal(job_id), min=f"({after}", count=count
             )
         return [_event(job_id, entry_id, fields) for entry_id, fields in entries]
+
+    async def is_answered_by(self, user: str, entry: JournalEvent) -> bool:
+        """Return whether an answer in a journal was given by a user of Redis.
+
+        Raises:
+            LedgerUnavailable: Redis does not respond.
+        """
+        with redis_failures():
+            proof = await self._redis.get(self._keys.answers(user, str(entry.data["id"])))
+        return proof == answer_fingerprint(entry.data)
 
     async def messages(self, job_id: str, after: int) -> list[str]:
         """Return the messages to a job that has not ended, without the first `after`.

@@ -27,6 +27,10 @@ class Keys:
         """Hash: a call that waits for a person, or its outcome."""
         return f"{self.prefix}:approval:{approval_id}"
 
+    def answers(self, user: str, approval_id: str) -> str:
+        """String: the fingerprint of a user's answer to an approval."""
+        return f"{self.prefix}:answers:{user}:{approval_id}"
+
     def usage(self, job_id: str) -> str:
         """Hash: the usage of a job and its descendants; under a root id, of the whole tree."""
         return f"{self.prefix}:usage:{job_id}"

@@ -19,12 +19,21 @@ from redis.asyncio import Redis
 
 from orchestrator.approvals import ApprovalAnswer
 from orchestrator.jobs import versions
-from orchestrator.jobs.approvals import KEPT_SECONDS, Approval, answer_json, awaited_tools, refusal
+from orchestrator.jobs.approvals import (
+    KEPT_SECONDS,
+    Approval,
+    answer_fingerprint,
+    answer_json,
+    awaited_tools,
+    refusal,
+)
+from orchestrator.jobs.bounds import MAX_NOTE_BYTES, MAX_REASON_CHARACTERS, cut_text, fit
 from orchestrator.jobs.failures import InvalidJob, MessagesUnread, UnknownJob, out_of_time
 from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.result import JobResult, ResultSoFar
 from orchestrator.jobs.spec import JobSpec, TreeBounds
 from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.connection import identity
 from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.lua_scripts import Scripts, milliseconds
 from orchestrator.jobs.store.records import Records
@@ -140,6 +149,8 @@ class Ledger(Records):
         It belongs to the data of Redis: what is made elsewhere for the jobs of this ledger carries
         it, and a second ledger never has the same one, unless it is a copy of this one's data.
         """
+        if known := await self.known_installation():
+            return known  # also while Redis is full
         with redis_failures():
             async with self._redis.pipeline(transaction=True) as pipe:
                 pipe.set(self._keys.installation, secrets.token_hex(INSTALLATION_BYTES), nx=True)
@@ -162,16 +173,22 @@ class Ledger(Records):
     async def answer(self, approval_id: str, answer: ApprovalAnswer) -> str:
         """Answer an approval, and return the id of its job.
 
-        The job is requeued when it waits for nothing else.
+        The job is requeued when it waits for nothing else. Who answers is recorded as Redis, or the
+        owner of its Unix socket, knows the caller (`identity`), whatever the answer says.
 
         Raises:
             ApprovalRefused: The answer was rejected; the text says why.
         """
-        entry = json.dumps({"id": approval_id, **json.loads(answer_json(answer))})
-        told = await self._run("answer", approval_id, answer.decision, entry, uuid4().hex)
+        by = await identity(self._redis)
+        named = answer.model_copy(update={"by": by})
+        data = {"id": approval_id, **json.loads(answer_json(named))}
+        proof = (by, answer_fingerprint(data), KEPT_SECONDS)
+        told = await self._run(
+            "answer", approval_id, answer.decision, json.dumps(data), uuid4().hex, *proof
+        )
         if told[0] == "taken":
             return str(told[1])
-        raise refusal(approval_id, answer.decision, told)
+        raise refusal(approval_id, answer.decision, told, by)
 
     async def send(self, job_id: str, text: str) -> None:
         """Store a message for a job's agent, which reads it before its next model call.
@@ -216,7 +233,8 @@ class Ledger(Records):
             try:
                 jobs.append(Dispatched(spec_of(stored), int(number)))
             except InvalidJob as error:
-                await self._run("reject", job_id, number, str(error))
+                why = cut_text(str(error), MAX_REASON_CHARACTERS)
+                await self._run("reject", job_id, number, why)
         return jobs
 
     async def reap(self) -> dict[str, str]:
@@ -260,17 +278,25 @@ class Ledger(Records):
             "register", worker.name, milliseconds(hold_seconds), stored, started_at, *fields
         )
 
-    async def claim(self, job_id: str, worker: WorkerInfo, lease_seconds: float) -> Claim | str:
+    async def claim(
+        self, job_id: str, worker: WorkerInfo, lease_seconds: float, dispatch: str = ""
+    ) -> Claim | str:
         """Claim a job. Returns a Claim, or the reason for the refusal.
 
         A duplicate or late message claims nothing.
+
+        Args:
+            job_id: The job.
+            worker: Who claims it.
+            lease_seconds: The length of the lease.
+            dispatch: The number of the dispatch that the message is of; empty: not checked.
         """
         request = uuid4().hex  # the client repeats the call when an answer is lost
         answer = await self._run(
             "claim",
             *(job_id, worker.name, worker.host, worker.host_limit),
             *(milliseconds(lease_seconds), request, milliseconds(HEAD_START_SECONDS)),
-            *(worker.wire_oldest, worker.wire_newest, " ".join(worker.agents)),
+            *(worker.wire_oldest, worker.wire_newest, " ".join(worker.agents), dispatch),
         )
         if answer[0] == "refused":
             return str(answer[1])
@@ -326,7 +352,8 @@ class Ledger(Records):
             MessagesUnread: The job has received more messages; nothing is committed.
         """
         known = -1 if messages is None else messages
-        stored = (str(result.state), result.model_dump_json(), json.dumps(data))
+        result_json = result.bounded().model_dump_json(exclude_defaults=True)
+        stored = (str(result.state), result_json, json.dumps(fit(dict(data), MAX_NOTE_BYTES)))
         outcome = await self._run("finish", job_id, token, *stored, known)
         if outcome == UNREAD:
             raise MessagesUnread(f"More than {messages} messages were sent to job {job_id}.")
@@ -346,7 +373,8 @@ class Ledger(Records):
         Returns:
             False when the attempt no longer holds the job.
         """
-        return bool(await self._run("release", job_id, token, reason, wire or 0))
+        why = cut_text(reason, MAX_REASON_CHARACTERS)
+        return bool(await self._run("release", job_id, token, why, wire or 0))
 
     async def fail_attempt(self, job_id: str, token: int, reason: str) -> bool:
         """Requeue the job for its next attempt; this one is used up.

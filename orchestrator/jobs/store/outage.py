@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from orchestrator.jobs.failures import LedgerUnavailable
+from orchestrator.jobs.failures import LedgerFull, LedgerUnavailable
 
 OUTAGE_SECONDS = 30.0
 """A restart that loads the append-only file, or a failover by Sentinel, takes less."""
@@ -19,6 +19,9 @@ Answer = TypeVar("Answer")
 
 async def through_outage(ask: Callable[[], Awaitable[Answer]]) -> Answer:
     """Repeat an operation while Redis is unavailable, and return its result.
+
+    While Redis is full it is repeated without end: a person has to make room, and until then the
+    caller keeps what it could not store. A job's own time limit still ends its wait.
 
     Args:
         ask: The operation; it must be safe to repeat.
@@ -32,6 +35,7 @@ async def through_outage(ask: Callable[[], Awaitable[Answer]]) -> Answer:
         try:
             return await ask()
         except LedgerUnavailable as failure:
-            if not failure.retryable or time.monotonic() > deadline:
+            is_full = isinstance(failure, LedgerFull)
+            if not failure.retryable or (time.monotonic() > deadline and not is_full):
                 raise
         await asyncio.sleep(PAUSE_SECONDS)

@@ -25,6 +25,7 @@ from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.store.connection import COMMAND_SECONDS
 from orchestrator.jobs.store.ledger import Dispatched
 from orchestrator.jobs.store.redis_errors import redis_failure
+from orchestrator.jobs.store.signatures import MessageSigner
 
 RUN_JOB = "fanout.run_job"
 """The name of the only task: constant, because dashboards make a series of every name."""
@@ -71,9 +72,9 @@ def broker_options(key_prefix: str) -> dict[str, Any]:
     """
     return {
         "global_keyprefix": f"{key_prefix}:queue:",
-        # Messages are acknowledged early, so these two concern only replies to control messages.
-        "visibility_timeout": 3600,
-        "unacked_restore_interval": 60,
+        # The ledger dispatches a lost message again, so no copies are kept for that: they would
+        # need rights and, when Redis is full, memory that a worker does not have.
+        "ack_emulation": False,
         "socket_keepalive": True,
         "socket_connect_timeout": 5,
         "health_check_interval": 15,
@@ -96,9 +97,13 @@ class CeleryQueue:
         broker_url: The URL of Redis.
         key_prefix: The prefix of the installation's keys.
         queue: The name of the queue.
+        signing_keys: The secrets with which workers check messages; see `MessageSigner`.
     """
 
-    def __init__(self, broker_url: str, key_prefix: str, queue: str) -> None:
+    def __init__(
+        self, broker_url: str, key_prefix: str, queue: str, signing_keys: Sequence[str] = ()
+    ) -> None:
+        self._signer = MessageSigner(signing_keys)
         self._app = Celery(
             "fanout",
             set_as_current=False,
@@ -131,10 +136,12 @@ class CeleryQueue:
             with self._app.producer_pool.acquire(block=True) as producer:
                 for job in jobs:
                     shown_args, shown_labels = shown_arguments(job.spec)
+                    message_id = f"{job.spec.id}.{job.number}"
                     self._app.send_task(
                         RUN_JOB,
                         args=[job.spec.id],
-                        task_id=f"{job.spec.id}.{job.number}",
+                        task_id=message_id,
+                        headers=self._signer.headers(message_id),
                         queue=self._queue,
                         argsrepr=shown_args,
                         kwargsrepr=shown_labels,

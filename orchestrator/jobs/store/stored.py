@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -10,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.config import ExtraValues
 
 from orchestrator.jobs.approvals import Approval
+from orchestrator.jobs.bounds import KIB, MAX_KEY_CHARACTERS, MAX_SPEC_BYTES
 from orchestrator.jobs.failures import InvalidJob, NotUnderstood
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobRecord
@@ -25,14 +27,23 @@ def submission(spec: JobSpec) -> tuple[str | int, ...]:
     """Return the values of a job for submit.lua, in the order of SUBMISSION in common.lua.
 
     Raises:
-        InvalidJob: Its text is not valid Unicode.
+        InvalidJob: Its text is not valid Unicode, or it is too large.
     """
+    if len(spec.idempotency_key or "") > MAX_KEY_CHARACTERS:
+        raise InvalidJob(f"An idempotency key has at most {MAX_KEY_CHARACTERS:,} characters.")
     key = json.dumps([spec.tenant, spec.idempotency_key]) if spec.idempotency_key else ""
     try:
         stored = spec.model_dump_json(exclude_defaults=True, exclude_none=True)
         wire = version_of(json.loads(stored))
     except ValueError as error:
         raise InvalidJob(f"Job {spec.id} holds text that is not valid Unicode.") from error
+    size = len(stored.encode())
+    if size > MAX_SPEC_BYTES:
+        raise InvalidJob(
+            f"A job's description, context, labels and other fields may have "
+            f"{MAX_SPEC_BYTES // KIB} KiB, not {math.ceil(size / KIB):,}: put long texts into "
+            "files of its workspace."
+        )
     lane = (spec.tenant, spec.agent, wire)
     parent_id = spec.parent_id or ""
     return (spec.id, spec.root_id, parent_id, spec.priority, spec.max_attempts, key, *lane, stored)

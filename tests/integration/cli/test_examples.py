@@ -8,6 +8,7 @@ import pytest
 
 from tests.integration.cli.conftest import Ended, Fanout
 from tests.integration.cli.test_demo import temporary
+from tests.integration.cli.test_services import LOCAL
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
@@ -85,7 +86,7 @@ def test_the_examples_are_listed_and_an_unknown_one_is_told_in_words(lonely_fano
     unknown = lonely_fanout("example", "poetry")
     (lonely_fanout.folder / "full").mkdir()
     (lonely_fanout.folder / "full" / "mine.txt").write_text("mine")
-    full = lonely_fanout("example", "deep_research", "--workspace", "full")
+    full = lonely_fanout("example", "deep_research", "--workspace", "full", env=LOCAL)
 
     names = [one["name"] for one in listed]
     assert names == ["bakery", "content-builder", "deep-research", "quickstart"]

@@ -458,3 +458,22 @@ def test_agents_and_settings_are_shown_without_secrets(fanout):
     }
     assert settings["FANOUT_WORKER__CONCURRENCY"]["source"] == "default"
     assert {"coordinator", "general-purpose"} <= {agent["name"] for agent in agents}
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (
+            {"limits": {"memory_bytes": 1024**5}},
+            "asks for 1,125,899,906,842,624, and this installation gives a job 17,179,869,184 at",
+        ),
+        ({"limits": {"network": ["169.254.169.254"]}}, "169.254.169.254"),
+        ({"output_schema": {"$ref": "http://127.0.0.1:1/"}}, "output_schema refers to"),
+    ],
+)
+def test_a_job_that_asks_for_too_much_is_not_stored(fanout, fields, told):
+    ended = fanout("submit", "--file", "-", stdin=lines_of({"description": "x", **fields}))
+
+    assert (ended.code, ended.out) == (2, "")
+    assert told in ended.err
+    assert fanout("ps", "--all", "--json").json == {"jobs": []}

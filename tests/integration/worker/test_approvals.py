@@ -76,7 +76,7 @@ async def test_a_job_that_waits_holds_no_place_and_goes_on_where_it_was(
             await client.wait(await client.submit(make_spec("quick")), 30)
         ).success  # on the only place
 
-        assert await client.answer(approval.id, "approve", by="ann") == job_id
+        assert await client.answer(approval.id, "approve") == job_id
         result = await client.wait(job_id, 30)
 
         assert result.success, result.error
@@ -86,7 +86,7 @@ async def test_a_job_that_waits_holds_no_place_and_goes_on_where_it_was(
         (requested,) = await journal(client, job_id, EventType.APPROVAL_REQUESTED)
         (resolved,) = await journal(client, job_id, EventType.APPROVAL_RESOLVED)
         assert requested.data["sha256"] == approval.sha256
-        assert (resolved.data["id"], resolved.data["by"]) == (approval.id, "ann")
+        assert (resolved.data["id"], resolved.data["by"]) == (approval.id, "default")
 
 
 async def test_edited_arguments_are_what_runs(place: Installation) -> None:

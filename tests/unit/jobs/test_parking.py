@@ -10,7 +10,7 @@ from fakeredis import FakeAsyncRedis
 
 from orchestrator.approvals import ApprovalAnswer
 from orchestrator.jobs.approvals import (
-    MAX_ANSWER_CHARACTERS,
+    MAX_ANSWER_BYTES,
     MAX_SHOWN_CHARACTERS,
     Approval,
     approval_id,
@@ -142,7 +142,7 @@ async def test_the_journal_holds_who_decided_what(ledger: Ledger, journal: Journ
         "decision": "edit",
         "arguments": {"command": "ls"},
         "message": "safer",
-        "by": "ann",
+        "by": "default",
     }
 
 
@@ -192,9 +192,9 @@ async def test_what_cannot_be_answered_is_refused_in_words(ledger: Ledger) -> No
         await ledger.answer("ap_none", YES)
     with pytest.raises(DecisionNotAllowed, match="allowed are approve, edit, reject"):
         await ledger.answer(approval.id, ApprovalAnswer(decision="respond", response="x"))
-    with pytest.raises(InvalidAnswer, match="characters"):
+    with pytest.raises(InvalidAnswer, match="bytes"):
         await ledger.answer(
-            approval.id, ApprovalAnswer(decision="approve", message="x" * MAX_ANSWER_CHARACTERS)
+            approval.id, ApprovalAnswer(decision="approve", message="x" * MAX_ANSWER_BYTES)
         )
     assert (await ledger.get(claim.spec.id)).state is JobState.WAITING
 

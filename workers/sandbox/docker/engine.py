@@ -21,7 +21,13 @@ from docker.utils import kwargs_from_env, parse_host
 
 from orchestrator.jobs.failures import SandboxFailure
 from workers.sandbox.docker.attach import AttachStream, EngineAddress
-from workers.sandbox.errors import EngineUnavailable, ImageMissing, SandboxDied, SandboxStartFailed
+from workers.sandbox.errors import (
+    EngineUnavailable,
+    ImageMissing,
+    SandboxDied,
+    SandboxStartFailed,
+    unreachable,
+)
 
 T = TypeVar("T")
 OnLine = Callable[[str], None]
@@ -37,6 +43,7 @@ _BUILD_SECONDS = 900
 _PARALLEL_CALLS = 32
 """Connections to the engine that are kept open: one for each simultaneous call."""
 _DONE = 204
+_FORBIDDEN = 403
 _GONE = 404
 _CONFLICT = 409
 _REMOVAL_SECONDS = 10.0
@@ -87,12 +94,8 @@ def translated(error: Exception, doing: str, host: str) -> SandboxFailure:
         reason = error.explanation or type(error).__name__
         return SandboxStartFailed(f"The Docker engine could not {doing}: {reason}")
     if isinstance(error, requests.Timeout):
-        return EngineUnavailable(
-            f"The Docker engine at {host} did not {doing} within {_CALL_SECONDS} s."
-        )
-    return EngineUnavailable(
-        f"No Docker engine answers at {host}: start Docker, or set FANOUT_SANDBOX__PROVIDER=local."
-    )
+        return EngineUnavailable(f"The Docker engine at {host} did not {doing} in time.")
+    return unreachable(error, host)
 
 
 def image_missing(image: str) -> ImageMissing:
@@ -115,13 +118,15 @@ class Engine:
     (the engine refused).
     """
 
-    def __init__(self, docker_host: str | None = None) -> None:
+    def __init__(self, docker_host: str | None = None, call_seconds: float = _CALL_SECONDS) -> None:
         """Prepare a connection.
 
         Args:
             docker_host: the engine's address; None uses DOCKER_HOST and its companions from the
                 environment, or the default.
+            call_seconds: the time for an answer.
         """
+        self._call_seconds = call_seconds
         options: dict[str, Any] = (
             kwargs_from_env() if docker_host is None else {"base_url": docker_host}
         )
@@ -143,7 +148,7 @@ class Engine:
             if self._api is None:
                 self._api = docker.APIClient(
                     version="auto",
-                    timeout=_CALL_SECONDS,
+                    timeout=self._call_seconds,
                     max_pool_size=_PARALLEL_CALLS,
                     **self._options,
                 )
@@ -171,6 +176,20 @@ class Engine:
     async def info(self) -> dict[str, Any]:
         """Return the engine's answer to `GET /info`."""
         return await self.call("describe itself", lambda api: dict(api.info()))
+
+    async def is_guarded(self) -> bool:
+        """Return whether a proxy lets pass only a part of the API."""
+
+        def look(api: docker.APIClient) -> bool:
+            try:
+                api.networks(names=["none"])
+            except docker_errors.APIError as error:
+                if error.status_code == _FORBIDDEN:
+                    return True
+                raise
+            return False
+
+        return await self.call("list networks", look)
 
     async def image(self, name: str) -> dict[str, Any] | None:
         """Return the engine's data about an image; None when it has none of that name."""

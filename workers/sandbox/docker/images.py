@@ -1,7 +1,7 @@
-"""The images that sandboxes run in: lists and builds them.
+"""The images that sandboxes run in: lists and builds them, and checks that an engine has them.
 
-Also a program, for `fanout images`: `python -m workers.sandbox.docker.images ls [--json] | build
-[NAME…]`.
+Also a program, for `fanout images` and for commands that are about to start a worker:
+`python -P -m workers.sandbox.docker.images ls [--json] | build [NAME…] | check IMAGE`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from dataclasses import asdict, dataclass
 from orchestrator.configuration.bundled import bundled
 from orchestrator.jobs.failures import SandboxFailure
 from workers.sandbox.docker import debian_base
-from workers.sandbox.docker.engine import Engine, ImageBuildFailed, OnLine
-from workers.sandbox.errors import EngineUnavailable
+from workers.sandbox.docker.engine import Engine, ImageBuildFailed, OnLine, image_missing
+from workers.sandbox.docker.provider import STEWARD_IMAGE
+from workers.sandbox.errors import EngineForbidden, EngineUnavailable, ImageMissing
 
 FOLDER = bundled("sandbox_images")
 
@@ -29,7 +30,11 @@ BUILT_ON: Mapping[str, str | None] = {"base": None, "python": "base"}
 CONTENT_LABEL = "fanout.content"
 """The label with the hash of the folder from which an image was built."""
 
-EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
+EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_NOT_ALLOWED = 1, 2, 3, 4
+
+ANSWER_SECONDS = 2.0
+"""For an engine's answer to a check: a busy engine takes tenths of a second."""
+
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
 
 
@@ -124,14 +129,32 @@ async def build(
     )
 
 
+async def check_engine(image: str) -> None:
+    """Return at once if the engine of the environment answers and has the images of a sandbox.
+
+    Raises:
+        EngineForbidden: this user may not use it.
+        EngineUnavailable: it does not answer.
+        ImageMissing: the message names the command that builds the image.
+    """
+    engine = Engine(call_seconds=ANSWER_SECONDS)
+    try:
+        for name in (STEWARD_IMAGE, image):
+            if await engine.image(name) is None:
+                raise image_missing(name)
+    finally:
+        await engine.close()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
     arguments = _parser().parse_args(argv)
     try:
-        return asyncio.run(
-            _ls(as_json=arguments.json) if arguments.action == "ls" else _build(arguments)
-        )
-    except EngineUnavailable as failure:
+        return asyncio.run(_run(arguments))
+    except EngineForbidden as failure:
+        _notice(str(failure))
+        return EXIT_NOT_ALLOWED
+    except (EngineUnavailable, ImageMissing) as failure:
         _notice(str(failure))
         return EXIT_UNREACHABLE
     except (ImageBuildFailed, SandboxFailure) as failure:
@@ -139,11 +162,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
 
 
+async def _run(arguments: argparse.Namespace) -> int:
+    if arguments.action == "check":
+        await check_engine(arguments.image)
+        return 0
+    return await (_ls(as_json=arguments.json) if arguments.action == "ls" else _build(arguments))
+
+
 def _parser() -> argparse.ArgumentParser:
     """Return the parser of the arguments that `fanout images` passes on; it explains them."""
     parser = argparse.ArgumentParser(prog="fanout images", description="The images of sandboxes.")
     actions = parser.add_subparsers(dest="action", required=True)
     actions.add_parser("ls").add_argument("--json", action="store_true")
+    actions.add_parser("check").add_argument("image", metavar="IMAGE")
     building = actions.add_parser("build")
     building.add_argument("names", nargs="*", metavar="NAME")
     building.add_argument("--base", metavar="IMAGE")

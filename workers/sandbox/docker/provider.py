@@ -39,7 +39,13 @@ from workers.sandbox.egress.hosts import AllowedHosts
 from workers.sandbox.egress.proxy import Egress
 from workers.sandbox.egress.traffic import Traffic
 from workers.sandbox.egress.uplink import Uplink
-from workers.sandbox.errors import DiskLimitExceeded, SandboxDied, SandboxStartFailed
+from workers.sandbox.errors import (
+    DiskLimitExceeded,
+    SandboxDied,
+    SandboxNotSecluded,
+    SandboxStartFailed,
+)
+from workers.sandbox.inside.seclusion import REFUSAL
 from workers.sandbox.process import Process
 from workers.sandbox.protocol import WORKSPACE, Command, Sandbox, SandboxSpec, SnapshotSource
 from workers.sandbox.resident.client import ResidentClient
@@ -75,6 +81,8 @@ class EngineStatus:
     api_version: str
     cores: int
     rootless: bool
+    is_guarded: bool
+    """Whether it is reached through the engine proxy."""
 
 
 class _LimitedClient(ResidentClient):
@@ -286,6 +294,7 @@ class DockerProvider:
             api_version=version["ApiVersion"],
             cores=info["NCPU"],
             rootless=any("rootless" in option for option in info.get("SecurityOptions") or ()),
+            is_guarded=await self._engine.is_guarded(),
         )
 
     @contextlib.asynccontextmanager
@@ -397,6 +406,7 @@ class DockerProvider:
             credentials=spec.credentials,
         )
         try:
+            await egress.start()
             if egress.authority is not None:
                 await install_bundle(
                     sandbox,
@@ -404,7 +414,6 @@ class DockerProvider:
                     egress.authority.certificate,
                     self._uplink.ca_file,
                 )
-            await egress.start()
         except OSError as error:
             raise SandboxStartFailed(
                 f"The sandbox's way to its hosts could not be made: {error.strerror}."
@@ -521,6 +530,8 @@ async def _wait_until_ready(client: ResidentClient, stream: AttachStream) -> Non
         await client.start(_READY_SECONDS)
     except SandboxDied as failure:
         last = stream.error_output.decode(errors="replace").strip().rpartition("\n")[2]
+        if last == REFUSAL:
+            raise SandboxNotSecluded(f"The sandbox did not start. {last}") from failure
         raise SandboxStartFailed(
             f"The sandbox ended before it was ready: {last or failure}"
         ) from failure

@@ -23,6 +23,7 @@ VALID_DAYS = 30
 """Longer than any sandbox lives."""
 _CLOCK_SKEW = timedelta(hours=1)
 _COMMON_NAME_CHARACTERS = 64
+"""The longest common name (X.520); the whole name of a host is in the alternative names."""
 _UNRECOGNIZED_NAME = ssl.AlertDescription.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
 
 
@@ -30,7 +31,7 @@ class JobAuthority:
     """Makes a certificate for each of a few hosts."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
-        """Make an authority with a new key.
+        """Make an authority with a new key, and certificates; takes a few milliseconds.
 
         Args:
             hosts: the names for which it can make certificates.
@@ -39,7 +40,7 @@ class JobAuthority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name("fanout: authority of one sandbox")
         self._certificate = self._sign_itself()
-        self._contexts: dict[str, ssl.SSLContext] = {}
+        self._contexts = {host: self._make_context(host) for host in self._hosts}
 
     @property
     def certificate(self) -> bytes:
@@ -54,10 +55,6 @@ class JobAuthority:
         Raises:
             KeyError: it is none of the authority's hosts.
         """
-        if host not in self._hosts:
-            raise KeyError(host)
-        if host not in self._contexts:
-            self._contexts[host] = self._make_context(host)
         return self._contexts[host]
 
     def _make_context(self, host: str) -> ssl.SSLContext:

@@ -101,8 +101,10 @@ class Exchange:
             sending = asyncio.create_task(self._send_body(upstream, writer))
             try:
                 await self._receive(upstream, reader)
+            except Refusal:
                 if sending.done() and isinstance(sending.exception(), TunnelBroken):
-                    raise TunnelBroken
+                    raise TunnelBroken from None  # the host got half of the request
+                raise
             finally:
                 await cancel_and_wait(sending)
 

@@ -6,9 +6,10 @@ here in a tunnel (see `tunnels`). The proxy accepts `CONNECT host:port`, and pla
 resolved once, here, and the connection is made to that very address, if the list permits it. A
 refusal is answered with a status and a reason, and logged with job and host, without path or query.
 
-The content of a tunnel is unknown to the proxy: it cannot distinguish hosts behind one address, as
-in a content delivery network. Only for a host with a credential does TLS end here (see `exchange`);
-a credential is never put into a plain request.
+A tunnel that begins with a TLS handshake must name its host there, or none. What follows is unknown
+to the proxy: it cannot distinguish hosts behind one address that accept one name. Only for a host
+with a credential does TLS end here (see `exchange`); a credential is never put into a plain
+request.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ import structlog
 
 from orchestrator.cancellation import cancel_and_wait
 from workers.sandbox.egress.authority import JobAuthority
+from workers.sandbox.egress.client_hello import MAX_HELLO_BYTES, ClientHello, may_be_tls
 from workers.sandbox.egress.exchange import HEAD_SECONDS, Exchange, Link
-from workers.sandbox.egress.hosts import Address, AllowedHosts
+from workers.sandbox.egress.hosts import Address, AllowedHosts, parse_host
 from workers.sandbox.egress.request import ProxyRequest, Refusal, parse_request
 from workers.sandbox.egress.tls import TlsTunnel
 from workers.sandbox.egress.traffic import Connection, Traffic
@@ -75,8 +77,7 @@ class Egress:
         """
         self.traffic = traffic or Traffic()
         self._credentials = {(one.host, one.port): one for one in credentials}
-        names = sorted({one.host for one in credentials})
-        self.authority = JobAuthority(names) if names else None
+        self.authority: JobAuthority | None = None
         """What the sandbox has to trust for hosts with credentials; None without any."""
         self._tunnels = Tunnels(client, self._serve)
         self._hosts = hosts
@@ -92,6 +93,8 @@ class Egress:
             OSError: the port is not available.
             SandboxFailure: the sandbox failed.
         """
+        if names := {host for host, _ in self._credentials}:
+            self.authority = await asyncio.to_thread(JobAuthority, sorted(names))
         return await self._tunnels.listen(port)
 
     async def close(self) -> None:
@@ -121,10 +124,11 @@ class Egress:
             await self._exchange(TlsTunnel(tunnel, context), request, addresses, credential)
             return
         async with (
-            self._connected(request, addresses) as (reader, writer),
+            self._connected(request, addresses) as link,
             self.traffic.connection(str(request.host), request.port) as connection,
         ):
-            await _relay(tunnel, request, reader, writer, connection)
+            outgoing = self._outgoing(tunnel, request, connection)
+            await _relay(tunnel, request, link, connection, outgoing)
 
     @contextlib.asynccontextmanager
     async def _connected(
@@ -216,6 +220,40 @@ class Egress:
             raise _refusal(403, request, "has an address of a private or special network.")
         return admitted
 
+    def _outgoing(
+        self, tunnel: Tunnel, request: ProxyRequest, connection: Connection
+    ) -> AsyncIterator[bytes]:
+        if request.head is None:
+            return self._of_tunnel(tunnel, request, connection)
+        return _of_request(tunnel, request)
+
+    async def _of_tunnel(
+        self, tunnel: Tunnel, request: ProxyRequest, connection: Connection
+    ) -> AsyncIterator[bytes]:
+        """Yield what the client sends; its TLS handshake has to name the host of the tunnel."""
+        data = await tunnel.read()
+        if may_be_tls(data):
+            greeting = ClientHello()
+            complete = greeting.feed(data)
+            while not complete and len(data) < MAX_HELLO_BYTES:
+                more = await tunnel.read()
+                data += more
+                complete = not more or greeting.feed(more)
+            is_permitted = greeting.is_valid and self._permits(greeting.name, request)
+            if may_be_tls(data) and not is_permitted:
+                connection.reason = "its TLS handshake names another host, or none that is valid"
+                await tunnel.write(greeting.alert)
+                raise TunnelBroken
+        while data:
+            yield data
+            data = await tunnel.read()
+
+    def _permits(self, name: str | None, request: ProxyRequest) -> bool:
+        if name is None:
+            return True
+        host = parse_host(name)
+        return host is not None and (host == request.host or self._hosts.names(host, request.port))
+
     def _log(self, refusal: Refusal) -> None:
         self.traffic.refuse(refusal.host, refusal.port, str(refusal))
         self._refusals += 1
@@ -277,16 +315,17 @@ async def _drain(tunnel: Tunnel) -> None:
 async def _relay(
     tunnel: Tunnel,
     request: ProxyRequest,
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
+    link: Link,
     connection: Connection,
+    outgoing: AsyncIterator[bytes],
 ) -> None:
     """Relay both directions until the server has ended its own.
 
     Raises:
         TunnelBroken: either side broke off, or the job's budget is used up.
     """
-    sending = asyncio.create_task(_send(tunnel, request, writer, connection))
+    reader, writer = link
+    sending = asyncio.create_task(_send(request, writer, connection, outgoing))
     try:
         if request.head is None:
             await tunnel.write(_ESTABLISHED)
@@ -304,11 +343,14 @@ async def _relay(
 
 
 async def _send(
-    tunnel: Tunnel, request: ProxyRequest, writer: asyncio.StreamWriter, connection: Connection
+    request: ProxyRequest,
+    writer: asyncio.StreamWriter,
+    connection: Connection,
+    outgoing: AsyncIterator[bytes],
 ) -> None:
     """Send to the server what the client sends."""
     try:
-        async for part in _outgoing(tunnel, request):
+        async for part in outgoing:
             connection.sent(len(part))
             writer.write(part)
             await writer.drain()
@@ -319,12 +361,8 @@ async def _send(
         raise
 
 
-async def _outgoing(tunnel: Tunnel, request: ProxyRequest) -> AsyncIterator[bytes]:
-    if request.head is None:
-        while data := await tunnel.read():
-            yield data
-        return
-    yield request.head
+async def _of_request(tunnel: Tunnel, request: ProxyRequest) -> AsyncIterator[bytes]:
+    yield request.head or b""
     body = request.body
     async for part in _chunked(tunnel) if body == "chunked" else _exactly(tunnel, body):
         yield part

@@ -165,8 +165,9 @@ class Lookups:
 
 def break_off(writer: asyncio.StreamWriter) -> None:
     """Reset a connection unless it is closed, so that its peer knows the data is incomplete."""
-    link = writer.get_extra_info("socket")
-    with suppress(OSError):  # it is closed already
+    # When it is closed already, its socket is too, and one with TLS knows its socket no more.
+    with suppress(OSError, AttributeError):
+        link = writer.get_extra_info("socket")
         link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
     writer.transport.abort()
 

@@ -196,7 +196,7 @@ class Run:
 class Commands:
     """All running commands."""
 
-    def __init__(self, loop: Loop, *, reap_orphans: bool) -> None:
+    def __init__(self, loop: Loop, *, reap_orphans: bool, oom_score: int | None = None) -> None:
         self._loop, self._reap_orphans = loop, reap_orphans
         self._runs: dict[int, Run] = {}
         self._is_init = os.getpid() == 1
@@ -208,7 +208,7 @@ class Commands:
             key: value for key, value in os.environ.items() if not key.startswith("FANOUT_")
         }
         self._oom_path = next((path for path in _OOM_COUNTERS if os.path.exists(path)), None)
-        self._oom_score = _open_oom_score()
+        self._oom_score = oom_score
 
     def start(
         self, number: int, arguments: dict[str, Any], payload: bytes, link: int | None = None
@@ -421,14 +421,6 @@ def stdin_descriptor(upload: Upload | None, payload: bytes) -> int:
     write_all(descriptor, payload)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
-
-
-def _open_oom_score() -> int | None:
-    """Open it before the process becomes undumpable, when root becomes the owner of its /proc."""
-    try:
-        return os.open("/proc/self/oom_score_adj", os.O_WRONLY)
-    except OSError:
-        return None
 
 
 def _write_oom_score(descriptor: int | None, score: bytes) -> None:

@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, BinaryIO
 
-    from workers.sandbox.inside.operation import Operation, Reply
+    from workers.sandbox.inside.loop import Operation, Reply
 
 MAX_ANSWER_BYTES = 8 << 20
 """The size at which a walk or a grep stops, whatever its budget."""
+MAX_FOLDERS = 256
+"""Of a path below the root of a walk: deeper trees were not made by a person, and a path of the
+kernel has 4,096 bytes. The change scan has the same limit."""
 MAX_LINE_CHARACTERS = 2000
 """Of a line that a search found: longer ones were not written by a person."""
 TEMPORARY_PREFIX = ".fanout-"
@@ -195,45 +198,57 @@ def _list(arguments: dict[str, Any], _payload: bytes) -> Reply:
     return {}, b"\0".join(record for _name, record in sorted(records))
 
 
-def _files_below(root: str, deadline: float) -> Iterator[os.DirEntry[str] | None]:
-    """Yield all files below a directory without `.git` directories.
+class _FilesBelow:
+    """All files below a directory, without `.git` directories."""
 
-    The last one is None when the deadline has passed.
-    """
-    waiting = [root]
-    while waiting:
-        directory, below = waiting.pop(), []
+    def __init__(self, root: str, deadline: float) -> None:
+        self._root, self._deadline = root, deadline
+        self.complete = True
+        """Whether nothing was left out, because of the deadline or `MAX_FOLDERS`, so far."""
+
+    def __iter__(self) -> Iterator[os.DirEntry[str]]:
+        waiting = [(self._root, 0)]
+        while waiting and time.monotonic() <= self._deadline:
+            directory, depth = waiting.pop()
+            below = []
+            for entry in self._names(directory):
+                if time.monotonic() > self._deadline:
+                    break
+                if not entry.is_dir(follow_symlinks=False):
+                    yield entry
+                elif entry.name != ".git" and depth < MAX_FOLDERS:
+                    below.append((entry.path, depth + 1))
+                elif entry.name != ".git":
+                    self.complete = False
+            waiting += reversed(below)
+        self.complete = self.complete and time.monotonic() <= self._deadline
+
+    def _names(self, directory: str) -> list[os.DirEntry[str]]:
         try:
             with os.scandir(directory) as entries:
-                names = sorted(entries, key=lambda entry: entry.name)
-        except OSError:
-            if directory == root:
+                return sorted(entries, key=lambda entry: entry.name)
+        except OSError as error:
+            if directory == self._root:
                 raise
-            continue  # unreadable, or deleted meanwhile
-        for entry in names:
-            if time.monotonic() > deadline:
-                yield None
-                return
-            if not entry.is_dir(follow_symlinks=False):
-                yield entry
-            elif entry.name != ".git":
-                below.append(entry.path)
-        waiting += reversed(below)
+            # else it is unreadable, or was deleted meanwhile
+            self.complete = self.complete and error.errno != errno.ENAMETOOLONG
+            return []
 
 
 def _walk(arguments: dict[str, Any], _payload: bytes) -> Reply:
     records: list[bytes] = []
-    size, complete = 0, True
-    for entry in _files_below(arguments["path"], time.monotonic() + arguments["timeout_seconds"]):
-        if entry is None or len(records) >= arguments["max_entries"] or size > MAX_ANSWER_BYTES:
-            complete = False
+    size = 0
+    found = _FilesBelow(arguments["path"], time.monotonic() + arguments["timeout_seconds"])
+    for entry in found:
+        if len(records) >= arguments["max_entries"] or size > MAX_ANSWER_BYTES:
+            found.complete = False
             break
         try:
             records.append(entry_record(entry.path, entry.stat(follow_symlinks=False)))
         except FileNotFoundError:
             continue  # deleted since it was listed
         size += len(records[-1])
-    return {"complete": complete}, b"\0".join(records)
+    return {"complete": found.complete}, b"\0".join(records)
 
 
 class _Grep:
@@ -253,11 +268,11 @@ class _Grep:
         elif not stat.S_ISDIR(os.stat(path).st_mode):
             yield path
         else:
-            for entry in _files_below(path, self.deadline):
-                if entry is None:
-                    self.complete = False
-                elif not entry.is_symlink():
+            found = _FilesBelow(path, self.deadline)
+            for entry in found:
+                if not entry.is_symlink():
                     yield entry.path
+            self.complete = self.complete and found.complete
 
     def file(self, path: str) -> None:
         """Collect one file's hits."""

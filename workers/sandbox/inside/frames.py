@@ -39,6 +39,7 @@ MAX_HEADER_BYTES = 4 << 20
 MAX_REPLY_HEADER_BYTES = 64 << 10
 """Of a reply: ours have a path of at most 4 KiB, and the steward's a list of jobs."""
 MAX_TUNNEL_HEADER_BYTES = 64
+"""Of a tunnel's frame: an event and a number; there may be thousands a second."""
 MAX_PAYLOAD_BYTES = 16 << 20
 """Two whole outputs of a command fit, with room."""
 CHUNK_BYTES = 1 << 20

@@ -1,9 +1,11 @@
-"""The resident's event loop. Runs inside the sandbox: see `resident`."""
+"""The resident's event loop, and what an operation sees of it. Runs inside: see `resident`."""
 
 from __future__ import annotations
 
+import errno
 import os
 import select
+import threading
 from collections import deque
 
 from workers.sandbox.inside import frames
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     Handler = Callable[[int], object]
+    Reply = tuple[dict[str, Any], bytes]
+    """What the client gets: a result and a payload."""
+    Operation = Callable[[dict[str, Any], bytes], Reply]
+    SlowOperation = Callable[["Context", dict[str, Any], bytes], Reply]
 
 BEHIND_BYTES = 128 << 10
 """When this much waits for the peer, tunnels are not read, so that commands' output need not wait
@@ -112,3 +118,43 @@ class Loop:
             if sent < len(frame):
                 self._waiting.appendleft(frame[sent:])
         self.forget(self._outgoing)
+
+
+class Refused(Exception):
+    """An operation's own failure; the client receives its kind and its message."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Context:
+    """A slow operation's connection to its client."""
+
+    def __init__(self, send_part: Callable[[bytes], None]) -> None:
+        self._send_part = send_part
+        self._credits = threading.Semaphore(frames.CHUNKS_IN_FLIGHT)
+        self.cancelled = False
+        """The client no longer waits for the reply."""
+
+    def send_chunk(self, data: bytes) -> None:
+        """Send a part of the reply, at most `frames.CHUNK_BYTES`.
+
+        Waits while the client is behind.
+
+        Raises:
+            InterruptedError: the client no longer waits for the reply.
+        """
+        self._credits.acquire()
+        if self.cancelled:
+            raise InterruptedError(errno.EINTR, "cancelled")
+        self._send_part(data)
+
+    def credit(self) -> None:
+        """Count one part that the client has received."""
+        self._credits.release()
+
+    def cancel(self) -> None:
+        """Stop a waiting `send_chunk`, and every later one."""
+        self.cancelled = True
+        self._credits.release()

@@ -23,17 +23,16 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 
-from workers.sandbox.inside import files, frames
+from workers.sandbox.inside import files, frames, seclusion
 from workers.sandbox.inside.commands import Commands
-from workers.sandbox.inside.loop import Loop
-from workers.sandbox.inside.operation import Context, Refused
+from workers.sandbox.inside.loop import Context, Loop, Refused
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from workers.sandbox.inside.forward import Forward
-    from workers.sandbox.inside.operation import Operation, Reply, SlowOperation
+    from workers.sandbox.inside.loop import Operation, Reply, SlowOperation
 
 
 TTL_VARIABLE = "FANOUT_RESIDENT_TTL"
@@ -42,7 +41,6 @@ _LONGEST_SLEEP_SECONDS = 60.0
 nothing."""
 _THREAD_STACK_BYTES = 1 << 19
 """Of each thread: they copy and compare files, and a sandbox has little memory."""
-_PR_SET_DUMPABLE = 4
 
 
 def _unknown(name: str, _arguments: dict[str, Any], _payload: bytes) -> Reply:
@@ -70,11 +68,9 @@ class Resident:
     """Receives requests and sends replies."""
 
     def __init__(
-        self, incoming: int, outgoing: int, *, ttl_seconds: float, reap_orphans: bool
+        self, loop: Loop, incoming: int, commands: Commands, *, ttl_seconds: float
     ) -> None:
-        self._loop = Loop(incoming, outgoing)
-        self._commands = Commands(self._loop, reap_orphans=reap_orphans)
-        self._incoming = incoming
+        self._loop, self._incoming, self._commands = loop, incoming, commands
         self._frames = frames.FrameReader(_accept)
         self._ttl_seconds, self._heard = ttl_seconds or float("inf"), time.monotonic()
         self._slow: dict[int, Context] = {}
@@ -239,14 +235,6 @@ def _accept(kind: int, _number: int, header_bytes: int, payload_bytes: int) -> N
         raise frames.FrameError("the frame is too big")
 
 
-def _become_undumpable() -> None:
-    """Keep processes of the same user from attaching to this one or opening its descriptors."""
-    with suppress(ImportError, OSError, AttributeError):
-        import ctypes  # noqa: PLC0415 - python3-minimal has none
-
-        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-
-
 def main(*, reap_orphans: bool = True) -> NoReturn:
     """Serve the peer on standard input and output.
 
@@ -254,6 +242,7 @@ def main(*, reap_orphans: bool = True) -> NoReturn:
         reap_orphans: collect the status of every ended child. A program whose slow operations start
             and wait for processes of their own passes False, or their exit codes would be lost.
     """
+    oom_score = seclusion.seclude()
     incoming, outgoing = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -264,6 +253,6 @@ def main(*, reap_orphans: bool = True) -> NoReturn:
     os.umask(0o022)
     threading.stack_size(_THREAD_STACK_BYTES)
     ttl_seconds = float(os.environ.get(TTL_VARIABLE, "0"))
-    resident = Resident(incoming, outgoing, ttl_seconds=ttl_seconds, reap_orphans=reap_orphans)
-    _become_undumpable()
-    resident.serve()
+    loop = Loop(incoming, outgoing)
+    commands = Commands(loop, reap_orphans=reap_orphans, oom_score=oom_score)
+    Resident(loop, incoming, commands, ttl_seconds=ttl_seconds).serve()

@@ -37,12 +37,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from workers.sandbox.inside import archives, disks, jail, resident
 from workers.sandbox.inside.files import take_upload
-from workers.sandbox.inside.operation import Refused
+from workers.sandbox.inside.loop import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workers.sandbox.inside.operation import Context, Reply, SlowOperation
+    from workers.sandbox.inside.loop import Context, Reply, SlowOperation
 
 AGENT_ID = 10001
 """The user and group of sandboxes' processes; a snapshot's files belong to it."""

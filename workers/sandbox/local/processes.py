@@ -45,6 +45,8 @@ class JobFolder:
     file_bytes: int
     bound: bool
     """Commands see the tree as `/workspace` and `tmp` as `/tmp`, in their own mount namespace."""
+    confinement: tuple[str, ...] = ()
+    """The beginning of each command line, which takes privileges away; see `privileges`."""
 
     @property
     def home(self) -> str:
@@ -73,7 +75,7 @@ class JobFolder:
             str(self.file_bytes // 512),
             str(_mark(self.token)),
         ]
-        limited = ["/bin/sh", "-c", _LIMITED, "sh", *limits, cwd, *own]
+        limited = [*self.confinement, "/bin/sh", "-c", _LIMITED, "sh", *limits, cwd, *own]
         if not self.bound:
             return limited
         bound = ["/bin/sh", "-c", _BOUND, "sh", str(self.tree), str(self.tmp)]

@@ -22,9 +22,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from orchestrator.jobs.failures import InvalidJob
+from orchestrator.private_files import make_private_folder
 from workers.sandbox.errors import SandboxStartFailed
 from workers.sandbox.local import processes as local_processes
 from workers.sandbox.local.files import copy_tree, unpack_snapshot
+from workers.sandbox.local.privileges import confinement
 from workers.sandbox.local.processes import JobFolder
 from workers.sandbox.local.sandbox import LocalSandbox
 from workers.sandbox.protocol import WORKSPACE, Sandbox, SandboxSpec, SnapshotSource
@@ -84,6 +86,7 @@ class LocalProvider:
         self._snapshots, self._root = snapshots, root.resolve()
         self._installation = installation
         self._bound: bool | None = None
+        self._confinement: tuple[str, ...] = ()
         self._unpacking: dict[str, asyncio.Lock] = {}
 
     @asynccontextmanager
@@ -92,7 +95,8 @@ class LocalProvider:
 
         Raises:
             SnapshotUnusable: the snapshot's archive is damaged or leaves its root.
-            SandboxStartFailed: the job's folder could not be created.
+            SandboxStartFailed: the job's folder could not be created, or its commands would be able
+                to read this worker's memory.
             InvalidJob: the job has credentials, which only a proxy could keep outside.
             ValueError: the job's id cannot be the name of a folder.
         """
@@ -101,7 +105,10 @@ class LocalProvider:
                 "Credentials need Docker sandboxes: only their proxy puts them in "
                 "(FANOUT_SANDBOX__PROVIDER=docker)."
             )
+        for name in ("jobs", "snapshots"):
+            await asyncio.to_thread(make_private_folder, self._root / name)
         if self._bound is None:
+            self._confinement = await asyncio.to_thread(confinement)
             self._bound = await asyncio.to_thread(_mounts_work)
         before = await self._unpacked(spec.snapshot)
         try:
@@ -181,7 +188,7 @@ class LocalProvider:
             copy_tree(before, tree)
         disk = spec.limits.disk_bytes or _UNLIMITED_BYTES
         memory = spec.limits.memory_bytes or _UNLIMITED_BYTES
-        job_folder = JobFolder(token, tree, tmp, memory, disk, bound=bool(self._bound))
+        job_folder = JobFolder(token, tree, tmp, memory, disk, bool(self._bound), self._confinement)
         return job_folder, _content(folder / _FILES)
 
     def _remove_unused_snapshots(self) -> int:

@@ -166,8 +166,8 @@ class LocalSandbox(DirectoryBackend, Sandbox):
     def _real_folder(self, path: str) -> str:
         """Return the folder in which a command starts; for a forbidden one a missing one."""
         try:
-            with self._directory(path) as descriptor:
-                return str(Path(f"/proc/self/fd/{descriptor}").readlink())
+            with self._directory(path) as opened:
+                return str(Path(f"/proc/self/fd/{opened.descriptor}").readlink())
         except OSError:
             return "/nonexistent"
 

@@ -15,7 +15,9 @@ PARSED_ON_LOOP_BYTES = 64 << 10
 _MAX_ERRNO = 4095
 """The kernel's."""
 _MAX_SIZE = (1 << 63) - 1
+"""Of a file: the kernel's."""
 _MAX_MODE = 0o7777
+"""Permissions, setuid, setgid and sticky: the kernel's."""
 _KINDS: dict[bytes, EntryKind] = {b"f": "file", b"d": "directory", b"l": "symlink", b"o": "other"}
 
 

@@ -1,6 +1,7 @@
 -- Renews the leases of the jobs that a worker runs.
 -- ARGV: prefix, lease in milliseconds, then id and token of each job.
 -- Returns for each job: 'held', 'cancel' (held, and its cancellation was requested) or 'lost'.
+even_if_full()
 local lease, now, answers = tonumber(ARGV[2]), now_ms(), {}
 for first = 3, #ARGV, 2 do
   local id, token = ARGV[first], ARGV[first + 1]

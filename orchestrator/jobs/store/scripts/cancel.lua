@@ -5,6 +5,7 @@
 -- worker has to confirm a cancellation.
 -- Returns the state that the job had before, false when it does not exist; and how many jobs are
 -- still listed.
+even_if_full()
 local id, most, hearing = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local before = redis.call('HGET', key('job', id), 'state')
 if before then redis.call('LPUSH', key('cancelling'), id) end

@@ -2,7 +2,7 @@
 -- ARGV: prefix, id, worker, host, maximum number of jobs on the host (0: no limit), lease in
 -- milliseconds, name of this request, milliseconds of head start for the host that has the files of
 -- a requeued job, oldest and newest wire version that the worker reads, names of the agents that it
--- has. A request that is repeated under the same name, because its answer was lost, returns the
+-- has, number of the dispatch that the message is of ('': not checked). A request that is repeated under the same name, because its answer was lost, returns the
 -- same claim.
 -- Returns {'claimed', token, attempt, specification, milliseconds of earlier attempts, time of
 -- submission, time of first start} or {'refused', why}. A refusal uses up no attempt: the message
@@ -12,12 +12,13 @@ local lease, request, head_start = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
 local oldest, newest, agents = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11]
 local job = redis.call('HMGET', key('job', id), 'state', 'dispatched', 'root', 'spec', 'ran_ms',
   'submitted_at', 'started_at', 'attempt', 'claim', 'token', 'files_host', 'requeued_at', 'wire',
-  'waiting_for', 'agent')
+  'waiting_for', 'agent', 'dispatches')
 if not job[1] then return {'refused', 'unknown'} end
 if job[1] == 'running' and job[9] == request then
   return {'claimed', job[10], job[8], job[4], job[5], job[6], job[7]}
 end
 if job[1] ~= 'queued' or job[2] ~= '1' then return {'refused', job[1]} end
+if ARGV[12] ~= '' and ARGV[12] ~= job[16] then return {'refused', 'a newer message'} end
 local wire, agent = tonumber(job[13]), job[15]
 local refusal, awaited
 if wire < oldest or wire > newest then

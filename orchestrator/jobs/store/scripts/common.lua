@@ -13,6 +13,7 @@
 --   deadlines        sorted set: jobs that the reaper ends, by time: those whose time runs while
 --                    they wait for nothing but children, and those whose worker has not yet
 --                    confirmed a cancellation
+--   answers:<user>:<approval>  string: the fingerprint of a user's answer to an approval
 --   cancelling       list: jobs that remain to be cancelled with all their descendants
 --   usage:<job>      hash: the usage of a job and its descendants; under a tree's root id, that of
 --                    the whole tree
@@ -43,6 +44,11 @@ local function now_ms()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
+
+-- Lets the rest of a script write although Redis has no memory left. Redis checks that before the
+-- first write of a script, and here that is one which cannot need memory. Scripts that renew, end or
+-- delete begin with this: with no room for new jobs, those that run must go on and be recorded.
+local function even_if_full() redis.call('DEL', key('nothing')) end
 
 -- Adds an event to a job's journal, publishes that it changed, and returns the event's id; the data
 -- is JSON.

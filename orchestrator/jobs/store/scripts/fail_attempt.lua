@@ -3,6 +3,7 @@
 -- ARGV: prefix, id, token, reason.
 -- Returns 1 when the job is requeued, 0 when its attempts are used up or the attempt no longer
 -- holds it.
+even_if_full()
 local id = ARGV[2]
 local job = held_job(id, ARGV[3])
 if not job or job.is_cancelled then return 0 end

@@ -3,6 +3,7 @@
 -- the result accounts for (-1: not checked).
 -- Returns 1, 0 when the attempt no longer holds the job, or 2 when the job has received more
 -- messages.
+even_if_full()
 local id, known = ARGV[2], tonumber(ARGV[7])
 local job = held_job(id, ARGV[3])
 if not job then return 0 end

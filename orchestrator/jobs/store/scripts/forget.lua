@@ -2,6 +2,7 @@
 -- kept until a later call: the parent may read it.
 -- ARGV: prefix, end of the retention in milliseconds since the epoch, maximum number of jobs.
 -- Returns the deleted ids, and the number of jobs that were checked.
+even_if_full()
 local before, deleted = tonumber(ARGV[2]), {}
 local old = redis.call('ZRANGEBYSCORE', key('ended'), '-inf', '(' .. before, 'LIMIT', 0, ARGV[3])
 for _, id in ipairs(old) do

@@ -1,6 +1,7 @@
 -- Records that a request was answered: it counts with the tokens that it used, and the pauses of
 -- its model start from the shortest one again. A repeated call changes nothing.
 -- ARGV: prefix, model, request, the tokens reserved for it, the tokens that it used.
+even_if_full()
 local sent, state = key('model-sent', ARGV[2]), key('model', ARGV[2])
 local member = ARGV[3] .. ' ' .. ARGV[4]
 local given = redis.call('ZSCORE', sent, member)

@@ -7,6 +7,7 @@
 -- request; of each child the values as for submit, and its entry for the journal.
 -- Returns the job's new state: 'waiting'; 'queued' when it has nothing to wait for; 'cancelled'
 -- when its cancellation was requested before; or false when the attempt no longer holds the job.
+even_if_full()
 local id, kept, description = ARGV[2], ARGV[4], ARGV[5]
 local most, most_of_tree = tonumber(ARGV[6]), tonumber(ARGV[7])
 local job = held_job(id, ARGV[3])

@@ -4,6 +4,7 @@
 -- its worker, and uses up no attempt.
 -- ARGV: prefix, maximum number of jobs.
 -- Returns id and new state of each job.
+even_if_full()
 local now, reaped = now_ms(), {}
 
 -- Returns when Redis started, up to two seconds too early; 0 where it does not report that, as a

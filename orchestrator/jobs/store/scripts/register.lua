@@ -2,6 +2,7 @@
 -- that started last.
 -- ARGV: prefix, worker, milliseconds that the registration is valid (0: unregister), its admission
 -- policy ('' for none), its start time, then its fields.
+even_if_full()
 if ARGV[3] == '0' then
   redis.call('ZREM', key('workers'), ARGV[2])
   redis.call('DEL', key('worker', ARGV[2]))

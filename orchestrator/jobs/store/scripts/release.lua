@@ -2,6 +2,7 @@
 -- cancellation was requested ends instead.
 -- ARGV: prefix, id, token, reason, the wire version that the job needs from now on (0: unchanged).
 -- Returns 1, or 0 when the attempt no longer holds the job.
+even_if_full()
 local id = ARGV[2]
 local job = held_job(id, ARGV[3])
 if not job then return 0 end

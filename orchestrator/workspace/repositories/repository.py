@@ -17,16 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.git import GitFailed, run_git
-from orchestrator.workspace.rooted import opened
+from orchestrator.workspace.repositories.configuration import (
+    Unreadable,
+    excludes_file,
+    parse_configuration,
+    read_data,
+    settings_in,
+)
 
-LISTING_SECONDS = 300.0
-"""For all ignored files of a very large repository on a slow disk."""
+LISTING_SECONDS = 60.0
+"""For all ignored files of a very large repository on a slow disk; others need a second."""
 
 STATUS_SECONDS = 30.0
 """For the state of a large repository on a slow disk; after that a person is asked."""
-
-_MAX_RULES_BYTES = 1024**2
-"""Of a configuration or a file of ignore rules: no person writes a longer one."""
 
 _MAX_INDEX_BYTES = 1024**3
 """Ten million entries."""
@@ -38,10 +41,6 @@ _OBJECT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 _MAX_REFERENCES = 5
 """As many references to references does Git follow."""
-
-
-class Unreadable(Exception):
-    """A repository's data cannot be read; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +230,7 @@ class _Private:
 
 @contextmanager
 def _private(repository: Repository) -> Iterator[_Private]:
-    settings = parse_configuration(_data(repository.common_dir / "config"))
+    settings = parse_configuration(read_data(repository.common_dir / "config"))
     with tempfile.TemporaryDirectory(prefix="fanout-git-") as name:
         path = Path(name)
         for folder in ("objects", "refs", "info"):
@@ -240,9 +239,10 @@ def _private(repository: Repository) -> Iterator[_Private]:
         (path / "config").write_text(_configuration(settings))
         for index in ("index", *_shared_indexes(repository.git_dir)):
             _copy(repository.git_dir / index, path / index)
-        exclude = _data(repository.common_dir / "info" / "exclude")
+        exclude = read_data(repository.common_dir / "info" / "exclude")
         (path / "info" / "exclude").write_bytes(exclude)
-        (path / "excludes").write_bytes(_data(_excludes_file(settings)))
+        excludes = repository.work_tree / excludes_file(settings)
+        (path / "excludes").write_bytes(read_data(excludes))
         yield _Private(path, repository)
 
 
@@ -260,38 +260,9 @@ def _configuration(settings: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def parse_configuration(content: bytes) -> dict[str, str]:
-    """Return a configuration's values by name; of several values of one name the last one.
-
-    Nothing in it is carried out, and no file that it includes is read.
-
-    Args:
-        content: The configuration.
-
-    Raises:
-        Unreadable: It is not a configuration.
-    """
-    try:
-        _, listed = run_git(
-            ["config", "--file", "-", "--no-includes", "--null", "--list"],
-            folder=Path("/"),
-            stdin=content,
-        )
-    except GitFailed as error:
-        raise Unreadable(str(error)) from error
-    pairs = (os.fsdecode(entry).partition("\n") for entry in listed.split(b"\0") if entry)
-    return {name: value for name, _, value in pairs}
-
-
-def _excludes_file(settings: Mapping[str, str]) -> Path:
-    """Return the file of the ignore rules that a person has for all repositories."""
-    home = Path.home()
-    xdg = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "git"
-    value = settings.get("core.excludesfile")
-    for path in (home / ".gitconfig", xdg / "config", Path("/etc/gitconfig")):
-        if not value and (content := _data(path)):
-            value = parse_configuration(content).get("core.excludesfile")
-    return Path(value).expanduser() if value else xdg / "ignore"
+def all_settings(repository: Repository) -> list[tuple[str, str]]:
+    """Return the names and values of all settings that hold in a repository, or may hold."""
+    return settings_in([repository.common_dir / "config", repository.git_dir / "config.worktree"])
 
 
 def _git_dir(path: Path) -> Path | None:
@@ -313,7 +284,7 @@ def _common_dir(git_dir: Path) -> Path:
 
 def _pointer(path: Path, prefix: str) -> Path | None:
     """Return the folder that a file names, relative to its own; None if it names none."""
-    text = os.fsdecode(_data(path)).rstrip("\r\n")
+    text = os.fsdecode(read_data(path)).rstrip("\r\n")
     if not text.startswith(prefix) or len(text) == len(prefix) or "\0" in text:
         return None
     return path.parent / text.removeprefix(prefix)
@@ -324,7 +295,7 @@ def _head(repository: Repository) -> str | None:
     reference = "HEAD"
     for _ in range(_MAX_REFERENCES):
         places = (repository.git_dir, repository.common_dir)
-        found = next(filter(None, (_data(place / reference) for place in places)), b"")
+        found = next(filter(None, (read_data(place / reference) for place in places)), b"")
         text = os.fsdecode(found).strip() or _packed(repository, reference)
         if _OBJECT_ID.fullmatch(text):
             return text
@@ -335,7 +306,7 @@ def _head(repository: Repository) -> str | None:
 
 
 def _packed(repository: Repository, reference: str) -> str:
-    for line in _data(repository.common_dir / "packed-refs", _MAX_INDEX_BYTES).splitlines():
+    for line in read_data(repository.common_dir / "packed-refs", _MAX_INDEX_BYTES).splitlines():
         commit, _, name = os.fsdecode(line).partition(" ")
         if name == reference:
             return commit
@@ -350,28 +321,7 @@ def _shared_indexes(git_dir: Path) -> list[str]:
         raise Unreadable(f"{git_dir} cannot be read: {error.strerror}") from error
 
 
-def _data(path: Path, max_bytes: int = _MAX_RULES_BYTES) -> bytes:
-    """Return a file's content; nothing if it does not exist.
-
-    Raises:
-        Unreadable: It is not a file, cannot be read, or is too long.
-    """
-    try:
-        with opened(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as descriptor:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise Unreadable(f"{path} is not a file")
-            if status.st_size > max_bytes:
-                raise Unreadable(f"{path} has more than {max_bytes:,} bytes")
-            with open(descriptor, "rb", closefd=False) as stream:
-                return stream.read(max_bytes)
-    except (FileNotFoundError, NotADirectoryError):
-        return b""
-    except (OSError, ValueError) as error:
-        raise Unreadable(f"{path} cannot be read") from error
-
-
 def _copy(source: Path, target: Path) -> None:
-    content = _data(source, _MAX_INDEX_BYTES)
+    content = read_data(source, _MAX_INDEX_BYTES)
     if content:
         target.write_bytes(content)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from orchestrator.workspace.repository import Unreadable, parse_configuration
+from orchestrator.workspace.repositories.configuration import Unreadable, parse_configuration
 
 _OBJECT = r"[0-9a-f]{38}(?:[0-9a-f]{24})?"
 
@@ -161,5 +161,7 @@ def without_user(url: str) -> str | None:
     found = _URL.match(url)
     if found is None:
         return url if _SSH_ADDRESS.fullmatch(url) else None
+    if url[found.end() : found.end() + 1] not in {"", "?", "#"}:
+        return None  # it is not what it looks like
     user = (found["user"] or "").partition(":")[0] if found["scheme"] == "ssh" else ""
     return f"{found['scheme']}://{user and user + '@'}{found['host']}{found['path'] or ''}"

@@ -1,0 +1,112 @@
+"""Refuses to start what could run commands, unless they are isolated or a person said otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from orchestrator.configuration.settings import Settings
+from orchestrator.embedded.python_process import helper_environment, python_argv
+from orchestrator.jobs.failures import JobFailure
+
+CHECK_SECONDS = 20.0
+"""For the whole program, whose start takes seconds on a busy machine; it waits 2 s for the
+engine."""
+
+NOT_ALLOWED = 4
+"""The program's exit code when this user may not use the engine."""
+
+WITHOUT = (
+    "; or say --sandbox local (FANOUT_SANDBOX__PROVIDER=local): "
+    "commands then run as you, isolated by nothing."
+)
+
+
+class NoSandbox(JobFailure):
+    """Commands cannot be isolated here; the text says how to get an engine."""
+
+
+class SandboxNotAllowed(NoSandbox):
+    """This user may not use the Docker engine."""
+
+
+class OtherSandbox(JobFailure):
+    """What runs already uses another sandbox than the one that is asked for."""
+
+
+async def require_sandbox(settings: Settings) -> None:
+    """Return if jobs can run in the configured sandbox.
+
+    Raises:
+        NoSandbox: The Docker engine does not answer, or has no image for sandboxes.
+        SandboxNotAllowed: This user may not use it.
+    """
+    if settings.sandbox.provider == "local":
+        return
+    child = await asyncio.create_subprocess_exec(
+        *python_argv("workers.sandbox.docker.images", "check", settings.sandbox.image),
+        env=helper_environment(),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            _, said = await child.communicate()
+    except TimeoutError:
+        raise NoSandbox(_sentence("The check of the Docker engine does not end")) from None
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    if child.returncode == 0:
+        return
+    last = said.decode(errors="replace").strip().splitlines()[-1:]
+    kind = SandboxNotAllowed if child.returncode == NOT_ALLOWED else NoSandbox
+    raise kind(_sentence(last[0] if last else "The check of the Docker engine failed"))
+
+
+async def sandbox_of_demo(settings: Settings, notice: Callable[[str], None]) -> Settings:
+    """Return the settings, with local sandboxes where nobody chose and no engine is ready.
+
+    For the demo only, whose commands are part of fanout.
+
+    Args:
+        settings: The settings of this process.
+        notice: Called with a text if there is no engine.
+
+    Raises:
+        NoSandbox: No engine is ready, and a setting asks for one.
+    """
+    try:
+        await require_sandbox(settings)
+    except NoSandbox as error:
+        if "provider" in settings.sandbox.model_fields_set:
+            raise
+        notice(f"{str(error).removesuffix(WITHOUT)}. The demo's own commands run without it.")
+        local = settings.sandbox.model_copy(update={"provider": "local"})
+        return settings.model_copy(update={"sandbox": local})
+    return settings
+
+
+def require_same_sandbox(settings: Settings, running: str, folder: object) -> None:
+    """Return if a running worker uses the configured sandbox.
+
+    Args:
+        settings: The settings of this process.
+        running: The sandbox of the worker.
+        folder: Its state folder.
+
+    Raises:
+        OtherSandbox: It uses another one.
+    """
+    asked = settings.sandbox.provider
+    if running != asked:
+        raise OtherSandbox(
+            f"The worker in {folder} runs commands in the sandbox {running!r}, but {asked!r} is "
+            f"asked for: stop it with `fanout down`, or say --sandbox {running}."
+        )
+
+
+def _sentence(reason: str) -> str:
+    return reason.rstrip(".") + WITHOUT

@@ -1,0 +1,107 @@
+"""The most that any job of an installation may have, whoever asks for it.
+
+A client refuses a job that asks for more before it is stored. The worker is the authority: the
+specification in Redis may come from anybody.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from orchestrator.jobs.failures import LimitExceeded
+from orchestrator.jobs.network_names import common, is_covered, why_not_public
+from orchestrator.jobs.spec import GIB, Limits, WireModel
+
+DAY_SECONDS = 24 * 3600
+"""A job's longest time: an agent that works longer has lost its way."""
+
+
+class Ceilings(WireModel):
+    """The largest values of a job's limits; a limit that nobody sets is its ceiling."""
+
+    timeout_seconds: float = Field(default=DAY_SECONDS, gt=0)
+    """Wall-clock time, summed over all attempts: a day."""
+    max_model_calls: int = Field(default=10_000, gt=0)
+    """Fifty times the default, which is ample for one agent."""
+    max_tokens: int = Field(default=100_000_000, gt=0)
+    """Ten thousand tokens for each of the most model calls."""
+    max_cost_usd: float = Field(default=1000, gt=0)
+    """A job that costs more is a mistake, or somebody's word is needed."""
+    max_tool_calls: int = Field(default=100_000, gt=0)
+    """Ten for each of the most model calls."""
+    cpus: float = Field(default=16, gt=0)
+    """The cores of a usual host."""
+    memory_bytes: int = Field(default=16 * GIB, ge=64 * 1024**2)
+    """The memory of a usual host."""
+    pids: int = Field(default=4096, ge=16)
+    """An eighth of the processes that a kernel has by default."""
+    disk_bytes: int = Field(default=64 * GIB, ge=1024**2)
+    """Part of a usual host's disk."""
+    network_bytes: int = Field(default=64 * GIB, ge=1024)
+    """As much as the disk of a job can hold."""
+    network: Literal["none"] | tuple[str, ...] | None = None
+    """The hosts that jobs may ask for, which may be addresses here; unset: any DNS name of the
+    internet."""
+
+    def check(self, limits: Limits) -> None:
+        """Refuse limits above the ceilings.
+
+        Args:
+            limits: What a job and its agent ask for.
+
+        Raises:
+            LimitExceeded: The text names the limit, the asked value and the largest one.
+        """
+        for name, ceiling in self._numbers().items():
+            asked = getattr(limits, name)
+            if asked is not None and not asked <= ceiling:
+                raise LimitExceeded(
+                    f"limits.{name} asks for {asked:,}, and this installation gives a job "
+                    f"{ceiling:,} at the most (FANOUT_CEILINGS__{name.upper()}): ask for less."
+                )
+        if limits.network is not None and limits.network != "none":
+            for host in limits.network:
+                self._check_host(host)
+
+    def within(self, limits: Limits) -> Limits:
+        """Return limits with each value that is unset or above its ceiling replaced by it."""
+        numbers = {
+            name: ceiling if getattr(limits, name) is None else min(getattr(limits, name), ceiling)
+            for name, ceiling in self._numbers().items()
+        }
+        network = None if limits.network is None else common(limits.network, self.network)
+        return limits.model_copy(update={**numbers, "network": network})
+
+    def _numbers(self) -> dict[str, float]:
+        fields = (name for name in type(self).model_fields if name != "network")
+        return {name: getattr(self, name) for name in fields}
+
+    def _check_host(self, host: str) -> None:
+        if self.network is None:
+            reason = why_not_public(host)
+        elif self.network != "none" and is_covered(host, self.network):
+            reason = None
+        else:
+            reason = "this installation does not permit it"
+        if reason is not None:
+            raise LimitExceeded(
+                f"limits.network asks for {host[:300]!r}, and no job may reach that, because "
+                f"{reason}; FANOUT_CEILINGS__NETWORK lists the hosts that jobs may reach."
+            )
+
+
+def no_more_than(limits: Limits, most: Limits) -> Limits:
+    """Return limits of which no resource is above those of another job, its parent.
+
+    Args:
+        limits: What the job asks for.
+        most: What its parent has.
+    """
+    found = {}
+    for name in ("cpus", "memory_bytes", "pids", "disk_bytes", "network_bytes"):
+        values = [value for value in (getattr(limits, name), getattr(most, name)) if value]
+        found[name] = min(values, default=None)
+    network = common(limits.network, most.network)
+    return limits.model_copy(update={**found, "network": network})

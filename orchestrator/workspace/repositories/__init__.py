@@ -1,0 +1,1 @@
+"""A person's Git repositories, of which Git itself sees data only."""

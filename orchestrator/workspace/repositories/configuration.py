@@ -1,0 +1,120 @@
+"""A Git configuration as data: nothing in it is carried out."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from orchestrator.git import GitFailed, run_git
+from orchestrator.workspace.rooted import opened
+
+_MAX_RULES_BYTES = 1024**2
+"""Of a configuration or a file of ignore rules: no person writes a longer one."""
+
+_MAX_INCLUDED = 32
+"""Files of settings that are read: a person has a handful."""
+
+
+class Unreadable(Exception):
+    """A repository's data cannot be read; the text says why."""
+
+
+def settings_in(files: Sequence[Path]) -> list[tuple[str, str]]:
+    """Return the names and values of all settings that hold, or may hold, in a repository.
+
+    They are read as data from its configuration, the person's and the machine's, and from the files
+    that these include, under whatever condition. A file that cannot be read is left out.
+
+    Args:
+        files: The repository's configuration.
+    """
+    pending, seen = [*files, *_personal_configurations()], set[Path]()
+    settings: list[tuple[str, str]] = []
+    while pending and len(seen) < _MAX_INCLUDED:
+        path = pending.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        with suppress(Unreadable):
+            found = _pairs(read_data(path))
+            settings += found
+            pending += [
+                path.parent / os.path.expanduser(value)  # noqa: PTH111 - an unknown home stays
+                for name, value in found
+                if value and name.startswith(("include.", "includeif.")) and name.endswith(".path")
+            ]
+    return settings
+
+
+def parse_configuration(content: bytes) -> dict[str, str]:
+    """Return a configuration's values by name; of several values of one name the last one.
+
+    Nothing in it is carried out, and no file that it includes is read.
+
+    Args:
+        content: The configuration.
+
+    Raises:
+        Unreadable: It is not a configuration.
+    """
+    return dict(_pairs(content))
+
+
+def _pairs(content: bytes) -> list[tuple[str, str]]:
+    try:
+        _, listed = run_git(
+            ["config", "--file", "-", "--no-includes", "--null", "--list"],
+            folder=Path("/"),
+            stdin=content,
+        )
+    except GitFailed as error:
+        raise Unreadable(str(error)) from error
+    pairs = (os.fsdecode(entry).partition("\n") for entry in listed.split(b"\0") if entry)
+    return [(name, value) for name, _, value in pairs]
+
+
+def excludes_file(settings: Mapping[str, str]) -> Path:
+    """Return the file of the ignore rules that a person has for all repositories."""
+    value = settings.get("core.excludesfile")
+    for path in _personal_configurations():
+        if not value and (content := read_data(path)):
+            value = parse_configuration(content).get("core.excludesfile")
+    return Path(os.path.expanduser(value)) if value else _personal_folder() / "ignore"  # noqa: PTH111 - as above
+
+
+def read_data(path: Path, max_bytes: int = _MAX_RULES_BYTES) -> bytes:
+    """Return a file's content; nothing if it does not exist.
+
+    Args:
+        path: The file.
+        max_bytes: The largest size.
+
+    Raises:
+        Unreadable: It is not a file, cannot be read, or is too long.
+    """
+    try:
+        with opened(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as descriptor:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise Unreadable(f"{path} is not a file")
+            if status.st_size > max_bytes:
+                raise Unreadable(f"{path} has more than {max_bytes:,} bytes")
+            with open(descriptor, "rb", closefd=False) as stream:
+                return stream.read(max_bytes)
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
+    except (OSError, ValueError) as error:
+        raise Unreadable(f"{path} cannot be read") from error
+
+
+def _personal_configurations() -> tuple[Path, ...]:
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - a home that is unknown is no failure
+    return (home / ".gitconfig", _personal_folder() / "config", Path("/etc/gitconfig"))
+
+
+def _personal_folder() -> Path:
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - as above
+    return Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "git"

@@ -1,0 +1,294 @@
+"""What a job changes and what becomes code on the host by itself is held back."""
+
+import asyncio
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from orchestrator.executable_config import why_code
+from orchestrator.jobs.changes import ChangeBundle
+from orchestrator.workspace.merge import MergeReport, merge
+from orchestrator.workspace.workspace import Workspace
+from tests.bundles import BundleBuilder, tree_of
+
+CODE = b"touch /tmp/pwned\n"
+
+
+async def landed(
+    root: Path, bundle: BundleBuilder, *, check: bool = False, include: bool = False
+) -> MergeReport:
+    with ExitStack() as stack:
+        opened = await asyncio.to_thread(stack.enter_context, ChangeBundle.open(bundle.build()))
+        return await merge(Workspace(root), opened, check=check, include_executable_config=include)
+
+
+def held(report: MergeReport) -> set[str]:
+    return {change.path for change in report.held_back}
+
+
+def adding(*paths: str) -> BundleBuilder:
+    bundle = BundleBuilder()
+    for path in paths:
+        bundle.add(path, bundle.file(CODE))
+    return bundle
+
+
+def git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+BECOMES_CODE = """
+    .envrc sub/.envrc .ENVRC .env\N{ZERO WIDTH JOINER}rc .\N{FULLWIDTH LATIN SMALL LETTER E}nvrc
+    .envrc. .envrc::$DATA ENVRC~1 .vscode/tasks.json .VSCode/launch.json VSCODE~1/settings.json
+    deep/a/b/.vscode/settings.json my.code-workspace .idea/workspace.xml .idea/runConfigurations/a
+    .exrc .nvim.lua .vimrc .lvimrc .dir-locals.el p.sublime-project .devcontainer/devcontainer.json
+    .zed/tasks.json .helix/languages.toml .cursor/mcp.json .claude/settings.json .mcp.json
+    .husky/pre-commit .githooks/post-checkout .pre-commit-config.yaml lefthook.yml .lefthook.toml
+    .github/workflows/ci.yml .github/actions/a/action.yml sub/.github/workflows/x.yml
+    .gitlab-ci.yml .circleci/config.yml Jenkinsfile azure-pipelines.yml .travis.yml
+    .buildkite/pipeline.yml bitbucket-pipelines.yml .env sub/.env config/fanout.toml fanout.toml
+    config/agents/coordinator.yaml .gitattributes sub/.gitattributes .gitmodules .gitconfig
+    .npmrc .yarnrc.yml .yarn/releases/yarn.cjs .pnpmfile.cjs .mise.toml mise.toml .tool-versions
+    .cargo/config.toml .bashrc .ssh/authorized_keys .hg/hgrc sitecustomize.py .venv/bin/python
+    lib/site-packages/evil.pth .Rprofile .gdbinit desktop.ini .directory .config/git/config
+    .vscode\\tasks.json
+""".split()  # noqa: SIM905 - a list of 70 names
+
+RUN_ON_PURPOSE = """
+    Makefile package.json conftest.py setup.py src/main.py README.md AGENTS.md .env.example
+    .gitignore .dockerignore .editorconfig .github/ISSUE_TEMPLATE/bug.md docs/vscode/tasks.json
+    model.pth hooks/useState.ts config/settings.toml environment.yml HEAD objects/a refs/b
+    envrc vscode/settings.json Dockerfile docker-compose.yml .python-version
+""".split()  # noqa: SIM905
+
+
+@pytest.mark.parametrize("path", BECOMES_CODE)
+async def test_a_file_that_becomes_code_by_itself_is_held_back(tmp_path, path):
+    report = await landed(tmp_path, adding(path))
+
+    assert held(report) == {path}
+    assert report.held_back[0].reason
+    assert not report.complete
+    assert tree_of(tmp_path) == {}
+
+
+@pytest.mark.parametrize("path", RUN_ON_PURPOSE)
+def test_a_file_that_a_person_runs_on_purpose_lands(path):
+    assert why_code(path) is None
+
+
+async def test_the_other_changes_of_the_job_land_and_a_rehearsal_foretells_it(tmp_path):
+    bundle = adding(".envrc", "src/main.py")
+
+    foretold = await landed(tmp_path, bundle, check=True)
+    report = await landed(tmp_path, bundle)
+
+    assert report == foretold
+    assert held(report) == {".envrc"}
+    assert [merged.path for merged in report.applied] == ["src/main.py"]
+
+
+async def test_what_was_held_back_lands_when_a_person_says_so_and_then_is_there(tmp_path):
+    bundle = adding(".envrc", "src/main.py")
+    await landed(tmp_path, bundle)
+
+    report = await landed(tmp_path, bundle, include=True)
+    again = await landed(tmp_path, bundle)
+
+    assert report.complete
+    assert (tmp_path / ".envrc").read_bytes() == CODE
+    assert again.complete
+    assert {merged.how for merged in again.applied} == {"already"}
+
+
+async def test_a_person_s_word_does_not_open_gits_own_data(tmp_path):
+    paths = [".git/hooks/post-checkout", "sub/.GIT/config", "GIT~1/config", ".git\\hooks\\x"]
+    report = await landed(tmp_path, adding(*paths, ".g\N{ZERO WIDTH NON-JOINER}it"), include=True)
+
+    assert len(report.refused) == 5
+    assert tree_of(tmp_path) == {}
+
+
+async def test_both_paths_of_a_rename_count(tmp_path):
+    (tmp_path / "env.sh").write_bytes(CODE)
+    (tmp_path / ".envrc").write_bytes(b"mine")
+    bundle = BundleBuilder()
+    bundle.rename("env.sh", "sub/.envrc", bundle.file(CODE), bundle.file(CODE))
+    bundle.rename(".envrc", "old.sh", bundle.file(b"mine"), bundle.file(b"mine"))
+
+    report = await landed(tmp_path, bundle)
+
+    assert held(report) == {"sub/.envrc", "old.sh"}
+    assert set(tree_of(tmp_path)) == {"env.sh", ".envrc"}
+
+
+async def test_a_mode_a_content_and_a_removal_count(tmp_path):
+    (tmp_path / ".husky").mkdir()
+    for name in ("pre-commit", "pre-push", "post-merge"):
+        (tmp_path / ".husky" / name).write_bytes(b"old")
+    before = tree_of(tmp_path)
+    bundle = BundleBuilder().edit(".husky/pre-push", b"old", CODE)
+    bundle.change(".husky/pre-commit", bundle.file(b"old"), bundle.file(b"old", 0o755))
+    bundle.delete(".husky/post-merge", bundle.file(b"old"))
+
+    report = await landed(tmp_path, bundle)
+
+    assert len(held(report)) == 3
+    assert tree_of(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        (".github", "ci"),
+        ("sub/.config", "conf"),
+        ("config", "c"),
+        ("tasks", ".vscode"),
+        ("a/b", "../.envrc"),
+        (".vscode", "editor"),
+        ("ci", ".github/workflows"),
+    ],
+)
+async def test_a_symlink_into_or_in_place_of_such_a_file_is_held_back(tmp_path, path, target):
+    bundle = BundleBuilder()
+
+    report = await landed(tmp_path, bundle.add(path, bundle.link(target)))
+
+    assert held(report) == {path}
+
+
+async def test_a_folder_that_is_replaced_by_a_symlink_is_held_back(tmp_path):
+    (tmp_path / ".vscode").mkdir()
+    (tmp_path / ".vscode/settings.json").write_bytes(b"{}")
+    bundle = adding("editor/settings.json")
+    bundle.delete(".vscode/settings.json", bundle.file(b"{}"))
+    bundle.add(".vscode", bundle.link("editor"))
+
+    report = await landed(tmp_path, bundle)
+
+    assert held(report) == {".vscode", ".vscode/settings.json"}
+    assert not (tmp_path / ".vscode").is_symlink()
+
+
+async def test_the_target_of_a_persons_own_symlink_becomes_code_too(tmp_path):
+    (tmp_path / "editor").mkdir()
+    (tmp_path / ".vscode").symlink_to("editor")
+    (tmp_path / "env.sh").write_bytes(b"old")
+    (tmp_path / ".envrc").symlink_to("env.sh")
+
+    report = await landed(
+        tmp_path, adding("editor/tasks.json").edit("env.sh", b"old", CODE).edit("x", b"", b"")
+    )
+
+    assert held(report) == {"editor/tasks.json", "env.sh"}
+
+
+CONFIG = b"""[core]
+	repositoryformatversion = 0
+	bare = false
+	worktree = ..
+	fsmonitor = "touch pwned; false"
+"""
+BARE = {"HEAD": b"ref: refs/heads/main\n", "config": CONFIG}
+
+
+def bare(folder: str, *names: str) -> BundleBuilder:
+    bundle = BundleBuilder()
+    for name in names:
+        bundle.add(f"{folder}/{name}", bundle.file(BARE.get(name, b"x")))
+    return bundle
+
+
+def fsmonitor_runs(folder: Path) -> bool:
+    for command in (["status"], ["log"], ["ls-files"]):
+        subprocess.run(["git", *command], cwd=folder, capture_output=True, check=False)
+    return (folder.parent / "pwned").exists()
+
+
+async def test_a_bare_repository_is_held_back_whole(tmp_path):
+    repository = bare("docs", "HEAD", "config", "objects/a", "refs/heads/b", "index")
+    await landed(tmp_path / ".", repository, check=True)
+
+    report = await landed(tmp_path, repository)
+
+    assert len(held(report)) == 5
+    assert not (tmp_path / "docs").exists()
+
+
+async def test_a_bare_repository_in_parts_is_not_completed(tmp_path):
+    first = await landed(tmp_path, bare("docs", "HEAD", "config"))
+    second = await landed(tmp_path, bare("docs", "objects/a"))
+    third = await landed(tmp_path, bare("docs", "refs/heads/b"))
+
+    assert first.complete
+    assert second.complete
+    assert held(third) == {"docs/refs/heads/b"}
+    assert not fsmonitor_runs(tmp_path / "docs")
+
+
+async def test_a_bare_repository_of_empty_folders_and_other_case_is_held_back(tmp_path):
+    bundle = bare("docs", "HEAD", "config")
+    for name in ("Objects", "REFS"):
+        bundle.add(f"docs/{name}", bundle.directory())
+
+    assert len(held(await landed(tmp_path, bundle))) == 4
+
+
+async def test_a_repository_whose_objects_are_elsewhere_is_held_back(tmp_path):
+    report = await landed(tmp_path, bare("docs", "HEAD", "commondir", "config"))
+
+    assert len(held(report)) == 3
+
+
+async def test_the_configuration_of_a_bare_repository_that_exists_is_held_back(tmp_path):
+    git(tmp_path, "init", "-q", "--bare", "fixture.git")
+    config = (tmp_path / "fixture.git/config").read_bytes()
+    bundle = adding("fixture.git/hooks/post-update")
+    bundle.edit("fixture.git/config", config, config + BARE["config"])
+
+    report = await landed(tmp_path, bundle)
+
+    assert held(report) == {"fixture.git/hooks/post-update", "fixture.git/config"}
+    assert not fsmonitor_runs(tmp_path / "fixture.git")
+
+
+async def test_what_gits_configuration_names_is_held_back(tmp_path):
+    git(tmp_path, "init", "-q")
+    for name, value in {
+        "core.hooksPath": "tools/hooks",
+        "filter.format.clean": "python tools/clean.py --fast",
+        "include.path": "../shared.gitconfig",
+        "core.fsmonitor": "./watch",
+        "alias.st": "status",
+    }.items():
+        git(tmp_path, "config", name, value)
+    paths = {"tools/hooks/pre-commit", "tools/clean.py", "shared.gitconfig", "watch"}
+
+    report = await landed(tmp_path, adding(*paths, "tools/other.py", "status"))
+
+    assert held(report) == paths
+
+
+async def test_hooks_of_an_enclosing_repository_are_held_back(tmp_path):
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "config", "core.hooksPath", "sub/hooks")
+    (tmp_path / "sub").mkdir()
+
+    report = await landed(tmp_path / "sub", adding("hooks/pre-commit", "hook.py"))
+
+    assert held(report) == {"hooks/pre-commit"}
+
+
+async def test_the_attack_works_where_a_person_lets_it(tmp_path):
+    """Shows that the tests above would see it."""
+    bundle = bare("docs", "HEAD", "config")
+    bundle.add("docs/objects", bundle.directory()).add("docs/refs", bundle.directory())
+
+    await landed(tmp_path, bundle, include=True)
+
+    assert await asyncio.to_thread(fsmonitor_runs, tmp_path / "docs")

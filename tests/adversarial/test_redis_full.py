@@ -1,0 +1,176 @@
+"""A Redis without memory refuses new jobs, loses nothing, and those that run go on later."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from orchestrator.cli.checks.doctor_checks import redis_checks
+from orchestrator.configuration.settings import load_settings
+from orchestrator.jobs.failures import LedgerFull
+from orchestrator.jobs.state import JobState
+from tests.adversarial.redis_servers import GuardedRedis, guarded_redis
+from tests.builders import make_spec
+from tests.integration.cli.conftest import Fanout, clean_environment
+from tests.integration.scripts import DONE, conversation, shell, write_script
+from tests.services import Installation
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+
+MAX_MEMORY = 8 * 1024**2
+SCRIPT = (
+    conversation("turns", *(shell(f"sleep 1; echo {n} >> turns.txt") for n in range(4)), DONE),
+    conversation("asleep", shell("sleep 60"), DONE),
+    conversation("quick", DONE),
+)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[GuardedRedis]:
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    with guarded_redis(folder, "--maxmemory", str(MAX_MEMORY), "--appendonly", "yes") as made:
+        yield made
+
+
+@pytest.fixture
+def place(server: GuardedRedis, tmp_path: Path) -> Iterator[Installation]:
+    script = write_script(tmp_path, *SCRIPT)
+    made = Installation(tmp_path, server, script=script, FANOUT_WORKER__LEASE_SECONDS="3")
+    yield made
+    made.stop()
+
+
+def fill(server: GuardedRedis) -> int:
+    """Store something else until nothing more fits; return how much.
+
+    At the end the limit is lowered a little: what Redis needs by itself goes up and down.
+    """
+    stored = 0
+    with server.admin() as client:
+        for size in (100_000, 10_000, 1_000, 100):
+            try:
+                while True:
+                    client.set(f"filler:{stored}", "x" * size)
+                    stored += 1
+            except redis.exceptions.OutOfMemoryError:
+                continue
+        used = int(client.info("memory")["used_memory"])
+        client.config_set("maxmemory", used - 500_000)
+    return stored
+
+
+def make_room(server: GuardedRedis) -> None:
+    with server.admin() as client:
+        client.config_set("maxmemory", MAX_MEMORY)
+        for key in client.scan_iter("filler:*"):
+            client.delete(key)
+
+
+@pytest.mark.slow
+async def test_a_redis_that_fills_up_in_the_middle_loses_no_job(
+    place: Installation, server: GuardedRedis, tmp_path: Path
+) -> None:
+    worker = place.start_worker()
+    fanout = Fanout(tmp_path, clean_environment(tmp_path) | {"FANOUT_REDIS_URL": server.url})
+    async with place.client() as client:
+        await place.ready(client)
+        running = await client.submit(make_spec("turns"))
+        cancelled = await client.submit(make_spec("asleep"))
+        async for event in client.events(running):
+            if event.type == "tool.result":
+                break
+        assert await asyncio.to_thread(fill, server) > 10
+
+        refused = await asyncio.to_thread(fanout, "submit", "quick")
+        assert refused.code == 3
+        assert refused.out == ""
+        assert refused.err.startswith("Redis has no memory left, so nothing new is stored")
+        assert refused.err.count("\n") == 1
+
+        await asyncio.sleep(8)  # more than two leases
+        record = await client.get(running)
+        assert (record.state, record.attempt) == (JobState.RUNNING, 1), "it waits, and is not lost"
+        assert len(await client.workers()) == 1
+        await client.cancel(cancelled)
+        assert (await client.wait(cancelled, 10)).state is JobState.CANCELLED
+        assert worker.process
+        assert worker.process.poll() is None
+
+        await asyncio.to_thread(make_room, server)
+        result = await client.wait(running, 40)
+        assert (result.success, result.attempts) == (True, 1), result.error
+        async with client.changes(running) as bundle:
+            (changed,) = bundle.changes.files
+            assert changed.after is not None
+            content = await asyncio.to_thread(bundle.content, changed.after)
+            assert content == b"0\n1\n2\n3\n", "nothing was done twice"
+        later = await asyncio.to_thread(fanout, "submit", "quick", "--wait")
+        assert later.code == 0, later.err
+        assert len(await client.ids()) == 3, "the refused one was not stored"
+
+
+@pytest.mark.slow
+async def test_a_result_is_stored_although_redis_is_full(
+    place: Installation, server: GuardedRedis
+) -> None:
+    place.start_worker()
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(make_spec("asleep", limits={"timeout_seconds": 4}))
+        async for event in client.events(job_id):
+            if event.type == "tool.call":
+                break
+        await asyncio.to_thread(fill, server)
+        deadline = time.monotonic() + 20
+        while not (record := await client.get(job_id)).state.is_terminal:
+            assert time.monotonic() < deadline, record
+            await asyncio.sleep(0.2)
+
+        assert record.state is JobState.TIMED_OUT
+        with pytest.raises(LedgerFull):
+            await client.submit(make_spec("quick"))
+
+
+@pytest.mark.slow
+async def test_a_worker_that_starts_on_a_full_redis_runs_jobs_when_there_is_room(
+    place: Installation, server: GuardedRedis
+) -> None:
+    async with place.client() as client:
+        job_id = await client.submit(make_spec("quick"))
+        await asyncio.to_thread(fill, server)
+        place.start_worker()
+        await asyncio.sleep(5)
+        assert (await client.get(job_id)).state is JobState.QUEUED
+
+        await asyncio.to_thread(make_room, server)
+        assert (await client.wait(job_id, 40)).success
+
+
+@pytest.mark.parametrize(
+    ("info", "found"),
+    [
+        ({}, [("warn", "redis memory")]),
+        ({"maxmemory": 100, "used_memory": 50}, [("ok", "redis memory")]),
+        ({"maxmemory": 100, "used_memory": 90}, [("warn", "redis memory")]),
+        (
+            {"maxmemory": 100, "maxmemory_policy": "allkeys-lru"},
+            [("fail", "redis eviction"), ("ok", "redis memory")],
+        ),
+        (
+            {"maxmemory_policy": "volatile-ttl"},
+            [("warn", "redis eviction"), ("warn", "redis memory")],
+        ),
+    ],
+)
+def test_doctor_says_what_a_full_redis_would_do(info: Any, found: Any) -> None:
+    settings = load_settings(redis_url="redis://h/0")
+    checks = redis_checks(settings, {"redis_version": "7.2", "aof_enabled": 1, **info})
+
+    assert [(check.status, check.name) for check in checks][2:] == found

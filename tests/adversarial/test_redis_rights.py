@@ -1,0 +1,228 @@
+"""The three users of config/redis-acl.example: each does its work, and none the others'."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from orchestrator.jobs.failures import LedgerForbidden
+from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.journal import EventType
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.ledger import Ledger
+from tests.adversarial.redis_servers import GuardedRedis, guarded_redis
+from tests.builders import make_spec, make_worker
+from tests.integration.scripts import DONE, conversation, shell, write_script
+from tests.integration.worker.approvals import agents_folder, file_of, journal, parked
+from tests.services import REPOSITORY, Installation
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+
+EXAMPLE = REPOSITORY / "config" / "redis-acl.example"
+SCRIPT = (
+    conversation("quick", shell("echo hi > a.txt"), DONE),
+    conversation("asleep", shell("sleep 60"), DONE),
+)
+
+
+def users() -> list[str]:
+    return [line for line in EXAMPLE.read_text().splitlines() if line.startswith("user ")]
+
+
+def person(name: str) -> str:
+    """A client's line for a person, as the file's comment says to make it."""
+    (line,) = [line for line in users() if line.startswith("user fanout-client ")]
+    return line.replace("fanout-client", name).replace("change-me-client", f"change-me-{name}")
+
+
+def url(server: GuardedRedis, user: str) -> str:
+    password = user.removeprefix("fanout-")
+    return f"redis://{user}:change-me-{password}@127.0.0.1:{server.port}/0"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[GuardedRedis]:
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    lines = [*users(), person("ann"), person("bob"), "user admin on >admin ~* &* +@all"]
+    (folder / "users.acl").write_text("\n".join(lines) + "\n")
+    acl = ("--aclfile", str(folder / "users.acl"))
+    with guarded_redis(folder, *acl, username="admin", password="admin") as made:
+        made.url = url(made, "fanout-client")
+        yield made
+
+
+@pytest.fixture
+def place(server: GuardedRedis, tmp_path: Path) -> Iterator[Installation]:
+    made = Installation(
+        tmp_path,
+        server,
+        script=write_script(tmp_path, *SCRIPT),
+        FANOUT_AGENTS_DIR=str(agents_folder(tmp_path)),
+        FANOUT_REDIS_URL=url(server, "fanout-worker"),
+    )
+    yield made
+    made.stop()
+
+
+def refusals(server: GuardedRedis) -> list[tuple[str, str, str]]:
+    with server.admin() as client:
+        log = client.execute_command("ACL", "LOG", "128")
+        return [(entry["username"], entry["reason"], entry["object"]) for entry in log]
+
+
+@pytest.fixture
+def flower(place: Installation, server: GuardedRedis) -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "celery", "-A", "workers.celery_app", "flower"],
+        cwd=REPOSITORY,
+        env=place.environment
+        | {
+            "FANOUT_REDIS_URL": url(server, "fanout-dashboard"),
+            "FLOWER_UNAUTHENTICATED_API": "true",
+            "FLOWER_ADDRESS": "127.0.0.1",
+            "FLOWER_PORT": str(port),
+        },
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    yield f"http://127.0.0.1:{port}/api/tasks"
+    child.terminate()
+    child.wait(timeout=20)
+
+
+def _shows(address: str, job_id: str) -> bool:
+    for _ in range(100):
+        try:
+            with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 - http
+                if job_id in str(answer.read(), "utf-8"):
+                    return True
+        except OSError:
+            pass
+        time.sleep(0.2)
+    return False
+
+
+@pytest.mark.slow
+async def test_a_whole_job_runs_with_three_users_and_redis_refuses_none_of_their_commands(
+    place: Installation, server: GuardedRedis, flower: str
+) -> None:
+    place.start_worker()
+    async with place.client() as client:
+        await place.ready(client)
+        assert await asyncio.to_thread(_shows, flower, "{}"), "Flower has started"
+        job_id = await client.submit(make_spec("quick", agent="guarded"))
+        (approval,) = await parked(client, job_id)
+        await client.send(job_id, "hello")
+        await client.answer(approval.id, "approve")
+        assert (await client.wait(job_id, 30)).success
+        assert await file_of(client, job_id, "a.txt") == "hi\n"
+        (answered,) = await journal(client, job_id, EventType.APPROVAL_RESOLVED)
+        assert answered.data["by"] == "fanout-client"
+
+        asleep = await client.submit(make_spec("asleep"))
+        async for event in client.events(asleep):
+            if event.type == "tool.call":
+                break
+        await client.cancel(asleep)
+        assert (await client.wait(asleep, 10)).state is JobState.CANCELLED
+        assert len(await client.list()) == 2
+        assert len(await client.workers()) == 1
+        assert await asyncio.to_thread(_shows, flower, job_id)
+
+    assert refusals(server) == []
+
+
+ACTS = {
+    "fanout-client": [
+        "BRPOP fanout:queue:fanout 1",
+        "RPOP fanout:queue:fanout",
+        "LRANGE fanout:queue:fanout 0 -1",
+        "DEL fanout:queue:fanout",
+        "INCR fanout:fence",
+        "HSET fanout:policy json {}",
+        "HSET fanout:worker:w1 host h",
+        "SADD fanout:held:w1 job",
+        "PUBLISH fanout:queue:/0.celery.pidbox shutdown",
+        "PSUBSCRIBE *",
+        "SET fanout:answers:ann:ap_1 x",
+        "SET other x",
+        "KEYS *",
+        "FLUSHALL",
+        "CONFIG GET requirepass",
+        "ACL LIST",
+        "MONITOR",
+        "EVAL return 0",
+        "SCRIPT FLUSH",
+    ],
+    "fanout-worker": ["SET other x", "KEYS *", "FLUSHALL", "CONFIG GET *", "ACL LIST", "EVAL 1 0"],
+    "fanout-dashboard": [
+        "HGETALL fanout:job:1",
+        "XRANGE fanout:journal:1 - +",
+        "SET fanout:job:1 x",
+        "HSET fanout:job:1 state running",
+        "DEL fanout:jobs",
+        "LPUSH fanout:queue:fanout x",
+        "BRPOP fanout:queue:fanout 1",
+        "INCR fanout:fence",
+        "PUBLISH fanout:cancel 1",
+        "PSUBSCRIBE fanout:bell:*",
+        "KEYS *",
+        "FLUSHALL",
+        "CONFIG GET *",
+    ],
+}
+
+
+@pytest.mark.parametrize("user", ACTS)
+def test_each_is_refused_what_it_does_not_need(user: str, server: GuardedRedis) -> None:
+    allowed = []
+    with redis.Redis.from_url(url(server, user)) as client:
+        for act in ACTS[user]:
+            try:
+                client.execute_command(*act.split())
+                allowed.append(act)
+            except redis.exceptions.NoPermissionError:
+                continue
+
+    assert allowed == []
+
+
+async def test_a_client_cannot_claim_a_job_with_the_workers_own_script(
+    server: GuardedRedis,
+) -> None:
+    async with connect(url(server, "fanout-worker")) as redis_of_worker:
+        await Ledger(redis_of_worker, Keys()).register(make_worker(), 60)
+    async with connect(server.url) as mine:
+        ledger = Ledger(mine, Keys())
+        (job_id,) = await ledger.submit([make_spec()])
+        assert len(await ledger.dispatch(1)) == 1
+        with pytest.raises(LedgerForbidden, match=r"redis-acl\.example"):
+            await ledger.claim(job_id, make_worker(), 9)
+        with pytest.raises(LedgerForbidden):
+            await ledger.register(make_worker("mine"), 60)
+
+        assert (await ledger.get(job_id)).state is JobState.QUEUED
+
+
+def test_the_file_holds_no_password_that_works_unchanged_by_accident() -> None:
+    passwords = re.findall(r" >(\S+)", EXAMPLE.read_text())
+
+    assert passwords
+    assert all(password.startswith("change-me-") for password in passwords)
+    assert os.access(EXAMPLE, os.R_OK)

@@ -1,0 +1,137 @@
+"""What `fanout doctor --security` finds on a running installation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.ledger import Ledger
+from tests.integration.cli.conftest import WORKER, Fanout
+from tests.services import RedisProcess
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+
+
+def findings(fanout: Fanout, **env: str) -> dict[str, dict[str, Any]]:
+    """The checks by name; the exit code says whether one failed."""
+    ended = fanout("doctor", "--security", "--json", env=env, timeout=100)
+    assert ended.out, ended.err
+    found = {check["name"]: check for check in ended.json["checks"]}
+    assert ended.code == any(check["status"] == "fail" for check in found.values())
+    return found
+
+
+def test_it_names_open_doors(lonely_fanout: Fanout) -> None:
+    folder = lonely_fanout.folder / "configuration"
+    agents = folder / "agents"
+    agents.mkdir(parents=True)
+    (folder / "config.toml").touch()
+    (folder / ".env").touch(0o644)
+    (agents / "spy.yaml").write_text(
+        "name: spy\ndescription: d\ninstruction: i\nnetwork: ['*.example.com']\n"
+    )
+    for path in (folder / "config.toml", agents / "spy.yaml"):
+        path.chmod(0o666)
+
+    found = findings(
+        lonely_fanout,
+        FANOUT_REDIS_URL="redis://203.0.113.7:6379/0",
+        DOCKER_HOST="tcp://203.0.113.8:2375",
+        FANOUT_CONFIG=str(folder / "config.toml"),
+    )
+
+    failed = {name for name, check in found.items() if check["status"] == "fail"}
+    assert failed >= {
+        "redis password",
+        "docker engine",
+        ".env",
+        "configuration file",
+        "agent spy",
+    }
+    assert found["redis transport"]["status"] == "warn"
+    assert found["network"]["status"] == "warn"
+    assert found["agent spy"]["advice"].startswith("chmod 644 ")
+
+
+async def test_it_shows_what_workers_say_of_their_protection(
+    fanout: Fanout, ledger_url: str
+) -> None:
+    protection = {"user": "root", "engine": "proxy", "disk": "watch"}
+    async with connect(ledger_url) as redis:
+        worker = replace(WORKER, sandbox="docker", protection=protection)
+        await Ledger(redis, Keys()).register(worker, 120)
+
+    found = findings(fanout)
+
+    assert {name: found[f"worker {name}"]["status"] for name in protection} == {
+        "user": "warn",
+        "engine": "ok",
+        "disk": "warn",
+    }
+    assert found["sandbox"]["status"] == "ok"
+
+
+async def test_a_worker_without_isolation_is_a_failure(fanout: Fanout, ledger_url: str) -> None:
+    async with connect(ledger_url) as redis:
+        await Ledger(redis, Keys()).register(replace(WORKER, sandbox="local"), 120)
+
+    assert findings(fanout)["sandbox"]["status"] == "fail"
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisProcess]:
+    """A Redis of the test's own, on TCP."""
+    process = RedisProcess(tmp_path)
+    process.start()
+    yield process
+    process.stop()
+
+
+async def configure(url: str, *commands: str) -> None:
+    client: Any = connect(url)
+    try:
+        for command in commands:
+            await client.execute_command(*command.split())
+    finally:
+        await client.aclose()
+
+
+async def test_it_says_which_rights_redis_gives(lonely_fanout: Fanout, redis: RedisProcess) -> None:
+    await configure(
+        redis.url,
+        "ACL SETUSER fanout on >secret ~fanout:* &fanout:* +@all -config -@admin +acl|whoami",
+        "CONFIG SET maxmemory 100mb",
+        "CONFIG SET maxmemory-policy allkeys-lru",
+    )
+    restricted = redis.url.replace("redis://", "redis://fanout:secret@")
+
+    found = findings(lonely_fanout, FANOUT_REDIS_URL=restricted)
+
+    assert found["redis password"]["status"] == "ok"
+    assert found["redis default user"]["status"] == "warn"  # on loopback
+    assert found["redis rights"]["status"] == "ok"
+    assert found["redis memory"]["status"] == "fail"
+
+
+async def test_it_is_content_with_a_closed_redis(
+    lonely_fanout: Fanout, redis: RedisProcess
+) -> None:
+    await configure(
+        redis.url,
+        "ACL SETUSER fanout on >secret ~fanout:* &fanout:* +@all -config -@admin +acl|whoami",
+        "CONFIG SET maxmemory 100mb",
+        "ACL SETUSER default off",
+    )
+    restricted = redis.url.replace("redis://", "redis://fanout:secret@")
+
+    found = findings(lonely_fanout, FANOUT_REDIS_URL=restricted)
+
+    of_redis = {name: check["status"] for name, check in found.items() if "redis" in name}
+    assert of_redis == dict.fromkeys(of_redis, "ok")
+    assert "redis default user" not in of_redis
