@@ -259,6 +259,7 @@ class WorkerProcess:
             ca_file=sandbox.ca_file,
             disk_quota=sandbox.disk_quota,
             disk_reserve_bytes=sandbox.disk_reserve_bytes,
+            first_uid=sandbox.first_uid,
         )
         engine = await docker.probe(sandbox.image)
         self._host = engine.id

@@ -71,6 +71,9 @@ class SandboxSettings(_Section):
     """What keeps the disk limit of jobs: `image` is a file system for each, whose size the kernel
     keeps; it needs an engine that lets one container of ours mount. `watch` measures every two
     seconds. `auto` is `image` where the engine can; `fanout doctor` says which it is."""
+    first_uid: int = Field(default=100_000, ge=10_002, le=2_000_000_000)
+    """The first of the numeric users of jobs: each job with a disk of its own has a user of its
+    own, since the kernel counts inotify instances and more for a user over all containers."""
     disk_reserve_bytes: int = Field(default=2 * GIB, ge=0)
     """The free space that the engine's disk keeps: below, no sandbox is opened, and the job that
     takes most is stopped."""

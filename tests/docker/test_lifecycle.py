@@ -6,8 +6,9 @@ import signal
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -278,13 +279,11 @@ async def test_where_no_overlay_can_be_mounted_the_workspace_is_a_copy(
 ) -> None:
     genuine = Steward._workspace_options
 
-    def broken(
-        self: Steward, job: str, snapshot: str | None, layers: str, *, overlay: bool
-    ) -> dict[str, str]:
-        options = genuine(self, job, snapshot, layers, overlay=overlay)
+    def broken(self: Steward, job: str, prepared: Mapping[str, Any]) -> dict[str, str]:
+        options = genuine(self, job, prepared)
         return (
             {**options, "o": "lowerdir=/nowhere,upperdir=/nowhere,workdir=/nowhere"}
-            if overlay
+            if options["type"] == "overlay"
             else options
         )
 

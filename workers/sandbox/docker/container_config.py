@@ -16,9 +16,12 @@ from orchestrator.jobs.spec import Limits
 from workers.sandbox.inside.forward import PORT
 from workers.sandbox.protocol import WORKSPACE
 
-AGENT_USER = "10001:10001"
-"""The user of a job's processes. Numeric: engines may look a name up on the host, where it is
-unknown."""
+AGENT_ID = 10001
+"""The group of a job's processes, and their user where it has none of its own. Numeric: engines may
+look a name up on the host, where it is unknown."""
+FIRST_UID = 100_000
+"""The first user of jobs that have one of their own: the kernel counts inotify instances, pending
+signals and more for a user over all containers. Below are the users of hosts and images."""
 
 CODE_FOLDER = "/opt/fanout"
 """Where the resident's code is mounted, read-only."""
@@ -37,6 +40,8 @@ _BYTES_PER_INODE = 8192
 _ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": HOME,
+    "USER": "agent",  # images may have no name for the user's number
+    "LOGNAME": "agent",
     "LANG": "C.UTF-8",
     # Files that tools leave behind would be listed as the job's changes.
     "PYTHONDONTWRITEBYTECODE": "1",
@@ -97,7 +102,7 @@ def named_hosts(limits: Limits) -> tuple[str, ...]:
 def sandbox_config(
     *, image: str, limits: Limits, network: str, runtime: str | None,
     mounts: Sequence[Mapping[str, Any]], labels: Mapping[str, str], heartbeat_seconds: float,
-    has_credentials: bool = False,
+    has_credentials: bool = False, user: int = AGENT_ID,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the Engine API configuration of a job's container.
 
@@ -110,6 +115,7 @@ def sandbox_config(
         labels: by which the container is found.
         heartbeat_seconds: how long the resident waits for a sign of life.
         has_credentials: programs are to trust the authorities in `CA_BUNDLE`.
+        user: the user of its processes, to whom the workspace belongs.
     """
     memory = limits.memory_bytes or 0
     tmp = "/tmp"  # noqa: S108 - it is the mount
@@ -122,7 +128,7 @@ def sandbox_config(
         "PidsLimit": limits.pids,
         "Tmpfs": {
             tmp: _tmpfs(memory // _TMP_SHARE, _TMP_MOST, "mode=1777"),
-            HOME: _tmpfs(memory // _HOME_SHARE, _HOME_MOST, "uid=10001,gid=10001,mode=0700"),
+            HOME: _tmpfs(memory // _HOME_SHARE, _HOME_MOST, f"uid={user},gid={AGENT_ID},mode=0700"),
         },
         "ShmSize": min(memory // _SHM_SHARE, _SHM_MOST),
         "Ulimits": [
@@ -135,7 +141,7 @@ def sandbox_config(
     }
     return {
         **_piped(image, ["python3", "-ISB", CODE_FOLDER], labels),
-        "User": AGENT_USER,
+        "User": f"{user}:{AGENT_ID}",
         "WorkingDir": WORKSPACE,
         "Env": [
             *(f"{name}={value}" for name, value in environment.items()),
@@ -162,7 +168,7 @@ def steward_config(
     hardening = _hardening("none")
     capabilities = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "SETUID", "SETGID"]
     if may_mount:
-        capabilities += ["SYS_ADMIN", "MKNOD", "DAC_READ_SEARCH", "SETPCAP"]
+        capabilities += ["SYS_ADMIN", "MKNOD", "DAC_READ_SEARCH", "SETFCAP"]
         # The common AppArmor profile of containers forbids every mount.
         hardening["SecurityOpt"] = [
             "no-new-privileges", f"seccomp={_stewards_seccomp_profile()}", "apparmor=unconfined",
@@ -195,7 +201,7 @@ def holder_config(
     host = {
         **_hardening("none"), **_memory(32 * _MIB), "PidsLimit": 8, "Mounts": list(mounts),
     }  # fmt: skip
-    return {**_piped(image, ["cat"], labels), "User": AGENT_USER, "HostConfig": host}
+    return {**_piped(image, ["cat"], labels), "User": f"{AGENT_ID}:{AGENT_ID}", "HostConfig": host}
 
 
 def local_volume(

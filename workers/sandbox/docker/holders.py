@@ -10,8 +10,13 @@ from typing import Any, Self
 
 from orchestrator.cancellation import cancel_and_wait
 from orchestrator.jobs.failures import SandboxFailure
+from workers.sandbox.docker import container_config
 from workers.sandbox.docker.attach import AttachStream
 from workers.sandbox.docker.engine import Engine, uninterrupted
+from workers.sandbox.docker.naming import Names
+
+SHARED = "/shared"
+"""The path of the shared volume for its holder."""
 
 
 @dataclass
@@ -45,3 +50,30 @@ class Holder:
         await self.stream.close()
         with contextlib.suppress(SandboxFailure):
             await engine.remove_container(self.container)
+
+
+async def share_store(
+    engine: Engine, names: Names, image: str, store: dict[str, Any], mount_point: str
+) -> tuple[Holder, str]:
+    """Make the store's folder shared on the engine's host, as long as the holder lives.
+
+    Args:
+        engine: the engine.
+        names: those of this worker.
+        image: the holder's image.
+        store: the mount of the store, which is kept in use.
+        mount_point: the store's folder on the engine's host.
+
+    Returns:
+        The holder, and the path of the shared folder: the engine sees what a steward mounts there,
+        also where the host's own mounts are private.
+    """
+    options = {"type": "none", "o": "bind,rshared", "device": mount_point}
+    shared_point = await engine.create_volume(names.shared, options, names.labels("shared"))
+    shared = container_config.local_volume(
+        names.shared, SHARED, options=options, labels=names.labels("shared")
+    )
+    config = container_config.holder_config(
+        image=image, labels=names.labels("shared"), mounts=[store, shared]
+    )
+    return await Holder.start(engine, names.container("shared"), config), shared_point

@@ -211,6 +211,7 @@ class DockerProvider:
         living_workers: LivingWorkers | None = None,
         disk_quota: Literal["auto", "image", "watch"] = "auto",
         disk_reserve_bytes: int = RESERVE_BYTES,
+        first_uid: int = container_config.FIRST_UID,
         ca_file: Path | None = None,
     ) -> None:  # fmt: skip
         """Make a provider.
@@ -232,6 +233,7 @@ class DockerProvider:
             disk_quota: what keeps the disk limits; see `DiskSettings.quota`.
             disk_reserve_bytes: the free space that the engine's disk keeps: below, no sandbox is
                 opened, and the one that takes most is stopped.
+            first_uid: of the users of jobs with disks of their own; see `FIRST_UID`.
             ca_file: authorities that jobs' hosts may have besides the system's.
 
         Raises:
@@ -253,6 +255,7 @@ class DockerProvider:
         self._current: Steward | None = None
         self._gate: asyncio.Semaphore | None = None
         self._open: dict[str, DockerSandbox] = {}
+        self._first_uid = first_uid
         self._disk = DiskSettings(quota=disk_quota, reserve_bytes=disk_reserve_bytes)
         self._disk_watch = DiskWatch(self._steward, self._open.values, disk_reserve_bytes)
         self._watcher: asyncio.Task[None] | None = None
@@ -264,6 +267,14 @@ class DockerProvider:
             SandboxFailure: the steward could not be started.
         """
         return (await self._steward()).quota
+
+    async def shared_user(self) -> str | None:
+        """Return why all jobs have one user on this engine; None when each has its own.
+
+        Raises:
+            SandboxFailure: the steward could not be started.
+        """
+        return (await self._steward()).shared_user
 
     async def probe(self, image: str = DEFAULT_IMAGE) -> EngineStatus:
         """Return the status of the engine if it can run sandboxes of this image.
@@ -348,7 +359,11 @@ class DockerProvider:
         When that fails, everything is removed.
         """
         prepared = await steward.prepare(
-            spec.job_id, spec.snapshot, overlay=self._overlay, disk_bytes=spec.limits.disk_bytes
+            spec.job_id,
+            spec.snapshot,
+            overlay=self._overlay,
+            disk_bytes=spec.limits.disk_bytes,
+            first_uid=self._first_uid,
         )
         container = _Container(self._names.container("sandbox", spec.job_id), self._networks.take())
         try:
@@ -430,6 +445,7 @@ class DockerProvider:
             labels={**spec.labels, **self._names.labels("sandbox", job, spec.attempt)},
             heartbeat_seconds=HEARTBEAT_SECONDS,
             has_credentials=bool(spec.credentials),
+            user=prepared.user,
         )
 
     async def _close_container(self, container: _Container, job_id: str) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import io
 import tarfile
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from workers.sandbox.docker.disk_quota import (
     DiskSettings,
 )
 from workers.sandbox.docker.engine import Engine, uninterrupted
-from workers.sandbox.docker.holders import Holder
+from workers.sandbox.docker.holders import Holder, share_store
 from workers.sandbox.docker.naming import Names
 from workers.sandbox.errors import ChangesNotCollected, SandboxStartFailed, SnapshotUnusable
 from workers.sandbox.inside.archives import add_member
@@ -41,8 +41,6 @@ OnChunk = Callable[[bytes], Awaitable[None]]
 STORE = "/store"
 """The path of the volume for the steward."""
 
-SHARED = "/shared"
-"""The path of the volume that shows it, for its holder."""
 
 _PYTHON = ("python3", "-ISB")
 _START_SECONDS = 30.0
@@ -64,6 +62,8 @@ class Prepared:
     """See `Sandbox.files_id`."""
     options: dict[str, str]
     """The mount options of the workspace."""
+    user: int
+    """Whose they are, and so whom the sandbox's processes must be."""
     has_disk: bool
     """The files are on a disk of the job's own, whose size the kernel keeps."""
 
@@ -81,6 +81,8 @@ class Steward:
     code_id: str
     quota: DiskQuota
     """What keeps the disk limit of the jobs."""
+    shared_user: str | None
+    """Why all jobs have one user; None when each has its own."""
     holder: Holder | None = None
     """Keeps the folder mounted on which the steward mounts the jobs' disks."""
     _unpacking: dict[str, asyncio.Lock] = field(default_factory=dict)
@@ -134,7 +136,7 @@ class Steward:
         name, holder, client = names.container("steward"), None, None
         try:
             if quota.kind == "image":
-                holder, mount_point = await _share(engine, names, image, mount, mount_point)
+                holder, mount_point = await share_store(engine, names, image, mount, mount_point)
                 mount = container_config.shared_bind(mount_point, STORE)
             config = container_config.steward_config(
                 image=image,
@@ -148,14 +150,16 @@ class Steward:
             client = ResidentClient(await engine.attach(name))
             await engine.start(name)
             await client.start(_START_SECONDS)
+            shared_user: str | None = "the steward may not mount"
             if quota.kind == "image":
-                await client.request("check_disks", {}, timeout_seconds=_START_SECONDS)
+                answer, _ = await client.request("check_disks", {}, timeout_seconds=_START_SECONDS)
+                shared_user = answer["shared_user"]
         except BaseException:
             await uninterrupted(_give_up(engine, name, client, holder))
             raise
         return cls(
             engine=engine, container=name, client=client, snapshots=snapshots,
-            mount_point=mount_point, code_id=identity, quota=quota, holder=holder,
+            mount_point=mount_point, code_id=identity, quota=quota, shared_user=shared_user, holder=holder,
         )  # fmt: skip
 
     def code_options(self) -> dict[str, str]:
@@ -163,8 +167,9 @@ class Steward:
         return {"type": "none", "o": "bind,ro", "device": f"{self.mount_point}/code/{self.code_id}"}
 
     async def prepare(
-        self, job: str, snapshot: str | None, *, overlay: bool, disk_bytes: int | None
-    ) -> Prepared:
+        self, job: str, snapshot: str | None, *,
+        overlay: bool, disk_bytes: int | None, first_uid: int,
+    ) -> Prepared:  # fmt: skip
         """Create a job's folders with its snapshot unpacked; an earlier attempt's are kept.
 
         Args:
@@ -172,23 +177,27 @@ class Steward:
             snapshot: the snapshot's id.
             overlay: whether the engine mounts an overlay.
             disk_bytes: the job's limit.
+            first_uid: of the users of jobs that have a disk of their own.
 
         Raises:
             SnapshotUnusable: the archive is damaged or leaves its root.
             SandboxFailure: the steward failed, or the engine's disk is full up to its reserve.
         """
         arguments = {
-            "job": job, "snapshot": snapshot or EMPTY_SNAPSHOT, "overlay": overlay,
+            "job": job,
+            "snapshot": snapshot or EMPTY_SNAPSHOT,
+            "overlay": overlay,
             "disk_bytes": disk_bytes if self.quota.kind == "image" else None,
-        }  # fmt: skip
+            "first_id": first_uid,
+        }
         for _try in range(_PREPARE_TRIES):  # another steward may evict between the two
             answer = (await self._ask("prepare", arguments))["prepared"]
             if answer["files"] is not None:
-                options = self._workspace_options(job, snapshot, answer["layers"], overlay=overlay)
                 return Prepared(
                     files_id=str(answer["files"]),
-                    options=options,
-                    has_disk=answer["layers"] == "disk",
+                    options=self._workspace_options(job, answer),
+                    user=int(answer["user"]),
+                    has_disk=str(answer.get("layers", "")).endswith(("/layers", "/disk")),
                 )
             if snapshot is not None:
                 await self._unpack(snapshot)
@@ -196,15 +205,15 @@ class Steward:
             "A snapshot was evicted as often as it was unpacked: the snapshot cache is too small."
         )
 
-    def _workspace_options(
-        self, job: str, snapshot: str | None, layers: str, *, overlay: bool
-    ) -> dict[str, str]:
-        home = f"{self.mount_point}/jobs/{job}"
-        if not overlay:
-            return {"type": "none", "o": "bind", "device": f"{home}/tree"}
-        lower = f"{self.mount_point}/snapshots/{snapshot or EMPTY_SNAPSHOT}/tree"
-        home = f"{home}/{layers}"
-        folders = f"lowerdir={lower},upperdir={home}/upper,workdir={home}/work"
+    def _workspace_options(self, job: str, prepared: Mapping[str, Any]) -> dict[str, str]:
+        if "layers" not in prepared:
+            return {
+                "type": "none",
+                "o": "bind",
+                "device": f"{self.mount_point}/jobs/{job}/tree",
+            }
+        lower, layers = (f"{self.mount_point}/{prepared[name]}" for name in ("lower", "layers"))
+        folders = f"lowerdir={lower},upperdir={layers}/upper,workdir={layers}/work"
         return {"type": "overlay", "device": "overlay", "o": f"{folders},userxattr,nosuid,nodev"}
 
     async def _unpack(self, snapshot: str) -> None:
@@ -333,26 +342,6 @@ async def _give_up(
     await engine.remove_container(container)
     if holder is not None:
         await holder.close(engine)
-
-
-async def _share(
-    engine: Engine, names: Names, image: str, store: dict[str, Any], mount_point: str
-) -> tuple[Holder, str]:
-    """Make the store's folder shared on the engine's host, as long as the holder lives.
-
-    Returns:
-        The holder, and the path of the shared folder: the engine sees what a steward mounts there,
-        also where the host's own mounts are private.
-    """
-    options = {"type": "none", "o": "bind,rshared", "device": mount_point}
-    shared_point = await engine.create_volume(names.shared, options, names.labels("shared"))
-    shared = container_config.local_volume(
-        names.shared, SHARED, options=options, labels=names.labels("shared")
-    )
-    config = container_config.holder_config(
-        image=image, labels=names.labels("shared"), mounts=[store, shared]
-    )
-    return await Holder.start(engine, names.container("shared"), config), shared_point
 
 
 def steward_command(cache_bytes: int, reserve_bytes: int) -> list[str]:

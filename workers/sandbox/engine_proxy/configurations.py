@@ -14,8 +14,9 @@ from pydantic import ValidationError
 
 from orchestrator.jobs.spec import Limits
 from workers.sandbox.docker import container_config
+from workers.sandbox.docker.holders import SHARED
 from workers.sandbox.docker.naming import ROLE
-from workers.sandbox.docker.steward_client import SHARED, STORE, steward_command
+from workers.sandbox.docker.steward_client import STORE, steward_command
 from workers.sandbox.protocol import WORKSPACE
 
 NAME = r"fanout-[A-Za-z0-9][A-Za-z0-9_.-]{0,200}"
@@ -109,6 +110,9 @@ def _sandbox(config: Config, root: str) -> dict[str, Any]:
         _check(_RUNTIME, runtime)
     if (network := host["NetworkMode"]) != "none":
         _check(f"container:{NAME}", network)
+    user = int(config["User"].partition(":")[0])
+    if user < container_config.AGENT_ID:
+        raise Refused("its user is not one of fanout's")
     workspace, code = host["Mounts"]
     return container_config.sandbox_config(
         image=config["Image"],
@@ -121,6 +125,7 @@ def _sandbox(config: Config, root: str) -> dict[str, Any]:
         ],
         labels=config["Labels"],
         heartbeat_seconds=float(environment["FANOUT_RESIDENT_TTL"]),
+        user=user,
     )
 
 
@@ -176,8 +181,8 @@ def _workspaces(root: str) -> list[dict[str, str]]:
     link that the engine would follow on its host.
     """
     job, snapshot = f"{_shown(root)}/jobs/{_ID}", f"{_shown(root)}/snapshots/{_ID}/tree"
-    home = rf"{job}/(disk|\.)"
-    layers = f"lowerdir={snapshot},upperdir={home}/upper,workdir={home}/work"
+    home = f"{job}(/layers|/disk)?"
+    layers = f"lowerdir=({snapshot}|{job}/lower),upperdir={home}/upper,workdir={home}/work"
     return [
         {"type": "none", "o": "bind", "device": f"{job}/tree"},
         {"type": "overlay", "device": "overlay", "o": f"{layers},userxattr,nosuid,nodev"},

@@ -10,6 +10,7 @@ files are given back.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import re
@@ -20,12 +21,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 _BYTES_PER_INODE = 4096
 """One block: a disk full of the smallest files that have content has an inode for each."""
 _LEAST_INODES = 1024
+"""Of the smallest disk: ext4 and an overlay need some themselves."""
 _INODE_BYTES = 256
+"""Ext4's own default: room for the marks of an overlay."""
 _JOURNAL_BYTES = 4 << 20
 """The smallest that ext4 accepts; a disk outlives a crash of its host."""
 _RESERVED_SHARE, _RESERVED_MOST = 50, 16 << 20
@@ -33,12 +36,19 @@ _RESERVED_SHARE, _RESERVED_MOST = 50, 16 << 20
 _GROUP_BYTES, _BYTES_PER_GROUP = 128 << 20, 32 << 10
 """Ext4's block groups, and the bitmaps and descriptors of each."""
 _FIXED_BYTES = 1 << 20
+"""What ext4 needs besides, rounded up."""
 _LOOP_MAJOR, _LOOP_CONTROL = 7, (10, 237)
 _LOOP_CTL_GET_FREE = 0x4C82
 _SPARE_NODES = 16
 """Loop devices that other programs may take between the question for a free one and its use."""
 _TRIES = 3
 _CAP_SYS_ADMIN = 21
+_LIBRARY = ctypes.CDLL(None, use_errno=True)
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+_AT_FDCWD, _AT_EMPTY_PATH, _FROM_EMPTY_PATH = -100, 0x1000, 4
+_PR_SET_DUMPABLE = 4
+_TREE_FLAGS = 0x80001
+_MOUNT_READ_ONLY, _MOUNT_IDMAP, _NEW_USER = 1, 0x100000, 0x10000000
 _BYTES_PER_ENTRY = 1024
 """The cost of an inode and a directory entry; without it ten million empty files would count as
 nothing."""
@@ -83,7 +93,7 @@ def attach(image: Path, target: Path) -> None:
     Raises:
         DiskFailed: there is no loop device, or mounting is not allowed.
     """
-    if os.path.ismount(target):
+    if _is_mounted(target):
         return
     target.mkdir(exist_ok=True)
     for left in reversed(range(_TRIES)):  # another program may take the loop device
@@ -99,39 +109,143 @@ def attach(image: Path, target: Path) -> None:
 
 def detach(target: Path) -> None:
     """Unmount a disk; it disappears at once, and ends when nothing uses it any more."""
-    if os.path.ismount(target):
+    while _is_mounted(target):
         _run("umount", "-n", "-l", str(target))
 
 
-def check(folder: Path) -> None:
+def user_of(target: Path, first_id: int) -> int:
+    """Return a user id that no other disk of this host has: loop devices are numbered host-wide."""
+    return first_id + os.minor(target.stat().st_dev)
+
+
+def show_as(source: Path, target: Path, user: tuple[int, int], *, read_only: bool) -> None:
+    """Show a folder at another place with another owner, unless it is shown there.
+
+    Args:
+        source: the folder.
+        target: the place.
+        user: the owner of the files, and the user to whom they shall belong. The group stays.
+        read_only: whether nobody may write there.
+
+    Raises:
+        DiskFailed: the kernel or the folder's file system cannot (ext4 and xfs can since 5.19).
+    """
+    if _is_mounted(target):
+        return
+    target.mkdir(exist_ok=True)
+    try:
+        space = _user_namespace(*user)
+        try:
+            _show(source, target, space, read_only=read_only)
+        finally:
+            os.close(space)
+    except OSError as error:
+        raise DiskFailed(f"files cannot be shown as another user's: {error}") from error
+
+
+def _show(source: Path, target: Path, space: int, *, read_only: bool) -> None:
+    tree = call("syscall", _OPEN_TREE, _AT_FDCWD, os.fsencode(source), _TREE_FLAGS)
+    try:
+        flags = _MOUNT_IDMAP | (_MOUNT_READ_ONLY if read_only else 0)
+        change = (ctypes.c_uint64 * 4)(flags, 0, 0, space)
+        call("syscall", _MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, change, ctypes.sizeof(change))
+        call("syscall", _MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(target), _FROM_EMPTY_PATH)
+    finally:
+        os.close(tree)
+
+
+def _user_namespace(owner: int, user: int) -> int:
+    """Return a descriptor of a namespace that maps one user to another, and root to itself."""
+    theirs, ours = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:  # nothing but system calls: this process has threads
+        os._exit(_enter_user_namespace(theirs[1], ours[0]))
+    try:
+        if os.read(theirs[0], 1) != b"+":
+            raise OSError("no user namespace can be made")
+        Path(f"/proc/{child}/uid_map").write_text(f"0 0 1\n{owner} {user} 1\n")
+        Path(f"/proc/{child}/gid_map").write_text(f"0 0 1\n{owner} {owner} 1\n")
+        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.write(ours[1], b".")
+        os.waitpid(child, 0)
+        for descriptor in (*theirs, *ours):
+            os.close(descriptor)
+
+
+def _enter_user_namespace(tell: int, wait: int) -> int:
+    try:
+        call("unshare", _NEW_USER)
+        call("prctl", _PR_SET_DUMPABLE, 1, 0, 0, 0)  # the steward is not, and must open its folder
+        os.write(tell, b"+")
+    except OSError:
+        os.write(tell, b"-")
+    os.read(wait, 1)
+    return 0
+
+
+def call(name: str, *arguments: object) -> int:
+    """Call a function of the C library.
+
+    Raises:
+        OSError: it failed.
+    """
+    result = int(getattr(_LIBRARY, name)(*arguments))
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+    return result
+
+
+def check(folder: Path) -> str | None:
     """Make, mount and unmount a small disk in a folder that the engine's host must see.
+
+    Returns:
+        Why its files cannot be shown as those of another user; None when they can.
 
     Raises:
         DiskFailed: the message has the reason why jobs cannot have disks here.
     """
     if not _is_shared(folder):
         raise DiskFailed("its mounts do not reach the engine's host")
-    image, target = folder / f"check-{os.getpid()}.image", folder / f"check-{os.getpid()}"
+    image, target, shown = (folder / f"check-{os.getpid()}.{name}" for name in ("image", "a", "b"))
     try:
         make(image, _LEAST_INODES)
         attach(image, target)
-        detach(target)
+        try:
+            show_as(target, shown, (1, 2), read_only=True)
+        except DiskFailed as error:
+            return str(error)
+        return None
     finally:
+        for place in (shown, target):
+            detach(place)
+            with suppress(FileNotFoundError):
+                place.rmdir()
         image.unlink(missing_ok=True)
-        with suppress(FileNotFoundError):
-            target.rmdir()
 
 
 def _is_shared(folder: Path) -> bool:
     """Return whether mounts below a folder propagate, by the mount that has the folder."""
-    best, is_shared = "", False
+    best, is_shared = Path("/"), False
+    for point, options in _mounts():
+        if point in (folder, *folder.parents) and best in (point, *point.parents):
+            best = point
+            is_shared = any(option.startswith("shared:") for option in options)
+    return is_shared
+
+
+def _is_mounted(target: Path) -> bool:
+    """Return whether something is mounted on a folder, also another folder of its file system."""
+    return any(point == target for point, _ in _mounts())
+
+
+def _mounts() -> Iterator[tuple[Path, list[str]]]:
+    """Yield the place of each mount and how it propagates, in the order in which they were made."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields = line.split(" ")
-        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4])
-        if len(point) >= len(best) and folder.is_relative_to(point):
-            best = point
-            is_shared = any(field.startswith("shared:") for field in fields[6 : fields.index("-")])
-    return is_shared
+        place = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4])
+        yield Path(place), fields[6 : fields.index("-")]
 
 
 def _make_nodes() -> None:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from workers.sandbox.inside import change_patch, change_scan, frames
+from workers.sandbox.inside import change_patch, change_scan, disks, frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,7 +101,7 @@ def enter(before: Path, after: Path, scratch: Path, *, isolated: bool, agent_id:
         os.environ["TMPDIR"] = str(scratch)
         return view
     os.chown(scratch, JAIL_ID, JAIL_ID)
-    _call("unshare", _NEW_NAMESPACES)
+    disks.call("unshare", _NEW_NAMESPACES)
     _change_root(before, after, scratch)
     _continue_in_child()
     _become(JAIL_ID, (_DAC_READ_SEARCH,))
@@ -133,8 +133,8 @@ def _change_root(before: Path, after: Path, scratch: Path) -> None:
     number = _SYS_PIVOT_ROOT.get(os.uname().machine)
     if number is None:
         raise OSError("no jail is known for this processor")
-    _call("syscall", number, b".", b".")
-    _call("umount2", b".", _DETACH)
+    disks.call("syscall", number, b".", b".")
+    disks.call("umount2", b".", _DETACH)
     os.chdir("/")
 
 
@@ -146,7 +146,7 @@ def _bind(source: Path, target: Path, flags: int) -> None:
 
 def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
     arguments = (os.fsencode(source), os.fsencode(target), kind.encode())
-    _call("mount", *arguments, ctypes.c_ulong(flags), options.encode())
+    disks.call("mount", *arguments, ctypes.c_ulong(flags), options.encode())
 
 
 def _continue_in_child() -> None:
@@ -175,29 +175,18 @@ def _become(user: int, capabilities: tuple[int, ...]) -> None:
     os.umask(0o077)
     os.setgroups([])
     os.setresgid(user, user, user)
-    _call("prctl", _PR_SET_KEEPCAPS, 1, 0, 0, 0)
+    disks.call("prctl", _PR_SET_KEEPCAPS, 1, 0, 0, 0)
     os.setresuid(user, user, user)
     _set_capabilities(sum(1 << number for number in capabilities))
-    _call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    _call("prctl", _PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+    disks.call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    disks.call("prctl", _PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
 
 
 def _set_capabilities(kept: int) -> None:
     """Keep these capabilities, for this process and not for programs that it starts."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     data = (ctypes.c_uint32 * 6)(kept, kept, 0, 0, 0, 0)
-    _call("capset", header, data)
-
-
-def _call(name: str, *arguments: object) -> None:
-    """Call a function of the C library.
-
-    Raises:
-        OSError: it failed.
-    """
-    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments):
-        number = ctypes.get_errno()
-        raise OSError(number, f"{name}: {os.strerror(number)}")
+    disks.call("capset", header, data)
 
 
 def collect(

@@ -11,6 +11,7 @@ installation share the volume:
     jobs/<job>/upper, work        the job's overlay on its snapshot: everything that it changed
     jobs/<job>/image, disk        where the steward may mount: the disk that has upper and work,
                                   and the folder on which it is mounted
+    jobs/<job>/lower, layers      the snapshot and that disk, shown as files of the job's own user
     jobs/<job>/tree, start_bytes  instead of these, a copy of the snapshot, where the engine cannot
                                   mount an overlay
     jobs/<job>/snapshot, files    the ids of its snapshot and of its files
@@ -66,6 +67,7 @@ class Store:
         self._root = root
         self._cache_bytes = cache_bytes
         self._reserve_bytes = reserve_bytes
+        self._own_users = False
 
     def set_up(self, code: Path, code_id: str) -> None:
         """Create the folders, install the resident's code and remove what killed stewards left.
@@ -95,7 +97,7 @@ class Store:
                 _delete(leftover)
 
     def prepare(
-        self, job: str, snapshot: str, *, overlay: bool, disk_bytes: int | None
+        self, job: str, snapshot: str, *, overlay: bool, disk_bytes: int | None, first_id: int
     ) -> dict[str, Any]:
         """Create a job's folders on a snapshot; those of an earlier attempt are kept as they are.
 
@@ -104,11 +106,13 @@ class Store:
             snapshot: the snapshot's id.
             overlay: whether the engine mounts an overlay; else the job gets a copy.
             disk_bytes: the size of the disk for the overlay's layers; None for plain folders.
+            first_id: of the users of the jobs with disks.
 
         Returns:
             `files`: the id of these files, which differs from that of any other files made for the
-            job; None when the snapshot is not unpacked here. `layers`: the folder with the layers,
-            relative to the job's.
+            job; None when the snapshot is not unpacked here. `user`: to whom they belong in the
+            sandbox. `lower` and `layers`: the folders of the snapshot and of the overlay's layers,
+            relative to the volume.
 
         Raises:
             Refused: `DiskReserve`, see `check_reserve`; `DiskFailed`, see `disks`.
@@ -117,7 +121,7 @@ class Store:
         with self._locked():
             base = self._path("snapshots", snapshot)
             if not base.exists():
-                return {"files": None, "layers": ""}
+                return {"files": None}
             os.utime(base / "bytes")
             home = self._path("jobs", job)
             if not _is_made(home, overlay=overlay, has_disk=disk_bytes is not None):
@@ -133,10 +137,23 @@ class Store:
                 for folder in ("work", "upper"):
                     if not (layers / folder).exists():
                         _make_agents_folder(layers / folder)
-                return {"files": _text(home / "files"), "layers": str(layers.relative_to(home))}
+                return self._shown(home, base / "tree", layers, first_id)
         if not (home / "tree").exists():
             self._copy(base / "tree", home)
-        return {"files": _text(home / "files"), "layers": ""}
+        return {"files": _text(home / "files"), "user": AGENT_ID}
+
+    def _shown(self, home: Path, lower: Path, layers: Path, first_id: int) -> dict[str, Any]:
+        """Show the overlay's folders as those of a user who has no other job, if it has a disk."""
+        user = AGENT_ID
+        if layers != home and self._own_users:
+            user = disks.user_of(layers, first_id)
+            for source, name in ((lower, "lower"), (layers, "layers")):
+                owner = (AGENT_ID, user)
+                disks.show_as(source, home / name, owner, read_only=name == "lower")
+            lower, layers = home / "lower", home / "layers"
+        places = {"lower": lower, "layers": layers}
+        names = {name: str(place.relative_to(self._root)) for name, place in places.items()}
+        return {"files": _text(home / "files"), "user": user, **names}
 
     def _layers(self, home: Path) -> Path:
         """Return the folder with a job's upper and work layer; mount its disk if it has one."""
@@ -215,13 +232,18 @@ class Store:
             return before, home / "tree", False
         return before, self._layers(home) / "upper", True
 
-    def check_disks(self) -> None:
+    def check_disks(self) -> str | None:
         """Check that jobs can have disks of their own here.
+
+        Returns:
+            Why they cannot have users of their own; None when they can.
 
         Raises:
             DiskFailed: see `disks.check`.
         """
-        disks.check(self._path("tmp"))
+        shared = disks.check(self._path("tmp"))
+        self._own_users = shared is None
+        return shared
 
     def measure(self, jobs: Sequence[str]) -> dict[str, int]:
         """Return how many bytes of the volume's disk each of these jobs has taken."""
@@ -244,7 +266,8 @@ class Store:
     def _discard(self, folder: Path) -> bool:
         """Rename a folder so that it disappears at once, then delete it."""
         away = self._scratch()
-        disks.detach(folder / "disk")
+        for name in ("lower", "layers", "disk"):
+            disks.detach(folder / name)
         try:
             folder.rename(away)
         except FileNotFoundError:
@@ -345,7 +368,7 @@ def _operations(store: Store, *, may_mount: bool) -> dict[str, SlowOperation]:
 
     return {
         "prepare": replying("prepared", store.prepare),
-        "check_disks": replying("checked", store.check_disks),
+        "check_disks": replying("shared_user", store.check_disks),
         "free": replying("bytes", store.free),
         "unpack": unpack,
         "bundle": bundle,
