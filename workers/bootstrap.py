@@ -266,6 +266,7 @@ class WorkerProcess:
         self._protection |= {
             "engine": "proxy" if engine.is_guarded else "socket",
             "disk": (await docker.disk_quota()).kind,
+            "users of jobs": "one for all" if await docker.shared_user() else "one each",
         }
         return docker
 

@@ -12,6 +12,7 @@ from pydantic import SecretStr
 from tests.docker.conftest import make_sandbox_spec
 from tests.docker.test_hardening import run_python
 from workers.sandbox import Credential, SandboxSpec
+from workers.sandbox.docker import container_config
 from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.protocol import Command
 
@@ -49,7 +50,7 @@ async def test_programs_trust_the_images_authorities_and_the_sandboxes_own(
     async with provider.open(spec_with_credential()) as sandbox:
         paths, names = json.loads(await run_python(sandbox, NAMES))
 
-    assert paths == ["/home/agent/.fanout/ca-bundle.pem"]
+    assert paths == [container_config.CA_BUNDLE]
     assert names.count(OUR_NAME) == 1
     assert len(names) > 50
 
@@ -63,7 +64,7 @@ async def test_each_attempt_has_an_authority_of_its_own_whose_key_is_not_inside(
         spec = spec_with_credential(job_id="same-job", attempt=attempt)
         async with provider.open(spec) as sandbox:
             assert (await sandbox.run(Command(argv=search))).output == b""
-            bundles.append(await sandbox.read_bytes("/home/agent/.fanout/ca-bundle.pem"))
+            bundles.append(await sandbox.read_bytes(container_config.CA_BUNDLE))
     await provider.discard("same-job")
 
     first, second = (_ours(bundle) for bundle in bundles)

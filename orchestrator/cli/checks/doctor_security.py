@@ -96,7 +96,10 @@ _WEAK = {
     ("disk", "watch"): (
         "No kernel quota keeps the disk limits of jobs: a job can exceed its own for some seconds."
     ),
-    ("memory", "readable"): "Other processes of its user can read its memory.",
+    ("users of jobs", "one for all"): (
+        "A job can use up what the kernel counts by user, such as inotify: Linux 5.19 or newer and "
+        "disks of their own for jobs (FANOUT_SANDBOX__DISK_QUOTA) give each a user."
+    ),
 }
 """What weakens an installation, and what to do about it."""
 

@@ -283,8 +283,10 @@ class Steward:
         Raises:
             SandboxFailure: the steward failed.
         """
-        answer = await self._ask("jobs", {})
-        return [str(job) for job in answer["jobs"]]
+        jobs: list[str] = []
+        while page := (await self._ask("jobs", {"after": jobs[-1] if jobs else ""}))["jobs"]:
+            jobs += [str(job) for job in page]
+        return jobs
 
     async def delete(self, job: str) -> bool:
         """Delete a job's files; return whether there were any. Its containers must be removed.

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import compileall
 import fcntl
+import heapq
 import os
 import shutil
 import subprocess
@@ -48,6 +49,9 @@ AGENT_ID = 10001
 """The user and group of sandboxes' processes; a snapshot's files belong to it."""
 
 EMPTY_SNAPSHOT = "empty"
+
+LISTED_JOBS = 1000
+"""The most jobs in one list: their ids take half of a reply's header."""
 
 _LEFTOVER_SECONDS = 24 * 3600.0
 """Unfinished folders older than a day are abandoned."""
@@ -255,9 +259,10 @@ class Store:
             used[home.name] = max(0, size - int(_text(home / "start_bytes") or 0))
         return {job: size for job, size in used.items() if size is not None}
 
-    def jobs(self) -> list[str]:
-        """Return the jobs that have files here."""
-        return sorted(home.name for home in self._path("jobs").iterdir())
+    def jobs(self, after: str) -> list[str]:
+        """Return the first jobs that have files here, in order, whose names come after one."""
+        names = (home.name for home in self._path("jobs").iterdir())
+        return heapq.nsmallest(LISTED_JOBS, (name for name in names if name > after))
 
     def delete(self, job: str) -> bool:
         """Delete a job's files; return whether there were any."""
