@@ -11,7 +11,7 @@ from tests.adversarial.escape_lab import Lab
 from workers.sandbox.inside import frames
 from workers.sandbox.protocol import Command
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(120)]
 
 
 @pytest.fixture(autouse=True)

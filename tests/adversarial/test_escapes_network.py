@@ -7,7 +7,7 @@ import pytest
 from tests.adversarial.escape_lab import Lab, assert_refused
 from workers.sandbox.protocol import Command
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(120)]
 
 TARGETS = {
     "the cloud's metadata": ("169.254.169.254", 80),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -74,28 +75,42 @@ def test_an_interrupted_demo_leaves_no_process(lonely_fanout: Fanout, number: si
         stderr=subprocess.PIPE,
     )
     try:
-        assert within(30, lambda: any("workers" in line for line in processes_about(marker)))
         assert within(
             30, lambda: list(Path(marker).glob("fanout-demo-*/state/sandboxes/jobs/*"))
         ), "no job runs"
+        started = descendants(child.pid)
+        assert any("workers" in line for line in started.values())
 
         child.send_signal(number)
         child.communicate(timeout=40)
     finally:
         child.kill()
 
-    assert within(30, lambda: not processes_about(marker))
+    assert within(30, lambda: not started.items() & command_lines().items())
 
 
-def processes_about(text: str) -> list[str]:
-    """The command lines of processes whose environment names the text."""
-    found = []
+def descendants(pid: int) -> dict[int, str]:
+    """The command lines of the processes that a process has started, by their ids.
+
+    A process of ours hides its environment, so that it cannot be found by a variable.
+    """
+    parents: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if text.encode() in (folder / "environ").read_bytes():
-                found.append(
-                    (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                )
-        except OSError:
-            continue
+        with suppress(OSError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            parents[int(folder.name)] = int(fields[1])
+    found = {pid}
+    for _generation in range(10):
+        found |= {child for child, parent in parents.items() if parent in found}
+    return {child: line for child, line in command_lines().items() if child in found - {pid}}
+
+
+def command_lines() -> dict[int, str]:
+    """The command lines of all processes, by their ids."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if line:
+                found[int(folder.name)] = line
     return found

@@ -136,7 +136,7 @@ class DockerSandbox(ResidentSandbox):
         self._remove = remove
 
     async def run(self, command: Command, on_output: OutputSink | None = None) -> Execution:
-        """See `Sandbox.run`. The notice is about the limit `network_bytes`."""
+        """See `Sandbox.run`. The notice is about the limit `disk_bytes` or `network_bytes`."""
         egress = self.container.egress
         if egress is None:
             return await super().run(command, on_output)
@@ -144,6 +144,15 @@ class DockerSandbox(ResidentSandbox):
         execution = await super().run(command, on_output)
         is_hit = egress.traffic.limit_hits > hits
         return replace(execution, notice=egress.traffic.exceeded or "") if is_hit else execution
+
+    def disk_notice(self) -> str:
+        """See `ResidentSandbox.disk_notice`."""
+        if not self._has_disk:
+            return ""
+        return (
+            f"The workspace is full: the job's limit (disk_bytes) is {self.spec.limits.disk_bytes} "
+            "bytes. Delete what is not needed."
+        )
 
     def open_process(self, command: Command) -> AbstractAsyncContextManager[Process]:
         """See `Sandbox.open_process`.

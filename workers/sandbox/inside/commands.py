@@ -36,6 +36,9 @@ holds the pipe."""
 GIVE_UP_SECONDS = 5.0
 """How long after SIGKILL a command is reported although the kernel has not removed it."""
 COMMAND_MARKER = "FANOUT_COMMAND"
+_WORKSPACE = "/workspace"
+_PAGE_BYTES = 4096
+"""The least that a file takes."""
 _OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 
 
@@ -127,6 +130,15 @@ class Pipe:
         if self.open:
             self.open = False
             os.close(self.descriptor)
+
+
+def disk_is_full(folder: str) -> bool:
+    """Return whether the file system of a folder has no room for another page or file."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < _PAGE_BYTES or (disk.f_files > 0 and disk.f_favail == 0)
 
 
 class Run:
@@ -390,6 +402,7 @@ class Commands:
             "total_bytes": run.output.kept.total,
             "timed_out": run.timed_out,
             "out_of_memory": self._oom_kills() > run.oom_kills,
+            "disk_is_full": disk_is_full(_WORKSPACE),
             "seconds": time.monotonic() - run.started,
         }
         if self._purge and self._is_init and not self._runs:

@@ -16,6 +16,7 @@ import os
 import re
 import stat
 import subprocess
+import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -208,7 +209,9 @@ def check(folder: Path) -> str | None:
     """
     if not _is_shared(folder):
         raise DiskFailed("its mounts do not reach the engine's host")
-    image, target, shown = (folder / f"check-{os.getpid()}.{name}" for name in ("image", "a", "b"))
+    image, target, shown = (
+        folder / f"check-{uuid.uuid4().hex}.{name}" for name in ("image", "a", "b")
+    )
     try:
         make(image, _LEAST_INODES)
         attach(image, target)

@@ -94,8 +94,13 @@ class ResidentSandbox(Sandbox):
                 total_bytes=integer(result, "total_bytes", 0, _MOST_BYTES),
                 timed_out=flag(result, "timed_out"),
                 out_of_memory=flag(result, "out_of_memory"),
+                notice=self.disk_notice() if flag(result, "disk_is_full") else "",
                 seconds=duration(result, "seconds"),
             )
+
+    def disk_notice(self) -> str:
+        """Return the sentence about a full disk; empty where the disk is no limit of the job's."""
+        return ""
 
     async def read_bytes(
         self, path: str, max_bytes: int | None = None, *, offset: int = 0
