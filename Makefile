@@ -4,14 +4,13 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults coverage check bench chaos images lock pins clean
+.PHONY: help setup demo test faults attacks coverage check bench chaos images lock pins clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
-# Tests that run our code in their own process; one of four hundred steps takes minutes when measured.
-COVERED := tests/unit tests/contract tests/integration/models tests/integration/jobs \
-    --deselect tests/unit/deep_agent/test_summarization.py::test_four_hundred_steps_keep_the_goal_the_pairs_and_the_whole_history
+# Tests that run our code in their own process.
+COVERED := tests/unit tests/contract tests/integration/models tests/integration/jobs
 TOOLS := $(VENV)/.set-up-for-tests
 
 help: ## this list
@@ -26,7 +25,10 @@ test: $(TOOLS) ## all quick tests; those whose service is missing are skipped, o
 	@$(BIN)/pytest -m 'not slow'
 
 faults: $(TOOLS) ## the slow tests: workers, Redis and engines killed or paused, a thousand jobs
-	@$(BIN)/pytest -m slow
+	@$(BIN)/pytest -m slow --ignore=tests/adversarial
+
+attacks: $(TOOLS) ## the slow attacks: escapes from sandboxes, quotas, two installations; the quick ones are in `test`
+	@$(BIN)/pytest -m slow tests/adversarial
 
 coverage: $(TOOLS) ## what tests execute in their own process; fails when it falls below its floor
 	@$(BIN)/pytest -m 'not slow' --cov --cov-report=term $(COVERED)

@@ -13,7 +13,7 @@ from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.errors import DiskLimitExceeded, SandboxStartFailed
 from workers.sandbox.protocol import Command, Sandbox, SandboxSpec
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(120)]
 
 LIMIT = 64 * MIB
 

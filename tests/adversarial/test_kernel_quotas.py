@@ -10,7 +10,7 @@ from tests.docker.conftest import SnapshotFolder, changes_of, make_sandbox_spec
 from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.protocol import Command
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(120)]
 
 TAKE_ALL_INOTIFY = """
 import ctypes, time

@@ -24,7 +24,7 @@ from tests.conftest import missing
 from tests.integration.cli.conftest import Ended, Fanout, clean_environment
 from tests.integration.scripts import conversation, says, write_script
 
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.slow, pytest.mark.redis]
 
 STARTERS = ("run goal --yes", "example quickstart", "up", "worker")
 """All commands that start what could run a job's commands."""

@@ -16,7 +16,7 @@ from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.errors import ChangesNotCollected
 from workers.sandbox.protocol import Command
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(120)]
 
 HOOK = """
 import sys, os, json, tempfile

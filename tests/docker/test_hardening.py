@@ -123,6 +123,7 @@ async def test_the_environment_holds_nothing_of_ours(
         }  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_a_developers_tools_work_and_leave_no_by_products(provider: DockerProvider) -> None:
     script = """
 set -e

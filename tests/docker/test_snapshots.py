@@ -113,6 +113,7 @@ async def test_a_snapshot_is_sent_once_and_never_changed_by_a_job(
     assert time.monotonic() - started < 10
 
 
+@pytest.mark.slow
 async def test_the_least_recently_used_snapshot_goes_first_and_never_one_in_use(
     make_provider: Callable[..., DockerProvider], snapshots: SnapshotFolder
 ) -> None:

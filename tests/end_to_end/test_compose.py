@@ -28,6 +28,8 @@ from orchestrator.jobs.state import JobState
 from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.services import REPOSITORY, containers_of, identity_in, volumes_of
 
+pytestmark = pytest.mark.slow
+
 COMPOSE = REPOSITORY / "docker-compose.yml"
 IMAGES = ("fanout/worker", "redis:7.4-alpine", "fanout/python:latest")
 LOGIN = "tester:letmein"

@@ -134,6 +134,7 @@ async def test_workers_keep_to_a_limit_together_and_what_waits_can_be_ended(
     assert len(service.arrived) == MOST
 
 
+@pytest.mark.slow
 async def test_a_429_that_one_job_meets_holds_the_others_back(
     client: JobClient, service: ModelServer
 ) -> None:

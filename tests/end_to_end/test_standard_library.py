@@ -105,6 +105,7 @@ def assert_merged(library: Path) -> None:
     assert (library / "wrap_link.py").readlink() == Path("textwrap.py")
 
 
+@pytest.mark.slow
 async def test_eight_jobs_edit_one_library_and_their_changes_meet(
     place: Installation, library: Path
 ) -> None:

@@ -226,7 +226,7 @@ async def _redis_and_workers(settings: Settings) -> list[Check]:
     except JobFailure as error:
         advice = "Start Redis or correct FANOUT_REDIS_URL."
         return [Check("fail", "redis", str(error), advice)]
-    return [*redis_checks(reachable, info), _workers(workers, agents)]
+    return [*redis_checks(reachable, info), _workers(workers, agents), *_disk_limits(workers)]
 
 
 async def redis_info(settings: Settings) -> dict[str, Any]:
@@ -293,3 +293,14 @@ def _workers(workers: Sequence[WorkerInfo], agents: Collection[str]) -> Check:
     if workers:
         return Check("ok", "workers", f"{len(workers)} alive")
     return Check("warn", "workers", "none is alive", "Start one: fanout worker")
+
+
+def _disk_limits(workers: Sequence[WorkerInfo]) -> Iterable[Check]:
+    """Say what keeps the disk limits of jobs, as the workers on Docker tell it."""
+    for quota in sorted({worker.protection.get("disk", "") for worker in workers} - {""}):
+        if quota == "image":
+            yield Check("ok", "disk limits", "kept by the kernel: each job has a file system")
+        else:
+            advice = "See FANOUT_SANDBOX__DISK_QUOTA: the engine has to let a container mount."
+            found = "measured every two seconds: a job can take more in between"
+            yield Check("warn", "disk limits", found, advice)

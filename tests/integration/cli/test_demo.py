@@ -64,6 +64,7 @@ def test_a_run_without_a_usable_model_says_what_is_missing(lonely_fanout: Fanout
     assert "Traceback" not in ended.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_demo_leaves_no_process(lonely_fanout: Fanout, number: signal.Signals):
     marker = temporary(lonely_fanout)["TMPDIR"]

@@ -56,3 +56,17 @@ def fanout_blobs_failure(fanout: Fanout) -> str:
     ended = fanout("doctor", env=env, timeout=60)
     assert ended.code == 1
     return next(line for line in ended.out.splitlines() if " blobs " in line)
+
+
+@pytest.mark.parametrize(("quota", "status"), [("image", "ok"), ("watch", "warn")])
+async def test_it_says_what_keeps_the_disk_limits(
+    fanout: Fanout, ledger_url: str, quota: str, status: str
+):
+    async with connect(ledger_url) as redis:
+        worker = replace(WORKER, sandbox="docker", protection={"disk": quota})
+        await Ledger(redis, Keys()).register(worker, 120)
+
+    ended = await asyncio.to_thread(fanout, "doctor", "--json", timeout=60)
+
+    checks = {check["name"]: check for check in ended.json["checks"]}
+    assert checks["disk limits"]["status"] == status

@@ -32,6 +32,7 @@ def test_quickstart_keeps_to_the_memory_of_its_folder(lonely_fanout: Fanout):
     assert list((lonely_fanout.folder / "tmp").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_content_builder_researches_then_writes_by_skills_and_style_guide(
     lonely_fanout: Fanout,
 ):
@@ -54,6 +55,7 @@ def test_the_content_builder_researches_then_writes_by_skills_and_style_guide(
     assert "→ read_file /definition/skills/blog-post/SKILL.md" in ended.err
 
 
+@pytest.mark.slow
 def test_deep_research_sends_out_five_researchers_at_once_and_makes_one_report(
     lonely_fanout: Fanout,
 ):

@@ -24,7 +24,7 @@ from tests.integration.cli.conftest import Ended, Fanout
 from tests.integration.cli.test_embedded import within
 from tests.integration.scripts import DONE, conversation, shell, write_script
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.timeout(180)]
 
 SCRIPT = conversation(
     ".*", shell("echo one >> steps.txt"), shell("sleep 1; echo two >> steps.txt"), DONE

@@ -132,6 +132,7 @@ def test_adk_run_ends_with_the_coordinators_text(
     assert not traces_in_repository()
 
 
+@pytest.mark.slow
 def test_adk_run_without_a_redis_starts_one_and_leaves_no_process(
     embedded: dict[str, str], workspace: Path
 ) -> None:
@@ -243,6 +244,7 @@ async def test_the_api_server_streams_progress_and_a_reader_that_leaves_cancels(
     assert "Traceback" not in api_server.log.read_text()
 
 
+@pytest.mark.slow
 async def test_adk_web_killed_without_a_word_leaves_no_process(
     embedded_web: AdkServer, embedded: dict[str, str]
 ) -> None:

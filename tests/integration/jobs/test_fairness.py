@@ -119,6 +119,7 @@ async def runs_on(client: JobClient, ids: Iterable[str], worker: str) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 async def test_limits_hold_across_the_death_of_a_worker_and_are_full_again_after_its_leases(
     place: Installation,
 ) -> None:

@@ -104,6 +104,7 @@ def start_together(senders: Sequence[subprocess.Popen[str]]) -> None:
         sender.stdin.flush()
 
 
+@pytest.mark.slow
 async def test_processes_together_keep_to_the_limit_and_a_dead_one_holds_nobody_up(
     redis: Redis, redis_url: str
 ) -> None:

@@ -266,6 +266,7 @@ def crowded(install: Installer) -> Installation:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_fifty_jobs_in_three_levels_do_not_lock_each_other_out(crowded: Installation) -> None:
     async with crowded.client() as client:
