@@ -25,7 +25,7 @@ test: $(TOOLS) ## all quick tests; those whose service is missing are skipped, o
 	@$(BIN)/pytest -m 'not slow'
 
 faults: $(TOOLS) ## the slow tests: workers, Redis and engines killed or paused, a thousand jobs
-	@$(BIN)/pytest -m slow --ignore=tests/adversarial
+	@$(BIN)/pytest -n 3 -m slow --ignore=tests/adversarial  # more at once would be late by themselves
 
 attacks: $(TOOLS) ## the slow attacks: escapes from sandboxes, quotas, two installations; the quick ones are in `test`
 	@$(BIN)/pytest -m slow tests/adversarial

@@ -45,8 +45,9 @@ _MAX_OPEN_FILES = 2048
 _MAX_PROCESSES = 256
 """Of all jails of an engine's host, whose users are one: each has four."""
 
-_NEW_NAMESPACES = 0x00020000 | 0x08000000 | 0x20000000 | 0x40000000
-"""Mounts, IPC, processes and network: CLONE_NEWNS, _NEWIPC, _NEWPID, _NEWNET."""
+_NEW_NAMESPACES = 0x00020000 | 0x08000000 | 0x20000000
+"""Mounts, IPC and processes: CLONE_NEWNS, _NEWIPC, _NEWPID. The network is the steward's, which has
+none: a new one would make collections wait for the kernel's lock on networks."""
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
 _REMOUNT, _BIND, _REC, _PRIVATE = 32, 4096, 16384, 1 << 18
 _DETACH = 2
