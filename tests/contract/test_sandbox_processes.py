@@ -183,6 +183,7 @@ async def test_a_cancelled_caller_leaves_no_process(shared: Sandbox) -> None:
     assert await gone(shared, child)
 
 
+@pytest.mark.slow
 async def test_many_processes_run_beside_commands(shared: Sandbox) -> None:
     async with contextlib.AsyncExitStack() as stack:
         processes = [
