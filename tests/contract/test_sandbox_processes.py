@@ -183,7 +183,6 @@ async def test_a_cancelled_caller_leaves_no_process(shared: Sandbox) -> None:
     assert await gone(shared, child)
 
 
-@pytest.mark.slow
 async def test_many_processes_run_beside_commands(shared: Sandbox) -> None:
     async with contextlib.AsyncExitStack() as stack:
         processes = [
@@ -199,6 +198,18 @@ async def test_many_processes_run_beside_commands(shared: Sandbox) -> None:
         assert answers == [b"got %d\n" % number for number in range(8)]
         await processes[0].send(b"still here\n")
         assert await line(processes[0]) == b"got still here\n"
+
+
+async def test_a_process_that_is_opened_after_another_is_heard(shared: Sandbox) -> None:
+    async with shared.open_process(Command(argv=ECHO)) as first:
+        await first.send(b"one\n")
+        assert await line(first) == b"got one\n"
+        async with shared.open_process(Command(argv=ECHO)) as second:
+            await second.send(b"two\n")
+            assert await line(second) == b"got two\n"
+            assert (await sh(shared, "echo free")).output == b"free\n"
+            await second.send(b"three\n")
+            assert await line(second) == b"got three\n"
 
 
 async def test_a_dead_sandbox_is_no_end_of_a_process(sandbox: Sandbox) -> None:

@@ -383,6 +383,36 @@ async def test_an_answer_that_does_not_come_means_that_the_sandbox_is_dead() -> 
     await client.close()
 
 
+class SlowStream(ScriptedStream):
+    """A peer that takes its time, and keeps what it was sent."""
+
+    def __init__(self) -> None:
+        super().__init__(READY)
+        self.written: list[bytes] = []
+
+    async def write(self, data: bytes) -> None:
+        for _turn in range(3):
+            await asyncio.sleep(0)
+        self.written.append(data)
+
+
+async def test_nothing_overtakes_what_was_sent_before_it() -> None:
+    stream = SlowStream()
+    client = ResidentClient(stream)
+    await client.start(1)
+
+    sending = []
+    for number in range(50):
+        sending.append(asyncio.create_task(client.send_tunnel(number, "data", b"x")))
+        await asyncio.sleep(0)
+    await asyncio.gather(*sending)
+    while len(stream.written) < 50:
+        await asyncio.sleep(0)
+
+    assert [frames.PREFIX.unpack_from(frame)[1] for frame in stream.written] == list(range(50))
+    await client.close()
+
+
 async def test_a_sandbox_that_does_not_start_is_dead() -> None:
     client = ResidentClient(ScriptedStream())
 

@@ -262,7 +262,9 @@ class Commands:
         for run in self._runs.values():
             is_read = not (self._loop.is_stalled or run.must_wait)
             for pipe in run.pipes:
-                if is_read and pipe.open:
+                if not pipe.open:  # its descriptor may be another's by now
+                    continue
+                if is_read:
                     self._loop.watch(pipe.descriptor, partial(self._on_output, run, pipe))
                 else:  # its end would be reported forever, whatever the events
                     self._loop.forget(pipe.descriptor)

@@ -64,6 +64,8 @@ class ResidentClient:
         self._exchanges: dict[int, Exchange] = {}
         """Those whose reply has not arrived."""
         self._outgoing: asyncio.Queue[bytes] = asyncio.Queue(maxsize=4)
+        self._turn = asyncio.Lock()
+        """A queue that is full lets later callers pass earlier ones; a lock does not."""
         self._ready = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._on_frame: OnFrame | None = None
@@ -255,8 +257,12 @@ class ResidentClient:
             raise SandboxDied(self._death)
 
     async def _enqueue(self, frame: bytes) -> None:
-        """Queue a frame; it is sent whole even when the caller is cancelled."""
-        await self._outgoing.put(frame)
+        """Queue a frame; it is sent whole even when the caller is cancelled.
+
+        Frames are sent in the order of the calls: a process's input must not overtake its start.
+        """
+        async with self._turn:
+            await self._outgoing.put(frame)
         self._raise_if_dead()
 
     async def _next_frame(self, exchange: Exchange, timeout_seconds: float | None) -> Frame:
