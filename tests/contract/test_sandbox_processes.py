@@ -200,16 +200,15 @@ async def test_many_processes_run_beside_commands(shared: Sandbox) -> None:
         assert await line(processes[0]) == b"got still here\n"
 
 
-async def test_a_process_that_is_opened_after_another_is_heard(shared: Sandbox) -> None:
-    async with shared.open_process(Command(argv=ECHO)) as first:
-        await first.send(b"one\n")
-        assert await line(first) == b"got one\n"
-        async with shared.open_process(Command(argv=ECHO)) as second:
-            await second.send(b"two\n")
-            assert await line(second) == b"got two\n"
-            assert (await sh(shared, "echo free")).output == b"free\n"
-            await second.send(b"three\n")
-            assert await line(second) == b"got three\n"
+async def test_processes_that_are_opened_one_after_the_other_are_all_heard(shared: Sandbox) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        processes = []
+        for _ in range(4):
+            process = await stack.enter_async_context(shared.open_process(Command(argv=ECHO)))
+            processes.append(process)
+            for each in processes:
+                await each.send(b"one\n")
+                assert await line(each) == b"got one\n"
 
 
 async def test_a_dead_sandbox_is_no_end_of_a_process(sandbox: Sandbox) -> None:
