@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from orchestrator.jobs.failures import SandboxFailure
 from tests.docker.conftest import MIB, changes_of, make_sandbox_spec
 from workers.sandbox.docker import steward_client
 from workers.sandbox.docker.provider import DockerProvider
@@ -155,7 +159,47 @@ async def test_a_scan_that_hangs_ends_with_a_clear_failure_and_the_steward_goes_
         assert await changes_of(fine) == [("fine", "added")]
 
 
-@pytest.mark.slow
+async def processes_of(provider: DockerProvider) -> list[list[str]]:
+    """The id, the parent's id and the command of every process of the steward's container."""
+    steward = await provider._steward()
+    command = ["docker", "top", steward.container, "-o", "pid,ppid,args"]
+    done = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, check=True
+    )
+    return [line.split(None, 2) for line in done.stdout.splitlines()[1:]]
+
+
+async def test_a_collection_that_nobody_waits_for_leaves_no_process(
+    provider: DockerProvider,
+) -> None:
+    spec = make_sandbox_spec()
+    async with provider.open(spec) as sandbox:
+        await sandbox.run(Command(argv="seq -f %070g 900000 > many; split -l 1 -a 4 many"))
+        idle = await processes_of(provider)
+        for seconds in (0.05, 0.2, 0.6):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    (await sandbox.changes()).close()
+
+        for _ in range(40):
+            if len(await processes_of(provider)) == len(idle):
+                break
+            await asyncio.sleep(0.1)
+        assert await processes_of(provider) == idle
+
+
+async def test_a_steward_that_cannot_collect_any_more_is_replaced(provider: DockerProvider) -> None:
+    async with provider.open(make_sandbox_spec()) as sandbox:
+        await sandbox.run(Command(argv="echo a > a"))
+        main, *others = await processes_of(provider)
+        (fork_server,) = (pid for pid, parent, _ in others if parent == main[0])
+        os.kill(int(fork_server), signal.SIGKILL)
+        with pytest.raises(SandboxFailure):
+            await sandbox.changes()
+
+        assert await changes_of(sandbox) == [("a", "added")]
+
+
 async def test_hostile_trees_are_collected_and_deleted(provider: DockerProvider) -> None:
     make = """
 import os

@@ -384,20 +384,24 @@ async def test_an_answer_that_does_not_come_means_that_the_sandbox_is_dead() -> 
 
 
 class SlowStream(ScriptedStream):
-    """A peer that takes its time, and keeps what it was sent."""
+    """A peer that takes its time, and keeps what it was sent until it is enough."""
 
-    def __init__(self) -> None:
+    def __init__(self, enough: int) -> None:
         super().__init__(READY)
         self.written: list[bytes] = []
+        self.has_enough = asyncio.Event()
+        self._enough = enough
 
     async def write(self, data: bytes) -> None:
         for _turn in range(3):
             await asyncio.sleep(0)
         self.written.append(data)
+        if len(self.written) == self._enough:
+            self.has_enough.set()
 
 
 async def test_nothing_overtakes_what_was_sent_before_it() -> None:
-    stream = SlowStream()
+    stream = SlowStream(50)
     client = ResidentClient(stream)
     await client.start(1)
 
@@ -406,8 +410,7 @@ async def test_nothing_overtakes_what_was_sent_before_it() -> None:
         sending.append(asyncio.create_task(client.send_tunnel(number, "data", b"x")))
         await asyncio.sleep(0)
     await asyncio.gather(*sending)
-    while len(stream.written) < 50:
-        await asyncio.sleep(0)
+    await stream.has_enough.wait()
 
     assert [frames.PREFIX.unpack_from(frame)[1] for frame in stream.written] == list(range(50))
     await client.close()

@@ -14,20 +14,19 @@ import ctypes
 import os
 import resource
 import subprocess
-import sys
 import tempfile
-import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from workers.sandbox.inside import change_patch, change_scan, disks, frames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import NoReturn
+    from collections.abc import Callable, Iterator
+    from typing import IO, NoReturn
 
     from workers.sandbox.inside.change_sides import Root
+    from workers.sandbox.inside.fork_server import ForkServer
 
 JAIL_ID = 10002
 """The user and group of a jailed process that may read everything in its jail."""
@@ -56,13 +55,8 @@ _PR_SET_PDEATHSIG, _PR_SET_KEEPCAPS, _PR_SET_NO_NEW_PRIVS = 1, 8, 38
 _CAPABILITY_VERSION_3, _DAC_READ_SEARCH = 0x20080522, 2
 _SIGKILL = 9
 
-_CODE = Path(__file__).parents[3]
-_PROGRAM = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
-    "from workers.sandbox.inside.jail import main; main(sys.argv[1:])"
-)
 GIT_FAILED, NO_MEMORY, FAILED = 3, 4, 5
-"""The exit codes of `main`."""
+"""The exit codes of `work`."""
 _KILLED = 128
 """Codes above are signals."""
 
@@ -192,7 +186,8 @@ def _set_capabilities(kept: int) -> None:
 
 def collect(
     before: Path, after: Path, *,
-    is_overlay: bool, isolated: bool, agent_id: int, send: Callable[[bytes], None],
+    is_overlay: bool, isolated: bool, agent_id: int,
+    server: ForkServer, send: Callable[[bytes], None],
 ) -> None:  # fmt: skip
     """Send the change bundle of a job, written by a jailed process.
 
@@ -202,43 +197,44 @@ def collect(
         is_overlay: whether that is an overlay's upper layer.
         isolated: whether this process has the right to mount.
         agent_id: the job's user.
+        server: starts the process; its processes do `work`.
         send: gets the parts, as large as a frame; what it raises ends the process.
 
     Raises:
         CollectionFailed: the process failed, or needed too much memory or time.
+        BrokenPipeError: the server is gone.
     """
+    with _scratch() as scratch, suppress(ConnectionResetError):
+        arguments = [
+            "jailed" if isolated else "plain", "overlay" if is_overlay else "trees",
+            str(before), str(after), str(scratch), str(agent_id),
+        ]  # fmt: skip
+        with server.start(arguments, MAX_SECONDS) as process:
+            _pass_on(process.output, send)
+            _check(process.wait())
+            return
+    raise CollectionFailed("no process could be started for them")
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Make a folder for a jailed process, in one that it may pass through and not list."""
     home = Path(tempfile.mkdtemp(prefix="fanout-collect-", dir="/var/tmp"))
-    home.chmod(0o711)
-    (home / "scratch").mkdir(mode=0o700)
-    program = [
-        sys.executable, "-ISBc", _PROGRAM, str(_CODE), "jailed" if isolated else "plain",
-        "overlay" if is_overlay else "trees",
-        str(before), str(after), str(home / "scratch"), str(agent_id),
-    ]  # fmt: skip
-    process = subprocess.Popen(  # noqa: S603 - our own program
-        program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    deadline = threading.Timer(MAX_SECONDS, process.kill)
-    deadline.start()
     try:
-        _pass_on(process, send)
-        _check(process.wait())
+        home.chmod(0o711)
+        (home / "scratch").mkdir(mode=0o700)
+        yield home / "scratch"
     finally:
-        deadline.cancel()
-        process.kill()
-        process.wait()
         subprocess.run(["rm", "-rf", "--", str(home)], check=False)  # noqa: S603, S607 - ours
 
 
-def _pass_on(process: subprocess.Popen[bytes], send: Callable[[bytes], None]) -> None:
-    assert process.stdout is not None  # noqa: S101 - requested above
+def _pass_on(output: IO[bytes], send: Callable[[bytes], None]) -> None:
     left = MAX_BUNDLE_BYTES
-    with process.stdout as output:
-        while part := output.read(frames.CHUNK_BYTES):
-            left -= len(part)
-            if left < 0:
-                raise CollectionFailed("they are larger than a bundle may be")
-            send(part)
+    while part := output.read(frames.CHUNK_BYTES):
+        left -= len(part)
+        if left < 0:
+            raise CollectionFailed("they are larger than a bundle may be")
+        send(part)
 
 
 def _check(code: int) -> None:
@@ -257,26 +253,26 @@ class CollectionFailed(Exception):
     """A jailed process did not write the change bundle; the message has the reason."""
 
 
-def main(arguments: list[str]) -> NoReturn:
-    """Write a job's change bundle to the standard output, from inside a jail.
+def work(arguments: list[str]) -> int:
+    """Write a job's change bundle to the standard output, from inside a jail; return an exit code.
 
     Args:
         arguments: `jailed` or `plain`, `overlay` or `trees`, the snapshot, the result, a scratch
             folder and the id of the job's user.
     """
     jailed, kind, before, after, scratch, agent_id = arguments
-    view = enter(
-        Path(before), Path(after), Path(scratch),
-        isolated=jailed == "jailed", agent_id=int(agent_id),
-    )  # fmt: skip
-    scan = change_scan.scan_upper if kind == "overlay" else change_scan.scan_trees
     try:
+        view = enter(
+            Path(before), Path(after), Path(scratch),
+            isolated=jailed == "jailed", agent_id=int(agent_id),
+        )  # fmt: skip
+        scan = change_scan.scan_upper if kind == "overlay" else change_scan.scan_trees
         with os.fdopen(1, "wb") as out:
             change_scan.write_bundle(out, view.before, view.after, scan(view.before, view.after))
     except change_patch.GitFailed:
-        sys.exit(GIT_FAILED)
+        return GIT_FAILED
     except MemoryError:
-        sys.exit(NO_MEMORY)
+        return NO_MEMORY
     except BaseException:  # noqa: BLE001 - its text may quote what the job wrote
-        sys.exit(FAILED)
-    sys.exit(0)
+        return FAILED
+    return 0

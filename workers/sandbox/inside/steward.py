@@ -27,17 +27,16 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from workers.sandbox.inside import archives, disks, jail, resident
 from workers.sandbox.inside.files import take_upload
+from workers.sandbox.inside.fork_server import ForkServer
 from workers.sandbox.inside.loop import Refused
 
 if TYPE_CHECKING:
@@ -333,7 +332,9 @@ def _delete(path: Path) -> None:
     subprocess.run(command, check=True)  # noqa: S603 - our own paths
 
 
-def _operations(store: Store, *, may_mount: bool) -> dict[str, SlowOperation]:
+def _operations(
+    store: Store, collectors: ForkServer, *, may_mount: bool
+) -> dict[str, SlowOperation]:
     """Return the operations that `workers.sandbox.docker.steward_client` calls."""
 
     def replying(key: str, method: Callable[..., object]) -> SlowOperation:
@@ -365,10 +366,13 @@ def _operations(store: Store, *, may_mount: bool) -> dict[str, SlowOperation]:
                 is_overlay=is_overlay,
                 isolated=may_mount,
                 agent_id=AGENT_ID,
+                server=collectors,
                 send=context.send_chunk,
             )
         except jail.CollectionFailed as error:
             raise Refused("CollectionFailed", str(error)) from error
+        except BrokenPipeError:
+            os._exit(1)  # without the fork server no collection succeeds; the worker starts another
         return {}, b""
 
     return {
@@ -389,10 +393,9 @@ def main() -> NoReturn:
     The program's arguments: the volume's folder, the size of the cache, the disk's reserve, the
     resident's code and its id.
     """
+    collectors = ForkServer(jail.work)
     root, cache_bytes, reserve_bytes, code, code_id = sys.argv[1:]
     store = Store(Path(root), int(cache_bytes), int(reserve_bytes))
     store.set_up(Path(code), code_id)
-    compiled = partial(compileall.compile_dir, Path(__file__).parent, quiet=2)
-    threading.Thread(target=compiled, daemon=True).start()  # for the programs in jails
-    resident.SLOW_OPERATIONS.update(_operations(store, may_mount=disks.may_mount()))
+    resident.SLOW_OPERATIONS.update(_operations(store, collectors, may_mount=disks.may_mount()))
     resident.main(reap_orphans=False)

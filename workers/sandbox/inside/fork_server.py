@@ -1,0 +1,172 @@
+"""Starts processes by forking one that has made its imports. Standard library only.
+
+A new interpreter takes three times as long, most of it for imports, and a process with threads, as
+the steward is, must not fork itself. The server forks a supervisor for each process, and that one
+the process; a supervisor that is killed takes its process with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from workers.sandbox.inside import disks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import NoReturn
+
+    Work = Callable[[list[str]], int]
+    """What a process does with its arguments; returns its exit code."""
+
+_MAX_REQUEST_BYTES = 1 << 16
+"""Of a process's arguments: a few paths of at most 4 KiB each."""
+_NUMBER_BYTES = 4
+"""Of a process id or an exit code, with its sign."""
+_PR_SET_PDEATHSIG = 1
+
+
+class ForkedProcess:
+    """A running process whose standard output is read here."""
+
+    def __init__(self, output: int, supervisor: socket.socket) -> None:
+        self.output = os.fdopen(output, "rb")
+        self._supervisor = supervisor
+        self._pid = _receive(supervisor)
+
+    def wait(self) -> int:
+        """Return its exit code once it has ended; negative: the signal that killed it."""
+        try:
+            return _receive(self._supervisor)
+        except ConnectionResetError:  # `kill` ended its supervisor
+            return -signal.SIGKILL
+
+    def kill(self) -> None:
+        """Kill it, if it still runs."""
+        with suppress(OSError):
+            os.kill(self._pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill it and forget it; its id may be another's afterwards."""
+        self.kill()
+        self.output.close()
+        self._supervisor.close()
+
+
+class ForkServer:
+    """The process that forks. Make it before the first thread."""
+
+    def __init__(self, work: Work) -> None:
+        """Fork the server.
+
+        Args:
+            work: what every process does. Its standard output is read here; the other descriptors
+                that it has are this process's, and the server's own.
+        """
+        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._lock = threading.Lock()
+        if os.fork() == 0:
+            try:
+                self._link.close()
+                _serve(theirs, work)
+            finally:
+                os._exit(1)
+        theirs.close()
+
+    @contextmanager
+    def start(self, arguments: Sequence[str], seconds: float) -> Iterator[ForkedProcess]:
+        """Run a process while the context is open; it is killed after so many seconds.
+
+        Args:
+            arguments: its arguments, without a NUL.
+            seconds: the longest that it runs.
+
+        Raises:
+            BrokenPipeError: the server is gone.
+            ConnectionResetError: it could not fork.
+        """
+        process = ForkedProcess(*self._request(arguments))
+        deadline = threading.Timer(seconds, process.kill)
+        deadline.start()
+        try:
+            yield process
+        finally:
+            deadline.cancel()
+            deadline.join()  # it must not kill what has the process's id next
+            process.close()
+
+    def _request(self, arguments: Sequence[str]) -> tuple[int, socket.socket]:
+        output, written = os.pipe()
+        supervisor, theirs = socket.socketpair()
+        try:
+            with self._lock:
+                message = "\0".join(arguments).encode("utf-8", "surrogateescape")
+                socket.send_fds(self._link, [message], [written, theirs.fileno()])
+        finally:
+            os.close(written)
+            theirs.close()
+        return output, supervisor
+
+
+def _receive(link: socket.socket) -> int:
+    """Return a number; raises ConnectionResetError when the other side is gone."""
+    data = link.recv(_NUMBER_BYTES, socket.MSG_WAITALL)
+    if len(data) < _NUMBER_BYTES:
+        raise ConnectionResetError("the process's supervisor is gone")
+    return int.from_bytes(data, "big", signed=True)
+
+
+def _serve(link: socket.socket, work: Work) -> NoReturn:
+    """Fork a supervisor for each request; exit with the process that requests."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors report themselves
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(link, _MAX_REQUEST_BYTES, 2)
+        if not message:
+            os._exit(0)
+        arguments = message.decode("utf-8", "surrogateescape").split("\0")
+        with suppress(OSError):  # no process is left; the closed descriptors tell it
+            if os.fork() == 0:
+                link.close()
+                output, report = descriptors
+                _supervise(output, report, work, arguments)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _supervise(output: int, report: int, work: Work, arguments: list[str]) -> NoReturn:
+    """Fork the process, and report its id and its exit code.
+
+    Stays until the report has been read, so that its own id means nothing else until then.
+    """
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        requester = socket.socket(fileno=report)
+        child = os.fork()
+        if child == 0:
+            _work(output, work, arguments)
+        os.close(output)
+        requester.sendall(os.getpid().to_bytes(_NUMBER_BYTES, "big", signed=True))
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        requester.sendall(code.to_bytes(_NUMBER_BYTES, "big", signed=True))
+        requester.recv(1)
+    finally:
+        os._exit(0)
+
+
+def _work(output: int, work: Work, arguments: list[str]) -> NoReturn:
+    code = 1
+    try:
+        supervisor = os.getppid()
+        disks.call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        os.dup2(output, 1)
+        if os.getppid() == supervisor:  # else it was killed before it could take this one along
+            code = work(arguments)
+    finally:
+        os._exit(code)
