@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from orchestrator.configuration.configuration_file import VARIABLE, absolute
 from orchestrator.configuration.settings import PREFIX, Settings
@@ -15,6 +17,47 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 _NO_DOTENV = {"PYTHON_DOTENV_DISABLED": "1", "ADK_DISABLE_LOAD_DOTENV": "1"}
 """Libraries look for a `.env` in the folders above; ours is beside the configuration file."""
+
+
+HELPER_SECONDS = 20.0
+"""For a helper, whose start takes seconds on a busy machine; it waits 1.5 s for the engine."""
+
+
+class Ended(NamedTuple):
+    """What a helper left."""
+
+    exit_code: int
+    output: str
+    reason: str
+    """The last line of its error output."""
+
+
+async def run_helper(module: str, *arguments: str) -> Ended:
+    """Run a program of ours that asks the Docker engine something, and prints the answer.
+
+    Args:
+        module: its module.
+        arguments: its arguments.
+
+    Raises:
+        TimeoutError: it does not end within `HELPER_SECONDS`.
+    """
+    child = await asyncio.create_subprocess_exec(
+        *python_argv(module, *arguments),
+        env=helper_environment(),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(HELPER_SECONDS):
+            output, errors = await child.communicate()
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    last = errors.decode(errors="replace").strip().splitlines()[-1:]
+    return Ended(child.returncode or 0, output.decode(errors="replace"), "".join(last))
 
 
 def python_argv(module: str, *arguments: str) -> list[str]:

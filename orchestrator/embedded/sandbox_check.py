@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from orchestrator.configuration.settings import Settings
-from orchestrator.embedded.python_process import helper_environment, python_argv
+from orchestrator.embedded.python_process import run_helper
 from orchestrator.jobs.failures import JobFailure
-
-CHECK_SECONDS = 20.0
-"""For the whole program, whose start takes seconds on a busy machine; it waits 1.5 s
-for the engine."""
 
 NOT_ALLOWED = 4
 """The program's exit code when this user may not use the engine."""
@@ -43,27 +38,14 @@ async def require_sandbox(settings: Settings) -> None:
     """
     if settings.sandbox.provider == "local":
         return
-    child = await asyncio.create_subprocess_exec(
-        *python_argv("workers.sandbox.docker.images", "check", settings.sandbox.image),
-        env=helper_environment(),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
     try:
-        async with asyncio.timeout(CHECK_SECONDS):
-            _, said = await child.communicate()
+        ended = await run_helper("workers.sandbox.docker.images", "check", settings.sandbox.image)
     except TimeoutError:
         raise NoSandbox(_sentence("The check of the Docker engine does not end")) from None
-    finally:
-        if child.returncode is None:
-            child.kill()
-            await child.wait()
-    if child.returncode == 0:
+    if ended.exit_code == 0:
         return
-    last = said.decode(errors="replace").strip().splitlines()[-1:]
-    kind = SandboxNotAllowed if child.returncode == NOT_ALLOWED else NoSandbox
-    raise kind(_sentence(last[0] if last else "The check of the Docker engine failed"))
+    kind = SandboxNotAllowed if ended.exit_code == NOT_ALLOWED else NoSandbox
+    raise kind(_sentence(ended.reason or "The check of the Docker engine failed"))
 
 
 async def sandbox_of_demo(settings: Settings, notice: Callable[[str], None]) -> Settings:

@@ -24,7 +24,7 @@ from orchestrator.configuration.settings import (
     load_settings,
     without_password,
 )
-from orchestrator.embedded.python_process import helper_environment, python_argv
+from orchestrator.embedded.python_process import HELPER_SECONDS, run_helper
 from orchestrator.embedded.redis_server import find_redis_server
 from orchestrator.embedded.services import attached
 from orchestrator.jobs.failures import JobFailure, LedgerUnavailable
@@ -36,12 +36,10 @@ from orchestrator.workspace.blobs import BlobStore, BlobStoreUnusable
 Status = Literal["ok", "warn", "fail"]
 
 OLDEST_REDIS = (6, 2)
-MIB = 1024**2
+"""The oldest version that the job scripts have been tested on."""
 NEARLY_FULL = 0.8
 """The share of Redis's memory above which a person should act."""
-"""The oldest version that the job scripts have been tested on."""
-ENGINE_SECONDS = 20.0
-"""For the engine's answer: a busy engine answers within seconds."""
+MIB = 1024**2
 PROBE = b"fanout doctor was here\n"
 
 
@@ -134,18 +132,20 @@ async def _engine_and_images(settings: Settings) -> list[Check]:
                 "Set FANOUT_SANDBOX__PROVIDER=docker for anything but trials.",
             )
         ]
-    code, out, error = await _images_on_engine()
-    if code != 0:
-        return [
-            Check(
-                "fail",
-                "docker engine",
-                error or f"`fanout images ls` ended with exit code {code}",
-                "Start Docker or set DOCKER_HOST; FANOUT_SANDBOX__PROVIDER=local isolates nothing.",
-            )
-        ]
+    try:
+        ended = await run_helper("workers.sandbox.docker.images", "ls", "--json")
+    except TimeoutError:
+        return [_no_engine(f"no answer within {HELPER_SECONDS:g} seconds")]
+    if ended.exit_code != 0:
+        unknown = f"`fanout images ls` ended with exit code {ended.exit_code}"
+        return [_no_engine(ended.reason or unknown)]
     engine = Check("ok", "docker engine", "answers")
-    return [engine, _image(settings, out), *map(_leftover, await left_by_others(settings))]
+    return [engine, _image(settings, ended.output), *map(_leftover, await left_by_others(settings))]
+
+
+def _no_engine(found: str) -> Check:
+    advice = "Start Docker or set DOCKER_HOST; FANOUT_SANDBOX__PROVIDER=local isolates nothing."
+    return Check("fail", "docker engine", found, advice)
 
 
 def _leftover(installation: dict[str, Any]) -> Check:
@@ -169,25 +169,6 @@ def _image(settings: Settings, out: str) -> Check:
     if not ours[image]["up_to_date"]:
         return Check("warn", "image", f"{image} is out of date", build)
     return Check("ok", "image", image)
-
-
-async def _images_on_engine() -> tuple[int, str, str]:
-    """Run `fanout images ls`; return exit code, output and last line of stderr."""
-    child = await asyncio.create_subprocess_exec(
-        *python_argv("workers.sandbox.docker.images", "ls", "--json"),
-        env=helper_environment(),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(ENGINE_SECONDS):
-            out, error = await child.communicate()
-    except TimeoutError:
-        child.kill()
-        await child.wait()
-        return 3, "", f"no answer within {ENGINE_SECONDS:g} seconds"
-    last = error.decode(errors="replace").strip().splitlines()[-1:]
-    return child.returncode or 0, out.decode(errors="replace"), last[0] if last else ""
 
 
 async def _blobs(settings: Settings) -> Check:
@@ -256,11 +237,11 @@ def redis_checks(settings: Settings, info: dict[str, Any]) -> Iterable[Check]:
     else:
         advice = "Set appendonly yes: otherwise a restart of Redis loses jobs."
         yield Check("warn", "redis persistence", "no append-only file", advice)
-    yield from _memory_checks(info)
+    yield from memory_checks(info)
 
 
-def _memory_checks(info: dict[str, Any]) -> Iterable[Check]:
-    """Check that a full Redis refuses new jobs, instead of deleting some or being killed."""
+def memory_checks(info: dict[str, Any]) -> Iterable[Check]:
+    """Check from INFO's output that a full Redis refuses jobs: that none is lost."""
     policy = str(info.get("maxmemory_policy", "noeviction"))
     most, used = int(info.get("maxmemory") or 0), int(info.get("used_memory") or 0)
     if policy != "noeviction":

@@ -22,6 +22,22 @@ from orchestrator.jobs.worker_info import WorkerInfo
 
 _DEFAULT_SOCKET = "/var/run/docker.sock"
 
+_WEAK = {
+    ("user", "root"): "Run workers as an unprivileged user, with fanout's engine proxy.",
+    ("engine", "socket"): (
+        "The engine's own socket is root on its host: put fanout's engine proxy before it "
+        "(docker-compose.yml does)."
+    ),
+    ("disk", "watch"): (
+        "No kernel quota keeps the disk limits of jobs: a job can exceed its own for some seconds."
+    ),
+    ("users of jobs", "one for all"): (
+        "A job can use up what the kernel counts by user, such as inotify: Linux 5.19 or newer and "
+        "disks of their own for jobs (FANOUT_SANDBOX__DISK_QUOTA) give each a user."
+    ),
+}
+"""What weakens an installation, and what to do about it."""
+
 
 async def security_checks() -> list[Check]:
     """Run every check; none of them changes or attacks anything.
@@ -68,7 +84,7 @@ async def _workers(settings: Settings) -> list[Check]:
                 workers = await client.workers()
         except JobFailure as error:
             return [Check("warn", "workers", f"not known: {error}")]
-    kinds = {worker.sandbox for worker in workers} or {settings.sandbox.provider or "docker"}
+    kinds = {worker.sandbox for worker in workers} or {settings.sandbox.provider}
     if "local" in kinds:
         advice = "Start Docker and set FANOUT_SANDBOX__PROVIDER=docker."
         return [Check("fail", "sandbox", "local: nothing isolates jobs", advice)]
@@ -85,23 +101,6 @@ def _protection(name: str, value: str) -> Check:
     """Judge one thing that workers say of their protection."""
     advice = _WEAK.get((name, value))
     return Check("ok" if advice is None else "warn", f"worker {name}", value, advice or "")
-
-
-_WEAK = {
-    ("user", "root"): "Run workers as an unprivileged user, with fanout's engine proxy.",
-    ("engine", "socket"): (
-        "The engine's own socket is root on its host: put fanout's engine proxy before it "
-        "(docker-compose.yml does)."
-    ),
-    ("disk", "watch"): (
-        "No kernel quota keeps the disk limits of jobs: a job can exceed its own for some seconds."
-    ),
-    ("users of jobs", "one for all"): (
-        "A job can use up what the kernel counts by user, such as inotify: Linux 5.19 or newer and "
-        "disks of their own for jobs (FANOUT_SANDBOX__DISK_QUOTA) give each a user."
-    ),
-}
-"""What weakens an installation, and what to do about it."""
 
 
 def _agents(settings: Settings) -> Iterable[Check]:

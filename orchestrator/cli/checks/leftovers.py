@@ -7,15 +7,12 @@ import json
 from typing import Any
 
 from orchestrator.configuration.settings import Settings
-from orchestrator.embedded.python_process import helper_environment, python_argv
+from orchestrator.embedded.python_process import run_helper
 from orchestrator.embedded.services import attached
 from orchestrator.jobs.failures import LedgerUnavailable
 from orchestrator.jobs.store.connection import connect
 from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.records import Records
-
-ENGINE_SECONDS = 20.0
-"""For the engine's answer: a busy engine answers within seconds."""
 
 
 async def own_installation(settings: Settings) -> str | None:
@@ -34,18 +31,9 @@ async def left_by_others(settings: Settings) -> list[dict[str, Any]]:
     An empty list when the engine does not answer: other checks say so.
     """
     own = await own_installation(settings)
-    child = await asyncio.create_subprocess_exec(
-        *python_argv("workers.sandbox.docker.installations", "ls", "--json"),
-        env=helper_environment(),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
     try:
-        async with asyncio.timeout(ENGINE_SECONDS):
-            out, _ = await child.communicate()
+        ended = await run_helper("workers.sandbox.docker.installations", "ls", "--json")
     except TimeoutError:
-        child.kill()
-        await child.wait()
         return []
-    found = json.loads(out)["installations"] if child.returncode == 0 else []
+    found = json.loads(ended.output)["installations"] if ended.exit_code == 0 else []
     return [one for one in found if one["id"] != own and not one["running"]]

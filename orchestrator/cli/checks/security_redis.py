@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
-from orchestrator.cli.checks.doctor_checks import Check
+from orchestrator.cli.checks.doctor_checks import Check, memory_checks
 from orchestrator.jobs.failures import LedgerForbidden, LedgerUnavailable
 from orchestrator.jobs.store.connection import connect
 from orchestrator.jobs.store.redis_errors import redis_failures
@@ -75,16 +75,8 @@ async def _rights(url: str) -> AsyncIterator[Check]:
         yield Check("warn", "redis rights", f"{user}: every command", advice)
     else:
         yield Check("ok", "redis rights", f"{user}: restricted by its ACL")
-    if int(info.get("maxmemory", 0)):
-        policy = str(info.get("maxmemory_policy"))
-        if policy == "noeviction":
-            yield Check("ok", "redis memory", "bounded, noeviction")
-        else:
-            advice = "Set maxmemory-policy noeviction: a full Redis deletes jobs."
-            yield Check("fail", "redis memory", f"bounded, {policy}", advice)
-    else:
-        advice = "Set maxmemory with maxmemory-policy noeviction: a client can fill the host."
-        yield Check("warn", "redis memory", "not bounded", advice)
+    for check in memory_checks(info):
+        yield check
 
 
 async def _answers_anybody(url: str) -> bool:

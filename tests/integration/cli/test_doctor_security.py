@@ -116,7 +116,7 @@ async def test_it_says_which_rights_redis_gives(lonely_fanout: Fanout, redis: Re
     assert found["redis password"]["status"] == "ok"
     assert found["redis default user"]["status"] == "warn"  # on loopback
     assert found["redis rights"]["status"] == "ok"
-    assert found["redis memory"]["status"] == "fail"
+    assert found["redis eviction"]["status"] == "fail"
 
 
 async def test_it_is_content_with_a_closed_redis(
