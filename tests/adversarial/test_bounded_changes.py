@@ -16,8 +16,8 @@ import pytest
 from orchestrator.jobs.changes import MAX_MEMBERS, ChangeBundle, Changes, MalformedBundle
 from tests.docker.conftest import make_sandbox_spec
 from workers.sandbox.docker.provider import DockerProvider
-from workers.sandbox.inside import change_scan
-from workers.sandbox.inside.change_scan import scan_trees, write_bundle
+from workers.sandbox.inside.collection import change_scan
+from workers.sandbox.inside.collection.change_scan import scan_trees, write_bundle
 from workers.sandbox.protocol import Command
 
 MIB = 1024**2

@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.jobs.changes import ChangeBundle, Changes
 from tests.contract.truth_set import CASES, Case, make_snapshot_tree
-from workers.sandbox.inside.change_scan import scan_trees, scan_upper, write_bundle
+from workers.sandbox.inside.collection.change_scan import scan_trees, scan_upper, write_bundle
 
 
 def _overlay_works() -> bool:

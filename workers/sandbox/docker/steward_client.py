@@ -28,7 +28,7 @@ from workers.sandbox.docker.holders import Holder, share_store
 from workers.sandbox.docker.naming import Names
 from workers.sandbox.errors import ChangesNotCollected, SandboxStartFailed, SnapshotUnusable
 from workers.sandbox.inside.archives import add_member
-from workers.sandbox.inside.steward import EMPTY_SNAPSHOT
+from workers.sandbox.inside.store import EMPTY_SNAPSHOT
 from workers.sandbox.protocol import SnapshotSource
 from workers.sandbox.resident.client import ResidentClient
 from workers.sandbox.resident.code import code_files

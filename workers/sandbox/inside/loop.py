@@ -136,6 +136,7 @@ class Context:
         self._credits = threading.Semaphore(frames.CHUNKS_IN_FLIGHT)
         self.cancelled = False
         """The client no longer waits for the reply."""
+        self._end: Callable[[], None] = _nothing
 
     def send_chunk(self, data: bytes) -> None:
         """Send a part of the reply, at most `frames.CHUNK_BYTES`.
@@ -154,7 +155,22 @@ class Context:
         """Count one part that the client has received."""
         self._credits.release()
 
+    def when_cancelled(self, end: Callable[[], None]) -> None:
+        """Call `end` when the client no longer waits; at once if it has stopped already.
+
+        Args:
+            end: ends what the operation waits for; must not wait, and may be called twice.
+        """
+        self._end = end
+        if self.cancelled:
+            end()
+
     def cancel(self) -> None:
         """Stop a waiting `send_chunk`, and every later one."""
         self.cancelled = True
         self._credits.release()
+        self._end()
+
+
+def _nothing() -> None:
+    pass

@@ -15,8 +15,8 @@ from typing import IO, Concatenate, Literal, ParamSpec, TypeVar
 from orchestrator.deep_agent import DirectoryBackend, Execution, OutputSink
 from orchestrator.jobs.failures import SandboxFailure
 from workers.sandbox.errors import DiskLimitExceeded, SandboxDied
-from workers.sandbox.inside.change_patch import GitFailed
-from workers.sandbox.inside.change_scan import scan_trees, write_bundle
+from workers.sandbox.inside.collection.change_patch import GitFailed
+from workers.sandbox.inside.collection.change_scan import scan_trees, write_bundle
 from workers.sandbox.local import processes as local_processes
 from workers.sandbox.local.files import disk_bytes
 from workers.sandbox.local.processes import JobFolder

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from workers.sandbox.inside.archives import add_member
-from workers.sandbox.inside.change_patch import GitFile, PathDiff, PrivateGit
-from workers.sandbox.inside.change_sides import (
+from workers.sandbox.inside.collection.change_patch import GitFile, PathDiff, PrivateGit
+from workers.sandbox.inside.collection.change_sides import (
     MAX_DEPTH,
     Side,
     equal_contents,
@@ -37,7 +37,7 @@ from workers.sandbox.inside.change_sides import (
 )
 
 if TYPE_CHECKING:
-    from workers.sandbox.inside.change_sides import Root
+    from workers.sandbox.inside.collection.change_sides import Root
 
 MAX_FILE_BYTES = 64 << 20
 """The largest file that a bundle carries."""

@@ -36,6 +36,8 @@ class ForkedProcess:
     def __init__(self, output: int, supervisor: socket.socket) -> None:
         self.output = os.fdopen(output, "rb")
         self._supervisor = supervisor
+        self._lock = threading.Lock()
+        self._is_closed = False
         self._pid = _receive(supervisor)
 
     def wait(self) -> int:
@@ -46,15 +48,18 @@ class ForkedProcess:
             return -signal.SIGKILL
 
     def kill(self) -> None:
-        """Kill it, if it still runs."""
-        with suppress(OSError):
-            os.kill(self._pid, signal.SIGKILL)
+        """Kill it, unless it has ended or was closed."""
+        with self._lock, suppress(OSError):
+            if not self._is_closed:  # else its id may be another's
+                os.kill(self._pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Kill it and forget it; its id may be another's afterwards."""
+        """Kill it and forget it."""
         self.kill()
-        self.output.close()
-        self._supervisor.close()
+        with self._lock:
+            self._is_closed = True
+            self.output.close()
+            self._supervisor.close()
 
 
 class ForkServer:
@@ -96,7 +101,6 @@ class ForkServer:
             yield process
         finally:
             deadline.cancel()
-            deadline.join()  # it must not kill what has the process's id next
             process.close()
 
     def _request(self, arguments: Sequence[str]) -> tuple[int, socket.socket]:

@@ -19,14 +19,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from workers.sandbox.inside import change_patch, change_scan, disks, frames
+from workers.sandbox.inside import disks, frames
+from workers.sandbox.inside.collection import change_patch, change_scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import IO, NoReturn
 
-    from workers.sandbox.inside.change_sides import Root
-    from workers.sandbox.inside.fork_server import ForkServer
+    from workers.sandbox.inside.collection.change_sides import Root
+    from workers.sandbox.inside.collection.fork_server import ForkServer
+    from workers.sandbox.inside.loop import Context
 
 JAIL_ID = 10002
 """The user and group of a jailed process that may read everything in its jail."""
@@ -187,7 +189,7 @@ def _set_capabilities(kept: int) -> None:
 def collect(
     before: Path, after: Path, *,
     is_overlay: bool, isolated: bool, agent_id: int,
-    server: ForkServer, send: Callable[[bytes], None],
+    server: ForkServer, context: Context,
 ) -> None:  # fmt: skip
     """Send the change bundle of a job, written by a jailed process.
 
@@ -198,9 +200,10 @@ def collect(
         isolated: whether this process has the right to mount.
         agent_id: the job's user.
         server: starts the process; its processes do `work`.
-        send: gets the parts, as large as a frame; what it raises ends the process.
+        context: of the client, which gets the parts; the process is killed when it waits no more.
 
     Raises:
+        InterruptedError: the client does not wait any more.
         CollectionFailed: the process failed, or needed too much memory or time.
         BrokenPipeError: the server is gone.
     """
@@ -210,7 +213,8 @@ def collect(
             str(before), str(after), str(scratch), str(agent_id),
         ]  # fmt: skip
         with server.start(arguments, MAX_SECONDS) as process:
-            _pass_on(process.output, send)
+            context.when_cancelled(process.kill)
+            _pass_on(process.output, context.send_chunk)
             _check(process.wait())
             return
     raise CollectionFailed("no process could be started for them")

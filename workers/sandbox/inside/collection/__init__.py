@@ -1,0 +1,1 @@
+"""The collection of a job's changes: what a steward runs in a jail."""

@@ -1,0 +1,319 @@
+"""The files of all jobs of one installation on one Docker engine: the volume of its stewards.
+
+code/<id>/                    the resident's code, mounted read-only into sandboxes
+snapshots/<id>/tree           a snapshot, unpacked, never changed again
+snapshots/<id>/bytes          its size; the file's time is the snapshot's last use
+jobs/<job>/upper, work        the job's overlay on its snapshot: everything that it changed
+jobs/<job>/image, disk        where the steward may mount: the disk that has upper and work,
+and the folder on which it is mounted
+jobs/<job>/lower, layers      the snapshot and that disk, shown as files of the job's own user
+jobs/<job>/tree, start_bytes  instead of these, a copy of the snapshot, where the engine cannot
+mount an overlay
+jobs/<job>/snapshot, files    the ids of its snapshot and of its files
+tmp/                          uploads, partly unpacked snapshots, folders being deleted
+"""
+
+from __future__ import annotations
+
+import compileall
+import fcntl
+import heapq
+import os
+import shutil
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from workers.sandbox.inside import archives, disks
+from workers.sandbox.inside.loop import Refused
+
+AGENT_ID = 10001
+"""The user and group of sandboxes' processes; a snapshot's files belong to it."""
+
+EMPTY_SNAPSHOT = "empty"
+
+LISTED_JOBS = 1000
+"""The most jobs in one list: their ids take half of a reply's header."""
+
+_LEFTOVER_SECONDS = 24 * 3600.0
+"""Unfinished folders older than a day are abandoned."""
+
+
+class Store:
+    """The files on the volume. Methods may run in several threads and several stewards at once."""
+
+    def __init__(self, root: Path, cache_bytes: int, reserve_bytes: int) -> None:
+        """Make it without I/O.
+
+        Args:
+            root: the volume's folder.
+            cache_bytes: the limit on unpacked snapshots that no job uses.
+            reserve_bytes: the free space that the volume's disk keeps.
+        """
+        self._root = root
+        self._cache_bytes = cache_bytes
+        self._reserve_bytes = reserve_bytes
+        self._own_users = False
+
+    def set_up(self, code: Path, code_id: str) -> None:
+        """Create the folders, install the resident's code and remove what killed stewards left.
+
+        Args:
+            code: the folder of the resident's code.
+            code_id: its version.
+        """
+        for folder in ("code", "snapshots", "jobs", "tmp"):
+            self._path(folder).mkdir(exist_ok=True)
+        for private in (self._root, self._path("snapshots"), self._path("jobs")):
+            private.chmod(0o700)  # a jail that holds a folder cannot climb out of it
+        if not self._path("code", code_id).exists():
+            fresh = self._scratch()
+            shutil.copytree(code, fresh)
+            compileall.compile_dir(fresh, quiet=2)  # or every start of a sandbox would do it
+            self._install(fresh, "code", code_id)
+        if not self._path("snapshots", EMPTY_SNAPSHOT).exists():
+            fresh = self._scratch()
+            fresh.mkdir()
+            (fresh / "bytes").write_text("0")
+            _make_agents_folder(fresh / "tree")
+            self._install(fresh, "snapshots", EMPTY_SNAPSHOT)
+        before = time.time() - _LEFTOVER_SECONDS
+        for leftover in self._path("tmp").iterdir():
+            if leftover.lstat().st_mtime < before:
+                _delete(leftover)
+
+    def prepare(
+        self, job: str, snapshot: str, *, overlay: bool, disk_bytes: int | None, first_id: int
+    ) -> dict[str, Any]:
+        """Create a job's folders on a snapshot; those of an earlier attempt are kept as they are.
+
+        Args:
+            job: the job's id.
+            snapshot: the snapshot's id.
+            overlay: whether the engine mounts an overlay; else the job gets a copy.
+            disk_bytes: the size of the disk for the overlay's layers; None for plain folders.
+            first_id: of the users of the jobs with disks.
+
+        Returns:
+            `files`: the id of these files, which differs from that of any other files made for the
+            job; None when the snapshot is not unpacked here. `user`: to whom they belong in the
+            sandbox. `lower` and `layers`: the folders of the snapshot and of the overlay's layers,
+            relative to the volume.
+
+        Raises:
+            Refused: `DiskReserve`, see `check_reserve`; `DiskFailed`, see `disks`.
+        """
+        self.check_reserve()
+        with self._locked():
+            base = self._path("snapshots", snapshot)
+            if not base.exists():
+                return {"files": None}
+            os.utime(base / "bytes")
+            home = self._path("jobs", job)
+            if not _is_made(home, overlay=overlay, has_disk=disk_bytes is not None):
+                self._discard(home)  # incomplete, or made for another way
+                home.mkdir(mode=0o700)
+                (home / "files").write_text(uuid.uuid4().hex)
+                (home / "snapshot").write_text(snapshot)
+                if overlay and disk_bytes is not None:
+                    disks.make(home / "image.part", disk_bytes)
+                    (home / "image.part").rename(home / "image")
+            if overlay:
+                layers = self._layers(home)
+                for folder in ("work", "upper"):
+                    if not (layers / folder).exists():
+                        _make_agents_folder(layers / folder)
+                return self._shown(home, base / "tree", layers, first_id)
+        if not (home / "tree").exists():
+            self._copy(base / "tree", home)
+        return {"files": _text(home / "files"), "user": AGENT_ID}
+
+    def _shown(self, home: Path, lower: Path, layers: Path, first_id: int) -> dict[str, Any]:
+        """Show the overlay's folders as those of a user who has no other job, if it has a disk."""
+        user = AGENT_ID
+        if layers != home and self._own_users:
+            user = disks.user_of(layers, first_id)
+            for source, name in ((lower, "lower"), (layers, "layers")):
+                owner = (AGENT_ID, user)
+                disks.show_as(source, home / name, owner, read_only=name == "lower")
+            lower, layers = home / "lower", home / "layers"
+        places = {"lower": lower, "layers": layers}
+        names = {name: str(place.relative_to(self._root)) for name, place in places.items()}
+        return {"files": _text(home / "files"), "user": user, **names}
+
+    def _layers(self, home: Path) -> Path:
+        """Return the folder with a job's upper and work layer; mount its disk if it has one."""
+        if not (home / "image").exists():
+            return home
+        disks.attach(home / "image", home / "disk")
+        return home / "disk"
+
+    def free(self) -> int:
+        """Return the free space of the volume's disk in bytes, as users other than root see it."""
+        status = os.statvfs(self._root)
+        return status.f_bavail * status.f_frsize
+
+    def check_reserve(self, more_bytes: int = 0) -> None:
+        """Check that the disk keeps its reserve when that many bytes more are written.
+
+        Raises:
+            Refused: it does not; the message has the figures.
+        """
+        free = self.free()
+        if free - more_bytes < self._reserve_bytes:
+            raise Refused("DiskReserve", f"{free} of {self._reserve_bytes}")
+
+    def _copy(self, source: Path, home: Path) -> None:
+        """Copy a snapshot for a job.
+
+        Runs outside the lock: the snapshot is in use from here on and is not evicted.
+        """
+        copy = home / "tree.part"
+        command = ["cp", "-a", "--reflink=auto", "--", str(source), str(copy)]
+        subprocess.run(command, check=True)  # noqa: S603 - our paths
+        (home / "start_bytes").write_text(str(disks.used_bytes([copy])[0]))
+        copy.rename(home / "tree")
+
+    def unpack(self, snapshot: str, archive: Path) -> None:
+        """Unpack a snapshot's archive; frees space before, and deletes the archive.
+
+        Raises:
+            UnusableArchive: see `archives.unpack`.
+            Refused: see `check_reserve`.
+        """
+        fresh = self._scratch()
+        try:
+            self.check_reserve(archive.stat().st_size)
+            fresh.mkdir()
+            _make_agents_folder(fresh / "tree")
+            archives.unpack(archive, fresh / "tree", _give_to_agent)
+            size = disks.used_bytes([fresh / "tree"])[0]
+            (fresh / "bytes").write_text(str(size))
+            with self._locked():
+                self._evict(self._cache_bytes - size)
+                self._install(fresh, "snapshots", snapshot)
+        finally:
+            archive.unlink(missing_ok=True)
+            _delete(fresh)
+
+    def _evict(self, keep_bytes: int) -> None:
+        """Delete unused snapshots, least recently used first, until the rest fits."""
+        references = self._path("jobs").glob("*/snapshot")
+        in_use = {EMPTY_SNAPSHOT, *(reference.read_text() for reference in references)}
+        records = self._path("snapshots").glob("*/bytes")
+        sizes = {record.parent: int(record.read_text()) for record in records}
+        total = sum(sizes.values())
+        for folder in sorted(sizes, key=lambda folder: (folder / "bytes").stat().st_mtime):
+            if total <= keep_bytes:
+                return
+            if folder.name not in in_use:
+                self._discard(folder)
+                total -= sizes[folder]
+
+    def before_and_after(self, job: str) -> tuple[Path, Path, bool]:
+        """Return a job's snapshot, its result, and whether that is an overlay's upper layer."""
+        home = self._path("jobs", job)
+        before = self._path("snapshots", (home / "snapshot").read_text()) / "tree"
+        if (home / "tree").exists():
+            return before, home / "tree", False
+        return before, self._layers(home) / "upper", True
+
+    def check_disks(self) -> str | None:
+        """Check that jobs can have disks of their own here.
+
+        Returns:
+            Why they cannot have users of their own; None when they can.
+
+        Raises:
+            DiskFailed: see `disks.check`.
+        """
+        shared = disks.check(self._path("tmp"))
+        self._own_users = shared is None
+        return shared
+
+    def measure(self, jobs: Sequence[str]) -> dict[str, int]:
+        """Return how many bytes of the volume's disk each of these jobs has taken."""
+        homes = [home for home in (self._path("jobs", job) for job in jobs) if home.exists()]
+        used = {home.name: disks.allocated(home / "image") for home in homes}
+        plain = [home for home in homes if used[home.name] is None]
+        trees = [home / ("upper" if (home / "upper").exists() else "tree") for home in plain]
+        for home, size in zip(plain, disks.used_bytes(trees), strict=True):
+            used[home.name] = max(0, size - int(_text(home / "start_bytes") or 0))
+        return {job: size for job, size in used.items() if size is not None}
+
+    def jobs(self, after: str) -> list[str]:
+        """Return the first jobs that have files here, in order, whose names come after one."""
+        names = (home.name for home in self._path("jobs").iterdir())
+        return heapq.nsmallest(LISTED_JOBS, (name for name in names if name > after))
+
+    def delete(self, job: str) -> bool:
+        """Delete a job's files; return whether there were any."""
+        return self._discard(self._path("jobs", job))
+
+    def _discard(self, folder: Path) -> bool:
+        """Rename a folder so that it disappears at once, then delete it."""
+        away = self._scratch()
+        for name in ("lower", "layers", "disk"):
+            disks.detach(folder / name)
+        try:
+            folder.rename(away)
+        except FileNotFoundError:
+            return False
+        _delete(away)
+        return True
+
+    def _install(self, fresh: Path, *parts: str) -> None:
+        try:
+            fresh.rename(self._path(*parts))
+        except OSError:  # another steward was faster
+            _delete(fresh)
+
+    def _path(self, *parts: str) -> Path:
+        for part in parts:
+            if part in {"", ".", ".."} or "/" in part:
+                raise ValueError("a name of the store is one path component")
+        return self._root.joinpath(*parts)
+
+    def _scratch(self) -> Path:
+        return self._path("tmp", uuid.uuid4().hex)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Exclude other stewards, and other threads of this one."""
+        descriptor = os.open(self._path("lock"), os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _text(file: Path) -> str:
+    """Return a file's content; empty when there is none."""
+    return file.read_text() if file.exists() else ""
+
+
+def _is_made(home: Path, *, overlay: bool, has_disk: bool) -> bool:
+    """Return whether a job's folders are complete, and made as they are wanted now."""
+    if not overlay:
+        return (home / "tree").exists()
+    return has_disk if (home / "image").exists() else (home / "upper").exists()
+
+
+def _make_agents_folder(path: Path) -> None:
+    path.mkdir(mode=0o755)
+    _give_to_agent(path)
+
+
+def _give_to_agent(path: Path) -> None:
+    os.lchown(path, AGENT_ID, AGENT_ID)
+
+
+def _delete(path: Path) -> None:
+    """Delete a tree of any depth, if there is one."""
+    command = ["rm", "-rf", "--", str(path)]
+    subprocess.run(command, check=True)  # noqa: S603 - our own paths
