@@ -46,15 +46,15 @@ bench: $(TOOLS) ## measure latencies and throughput on this machine
 chaos: $(TOOLS) ## ten minutes of jobs while everything breaks, then proofs that nothing was lost; needs root
 	@$(BIN)/python -m tests.chaos --minutes 10
 
-images: $(STAMP) ## build the sandbox images, from Debian packages where no registry is reachable
-	@$(BIN)/fanout images build --bootstrap
+images: $(STAMP) ## build the sandbox images on FANOUT_SANDBOX_BASE; unset: on Debian's packages, without a registry
+	@$(BIN)/fanout images build $(if $(FANOUT_SANDBOX_BASE),--base $(FANOUT_SANDBOX_BASE),--bootstrap)
 
 lock: $(TOOLS) ## write requirements.lock: what constraints.txt pins, with hashes, for the image
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check uv
 	$(BIN)/uv pip compile pyproject.toml --all-extras -c constraints.txt --generate-hashes --universal \
 	    --python-version 3.11 --no-header --no-annotate --no-emit-index-url --quiet -o requirements.lock
 
-pins: ## print the digests of the base images, to be exported before `docker-compose build`
+pins: ## print the digests of the base images, to be exported before `make images` and `docker-compose build`
 	@pin() {
 	    docker pull --quiet "$$2" >/dev/null
 	    echo "export $$1=$$(docker image inspect --format '{{index .RepoDigests 0}}' "$$2")"

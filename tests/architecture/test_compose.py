@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from orchestrator.cli.commands.configuration import effective_settings
-from orchestrator.configuration.settings import PREFIX, load_settings
+from orchestrator.configuration.settings import PREFIX, Settings, load_settings
 from orchestrator.deep_agent.models.providers import anthropic, google, openai
 from tests.architecture.sources import REPOSITORY
 
@@ -67,6 +67,7 @@ def test_workers_and_parents_find_blobs_under_one_path():
 
 def test_every_setting_that_is_passed_on_exists():
     known = {name for name, _, _ in effective_settings(load_settings())}
+    known |= {PREFIX + name.upper() for name in Settings.model_fields}  # a group, as JSON
     passed = {
         name
         for service in SERVICES.values()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+import pytest_asyncio
 
 from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.spec import Limits, new_job_id
@@ -53,6 +54,28 @@ def snapshots(tmp_path: Path) -> SnapshotFolder:
     folder = tmp_path / "snapshots"
     folder.mkdir()
     return SnapshotFolder(folder)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def shared_provider() -> AsyncIterator[DockerProvider]:
+    """A provider for tests that only need a sandbox: it lives as long as this process.
+
+    Such tests run on the session's loop.
+    """
+
+    async def fetch(identity: str) -> Path:
+        raise AssertionError(f"no test that shares a provider has snapshots: {identity}")
+
+    engine = Engine()
+    if await engine.image("fanout/python") is None:
+        missing("The engine has no image fanout/python.")
+    installation = f"test-{secrets.token_hex(4)}"
+    provider = DockerProvider(fetch, installation=installation, worker="shared")
+    yield provider
+    await provider.reap(nobody)
+    await provider.close()
+    assert await leftovers(engine, installation) == []
+    await engine.close()
 
 
 @pytest.fixture

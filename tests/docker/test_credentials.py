@@ -16,7 +16,17 @@ from workers.sandbox.docker import container_config
 from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.protocol import Command
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.timeout(120),
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+
+@pytest.fixture
+def provider(shared_provider: DockerProvider) -> DockerProvider:
+    return shared_provider
+
 
 CANARY = "canary-header-5d20"
 OUR_NAME = "fanout: authority of one sandbox"

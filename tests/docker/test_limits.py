@@ -12,7 +12,16 @@ from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.errors import DiskLimitExceeded
 from workers.sandbox.protocol import Command, SandboxSpec
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.timeout(120),
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+
+@pytest.fixture
+def provider(shared_provider: DockerProvider) -> DockerProvider:
+    return shared_provider
 
 
 def spec_with(**limits: Any) -> SandboxSpec:
@@ -66,6 +75,7 @@ async def test_a_fork_bomb_is_bounded_and_leaves_nothing(provider: DockerProvide
         assert int(after.output) <= 5
 
 
+@pytest.mark.asyncio(loop_scope="function")
 async def test_where_disks_are_watched_a_job_that_writes_too_much_is_ended_and_its_changes_stay(
     make_provider: Callable[..., DockerProvider],
 ) -> None:

@@ -18,7 +18,17 @@ from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.egress.uplink import Uplink
 from workers.sandbox.protocol import Command, SandboxSpec
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.timeout(120),
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+
+@pytest.fixture
+def provider(shared_provider: DockerProvider) -> DockerProvider:
+    return shared_provider
+
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -191,7 +201,7 @@ async def test_without_a_network_nothing_listens_and_no_variable_names_a_proxy(
 ) -> None:
     for spec in (make_sandbox_spec(), spec_for()):
         async with provider.open(spec) as sandbox:
-            listening = "tail -qn +2 /proc/net/tcp /proc/net/tcp6; env | grep -i proxy"
+            listening = "grep -h ' 0A ' /proc/net/tcp /proc/net/tcp6; env | grep -i proxy"  # LISTEN
 
             assert (await sandbox.run(Command(argv=listening))).output == b""
             assert await probe(sandbox, "web.example:443") == ["ConnectionRefusedError"]

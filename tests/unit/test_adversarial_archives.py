@@ -19,7 +19,7 @@ from orchestrator.workspace.merge import merge
 from orchestrator.workspace.workspace import Workspace
 from tests.bundles import BundleBuilder, tree_of
 from workers.sandbox.errors import SnapshotUnusable
-from workers.sandbox.inside import archives, steward
+from workers.sandbox.inside import archives, store
 from workers.sandbox.local import files as local_files
 
 NAMES = st.lists(
@@ -63,7 +63,7 @@ def archive_of(members: list[Member], outside: Path, to: Path) -> None:
 
 
 def unpack_as_steward(archive: Path, target: Path) -> None:
-    archives.unpack(archive, target, steward._give_to_agent)
+    archives.unpack(archive, target, store._give_to_agent)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def unpack_as_steward(archive: Path, target: Path) -> None:
 def test_no_snapshot_writes_outside_of_the_folder_it_is_unpacked_into(
     unpack: Callable[[Path, Path], None], refusal: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steward, "AGENT_ID", os.getuid())
+    monkeypatch.setattr(store, "AGENT_ID", os.getuid())
     kinds = [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE]
     members = st.lists(
         st.tuples(st.one_of(NAMES, ABSOLUTE), st.sampled_from(kinds), TARGETS),
