@@ -290,6 +290,11 @@ def settings_of_files(settings_cls: type[BaseSettings]) -> list[tuple[str, dict[
         toml = TomlConfigSettingsSource(settings_cls, toml_file=file)()
     except ValueError as error:
         raise UnusableConfiguration(f"{file} cannot be read: {error}") from error
+    if unknown := sorted(toml.keys() - settings_cls.model_fields.keys()):
+        raise UnusableConfiguration(
+            f"{found.path} sets {unknown[0]!r}, and there is no such setting; `fanout config` "
+            "lists all, as environment variables."
+        )
     folder = found.path.parent
     given = [(str(found.env), _located(env, folder)), (str(found.path), _located(toml, folder))]
     if found.agents.is_dir():

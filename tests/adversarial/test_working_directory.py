@@ -7,12 +7,14 @@ Python, Celery and Flower look for.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -217,9 +219,7 @@ def test_a_worker_imports_and_obeys_nothing(traps: Traps, redis_url: str, module
 
 @pytest.mark.slow
 def test_flower_imports_and_obeys_nothing(traps: Traps, redis_url: str):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     traps.env |= {
         "FANOUT_REDIS_URL": redis_url,
         "FANOUT_FLOWER__PORT": str(port),
@@ -245,6 +245,27 @@ def test_adks_command_imports_and_obeys_nothing(traps: Traps):
     assert "the goal is reached" in ended.stdout, ended.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("server", ["web", "api_server"])
+def test_adks_servers_import_and_obey_nothing(traps: Traps, server: str):
+    traps.env["FANOUT_WORKSPACE"] = str(traps.folder)
+    port = free_port()
+    argv = [str(ADK), server, "--port", str(port), "--session_service_uri", "memory://",
+            "--artifact_service_uri", "memory://", str(REPOSITORY)]  # fmt: skip
+
+    def has_loaded() -> bool:
+        with contextlib.suppress(OSError):
+            url = f"http://127.0.0.1:{port}/list-apps"
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return b"orchestrator" in answer.read()
+        return False
+
+    ready = until_it_is(traps, argv, has_loaded)
+
+    assert traps.sprung() == []
+    assert ready
+
+
 def test_a_childs_path_has_no_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", ".", "lib", "/srv/lib", ""]))
 
@@ -266,6 +287,12 @@ def until_it_is(traps: Traps, argv: list[str], ready: Callable[[], bool]) -> boo
     finally:
         child.send_signal(signal.SIGTERM)
         child.wait(30)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def listens(port: int) -> bool:

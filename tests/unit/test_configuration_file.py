@@ -132,6 +132,13 @@ def test_a_file_that_is_not_toml_is_an_error_that_names_it(folder: Path):
         load_settings()
 
 
+def test_a_setting_that_does_not_exist_is_an_error_that_names_it(folder: Path):
+    (folder / "config.toml").write_text('modell = "gemini-2.5-pro"\n')
+
+    with pytest.raises(InvalidSetting, match=r"config\.toml sets 'modell', .* no such setting"):
+        load_settings()
+
+
 @pytest.mark.parametrize("base", ["", ".", "relative"])
 def test_a_relative_xdg_folder_is_ignored(folder: Path, monkeypatch: pytest.MonkeyPatch, base: str):
     monkeypatch.setitem(os.environ, "XDG_CONFIG_HOME", base)

@@ -77,7 +77,9 @@ def apply(
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; print what a merge would do.")
     ] = False,
-    include: Annotated[bool, typer.Option(held_back.OPTION, help=held_back.OPTION_HELP)] = False,
+    include_executable_config: Annotated[
+        bool, typer.Option(held_back.OPTION, help=held_back.OPTION_HELP)
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Merge a job's changes into a folder (three-way merge).
@@ -88,6 +90,7 @@ def apply(
     """
     if not into.is_dir():
         raise UsageProblem(f"--into {str(into)!r} is not a folder.")
+    include = include_executable_config
     done = _apply(job, into.resolve(), check=check, include=include, as_json=as_json)
     raise typer.Exit(asyncio.run(done))
 
