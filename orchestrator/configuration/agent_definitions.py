@@ -28,7 +28,7 @@ from orchestrator.configuration.definition_files import (
 from orchestrator.configuration.mcp_servers import McpServerDefinition
 from orchestrator.configuration.summarization import SummarizationDefinition
 from orchestrator.jobs.failures import UnknownAgent
-from orchestrator.jobs.spec import AgentName, Limits, WireModel
+from orchestrator.jobs.spec import AgentName, Limits, MaxReworks, ShellCommand, WireModel
 from orchestrator.output_schema import SchemaCheck
 
 SHIPPED_AGENTS = bundled("config") / "agents"
@@ -75,6 +75,10 @@ class AgentDefinition(WireModel):
     credentials: tuple[CredentialDefinition, ...] = ()
     """What the worker's proxy puts into requests to hosts of `network`; secrets are only named."""
     output_schema: dict[str, JsonValue] | None = None
+    verify: ShellCommand | None = None
+    """A command that has to exit with 0 in the sandbox before one of its jobs succeeds."""
+    max_reworks: MaxReworks | None = None
+    """How often a job is told that it did not, before it fails; None: twice."""
     include: tuple[str, ...] = ()
     """Files of the workspace that its jobs get even if Git ignores them or they seem to be secret:
     paths relative to the workspace."""

@@ -39,7 +39,7 @@ from orchestrator.delegation.answers import (
     task_result,
     task_results,
 )
-from orchestrator.delegation.calls import DEFAULT_SUBAGENT, TaskCall, check_agent
+from orchestrator.delegation.calls import DEFAULT_SUBAGENT, TaskCall, check_agent, check_verify
 from orchestrator.delegation.tool_texts import (
     TASK_OF_COORDINATOR,
     TASKS,
@@ -115,9 +115,10 @@ class TaskTools:
         subagent_type: str = DEFAULT_SUBAGENT,
         context: str = "",
         timeout_seconds: float | None = None,
+        verify: str = "",
     ) -> Steps:
         """Run a task as a job. The model reads `TASK_OF_COORDINATOR`."""
-        make_call = partial(TaskCall, description, subagent_type, context, timeout_seconds)
+        make_call = partial(TaskCall, description, subagent_type, context, timeout_seconds, verify)
         return self._run(make_call, _call_id(tool_context), tool_context)
 
     @tabular
@@ -198,6 +199,7 @@ class TaskTools:
         subagent_type: str = DEFAULT_SUBAGENT,
         context: str = "",
         timeout_seconds: float | None = None,
+        verify: str = "",
     ) -> TaskResult:
         """Start a task as `task` does, without waiting for it.
 
@@ -206,13 +208,14 @@ class TaskTools:
             subagent_type: Which agent does it.
             context: What it should know besides.
             timeout_seconds: How long it may take.
+            verify: A shell command that has to succeed in its sandbox; it mends what fails.
 
         Returns:
             status and job_id: give it to check_task, wait_tasks or cancel_task.
         """
         try:
             call_id = _call_id(tool_context)
-            call = TaskCall(description, subagent_type, context, timeout_seconds)
+            call = TaskCall(description, subagent_type, context, timeout_seconds, verify)
             spec = self._spec(tool_context, call_id, call)
             return {
                 "status": "success",
@@ -340,6 +343,8 @@ class TaskTools:
 
     def _spec(self, tool_context: ToolContext, call_id: str, task: TaskCall) -> JobSpec:
         check_agent(task.subagent_type, self._agents)
+        definition = self._client.definitions[task.subagent_type]
+        check_verify(task, definition, self._interrupt_on)
         return task.job_spec(
             call_id,
             root_id=self._root_of(tool_context),
@@ -364,9 +369,12 @@ class _AgentTool(ProgressTool):
         tool_context: ToolContext,
         context: str = "",
         timeout_seconds: float | None = None,
+        verify: str = "",
     ) -> Steps:
         """Run a task as a job of this agent."""
-        return self._tools.task(description, tool_context, self._agent, context, timeout_seconds)
+        return self._tools.task(
+            description, tool_context, self._agent, context, timeout_seconds, verify
+        )
 
 
 def _call_id(tool_context: ToolContext) -> str:

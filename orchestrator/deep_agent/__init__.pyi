@@ -106,6 +106,7 @@ from .models.usage import ModelUsage as ModelUsage
 from .names import agent_identifier as agent_identifier
 from .part import Part as Part
 from .progress_tool import ProgressTool as ProgressTool
+from .prompts import ANSWER_REJECTED as ANSWER_REJECTED
 from .prompts import WORKSPACE_RESTORED as WORKSPACE_RESTORED
 from .summary import summary_of as summary_of
 from .tool import MethodTool as MethodTool

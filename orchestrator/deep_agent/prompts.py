@@ -133,6 +133,11 @@ WORKSPACE_RESTORED = (
     "ignores there, what you did inside `.git`, wrote outside of the workspace or installed, and "
     "processes that you left running may be gone: look before you rely on them."
 )
+ANSWER_REJECTED = (
+    "Your answer is not accepted yet. It is verified with this command:\n\n{command}\n\nIt ended "
+    "with exit code {exit_code}. The end of its output:\n\n{output_tail}\n\nMend the cause, not the "
+    "command, and then answer again, completely."
+)
 CALL_PENDING = (
     "This call has not answered yet. When it does, its result takes the place of this one."
 )

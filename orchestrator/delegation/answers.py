@@ -44,6 +44,8 @@ def task_result(result: JobResult, merged: MergeReport | None) -> TaskResult:
     }
     if result.files_omitted:
         found["files_omitted"] = result.files_omitted
+    if result.verified is not None:
+        found["verified"] = result.verified.model_dump()
     if result.output is not None:
         found["output"] = result.output
     if result.unread_messages:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.approvals import InterruptOn
+from orchestrator.configuration.agent_definitions import AgentDefinition
 from orchestrator.jobs.failures import InvalidJob
 from orchestrator.jobs.spec import JobSpec
 
@@ -25,6 +27,7 @@ class TaskCall:
     subagent_type: str = DEFAULT_SUBAGENT
     context: str = ""
     timeout_seconds: float | None = None
+    verify: str = ""
 
     def __post_init__(self) -> None:
         """Reject an empty description."""
@@ -49,7 +52,8 @@ class TaskCall:
             or item.keys() - known
         ):
             raise InvalidJob(
-                f"tasks[{number}] takes description, and subagent_type, context, timeout_seconds."
+                f"tasks[{number}] takes description, and subagent_type, context, timeout_seconds, "
+                "verify."
             )
         return cls(**item)
 
@@ -76,6 +80,7 @@ class TaskCall:
             agent=self.subagent_type,
             description=self.description,
             context=self.context or None,
+            verify=self.verify or None,
             **fields,
         )
 
@@ -92,6 +97,27 @@ def check_agent(name: str, agents: Mapping[str, str]) -> None:
     """
     if name not in agents:
         raise InvalidJob(f"There is no subagent_type {name!r}; there are: {', '.join(agents)}.")
+
+
+def check_verify(task: TaskCall, definition: AgentDefinition, interrupt_on: InterruptOn) -> None:
+    """Reject a verification by an agent whose commands a person has to approve, or that has none.
+
+    The model that delegates has written the command, and nobody is asked before it runs.
+
+    Args:
+        task: The task.
+        definition: The definition of the agent that does it.
+        interrupt_on: The policy that the task inherits.
+
+    Raises:
+        InvalidJob: The task has a `verify` that its agent could not run by itself.
+    """
+    asks = any(policy.get("execute") for policy in (interrupt_on, definition.interrupt_on))
+    if task.verify and (asks or "execute" not in (definition.tools or ("execute",))):
+        raise InvalidJob(
+            f"{definition.name} may not run commands by itself: leave verify out, or name another "
+            "subagent_type."
+        )
 
 
 def agent_list(agents: Mapping[str, str]) -> str:

@@ -17,7 +17,9 @@ _DESCRIPTION = """\
 
 _OPTIONS = """\
     context: What it should know besides: findings, constraints, file paths.
-    timeout_seconds: How long it may take; leave it out for the agent's own limit."""
+    timeout_seconds: How long it may take; leave it out for the agent's own limit.
+    verify: A shell command that has to succeed in the sub-agent's sandbox, such as its tests. While
+        it fails, the sub-agent is told its output and mends its work."""
 
 _TASK = f"""\
 Delegate one self-contained task to a sub-agent and wait for its result.
@@ -47,7 +49,7 @@ One that fails does not stop the others.
 
 Args:
     tasks: Objects with `description` and, if wanted, `subagent_type`, `context`,
-        `timeout_seconds`, as for `task`.
+        `timeout_seconds`, `verify`, as for `task`.
 
 Returns:
     status, and `results`: one answer as of `task` for each, in order."""

@@ -22,6 +22,7 @@
     ├── DeadlineExceeded      the job's time is used up
     ├── LimitReached          a budget or a resource limit ended the job in order
     ├── AgentFailed           the agent ended without an answer
+    ├── VerificationFailed    its answers did not pass the job's verification
     ├── ModelUnavailable      the model's service did not respond, after all retries  retryable
     ├── McpServerUnavailable  an MCP server of the agent was not reached              retryable
     ├── AttemptsUsedUp        every attempt was lost before it ended
@@ -155,6 +156,10 @@ class LimitReached(JobFailure):
 
 class AgentFailed(JobFailure):
     """The agent ended without an answer, or with one that does not match its schema."""
+
+
+class VerificationFailed(JobFailure):
+    """The job's `verify` command still failed after the agent's last rework."""
 
 
 class ModelUnavailable(JobFailure):

@@ -21,6 +21,10 @@ MAX_SUMMARY_CHARACTERS = 4_000
 """About a thousand tokens: another model reads the summary."""
 
 
+MAX_TAIL_CHARACTERS = 4_000
+"""Of a verification's output: the failures of a test run, which stand at its end."""
+
+
 class Usage(WireModel):
     """The resources that a job consumed, summed over its attempts."""
 
@@ -39,6 +43,15 @@ class JobError(WireModel):
     type: str
     message: str
     retryable: bool = False
+
+
+class Verification(WireModel):
+    """One run of a job's `verify` command."""
+
+    command: str
+    exit_code: int
+    output_tail: str = Field(default="", max_length=MAX_TAIL_CHARACTERS)
+    seconds: float = 0
 
 
 class ResultSoFar(WireModel):
@@ -60,6 +73,8 @@ class JobResult(WireModel):
     state: JobState
     success: bool
     summary: str = Field(default="", max_length=MAX_SUMMARY_CHARACTERS)
+    verified: Verification | None = None
+    """The last run of the job's `verify` command; None when it has none, or ended before it."""
     output: JsonValue = None
     """The structured answer, valid against the job's `output_schema`; None without a schema."""
     files_modified: tuple[FileChange, ...] = ()

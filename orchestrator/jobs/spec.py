@@ -14,6 +14,13 @@ GIB = 1024**3
 JobId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 """A job's id: valid as a key, a file name and a label; those made by fanout sort by time."""
 
+ShellCommand = Annotated[str, StringConstraints(min_length=1, max_length=10_000, pattern=r"\S")]
+"""A command for `/bin/sh -c`; longer ones belong into a script."""
+
+MaxReworks = Annotated[int, Field(ge=0, le=20)]
+"""How often an agent may mend what does not pass its verification; one that fails twenty times does
+not know how."""
+
 AgentName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 """The name of an agent definition."""
 
@@ -110,6 +117,11 @@ class JobSpec(WireModel):
     snapshot: BlobId | None = None
     """The workspace that the job starts from; None: an empty workspace."""
     output_schema: dict[str, JsonValue] | None = None
+    verify: ShellCommand | None = None
+    """A command that has to exit with 0 in the sandbox before the job succeeds; it overrides the
+    agent definition's."""
+    max_reworks: MaxReworks | None = None
+    """How often the agent is told that it did not; it overrides the agent definition's."""
     model: str | None = None
     """Overrides the agent definition's model."""
     limits: Limits = Limits()

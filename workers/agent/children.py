@@ -39,6 +39,7 @@ from orchestrator.delegation.calls import (
     TaskCall,
     agent_list,
     check_agent,
+    check_verify,
 )
 from orchestrator.delegation.tool_texts import TASK_OF_JOB, TASKS, described
 from orchestrator.jobs.ceilings import no_more_than
@@ -109,6 +110,7 @@ class Children:
         subagent_type: str = DEFAULT_SUBAGENT,
         context: str = "",
         timeout_seconds: float | None = None,
+        verify: str = "",
     ) -> dict[str, Any]:
         """Delegate a task; its result is deferred. The model reads `TASK_OF_JOB`."""
         task = {
@@ -116,6 +118,7 @@ class Children:
             "subagent_type": subagent_type,
             "context": context,
             "timeout_seconds": timeout_seconds,
+            "verify": verify,
         }
         return self._defer([task], "task", task, tool_context)
 
@@ -262,6 +265,8 @@ class Children:
         try:
             task = TaskCall.of_item(item, number)
             check_agent(task.subagent_type, self._agents)
+            policies = merge_policies(parent.interrupt_on, self._definition.interrupt_on)
+            check_verify(task, self._services.definitions[task.subagent_type], policies)
             child = task.job_spec(
                 f"{call_id}.{number}",
                 root_id=parent.root_id,
@@ -269,7 +274,7 @@ class Children:
                 depth=parent.depth + 1,
                 tenant=parent.tenant,
                 limits=self._limits_of(task),
-                interrupt_on=merge_policies(parent.interrupt_on, self._definition.interrupt_on),
+                interrupt_on=policies,
                 priority=parent.priority,
                 max_attempts=parent.max_attempts,
                 labels=parent.labels,

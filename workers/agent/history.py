@@ -30,6 +30,7 @@ from orchestrator.deep_agent import (
 )
 from orchestrator.jobs.approvals import Approval, approval_id, waiting_approval
 from orchestrator.jobs.failures import NotUnderstood
+from orchestrator.jobs.result import Verification
 from orchestrator.jobs.store.journal import EventType, JournalEvent
 
 LASTING = frozenset(
@@ -64,6 +65,10 @@ class History:
     """The blob of the newest checkpoint."""
     is_restored: bool = False
     """Whether the files come from a checkpoint, which does not hold everything."""
+    verifications: list[Verification] = field(default_factory=list)
+    """All runs of the job's `verify` command."""
+    is_verified: bool = False
+    """Whether the last one was after the last event: it was of the last answer."""
     children: dict[str, str] = field(default_factory=dict)
     """The children that have ended, by id, with the reason of a refusal; empty for one that ran."""
 
@@ -90,9 +95,13 @@ class History:
         if entry.type is EventType.APPROVAL_RESOLVED:
             answer = {name: value for name, value in entry.data.items() if name != "id"}
             self.answers[str(entry.data["id"])] = ApprovalAnswer.model_validate(answer)
+        if entry.type is EventType.VERIFY:
+            self.verifications.append(Verification.model_validate(entry.data))
+            self.is_verified = True
         if entry.type is EventType.CHILD_FINISHED:
             self.children[str(entry.data["id"])] = str(entry.data.get("reason") or "")
         if event is not None:
+            self.is_verified = False
             self.events.append(event)
             self.started_calls -= {str(answer.id) for answer in event.get_function_responses()}
             self.started_calls -= self._calls_decided_by(event)

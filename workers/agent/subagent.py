@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -49,7 +49,7 @@ from orchestrator.jobs.failures import (
     LimitReached,
     SandboxFailure,
 )
-from orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage
+from orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage, Verification
 from orchestrator.jobs.spec import JobSpec, Limits
 from orchestrator.jobs.store.rate_limiter import RateLimiter
 from workers.agent.checkpoint import CheckpointPlugin, Checkpoints
@@ -66,6 +66,12 @@ from workers.agent.session_journal import (
     JournalPlugin,
 )
 from workers.agent.shared_budget import SharedBudget, subtract_usage
+from workers.agent.verification import (
+    DEFAULT_MAX_REWORKS,
+    Verifier,
+    rejection,
+    verification_failure,
+)
 from workers.heartbeat import HeldLease
 from workers.sandbox import Sandbox
 
@@ -85,10 +91,17 @@ class AgentAnswer:
     output: JsonValue = None
     limit: str | None = None
     """The message of the budget that ended the run."""
+    verified: Verification | None = None
+    """The verification of the answer, if the job has one."""
     approvals: tuple[Approval, ...] = ()
     """The approvals for which the run waits."""
     children: tuple[JobSpec, ...] | None = None
     """The jobs for which the run waits; None when no call is deferred."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it is the agent's own answer, and not the end of a budget."""
+        return not self.approvals and self.children is None and self.limit is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +177,14 @@ class Subagent:
         self._schema = spec.output_schema or definition.output_schema
         self._sandbox = sandbox
         self._journal = journal
+        max_reworks = spec.max_reworks if spec.max_reworks is not None else definition.max_reworks
+        self._verifier = Verifier(
+            spec.verify or definition.verify,
+            DEFAULT_MAX_REWORKS if max_reworks is None else max_reworks,
+            sandbox=sandbox,
+            journal=journal,
+            ends_at=ends_at,
+        )
         self._rate_limiter = JournaledRateLimiter(factory.rate_limiter, journal)
         self._streaming = text_mode(streamed=factory.stream_text)
         self._budget = Budget()
@@ -194,9 +215,21 @@ class Subagent:
         """
         history = await self._journal.history()
         self.checkpoints.resume_from(history.checkpoint)
+        while True:
+            answer = await self._answer_after(history)
+            if not answer.is_final or not self._verifier.is_wanted:
+                return answer
+            verified = await self._verifier.verify()
+            history = await self._journal.history()
+            if not self._verifier.wants_rework(history):
+                return replace(answer, verified=verified)
+
+    async def _answer_after(self, history: History) -> AgentAnswer:
+        """Run the agent from there until it answers or waits; see `run`."""
         self._budget = self._budget_after(history, history.events)
-        if history.final_answer_index is not None:
-            return await self._earlier_answer(history, history.final_answer_index)
+        has_answered = history.final_answer_index is not None
+        if has_answered and not self._verifier.wants_rework(history):
+            return await self._earlier_answer(history)
         files_folder = await copy_definition_files(self._definition, self._sandbox)
         await preload_client(self._model)
         app = self._app(files_folder, is_restored=history.is_restored)
@@ -213,9 +246,9 @@ class Subagent:
             budget_limits(self._limits), used=used, price=price, shared=self._read_accounts
         )
 
-    async def _earlier_answer(self, history: History, final_answer_index: int) -> AgentAnswer:
+    async def _earlier_answer(self, history: History) -> AgentAnswer:
         """Return the answer that the agent gave before its worker was lost; no model is asked."""
-        before = self._budget_after(history, history.events[:final_answer_index])
+        before = self._budget_after(history, history.events[: history.final_answer_index])
         before.start_model_call()  # sets `reached` if the answer was a summary at a budget's end
         self._budget.reached = before.reached
         return await self._answer(history.events)
@@ -236,7 +269,7 @@ class Subagent:
             return history.events
         for _, of_reply in groupby(results, lambda result: result[0].made.event.id):
             await sessions.append_event(session, results_event(list(of_reply)))
-        start = self._start(history.events, decisions)
+        start = self._start(history, decisions)
         live_log = LiveLog(self._journal, agent_identifier(self._definition.name))
         run = runner.run_async(
             user_id=USER_ID,
@@ -255,12 +288,17 @@ class Subagent:
         )
         return ended.events if ended else []
 
-    def _start(self, events: list[Event], decisions: Decisions) -> dict[str, Any]:
-        """Return the runner's arguments: answers of people, the run to resume, or the task."""
+    def _start(self, history: History, decisions: Decisions) -> dict[str, Any]:
+        """Return the runner's arguments: the run to resume, or the next message to the agent.
+
+        That is the answers of people, the rejection of its last answer, or the task.
+        """
         if decisions:
             return {"new_message": answers_message(decisions)}
-        if events:
-            return {"invocation_id": events[-1].invocation_id}
+        if self._verifier.wants_rework(history):
+            return {"new_message": rejection(history.verifications[-1])}
+        if history.events:
+            return {"invocation_id": history.events[-1].invocation_id}
         return {"new_message": self._task()}
 
     def _app(self, files_folder: str, *, is_restored: bool) -> App:
@@ -331,6 +369,8 @@ def _why_no_answer(last: Event | None) -> str:
     return f"The agent ended without an answer{reason}."
 
 
-def limit_failure(answer: AgentAnswer) -> JobFailure | None:
-    """Return the failure for a run that a budget ended; None if none did."""
-    return LimitReached(answer.limit) if answer.limit else None
+def failure_of(answer: AgentAnswer) -> JobFailure | None:
+    """Return the failure of a run that a budget ended, or whose answer was rejected; else None."""
+    if answer.limit:
+        return LimitReached(answer.limit)
+    return None if answer.verified is None else verification_failure(answer.verified)

@@ -33,7 +33,7 @@ from orchestrator.jobs.store.ledger import NOT_UNDERSTOOD, Claim
 from orchestrator.jobs.worker_info import WorkerInfo
 from workers.agent.services import JobServices
 from workers.agent.session_journal import AttemptJournal
-from workers.agent.subagent import Subagent, SubagentFactory, limit_failure
+from workers.agent.subagent import Subagent, SubagentFactory, failure_of
 from workers.attempt.attempt import Attempt
 from workers.attempt.opening import open_sandbox, sandbox_spec
 from workers.attempt.outcome import Outcome, commit, result_of
@@ -219,14 +219,16 @@ class JobRunner:
         failure: JobFailure | None
         try:
             answer = await agent.run()
-            outcome = replace(outcome, summary=answer.summary, output=answer.output)
+            outcome = replace(
+                outcome, summary=answer.summary, output=answer.output, verified=answer.verified
+            )
             children = answer.children
             if answer.approvals or answer.children:
                 with await sandbox.changes() as bundle:
                     await agent.checkpoints.store(bundle)
                     children = await agent.children.with_snapshot(bundle, answer.children)
             outcome = replace(outcome, approvals=answer.approvals, children=children)
-            failure = limit_failure(answer)
+            failure = failure_of(answer)
         except asyncio.CancelledError:
             failure = attempt.acknowledge()
         except Exception as error:  # noqa: BLE001 - the changes are reported after any failure

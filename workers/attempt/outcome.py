@@ -17,7 +17,7 @@ from orchestrator.jobs.failures import (
     JobFailure,
     MessagesUnread,
 )
-from orchestrator.jobs.result import JobResult, Usage
+from orchestrator.jobs.result import JobResult, Usage, Verification
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.journal import Journal
@@ -34,6 +34,7 @@ class Outcome:
 
     summary: str = ""
     output: JsonValue = None
+    verified: Verification | None = None
     usage: Usage = field(default_factory=Usage)
     files: tuple[FileChange, ...] = ()
     files_omitted: int = 0
@@ -102,6 +103,7 @@ def _result(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:
             "state": state,
             "success": failure is None,
             "summary": outcome.summary,
+            "verified": outcome.verified,
             "output": outcome.output,
             "files_modified": outcome.files,
             "files_omitted": outcome.files_omitted,

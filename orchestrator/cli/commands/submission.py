@@ -51,6 +51,22 @@ JobTimeoutOption = Annotated[
     ),
 ]
 
+VerifyOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COMMAND",
+        help="A shell command that must succeed in the job's sandbox before the job does; while it "
+        "fails, the agent is told its output and mends its work.",
+    ),
+]
+MaxReworksOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="How often it may do so before the job fails; default: the agent's, else 2.",
+    ),
+]
+
 
 def submit(
     description: Annotated[str | None, typer.Argument(help="The task of the job's agent.")] = None,
@@ -71,6 +87,8 @@ def submit(
     model: Annotated[
         str | None, typer.Option(help="The model; default: the agent's own, else FANOUT_MODEL.")
     ] = None,
+    verify: VerifyOption = None,
+    max_reworks: MaxReworksOption = None,
     timeout: JobTimeoutOption = None,
     label: LabelOption = None,
     wait: Annotated[
@@ -92,12 +110,12 @@ def submit(
         "include": include,
         "context": context,
         "model": model,
+        "verify": verify,
+        "max_reworks": max_reworks,
+        "limits": None if timeout is None else {"timeout_seconds": timeout},
+        "labels": parse_labels(label) if label else None,
     }
     defaults: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    if timeout is not None:
-        defaults["limits"] = {"timeout_seconds": timeout}
-    if label:
-        defaults["labels"] = parse_labels(label)
     settings = load_settings()
     agents = load_agent_definitions(settings.agents_dir)
     if file is not None:

@@ -217,5 +217,6 @@ _FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
     EventType.APPROVAL_RESOLVED: _format_answer,
     EventType.LOG: lambda data: _text(data.get("text")),
     EventType.MESSAGE: lambda data: _text(data.get("text")),
+    EventType.VERIFY: lambda data: f"exit code {data.get('exit_code')}: {data.get('command')}",
     EventType.NETWORK_CONNECTION: _format_connection,
 }

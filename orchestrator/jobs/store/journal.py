@@ -54,6 +54,7 @@ class EventType(StrEnum):
     CHILD_SUBMITTED = "child.submitted"
     CHILD_FINISHED = "child.finished"
     MESSAGE = "message"
+    VERIFY = "verify"
     CHECKPOINT = "checkpoint"
     NETWORK_CONNECTION = "network.connection"
     NETWORK_SUMMARY = "network.summary"

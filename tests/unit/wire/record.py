@@ -40,7 +40,8 @@ FULL = JobSpec.model_validate(
     {
         "id": "job-full", "root_id": "job-root", "parent_id": "job-parent", "depth": 1, "tenant": "a-team",
         "agent": "tester", "description": "Move the tax rates.", "context": "The rates are in rates.py.",
-        "snapshot": HASH, "output_schema": {"type": "object"}, "model": "gemini-2.5-pro",
+        "snapshot": HASH, "output_schema": {"type": "object"}, "verify": "make test",
+        "max_reworks": 1, "model": "gemini-2.5-pro",
         "limits": {
             "timeout_seconds": 60, "max_model_calls": 5, "max_tokens": 10_000, "max_cost_usd": 0.5,
             "max_tool_calls": 9, "cpus": 2, "memory_bytes": 1024**3, "pids": 100, "disk_bytes": 1024**3,
@@ -56,6 +57,7 @@ FULL = JobSpec.model_validate(
 RESULT = JobResult.model_validate(
     {
         "job_id": "job-full", "state": "failed", "success": False, "summary": "Half is done.",
+        "verified": {"command": "make test", "exit_code": 1, "output_tail": "1 failed", "seconds": 2.5},
         "output": {"moved": 3}, "changes": HASH, "attempts": 2, "queued_seconds": 0.5,
         "execution_seconds": 12.25, "unread_messages": ["stop"], "sandbox": "docker",
         "files_modified": [
@@ -143,6 +145,10 @@ async def _other_events(ledger: Ledger, redis: FakeAsyncRedis) -> list[dict[str,
     entries = await _journal(redis, "job-2")
     for kind, data in (
         (EventType.CHECKPOINT, {"changes": HASH}),
+        (
+            EventType.VERIFY,
+            {"command": "make test", "exit_code": 0, "output_tail": "", "seconds": 2.5},
+        ),
         (EventType.LOG, {"text": "words"}),
         (EventType.NETWORK_CONNECTION, CONNECTION),
         (EventType.NETWORK_SUMMARY, {"hosts": {"pypi.org:443": SUMMED}}),
@@ -169,7 +175,8 @@ async def _changes(blobs: BlobStore, bundle: str) -> Any:
 
 def _celery_message() -> Any:
     """The message of a job as it stands in the broker's list."""
-    queue = CeleryQueue("memory://", "fanout", "recorded")
+    queue = CeleryQueue("redis://recorded", "fanout", "recorded")
+    queue._app.conf.update(broker_url="memory://", broker_transport_options={})
     queue._send([Dispatched(FULL, 1)])
     with Connection("memory://") as connection:
         message: Any = connection.default_channel._get("recorded")

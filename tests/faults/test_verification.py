@@ -1,0 +1,74 @@
+"""A worker dies while it verifies an answer, and after it has."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from orchestrator.jobs.store.journal import EventType
+from tests.builders import make_spec
+from tests.faults.test_worker_faults import content, holder, nothing_left, two_workers, until_event
+from tests.integration.scripts import DONE, conversation, says, shell
+from tests.services import Installation, Installer
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(150)]
+
+SCRIPT = (
+    conversation(
+        "^mend",
+        shell("echo wrong > answer.txt"),
+        says("Done too early."),
+        {**shell("sleep 3; echo right >> answer.txt"), "text": "mending"},
+        DONE,
+    ),
+)
+SLOW_ONCE = "test -e tried || { touch tried; sleep 20; }; grep -q right answer.txt"
+
+
+@pytest.fixture
+def place(install: Installer, provider: str) -> Installation:
+    settings = {"FANOUT_SANDBOX__PROVIDER": provider, "FANOUT_WORKER__LEASE_SECONDS": "3"}
+    return install(*SCRIPT, **settings)
+
+
+async def test_a_verification_that_was_cut_off_is_run_again_and_no_answer_is_asked_twice(
+    place: Installation, workspace: Path, provider: str
+) -> None:
+    async with place.client() as client:
+        await two_workers(place, client)
+        job_id = await client.submit(make_spec("mend", verify=SLOW_ONCE), workspace=workspace)
+        await until_event(client, job_id, EventType.MODEL_REPLY, 2)
+        await asyncio.sleep(1.5)  # it is verified by now
+        holder(place, await client.get(job_id)).kill()
+
+        result = await client.wait(job_id, 60)
+
+        assert result.success, result.error
+        assert (result.attempts, result.usage.model_calls) == (2, 4)
+        events = [event async for event in client.events(job_id, follow=False)]
+        codes = [event.data["exit_code"] for event in events if event.type is EventType.VERIFY]
+        assert codes == [1, 0]
+        assert await content(client, job_id, "answer.txt") == "wrong\nright\n"
+    place.stop()
+    await nothing_left(place, provider)
+
+
+async def test_a_rejected_answer_is_mended_by_the_next_worker_and_not_verified_again(
+    place: Installation, workspace: Path
+) -> None:
+    async with place.client() as client:
+        await two_workers(place, client)
+        spec = make_spec("mend", verify="grep -q right answer.txt")
+        job_id = await client.submit(spec, workspace=workspace)
+        await until_event(client, job_id, EventType.VERIFY)
+        holder(place, await client.get(job_id)).kill()
+
+        result = await client.wait(job_id, 60)
+
+        assert result.success, result.error
+        assert (result.attempts, result.usage.model_calls) == (2, 4)
+        events = [event async for event in client.events(job_id, follow=False)]
+        codes = [event.data["exit_code"] for event in events if event.type is EventType.VERIFY]
+        assert codes == [1, 0]

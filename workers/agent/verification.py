@@ -1,0 +1,98 @@
+"""The verification of an agent's answers: a command that has to succeed in its sandbox."""
+
+from __future__ import annotations
+
+from google.genai import types
+
+from orchestrator.deep_agent import ANSWER_REJECTED
+from orchestrator.jobs.failures import VerificationFailed
+from orchestrator.jobs.result import MAX_TAIL_CHARACTERS, Verification
+from orchestrator.jobs.store.journal import EventType
+from workers.agent.history import History
+from workers.agent.session_journal import AttemptJournal
+from workers.heartbeat import elapsed_clock
+from workers.sandbox import Command, Sandbox
+
+DEFAULT_MAX_REWORKS = 2
+"""A third failure with the output in sight means that the agent does not see how."""
+SHORTEST_SECONDS = 1.0
+"""For a command that begins when the job's time is nearly over: its deadline ends it."""
+
+
+class Verifier:
+    """Verifies the answers of one job.
+
+    Args:
+        command: The job's `verify` command; None accepts every answer.
+        max_reworks: How often the agent may mend a rejected answer.
+        sandbox: Where the command runs, on the files as the agent left them.
+        journal: The attempt's journal, to which every run is appended.
+        ends_at: When the job's time is over, on `elapsed_clock`.
+    """
+
+    def __init__(
+        self,
+        command: str | None,
+        max_reworks: int,
+        *,
+        sandbox: Sandbox,
+        journal: AttemptJournal,
+        ends_at: float,
+    ) -> None:
+        self._command = command
+        self._max_reworks = max_reworks
+        self._sandbox = sandbox
+        self._journal = journal
+        self._ends_at = ends_at
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether answers are verified."""
+        return self._command is not None
+
+    async def verify(self) -> Verification:
+        """Return the verification of the last answer; one that the journal has is not repeated.
+
+        Raises:
+            SandboxFailure: The sandbox failed.
+            LeaseLost: The attempt's lease is lost.
+            LedgerUnavailable: Redis does not answer for a long time.
+        """
+        history = await self._journal.history()
+        if history.is_verified:
+            return history.verifications[-1]
+        assert self._command is not None  # noqa: S101 - see `is_wanted`
+        seconds = max(self._ends_at - elapsed_clock(), SHORTEST_SECONDS)
+        ended = await self._sandbox.run(Command(argv=self._command, timeout_seconds=seconds))
+        verification = Verification(
+            command=self._command,
+            exit_code=ended.exit_code,
+            output_tail=ended.output.decode(errors="replace")[-MAX_TAIL_CHARACTERS:],
+            seconds=round(ended.seconds, 3),
+        )
+        line = f"verification: exit code {ended.exit_code}"
+        await self._journal.note(EventType.VERIFY, verification.model_dump(), line)
+        return verification
+
+    def wants_rework(self, history: History) -> bool:
+        """Return whether the agent has to go on because its last answer was rejected."""
+        if not history.is_verified or history.verifications[-1].exit_code == 0:
+            return False
+        failed = sum(one.exit_code != 0 for one in history.verifications)
+        return failed <= self._max_reworks
+
+
+def rejection(verification: Verification) -> types.Content:
+    """Return the message that tells the agent why its answer was rejected."""
+    text = ANSWER_REJECTED.format(**verification.model_dump())
+    return types.Content(role="user", parts=[types.Part(text=text)])
+
+
+def verification_failure(verification: Verification) -> VerificationFailed | None:
+    """Return the failure of a job whose last answer was rejected; None if it was accepted."""
+    if verification.exit_code == 0:
+        return None
+    return VerificationFailed(
+        f"The job's verification ended with exit code {verification.exit_code}, also after the "
+        "agent's last rework: its output and the changes are in the result."
+    )
