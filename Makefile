@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 # Tests that run our code in their own process.
-COVERED := tests/unit tests/contract tests/integration/models tests/integration/jobs tests/adversarial
+COVERED := tests/unit tests/contract tests/docker tests/adversarial $(addprefix tests/integration/,coordinator jobs models)
 TOOLS := $(VENV)/.set-up-for-tests
 
 help: ## this list

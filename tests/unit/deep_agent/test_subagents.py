@@ -183,10 +183,11 @@ async def test_a_time_limit_stops_a_child_and_keeps_nothing_of_it(tmp_path: Path
 
 
 async def test_cancelling_the_parent_cancels_its_children_at_once() -> None:
-    stopped = asyncio.Event()
+    begun, stopped = asyncio.Event(), asyncio.Event()
 
     async def wait_for_ever() -> str:
         """Wait."""
+        begun.set()
         try:
             await asyncio.sleep(60)
         finally:
@@ -195,7 +196,7 @@ async def test_cancelling_the_parent_cancels_its_children_at_once() -> None:
 
     child = worker(calls(call("wait_for_ever")), says("x"), tools=[wait_for_ever])
     run = asyncio.create_task(Run(parent(asks()), subagents=[child]).to_end())
-    await asyncio.sleep(0.3)
+    await begun.wait()
     run.cancel()
     async with asyncio.timeout(2):
         await asyncio.gather(run, return_exceptions=True)
