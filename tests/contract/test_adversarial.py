@@ -20,7 +20,7 @@ The findings there, by number, and what tests or prevents them here:
 - a search or a command blocks the event loop: test_no_pattern_…, test_no_depth_…,
   test_commands_run_at_…
 - a killed command leaves processes: test_shell_tool.py
-- archives with hostile names: unit/test_adversarial_archives.py, unit/test_merge.py
+- archives with hostile names: adversarial/test_archives.py, unit/test_merge.py
 """
 
 import asyncio
