@@ -93,6 +93,6 @@ def verification_failure(verification: Verification) -> VerificationFailed | Non
     if verification.exit_code == 0:
         return None
     return VerificationFailed(
-        f"The job's verification ended with exit code {verification.exit_code}, also after the "
-        "agent's last rework: its output and the changes are in the result."
+        f"The answer did not pass the job's verification (exit code {verification.exit_code}), and "
+        "no rework is left: the output and the changes are in the result."
     )

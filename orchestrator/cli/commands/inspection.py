@@ -15,7 +15,7 @@ from orchestrator.cli.terminal.exit_codes import UsageProblem
 from orchestrator.cli.terminal.ids import resolve_job, resolve_tree
 from orchestrator.cli.terminal.options import AsJson, JobArgument, LabelFilter, parse_labels
 from orchestrator.cli.terminal.session import ended_result, open_client
-from orchestrator.jobs.result import JobResult
+from orchestrator.jobs.result import JobResult, Verification
 from orchestrator.jobs.state import JobRecord, JobState
 
 StateOption = Annotated[
@@ -132,6 +132,7 @@ def print_result(found: JobResult) -> None:
             ("job", found.job_id),
             ("state", found.state),
             ("error", error),
+            ("verified", None if found.verified is None else _verified(found.verified)),
             ("sandbox", found.sandbox),
             ("attempts", found.attempts),
             ("time", f"{span(found.execution_seconds)} (queued {span(found.queued_seconds)})"),
@@ -142,6 +143,12 @@ def print_result(found: JobResult) -> None:
             ("summary", found.summary),
         ]
     )
+
+
+def _verified(run: Verification) -> str:
+    """Return a verification in a line, with the end of its output if it failed."""
+    line = f"exit code {run.exit_code} after {formatting.span(run.seconds)}: {run.command}"
+    return line if run.exit_code == 0 else f"{line}\n{run.output_tail.strip()}"
 
 
 def logs(
