@@ -248,6 +248,13 @@ def containers_of(installation: str) -> list[str]:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
 
 
+def labels_of_containers(installation: str, label: str) -> set[str]:
+    """The values of a label of the containers of an installation."""
+    command = ["docker", "ps", "-a", "--filter", f"label=fanout.installation={installation}"]
+    command += ["--format", f'{{{{.Label "{label}"}}}}']
+    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+
+
 def volumes_of(installation: str) -> list[str]:
     """The names of all volumes with the installation's label."""
     label = f"label=fanout.installation={installation}"

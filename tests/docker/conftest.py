@@ -78,6 +78,19 @@ async def shared_provider() -> AsyncIterator[DockerProvider]:
     await engine.close()
 
 
+ON_SHARED_PROVIDER = [
+    pytest.mark.docker,
+    pytest.mark.timeout(120),
+    pytest.mark.asyncio(loop_scope="session"),
+]
+"""The marks of a module whose tests share a provider: it names `provider_of_session` `provider`."""
+
+
+@pytest.fixture
+def provider_of_session(shared_provider: DockerProvider) -> DockerProvider:
+    return shared_provider
+
+
 @pytest.fixture
 async def engine() -> AsyncIterator[Engine]:
     engine = Engine()

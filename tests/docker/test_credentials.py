@@ -6,9 +6,9 @@ import json
 import ssl
 from typing import Any
 
-import pytest
 from pydantic import SecretStr
 
+from tests.docker import conftest
 from tests.docker.conftest import make_sandbox_spec
 from tests.docker.test_hardening import run_python
 from workers.sandbox import Credential, SandboxSpec
@@ -16,16 +16,8 @@ from workers.sandbox.docker import container_config
 from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.protocol import Command
 
-pytestmark = [
-    pytest.mark.docker,
-    pytest.mark.timeout(120),
-    pytest.mark.asyncio(loop_scope="session"),
-]
-
-
-@pytest.fixture
-def provider(shared_provider: DockerProvider) -> DockerProvider:
-    return shared_provider
+pytestmark = conftest.ON_SHARED_PROVIDER
+provider = conftest.provider_of_session
 
 
 CANARY = "canary-header-5d20"

@@ -4,20 +4,13 @@ import json
 
 import pytest
 
+from tests.docker import conftest
 from tests.docker.conftest import make_sandbox_spec
 from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.protocol import Command, Sandbox
 
-pytestmark = [
-    pytest.mark.docker,
-    pytest.mark.timeout(120),
-    pytest.mark.asyncio(loop_scope="session"),
-]
-
-
-@pytest.fixture
-def provider(shared_provider: DockerProvider) -> DockerProvider:
-    return shared_provider
+pytestmark = conftest.ON_SHARED_PROVIDER
+provider = conftest.provider_of_session
 
 
 async def run_python(sandbox: Sandbox, code: str) -> str:

@@ -7,21 +7,14 @@ from typing import Any
 import pytest
 
 from orchestrator.jobs.failures import InvalidJob
+from tests.docker import conftest
 from tests.docker.conftest import MIB, changes_of, make_sandbox_spec
 from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.errors import DiskLimitExceeded
 from workers.sandbox.protocol import Command, SandboxSpec
 
-pytestmark = [
-    pytest.mark.docker,
-    pytest.mark.timeout(120),
-    pytest.mark.asyncio(loop_scope="session"),
-]
-
-
-@pytest.fixture
-def provider(shared_provider: DockerProvider) -> DockerProvider:
-    return shared_provider
+pytestmark = conftest.ON_SHARED_PROVIDER
+provider = conftest.provider_of_session
 
 
 def spec_with(**limits: Any) -> SandboxSpec:

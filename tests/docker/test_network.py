@@ -12,22 +12,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from orchestrator.jobs.failures import InvalidJob
+from tests.docker import conftest
 from tests.docker.conftest import make_sandbox_spec
 from tests.docker.test_hardening import run_python
 from workers.sandbox.docker.provider import DockerProvider
 from workers.sandbox.egress.uplink import Uplink
 from workers.sandbox.protocol import Command, SandboxSpec
 
-pytestmark = [
-    pytest.mark.docker,
-    pytest.mark.timeout(120),
-    pytest.mark.asyncio(loop_scope="session"),
-]
-
-
-@pytest.fixture
-def provider(shared_provider: DockerProvider) -> DockerProvider:
-    return shared_provider
+pytestmark = conftest.ON_SHARED_PROVIDER
+provider = conftest.provider_of_session
 
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -9,7 +9,13 @@ import pytest
 
 from orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
-from tests.faults.test_worker_faults import content, holder, nothing_left, two_workers, until_event
+from tests.faults.test_worker_faults import (
+    content,
+    ends_with_nothing_left,
+    holder,
+    two_workers,
+    until_event,
+)
 from tests.integration.scripts import DONE, conversation, says, shell
 from tests.services import Installation, Installer
 
@@ -51,8 +57,7 @@ async def test_a_verification_that_was_cut_off_is_run_again_and_no_answer_is_ask
         codes = [event.data["exit_code"] for event in events if event.type is EventType.VERIFY]
         assert codes == [1, 0]
         assert await content(client, job_id, "answer.txt") == "wrong\nright\n"
-    place.stop()
-    await nothing_left(place, provider)
+    await ends_with_nothing_left(place, provider)
 
 
 async def test_a_rejected_answer_is_mended_by_the_next_worker_and_not_verified_again(

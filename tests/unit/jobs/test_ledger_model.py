@@ -404,6 +404,7 @@ LedgerMachine.TestCase.settings = settings(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 class TestLedger(LedgerMachine.TestCase):
     """The machine as a test."""
