@@ -128,7 +128,7 @@ async def test_limits_hold_across_the_death_of_a_worker_and_are_full_again_after
         await place.ready(client, 2)
         ids = await submitted(client, tree("a while", 16, root_id="small", tenant="small"))
         pairs = await submitted(
-            client, tree("a while", 6, root_id="pairs", tenant="other", agent="pair")
+            client, tree("a while", 16, root_id="pairs", tenant="other", agent="pair")
         )
         assert doomed.process is not None
         name = f"-{doomed.process.pid}"
