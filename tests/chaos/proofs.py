@@ -115,11 +115,11 @@ def nothing_left(left: Leftovers, *, workers_live: bool) -> list[str]:
         for key, held in left.keys.items()
         if not _may_stay(key)
     ]
-    roles = {"steward", "network"} if workers_live else set[str]()
+    roles = {"steward", "network", "shared"} if workers_live else set[str]()
     found += [
         f"container {name} is left" for name in left.containers if name.split()[0] not in roles
     ]
-    volumes = {"store", "code"}
+    volumes = {"store", "code", *({"shared"} if workers_live else ())}
     found += [f"volume {name} is left" for name in left.volumes if name.split()[0] not in volumes]
     return found + [f"the files of {name} are left" for name in left.folders]
 
@@ -127,9 +127,9 @@ def nothing_left(left: Leftovers, *, workers_live: bool) -> list[str]:
 STAYING = (
     "job", "journal", "jobs", "ended", "tree", "children", "offspring", "idempotency",
     "worker", "workers", "approval", "sequence", "fence", "turns", "policy", "usage",
-    "virtual_time", "finish_times",
+    "virtual_time", "finish_times", "installation",
 )  # fmt: skip
-"""Families of the ledger's keys that outlive a job: what is known of it, and counters."""
+"""Families of the ledger's keys that outlive a job: what is known of it, counters, the ledger's id."""
 
 
 MESSAGES = ("fanout:queue:_kombu.", "fanout:queue:unacked")

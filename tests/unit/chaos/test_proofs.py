@@ -121,9 +121,15 @@ def test_containers_that_write_at_once_are_found() -> None:
 def test_what_is_left_is_found() -> None:
     kept = {"fanout:job:a": "hash of 3", "fanout:queue:_kombu.binding.fanout": "set of 1"}
     steward, sandbox = "steward (running)", "sandbox of a (exited)"
-    clean = Leftovers(keys=kept, containers=[steward], volumes=["store (fanout-x)"])
+    kept["fanout:installation"] = "string of 16"
+    shared, volumes = "shared (running)", ["store (fanout-x)", "shared (fanout-x.shared)"]
+    clean = Leftovers(keys=kept, containers=[steward, shared], volumes=volumes)
     assert nothing_left(clean, workers_live=True) == []
-    assert nothing_left(clean, workers_live=False) == [f"container {steward} is left"]
+    assert nothing_left(clean, workers_live=False) == [
+        f"container {steward} is left",
+        f"container {shared} is left",
+        f"volume {volumes[1]} is left",
+    ]
     left = Leftovers(
         keys={
             "fanout:leases": "zset of 1",
