@@ -129,7 +129,7 @@ STAYING = (
     "worker", "workers", "approval", "sequence", "fence", "turns", "policy", "usage",
     "virtual_time", "finish_times", "installation",
 )  # fmt: skip
-"""Families of the ledger's keys that outlive a job: what is known of it, counters, and its own id."""
+"""Families of keys that outlive a job: what is known of it, counters, and the ledger's id."""
 
 
 MESSAGES = ("fanout:queue:_kombu.", "fanout:queue:unacked")
