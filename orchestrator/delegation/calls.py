@@ -113,7 +113,8 @@ def check_verify(task: TaskCall, definition: AgentDefinition, interrupt_on: Inte
         InvalidJob: The task has a `verify` that its agent could not run by itself.
     """
     asks = any(policy.get("execute") for policy in (interrupt_on, definition.interrupt_on))
-    if task.verify and (asks or "execute" not in (definition.tools or ("execute",))):
+    has_none = definition.tools is not None and "execute" not in definition.tools
+    if task.verify and (asks or has_none):
         raise InvalidJob(
             f"{definition.name} may not run commands by itself: leave verify out, or name another "
             "subagent_type."

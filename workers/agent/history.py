@@ -96,8 +96,7 @@ class History:
             answer = {name: value for name, value in entry.data.items() if name != "id"}
             self.answers[str(entry.data["id"])] = ApprovalAnswer.model_validate(answer)
         if entry.type is EventType.VERIFY:
-            self.verifications.append(Verification.model_validate(entry.data))
-            self.is_verified = True
+            self.add_verification(Verification.model_validate(entry.data))
         if entry.type is EventType.CHILD_FINISHED:
             self.children[str(entry.data["id"])] = str(entry.data.get("reason") or "")
         if event is not None:
@@ -105,6 +104,11 @@ class History:
             self.events.append(event)
             self.started_calls -= {str(answer.id) for answer in event.get_function_responses()}
             self.started_calls -= self._calls_decided_by(event)
+
+    def add_verification(self, verification: Verification) -> None:
+        """Add the verification of the last answer."""
+        self.verifications.append(verification)
+        self.is_verified = True
 
     def _calls_decided_by(self, event: Event) -> set[str]:
         """Return the ids of the calls for which an event holds a person's answer."""

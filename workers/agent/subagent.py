@@ -219,8 +219,8 @@ class Subagent:
             answer = await self._answer_after(history)
             if not answer.is_final or not self._verifier.is_wanted:
                 return answer
-            verified = await self._verifier.verify()
             history = await self._journal.history()
+            verified = await self._verifier.verify(history)
             if not self._verifier.wants_rework(history):
                 return replace(answer, verified=verified)
 

@@ -50,15 +50,17 @@ class Verifier:
         """Whether answers are verified."""
         return self._command is not None
 
-    async def verify(self) -> Verification:
+    async def verify(self, history: History) -> Verification:
         """Return the verification of the last answer; one that the journal has is not repeated.
+
+        Args:
+            history: The conversation up to the answer; the verification is added to it.
 
         Raises:
             SandboxFailure: The sandbox failed.
             LeaseLost: The attempt's lease is lost.
             LedgerUnavailable: Redis does not answer for a long time.
         """
-        history = await self._journal.history()
         if history.is_verified:
             return history.verifications[-1]
         assert self._command is not None  # noqa: S101 - see `is_wanted`
@@ -72,6 +74,7 @@ class Verifier:
         )
         line = f"verification: exit code {ended.exit_code}"
         await self._journal.note(EventType.VERIFY, verification.model_dump(), line)
+        history.add_verification(verification)
         return verification
 
     def wants_rework(self, history: History) -> bool:

@@ -90,16 +90,25 @@ def apply(
     """
     if not into.is_dir():
         raise UsageProblem(f"--into {str(into)!r} is not a folder.")
-    include = include_executable_config
-    done = _apply(job, into.resolve(), check=check, include=include, as_json=as_json)
+    done = _apply(
+        job,
+        into.resolve(),
+        check=check,
+        include_executable_config=include_executable_config,
+        as_json=as_json,
+    )
     raise typer.Exit(asyncio.run(done))
 
 
-async def _apply(prefix: str, into: Path, *, check: bool, include: bool, as_json: bool) -> ExitCode:
+async def _apply(
+    prefix: str, into: Path, *, check: bool, include_executable_config: bool, as_json: bool
+) -> ExitCode:
     async with open_client() as client:
         job_id = await resolve_job(client, prefix)
         await ended_result(client, job_id)
-        report = await client.apply(job_id, into, check=check, include_executable_config=include)
+        report = await client.apply(
+            job_id, into, check=check, include_executable_config=include_executable_config
+        )
         if held_back.may_land(report.held_back, ask=not (check or as_json)):
             report = await client.apply(job_id, into, include_executable_config=True)
     if as_json:

@@ -207,17 +207,18 @@ def collect(
         CollectionFailed: the process failed, or needed too much memory or time.
         BrokenPipeError: the server is gone.
     """
-    with _scratch() as scratch, suppress(ConnectionResetError):
+    with _scratch() as scratch:
         arguments = [
             "jailed" if isolated else "plain", "overlay" if is_overlay else "trees",
             str(before), str(after), str(scratch), str(agent_id),
         ]  # fmt: skip
-        with server.start(arguments, MAX_SECONDS) as process:
-            context.when_cancelled(process.kill)
-            _pass_on(process.output, context.send_chunk)
-            _check(process.wait())
-            return
-    raise CollectionFailed("no process could be started for them")
+        try:
+            with server.start(arguments, MAX_SECONDS) as process:
+                context.when_cancelled(process.kill)
+                _pass_on(process.output, context.send_chunk)
+                _check(process.wait())
+        except ConnectionResetError as error:
+            raise CollectionFailed("no process could be started for them") from error
 
 
 @contextmanager
