@@ -166,7 +166,8 @@ def steward_config(
             devices then; what a job wrote is looked at in a jail without either (`inside/jail`).
     """
     hardening = _hardening("none")
-    capabilities = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "SETUID", "SETGID"]
+    # KILL: else the signal by which a collection ends with its parent is not sent to its user.
+    capabilities = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETUID", "SETGID"]
     if may_mount:
         capabilities += ["SYS_ADMIN", "MKNOD", "DAC_READ_SEARCH", "SETFCAP"]
         # The common AppArmor profile of containers forbids every mount.

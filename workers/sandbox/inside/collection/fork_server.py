@@ -152,9 +152,10 @@ def _supervise(output: int, report: int, work: Work, arguments: list[str]) -> No
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         requester = socket.socket(fileno=report)
+        supervisor = os.getpid()
         child = os.fork()
         if child == 0:
-            _work(output, work, arguments)
+            _work(output, supervisor, work, arguments)
         os.close(output)
         requester.sendall(os.getpid().to_bytes(_NUMBER_BYTES, "big", signed=True))
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -164,10 +165,9 @@ def _supervise(output: int, report: int, work: Work, arguments: list[str]) -> No
         os._exit(0)
 
 
-def _work(output: int, work: Work, arguments: list[str]) -> NoReturn:
+def _work(output: int, supervisor: int, work: Work, arguments: list[str]) -> NoReturn:
     code = 1
     try:
-        supervisor = os.getppid()
         disks.call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         os.dup2(output, 1)
         if os.getppid() == supervisor:  # else it was killed before it could take this one along

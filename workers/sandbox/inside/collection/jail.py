@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import select
 import subprocess
 import tempfile
 from contextlib import contextmanager, suppress
@@ -94,14 +95,17 @@ def enter(before: Path, after: Path, scratch: Path, *, isolated: bool, agent_id:
     if not isolated:
         view = View(_descriptor(before), _descriptor(after))
         os.chown(scratch, agent_id, agent_id)
+        parent = _continue_in_child()
         _become(agent_id, ())
+        _end_with(parent)
         os.environ["TMPDIR"] = str(scratch)
         return view
     os.chown(scratch, JAIL_ID, JAIL_ID)
     disks.call("unshare", _NEW_NAMESPACES)
     _change_root(before, after, scratch)
-    _continue_in_child()
+    parent = _continue_in_child()
     _become(JAIL_ID, (_DAC_READ_SEARCH,))
+    _end_with(parent)
     os.environ["TMPDIR"] = "/mnt/scratch"
     return View(Path("/mnt/before"), Path("/mnt/after"))
 
@@ -146,11 +150,25 @@ def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -
     disks.call("mount", *arguments, ctypes.c_ulong(flags), options.encode())
 
 
-def _continue_in_child() -> None:
-    """Go on as the first process of the new process namespace; what it starts ends with it."""
+def _continue_in_child() -> int:
+    """Go on in a child; return a pipe that is at its end once the parent is gone.
+
+    In a new process namespace it is the first process: what it starts ends with it.
+    """
+    parent, held = os.pipe()
     child = os.fork()
     if child:
         _exit_like(child)
+    os.close(held)
+    return parent
+
+
+def _end_with(parent: int) -> None:
+    """Be killed when the parent ends. After `_become`: a change of user forgets the signal."""
+    disks.call("prctl", _PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+    if select.select([parent], (), (), 0)[0]:  # it had ended before the signal was asked for
+        os._exit(_KILLED + _SIGKILL)
+    os.close(parent)
 
 
 def _exit_like(child: int) -> NoReturn:
@@ -176,7 +194,6 @@ def _become(user: int, capabilities: tuple[int, ...]) -> None:
     os.setresuid(user, user, user)
     _set_capabilities(sum(1 << number for number in capabilities))
     disks.call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    disks.call("prctl", _PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
 
 
 def _set_capabilities(kept: int) -> None:
