@@ -54,6 +54,8 @@ class HeldLease:
         self.stop = stop
         self._fence_seconds = lease_seconds * FENCE
         self._renewed = elapsed_clock()
+        self.is_cancelled = False
+        """Whether the ledger has said that the job is cancelled."""
 
     @property
     def is_held(self) -> bool:
@@ -143,7 +145,7 @@ class Heartbeats:
             del self._pending_stops[other]
 
     def renew_now(self) -> None:
-        """Renew all leases at once; this also confirms a cancel to a caller that waits for it."""
+        """Renew all leases at once, so that this worker hears of cancels and confirms them."""
         self._renew_now.set()
 
     def stop_all(self, reason: JobFailure) -> None:
@@ -199,5 +201,8 @@ class Heartbeats:
                 case "cancel":
                     lease.mark_renewed(asked_at)
                     lease.stop(JobCancelled("The job was cancelled."))
+                    if not lease.is_cancelled:
+                        self.renew_now()  # the next renewal confirms it
+                    lease.is_cancelled = True
                 case "lost":
                     lease.stop(LeaseLost("Another attempt holds the job."))

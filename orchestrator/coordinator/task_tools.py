@@ -35,23 +35,28 @@ from orchestrator.delegation.answers import (
     job_summary,
     progress_event,
     progress_line,
+    started_result,
     task_error,
     task_result,
     task_results,
 )
 from orchestrator.delegation.calls import DEFAULT_SUBAGENT, TaskCall, check_agent, check_verify
 from orchestrator.delegation.tool_texts import (
+    CANCEL_TASK,
+    CHECK_TASK,
+    LIST_TASKS,
+    LONGEST_WAIT_SECONDS,
+    START_TASK,
     TASK_OF_COORDINATOR,
     TASKS,
+    UPDATE_TASK,
+    WAIT_TASKS,
     agent_tool_text,
     described,
 )
 from orchestrator.jobs.failures import JobFailure, UnknownJob
 from orchestrator.jobs.spec import JobSpec, Limits
 from orchestrator.jobs.state import JobRecord
-
-LONGEST_WAIT_SECONDS = 600.0
-"""How long one `wait_tasks` call may block the coordinator: it can ask again."""
 
 Steps = AsyncGenerator[Event | TaskResult]
 """Progress events, then one result."""
@@ -95,17 +100,21 @@ class TaskTools:
 
     def tools(self) -> list[BaseTool]:
         """Return the tools for an ADK agent."""
-        methods = (
-            *(self.start_task, self.check_task, self.wait_tasks),
-            *(self.update_task, self.cancel_task, self.list_tasks),
-        )
+        background = [
+            described(MethodTool(self.start_task), START_TASK),
+            described(MethodTool(self.check_task), CHECK_TASK),
+            described(MethodTool(self.wait_tasks), WAIT_TASKS),
+            described(MethodTool(self.update_task), UPDATE_TASK),
+            described(MethodTool(self.cancel_task), CANCEL_TASK),
+            described(MethodTool(self.list_tasks), LIST_TASKS),
+        ]
         delegating: list[BaseTool] = [described(ProgressTool(self.task), TASK_OF_COORDINATOR)]
         if self._delegation == "agent_tools":
             delegating = [_AgentTool(self, name, text) for name, text in self._agents.items()]
         return [
             *delegating,
             described(ProgressTool(self.tasks), TASKS),
-            *(MethodTool(method) for method in methods),
+            *background,
         ]
 
     def task(
@@ -201,36 +210,18 @@ class TaskTools:
         timeout_seconds: float | None = None,
         verify: str = "",
     ) -> TaskResult:
-        """Start a task as `task` does, without waiting for it.
-
-        Args:
-            description: What to do, complete in itself.
-            subagent_type: Which agent does it.
-            context: What it should know besides.
-            timeout_seconds: How long it may take.
-            verify: A shell command that has to succeed in its sandbox; it mends what fails.
-
-        Returns:
-            status and job_id: give it to check_task, wait_tasks or cancel_task.
-        """
+        """Start a task as a job. The model reads `START_TASK`."""
         try:
             call_id = _call_id(tool_context)
             call = TaskCall(description, subagent_type, context, timeout_seconds, verify)
             spec = self._spec(tool_context, call_id, call)
-            return {
-                "status": "success",
-                "job_id": await self._client.submit(spec, workspace=self._workspace),
-            }
+            return started_result(await self._client.submit(spec, workspace=self._workspace))
         except (JobFailure, ValidationError) as failure:
             return task_error(failure)
 
     @polling
     async def check_task(self, job_id: str, tool_context: ToolContext) -> TaskResult:
-        """How a started task stands; when it has ended, its result, merged as `task` does.
-
-        Args:
-            job_id: The id that start_task gave.
-        """
+        """Say how a task stands. The model reads `CHECK_TASK`."""
         try:
             record = await self._own(job_id, tool_context)
             if record.state.is_terminal:
@@ -247,16 +238,7 @@ class TaskTools:
         tool_context: ToolContext,
         timeout_seconds: float = LONGEST_WAIT_SECONDS,
     ) -> TaskResult:
-        """Wait until all of these tasks have ended or the time is over.
-
-        Args:
-            job_ids: Ids that start_task gave.
-            timeout_seconds: How long to wait, 600 at the most; what has not ended goes on.
-
-        Returns:
-            status; `results`, as of `task`, of those that ended; `unfinished`: the ids of the
-            others.
-        """
+        """Wait for tasks. The model reads `WAIT_TASKS`."""
         waiting = {
             job_id: asyncio.create_task(self._collect_own(job_id, tool_context))
             for job_id in dict.fromkeys(job_ids)
@@ -283,27 +265,16 @@ class TaskTools:
             return task_error(failure, job_id)
 
     async def update_task(self, job_id: str, message: str, tool_context: ToolContext) -> TaskResult:
-        """Tell a started task's sub-agent something while it works.
-
-        It reads it before its next step.
-
-        Args:
-            job_id: The id that start_task gave.
-            message: What changes in the task, or what it should know besides.
-        """
+        """Send a task's agent a message. The model reads `UPDATE_TASK`."""
         try:
             await self._own(job_id, tool_context)
             await self._client.send(job_id, message)
         except JobFailure as failure:
             return task_error(failure, job_id)
-        return {"status": "success", "job_id": job_id}
+        return started_result(job_id)
 
     async def cancel_task(self, job_id: str, tool_context: ToolContext) -> TaskResult:
-        """Stop a started task; what it did stays out of the workspace.
-
-        Args:
-            job_id: The id that start_task gave.
-        """
+        """Cancel a task. The model reads `CANCEL_TASK`."""
         try:
             await self._own(job_id, tool_context)
             before = await self._client.cancel(job_id)
@@ -315,12 +286,12 @@ class TaskTools:
                 "job_id": job_id,
                 "error": f"The task had ended before: {before.state}.",
             }
-        return {"status": "success", "job_id": job_id}
+        return started_result(job_id)
 
     @polling
     @tabular
     async def list_tasks(self, tool_context: ToolContext) -> TaskResult:
-        """All tasks of this conversation, oldest first, and how they stand."""
+        """List all tasks of this conversation. The model reads `LIST_TASKS`."""
         try:
             records = await self._client.tree(self._root_of(tool_context))
         except UnknownJob:

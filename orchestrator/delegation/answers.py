@@ -55,6 +55,11 @@ def task_result(result: JobResult, merged: MergeReport | None) -> TaskResult:
     return found
 
 
+def started_result(job_id: str) -> TaskResult:
+    """Return the tool result of a call that has begun a task, or told it something."""
+    return {"status": "success", "job_id": job_id}
+
+
 def task_results(results: Sequence[TaskResult]) -> TaskResult:
     """Return the tool result of `tasks`: one result for each task, in order."""
     return {"status": "success", "results": [*results]}

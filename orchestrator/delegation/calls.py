@@ -13,6 +13,8 @@ from orchestrator.jobs.failures import InvalidJob
 from orchestrator.jobs.spec import JobSpec
 
 DEFAULT_SUBAGENT = "general-purpose"
+START_TOOL = "start_task"
+WAIT_TOOL = "wait_tasks"
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,16 @@ def agent_list(agents: Mapping[str, str]) -> str:
     return "\n".join(
         ["Values of subagent_type:", *(f"- {name}: {text}" for name, text in agents.items())]
     )
+
+
+def name_of_call(event_id: str, call_id: str | None) -> str:
+    """Return a call's name within its job: a provider may use the id of a call twice.
+
+    Args:
+        event_id: The id of the reply that has the call.
+        call_id: The call's id.
+    """
+    return f"{event_id}/{call_id}"
 
 
 def job_id_of_call(parent_id: str, call_id: str) -> str:

@@ -54,6 +54,55 @@ Args:
 Returns:
     status, and `results`: one answer as of `task` for each, in order."""
 
+LONGEST_WAIT_SECONDS = 600.0
+"""How long one `wait_tasks` call may last: the agent can ask again, and sees its other tasks
+meanwhile."""
+
+START_TASK = f"""\
+Start a task as `task` does, without waiting for it.
+
+Args:
+{_DESCRIPTION}
+    subagent_type: Which agent does it.
+{_OPTIONS}
+
+Returns:
+    status and job_id: give it to check_task, wait_tasks, update_task or cancel_task."""
+
+CHECK_TASK = """\
+How a started task stands; when it has ended, its result, merged as `task` does.
+
+Args:
+    job_id: The id that start_task gave."""
+
+WAIT_TASKS = f"""\
+Wait until all of these tasks have ended or the time is over.
+
+Args:
+    job_ids: Ids that start_task gave.
+    timeout_seconds: How long to wait, {LONGEST_WAIT_SECONDS:g} at the most; what has not ended goes on.
+
+Returns:
+    status; `results`, as of `task`, of those that ended; `unfinished`: the ids of the others."""
+
+UPDATE_TASK = """\
+Tell a started task's sub-agent something while it works.
+
+It reads it before its next step.
+
+Args:
+    job_id: The id that start_task gave.
+    message: What changes in the task, or what it should know besides."""
+
+CANCEL_TASK = """\
+Stop a started task; what it did stays out of the workspace.
+
+Args:
+    job_id: The id that start_task gave."""
+
+LIST_TASKS = """\
+All tasks of this conversation, oldest first, and how they stand."""
+
 _AGENT_TOOL = f"""\
 Delegate one self-contained task to the sub-agent {{agent}} and wait for its result. {{description}}
 

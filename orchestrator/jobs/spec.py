@@ -86,8 +86,8 @@ class TreeBounds(WireModel):
     max_depth: int = Field(default=3, ge=0, le=20)
     """A job at this depth has no children; the root is at depth 0. Each level adds a snapshot, a
     merge and a summary: three suffice for a plan, its parts and their checks."""
-    max_children: int = Field(default=32, ge=1, le=1000)
-    """Of one job, over its whole life: as many answers as its agent can read."""
+    max_children: int = Field(default=256, ge=1, le=1000)
+    """Of one job, over its whole life: as many answers as its agent can read, page by page."""
     max_tree_children: int = Field(default=1000, ge=1)
     """Of all jobs of a tree together, ended ones too: recursive delegation grows exponentially."""
     max_tree_model_calls: int | None = Field(default=None, gt=0)

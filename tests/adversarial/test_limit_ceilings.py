@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from workers.agent.children import Children
 
 from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import AgentDefinition, AgentDefinitions
@@ -16,7 +17,6 @@ from orchestrator.jobs.ceilings import Ceilings, no_more_than
 from orchestrator.jobs.failures import LimitExceeded
 from orchestrator.jobs.spec import GIB, Limits
 from tests.builders import make_spec
-from workers.agent.children import Children
 from workers.agent.services import JobServices
 
 PIB = 1024**5

@@ -24,11 +24,11 @@ def test_every_limit_is_a_number_that_can_be_read(source):
 def test_limits_are_read_from_modules_and_from_settings_with_what_they_inherit(source):
     by_name = {limit.title: limit for limit in (*source.constants(), *source.settings())}
 
-    waits = by_name["coordinator.task_tools.LONGEST_WAIT_SECONDS"]
+    waits = by_name["delegation.tool_texts.LONGEST_WAIT_SECONDS"]
     assert (waits.value, waits.unit, waits.where) == (
         600.0,
         "seconds",
-        "orchestrator/coordinator/task_tools.py",
+        "orchestrator/delegation/tool_texts.py",
     )
     assert by_name["tools.execute.MAX_COMMAND_BYTES"].value == 128 * 1024
     assert by_name["FANOUT_LIMITS__DISK_BYTES"].value == 2 * 1024**3

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from workers.agent.children import Children
 
 from orchestrator.configuration.agent_definitions import AgentDefinition, AgentDefinitions
 from orchestrator.deep_agent.models.usage import ModelUsage
 from tests.builders import make_spec
-from workers.agent.children import Children
 
 
 def agent(name: str, **fields: Any) -> AgentDefinition:

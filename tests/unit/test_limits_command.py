@@ -32,4 +32,4 @@ def test_all_limits_are_printed_as_json_with_the_values_in_force(
 
 
 def test_a_person_gets_a_table() -> None:
-    assert "task_tools.LONGEST_WAIT_SECONDS" in printed()
+    assert "tool_texts.LONGEST_WAIT_SECONDS" in printed()

@@ -53,8 +53,8 @@ from orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage, Verification
 from orchestrator.jobs.spec import JobSpec, Limits
 from orchestrator.jobs.store.rate_limiter import RateLimiter
 from workers.agent.checkpoint import CheckpointPlugin, Checkpoints
-from workers.agent.children import Children
 from workers.agent.definition_files import copy_definition_files
+from workers.agent.delegation.children import AwaitedTasks, Children
 from workers.agent.history import Decisions, History, repair_events, waiting_approvals
 from workers.agent.live_log import LiveLog
 from workers.agent.mcp_servers import mcp_tools
@@ -95,13 +95,13 @@ class AgentAnswer:
     """The verification of the answer, if the job has one."""
     approvals: tuple[Approval, ...] = ()
     """The approvals for which the run waits."""
-    children: tuple[JobSpec, ...] | None = None
-    """The jobs for which the run waits; None when no call is deferred."""
+    tasks: AwaitedTasks | None = None
+    """The tasks for which the run waits; None when no call is deferred."""
 
     @property
     def is_final(self) -> bool:
         """Whether it is the agent's own answer, and not the end of a budget."""
-        return not self.approvals and self.children is None and self.limit is None
+        return not self.approvals and self.tasks is None and self.limit is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +190,14 @@ class Subagent:
         self._budget = Budget()
         self._shared = SharedBudget(services, spec)
         self._children_used = ModelUsage()
-        self.children = Children(services, spec, definition, ends_at=ends_at, used=self._charged)
+        self.children = Children(
+            *(services, spec, definition),
+            sandbox=sandbox,
+            journal=journal,
+            lease=lease,
+            ends_at=ends_at,
+            used=self._charged,
+        )
         self.checkpoints = Checkpoints(
             sandbox,
             services.blobs,
@@ -215,6 +222,7 @@ class Subagent:
         """
         history = await self._journal.history()
         self.checkpoints.resume_from(history.checkpoint)
+        self.children.resume(history)
         while True:
             answer = await self._answer_after(history)
             if not answer.is_final or not self._verifier.is_wanted:
@@ -261,10 +269,10 @@ class Subagent:
             app_name=APP_NAME, user_id=USER_ID, session_id=self._spec.id
         )
         await sessions.replay(session, history.events)
-        for event in repair_events(history):
+        for event in repair_events(history, self._spec.id):
             await sessions.append_event(session, event)
         decisions = history.decisions(self._spec.id)
-        results = None if decisions is None else await self.children.results(history, self._sandbox)
+        results = None if decisions is None else await self.children.results(history)
         if decisions is None or results is None:
             return history.events
         for _, of_reply in groupby(results, lambda result: result[0].made.event.id):
@@ -342,9 +350,9 @@ class Subagent:
 
     async def _answer(self, events: list[Event]) -> AgentAnswer:
         approvals = waiting_approvals(self._spec.id, events)
-        children = self.children.specs(events)
-        if approvals or children is not None:
-            return AgentAnswer(approvals=approvals, children=children)
+        tasks = self.children.awaited(events)
+        if approvals or tasks is not None:
+            return AgentAnswer(approvals=approvals, tasks=tasks)
         last = last_reply(events)
         text = text_of(last)
         summary = summary_of(text, MAX_SUMMARY_CHARACTERS)

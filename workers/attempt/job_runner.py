@@ -31,6 +31,7 @@ from orchestrator.jobs.store.admission import Admission
 from orchestrator.jobs.store.journal import Journal
 from orchestrator.jobs.store.ledger import NOT_UNDERSTOOD, Claim
 from orchestrator.jobs.worker_info import WorkerInfo
+from workers.agent.delegation.children import AwaitedTasks
 from workers.agent.services import JobServices
 from workers.agent.session_journal import AttemptJournal
 from workers.agent.subagent import Subagent, SubagentFactory, failure_of
@@ -222,12 +223,12 @@ class JobRunner:
             outcome = replace(
                 outcome, summary=answer.summary, output=answer.output, verified=answer.verified
             )
-            children = answer.children
-            if answer.approvals or answer.children:
+            tasks = answer.tasks
+            if answer.approvals or tasks:
                 with await sandbox.changes() as bundle:
                     await agent.checkpoints.store(bundle)
-                    children = await agent.children.with_snapshot(bundle, answer.children)
-            outcome = replace(outcome, approvals=answer.approvals, children=children)
+                    tasks = await agent.children.with_snapshot(bundle, tasks)
+            outcome = replace(outcome, approvals=answer.approvals, tasks=tasks)
             failure = failure_of(answer)
         except asyncio.CancelledError:
             failure = attempt.acknowledge()
@@ -304,12 +305,12 @@ class JobRunner:
         return await self._commit(claim, outcome, ran_seconds)
 
     async def _park(self, claim: Claim, outcome: Outcome) -> bool:
+        tasks = outcome.tasks or AwaitedTasks()
         state = await self._ledger.park(
-            claim.spec.id,
-            claim.token,
-            outcome.approvals,
-            outcome.children or (),
+            *(claim.spec.id, claim.token, outcome.approvals, tasks.children),
             self._services.bounds,
+            started=tasks.started,
+            wake_at=tasks.until,
             timeout_seconds=self._services.limits_of(claim.spec).timeout_seconds,
         )
         return state is not None

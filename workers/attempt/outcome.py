@@ -18,11 +18,11 @@ from orchestrator.jobs.failures import (
     MessagesUnread,
 )
 from orchestrator.jobs.result import JobResult, Usage, Verification
-from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.journal import Journal
 from orchestrator.jobs.store.ledger import Claim, Ledger
 from workers.agent.checkpoint import Checkpoints
+from workers.agent.delegation.children import AwaitedTasks
 
 UNREAD_CHARACTERS = 200
 """The length of an unread message in a result: enough for its sender to recognize it."""
@@ -45,8 +45,8 @@ class Outcome:
     """The kind of the sandbox; None when none was opened."""
     approvals: tuple[Approval, ...] = ()
     """The approvals for which the agent waits."""
-    children: tuple[JobSpec, ...] | None = None
-    """The jobs for which the agent waits; None when no call is deferred."""
+    tasks: AwaitedTasks | None = None
+    """The tasks for which the agent waits; None when no call is deferred."""
     messages_read: int = 0
     """The number of messages to the job that its conversation contains."""
     checkpoints: Checkpoints | None = None
@@ -56,7 +56,7 @@ class Outcome:
     @property
     def waits(self) -> bool:
         """Whether the job has to be parked: the attempt has ended, the job has not."""
-        return bool(self.approvals) or self.children is not None
+        return bool(self.approvals) or self.tasks is not None
 
 
 def result_of(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:

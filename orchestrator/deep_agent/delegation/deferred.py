@@ -19,10 +19,6 @@ from google.genai import types
 from orchestrator.deep_agent.guards.dangling_calls import DanglingCall, answered
 from orchestrator.deep_agent.part import Part
 
-DEFERRING_TOOLS = ("task", "tasks")
-"""The tools that may defer their results; the same result of another tool, such as an MCP server's,
-has no effect."""
-
 DEFERRED_STATUS = "waiting_for_tasks"
 
 _ARGUMENTS = "later_arguments:"
@@ -61,10 +57,9 @@ def deferred_calls(events: Iterable[Event]) -> list[DeferredCall]:
             waiting.pop(response.id, None)
             arguments = event.actions.state_delta.get(f"{_ARGUMENTS}{response.id}")
             given = response.response or {}
-            is_deferred = (
-                response.name in DEFERRING_TOOLS and given.get("status") == DEFERRED_STATUS
-            )
-            if response.id in made and arguments is not None and is_deferred:
+            # The same status of another tool, such as an MCP server's, comes without arguments.
+            is_deferred = response.id in made and given.get("status") == DEFERRED_STATUS
+            if is_deferred and arguments is not None:
                 own = ("status", "message")
                 notes = {name: value for name, value in given.items() if name not in own}
                 waiting[response.id] = DeferredCall(made[response.id], arguments, notes)

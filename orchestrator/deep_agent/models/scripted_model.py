@@ -14,8 +14,9 @@ the request; a summary in it counts as many as it replaces, so a script continue
 No state is kept between calls, so any process can continue a conversation; only `error.times` is
 counted, in the model object.
 
-Texts may contain `{{task}}`, `{{agent}}`, `{{last_result}}` (JSON of the newest tool results) and
-`{{1}}`, `{{2}}` … (the groups of `when`, then those of `system`).
+Texts may contain `{{task}}`, `{{agent}}`, `{{last_result}}` (JSON of the newest tool results),
+`{{1}}`, `{{2}}` … (the groups of `when`, then those of `system`) and `{{started_1}}` … (the ids of
+the tasks that `start_task` began). The item `{{started}}` of a list becomes all these ids.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ CHARACTERS_PER_TOKEN = 4
 
 CHUNK_CHARACTERS = 24
 """A streamed text has pieces of a few words, as from a real model."""
+
+ALL_STARTED = "{{started}}"
 
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
@@ -227,6 +230,7 @@ class ScriptedModel(BaseLlm):
         self._fail_if_scripted(reply, (index, turn))
         values = {"task": task, "agent": self.agent_name, "last_result": _last_result(llm_request)}
         values |= {str(number): group for number, group in enumerate(groups, start=1)}
+        values |= _started(llm_request)
         content = _content(reply, values)
         if stream:
             for chunk in _chunks(content):
@@ -283,12 +287,26 @@ def _last_result(request: LlmRequest) -> str:
     return ""
 
 
+def _started(request: LlmRequest) -> dict[str, str]:
+    """Return the ids of the tasks that the agent has started, by placeholder."""
+    answers = [
+        part.function_response.response or {}
+        for content in request.contents
+        for part in content.parts or []
+        if part.function_response and part.function_response.name == "start_task"
+    ]
+    ids = dict.fromkeys(str(answer["job_id"]) for answer in answers if "job_id" in answer)
+    return {f"started_{number}": job_id for number, job_id in enumerate(ids, start=1)}
+
+
 def _filled(value: JsonValue, values: Mapping[str, str]) -> JsonValue:
     """Return the value with its placeholders replaced; unknown ones remain."""
     if isinstance(value, str):
         return _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), value)
     if isinstance(value, list):
-        return [_filled(item, values) for item in value]
+        started = [job_id for name, job_id in values.items() if name.startswith("started_")]
+        lists = [started if item == ALL_STARTED else [_filled(item, values)] for item in value]
+        return [item for items in lists for item in items]
     if isinstance(value, dict):
         return {key: _filled(item, values) for key, item in value.items()}
     return value

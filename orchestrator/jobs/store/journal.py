@@ -53,6 +53,7 @@ class EventType(StrEnum):
     APPROVAL_RESOLVED = "approval.resolved"
     CHILD_SUBMITTED = "child.submitted"
     CHILD_FINISHED = "child.finished"
+    CHILD_MERGED = "child.merged"
     MESSAGE = "message"
     VERIFY = "verify"
     CHECKPOINT = "checkpoint"

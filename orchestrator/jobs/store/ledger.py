@@ -28,7 +28,13 @@ from orchestrator.jobs.approvals import (
     refusal,
 )
 from orchestrator.jobs.bounds import MAX_NOTE_BYTES, MAX_REASON_CHARACTERS, cut_text, fit
-from orchestrator.jobs.failures import InvalidJob, MessagesUnread, UnknownJob, out_of_time
+from orchestrator.jobs.failures import (
+    InvalidJob,
+    LimitReached,
+    MessagesUnread,
+    UnknownJob,
+    out_of_time,
+)
 from orchestrator.jobs.policy import AdmissionPolicy
 from orchestrator.jobs.result import JobResult, ResultSoFar
 from orchestrator.jobs.spec import JobSpec, TreeBounds
@@ -70,7 +76,7 @@ UNREAD = 2
 SCRIPTS = (
     "submit", "cancel", "answer", "send",
     "dispatch", "reject", "reap", "forget",
-    "register", "claim", "beat", "finish", "release", "fail_attempt", "park", "checkpoint",
+    "register", "claim", "beat", "finish", "release", "fail_attempt", "park", "start", "checkpoint",
 )  # fmt: skip
 
 
@@ -397,6 +403,8 @@ class Ledger(Records):
         children: Sequence[JobSpec] = (),
         bounds: TreeBounds = TreeBounds(),  # noqa: B008 - it is frozen
         *,
+        started: Sequence[str] = (),
+        wake_at: float | None = None,
         timeout_seconds: float | None = None,
     ) -> JobState | None:
         """Let a job wait for people and for children, without a slot or a used-up attempt.
@@ -413,6 +421,9 @@ class Ledger(Records):
             approvals: The approvals that it waits for.
             children: The specifications of the children that it waits for.
             bounds: The limits of its tree.
+            started: The ids of children submitted before (`start`) that it waits for too.
+            wake_at: When it resumes although not all children have ended, in seconds since the
+                epoch by the clock of Redis; None: never.
             timeout_seconds: The limit of its time over all attempts; None: no limit.
 
         Returns:
@@ -428,11 +439,37 @@ class Ledger(Records):
         time: tuple[int | str, str] = "", ""
         if timeout_seconds is not None:
             time = milliseconds(timeout_seconds), str(out_of_time(timeout_seconds))
-        limits = (bounds.max_children, bounds.max_tree_children, *time, len(approvals))
+        wake: int | str = "" if wake_at is None else milliseconds(wake_at)
+        limits = (bounds.max_children, bounds.max_tree_children, *time, wake)
+        counts = (len(approvals), len(started))
+        waits = (*requests, *started, *submissions)
         state = await self._run(
-            "park", job_id, token, KEPT_SECONDS, awaited, *limits, *requests, *submissions
+            "park", job_id, token, KEPT_SECONDS, awaited, *limits, *counts, *waits
         )
         return None if state is None else JobState(state)
+
+    async def start(self, job_id: str, token: int, child: JobSpec, bounds: TreeBounds) -> bool:
+        """Submit a child of a running job, which goes on; one that exists is the same child.
+
+        Args:
+            job_id: The job.
+            token: The token of the attempt's claim.
+            child: The child's specification.
+            bounds: The limits of its tree.
+
+        Returns:
+            False when the attempt no longer holds the job.
+
+        Raises:
+            LimitReached: The job or its tree has all the children that it may have.
+            InvalidJob: The child cannot be stored.
+        """
+        limits = (bounds.max_children, bounds.max_tree_children)
+        submitted = (*submission(child), entry_of_child(child))
+        answer = await self._run("start", job_id, token, *limits, *submitted)
+        if isinstance(answer, list):
+            raise LimitReached(f"The task was not begun: {answer[1]}.")
+        return answer is not None
 
     async def checkpoint(
         self, job_id: str, token: int, so_far: ResultSoFar, entry: Mapping[str, JsonValue] | None

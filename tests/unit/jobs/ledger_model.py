@@ -41,6 +41,7 @@ class Job:
     """A worker that does not know its version or its agent had it in hand, and its journal says so:
     which."""
     cancel_asked: bool = False
+    cancel_told: bool = False
     open_approvals: list[str] = field(default_factory=list)
     awaited: set[str] = field(default_factory=set)
     """The children for which it is parked."""
@@ -196,8 +197,9 @@ class Model:
         if not self._holds(job, token):
             return "lost"
         job.lease_end, job.beat_at = self.now + lease_ms, self.now
-        if job.cancel_asked:
+        if job.cancel_told:
             job.deadline = None
+        job.cancel_told = job.cancel_asked
         return "cancel" if job.cancel_asked else "held"
 
     def finish(self, job_id: str, token: int, state: str) -> bool:
@@ -205,6 +207,7 @@ class Model:
         if not self._holds(job, token):
             return False
         self._end(job, state)
+        self.cancelling += [child.id for child in self._below(job) if child.state not in TERMINAL]
         return True
 
     def checkpoint(self, job_id: str, token: int, calls: int) -> bool:
@@ -306,7 +309,10 @@ class Model:
             if not job.cancel_asked:
                 job.deadline = self.now + HEARD_MS
             job.cancel_asked = True
-        return [child.id for child in self.jobs.values() if child.parent == job.id]
+        return [child.id for child in self._below(job)]
+
+    def _below(self, job: Job) -> list[Job]:
+        return [child for child in self.jobs.values() if child.parent == job.id]
 
     def reap(self) -> dict[str, str]:
         reaped = {}

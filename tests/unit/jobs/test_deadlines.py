@@ -121,15 +121,16 @@ async def test_a_cancel_that_no_worker_hears_is_carried_out_by_the_reaper(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.jobs.store.ledger.CANCEL_HEARD_SECONDS", 0.05)
-    frozen, awake = await running(ledger), await running(ledger)
-    for claim in (frozen, awake):
+    frozen, asked, awake = [await running(ledger) for _ in range(3)]
+    for claim in (frozen, asked, awake):
         await ledger.cancel(claim.spec.id)
-    assert await ledger.beat({awake.spec.id: awake.token}, LEASE_SECONDS) == {
-        awake.spec.id: "cancel"
-    }
+    # One that is frozen while its heartbeat is on its way has been told, and has not heard it.
+    for claim in (asked, awake, awake):
+        told = await ledger.beat({claim.spec.id: claim.token}, LEASE_SECONDS)
+        assert told == {claim.spec.id: "cancel"}
     await asyncio.sleep(0.1)
 
-    assert await ledger.reap() == {frozen.spec.id: "cancelled"}
+    assert await ledger.reap() == {frozen.spec.id: "cancelled", asked.spec.id: "cancelled"}
 
     late = make_result(frozen.spec.id)
     assert not await ledger.finish(frozen.spec.id, frozen.token, late, {})

@@ -10,9 +10,9 @@
 --   children:<job>   set: the jobs that a job submitted
 --   awaited:<job>    set: the children for which a parked job waits
 --   offspring:<root> number of children that the jobs of a tree have submitted, ended ones too
---   deadlines        sorted set: jobs that the reaper ends, by time: those whose time runs while
---                    they wait for nothing but children, and those whose worker has not yet
---                    confirmed a cancellation
+--   deadlines        sorted set: jobs that the reaper ends or resumes, by time: those whose time
+--                    runs while they wait for nothing but children, and those whose worker has not
+--                    yet confirmed a cancellation
 --   answers:<user>:<approval>  string: the fingerprint of a user's answer to an approval
 --   cancelling       list: jobs that remain to be cancelled with all their descendants
 --   usage:<job>      hash: the usage of a job and its descendants; under a tree's root id, that of
@@ -225,12 +225,34 @@ local function report_child(parent, id, state, reason)
   add_event(parent, attempt, 'child.finished', data)
 end
 
+-- Stores a child of a running job, as `held_job` returns it, if it is new; `first` is the index of
+-- its values in ARGV, which its entry for the parent's journal follows. Returns its state; or nil,
+-- and why it is refused.
+local function store_child(first, parent, job, most, most_of_tree)
+  local state = redis.call('HGET', key('job', ARGV[first]), 'state')
+  if state then return state end
+  if redis.call('SCARD', key('children', parent)) >= most then
+    return nil, 'a job may have ' .. most .. ' children (FANOUT_LIMITS__MAX_CHILDREN)'
+  end
+  if tonumber(redis.call('GET', key('offspring', job.root)) or 0) >= most_of_tree then
+    return nil, 'a tree may have ' .. most_of_tree .. ' (FANOUT_LIMITS__MAX_TREE_CHILDREN)'
+  end
+  redis.call('INCR', key('offspring', job.root))
+  enqueue(first, job.root, parent)
+  add_event(parent, job.attempt, 'child.submitted', ARGV[first + SUBMISSION])
+  return 'queued'
+end
+
 -- Starts the clock of a parked job: its time runs while it waits for nothing but children, not
--- while it waits for a person.
+-- while it waits for a person. The reaper looks at the job at its deadline, and when it wanted to be
+-- resumed (wake_at).
 local function start_clock(id)
   if redis.call('HSETNX', key('job', id), 'clock_from', now_ms()) == 0 then return end
-  local job = redis.call('HMGET', key('job', id), 'timeout_ms', 'ran_ms')
-  if job[1] then redis.call('ZADD', key('deadlines'), now_ms() + job[1] - job[2], id) end
+  local job = redis.call('HMGET', key('job', id), 'timeout_ms', 'ran_ms', 'wake_at')
+  local at = job[1] and now_ms() + job[1] - job[2]
+  local wake = job[3] and tonumber(job[3])
+  if wake and (not at or wake < at) then at = wake end
+  if at then redis.call('ZADD', key('deadlines'), at, id) end
 end
 
 -- Stops the clock of a parked job; the elapsed time counts as running time.
@@ -238,7 +260,7 @@ local function stop_clock(id)
   redis.call('ZREM', key('deadlines'), id)
   local since = redis.call('HGET', key('job', id), 'clock_from')
   if since then redis.call('HINCRBY', key('job', id), 'ran_ms', now_ms() - since) end
-  redis.call('HDEL', key('job', id), 'clock_from', 'timeout_ms', 'late')
+  redis.call('HDEL', key('job', id), 'clock_from', 'timeout_ms', 'late', 'wake_at')
 end
 
 -- Updates how many children a parked job waits for. When none is left, requeues the job, unless it

@@ -1,4 +1,5 @@
--- Commits an attempt's result, once.
+-- Commits an attempt's result, once, and lists the children that it did not wait for to be
+-- cancelled: nobody would take what they do.
 -- ARGV: prefix, id, token, state, result, data for the journal, number of messages to the job that
 -- the result accounts for (-1: not checked).
 -- Returns 1, 0 when the attempt no longer holds the job, or 2 when the job has received more
@@ -10,4 +11,9 @@ if not job then return 0 end
 if known >= 0 and redis.call('LLEN', key('messages', id)) > known then return 2 end
 redis.call('HSET', key('job', id), 'ran_ms', job.ran)
 finish(id, job.root, job.host, job.attempt, ARGV[4], ARGV[5], cjson.decode(ARGV[6]))
+for _, child in ipairs(redis.call('SMEMBERS', key('children', id))) do
+  if redis.call('SISMEMBER', key('live'), child) == 1 then
+    redis.call('RPUSH', key('cancelling'), child)
+  end
+end
 return 1

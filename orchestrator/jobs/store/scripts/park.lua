@@ -3,8 +3,10 @@
 -- is missed; a child beyond a limit is refused, and the journal says so.
 -- ARGV: prefix, id, token, seconds that an answered approval is kept, description of the approvals,
 -- maximum number of children of a job, and of a tree, milliseconds that the job may run in all ('':
--- no limit), its error when they are over, number of approvals; of each approval its id and
--- request; of each child the values as for submit, and its entry for the journal.
+-- no limit), its error when they are over, the time at which it resumes although not all children
+-- have ended ('': never), number of approvals, number of children that it started before; of each
+-- approval its id and request; the ids of those children; of each new child the values as for
+-- submit, and its entry for the journal.
 -- Returns the job's new state: 'waiting'; 'queued' when it has nothing to wait for; 'cancelled'
 -- when its cancellation was requested before; or false when the attempt no longer holds the job.
 even_if_full()
@@ -19,8 +21,9 @@ if job.is_cancelled then
   return 'cancelled'
 end
 redis.call('HSET', key('job', id), 'ran_ms', job.ran)
-local open, first_child = {}, 11 + 2 * ARGV[10]
-for first = 11, first_child - 1, 2 do
+local open, first_started = {}, 13 + 2 * ARGV[11]
+local first_child = first_started + ARGV[12]
+for first = 13, first_started - 1, 2 do
   local approval, request = ARGV[first], ARGV[first + 1]
   if redis.call('EXISTS', key('approval', approval)) == 0 then
     redis.call('HSET', key('approval', approval), 'job', id, 'request', request,
@@ -33,35 +36,23 @@ for first = 11, first_child - 1, 2 do
     open[#open + 1] = approval
   end
 end
--- Stores a child if it is new. Returns its state, or false when it exceeds a limit.
-local function child_state(first)
-  local child = ARGV[first]
-  local state = redis.call('HGET', key('job', child), 'state')
-  if state then return state end
-  if redis.call('SCARD', key('children', id)) >= most then
-    report_child(id, child, 'refused',
-      'a job may have ' .. most .. ' children (FANOUT_LIMITS__MAX_CHILDREN)')
-    return false
-  end
-  if tonumber(redis.call('GET', key('offspring', job.root)) or 0) >= most_of_tree then
-    report_child(id, child, 'refused',
-      'a tree may have ' .. most_of_tree .. ' (FANOUT_LIMITS__MAX_TREE_CHILDREN)')
-    return false
-  end
-  redis.call('INCR', key('offspring', job.root))
-  enqueue(first, job.root, id)
-  add_event(id, job.attempt, 'child.submitted', ARGV[first + SUBMISSION])
-  return 'queued'
-end
 local ended = {succeeded = true, failed = true, timed_out = true, cancelled = true}
 local awaited = 0
-for first = first_child, #ARGV, SUBMISSION + 1 do
-  local state = child_state(first)
+local function await(child, state)
   if ended[state] then
-    report_child(id, ARGV[first], state)
+    report_child(id, child, state)
   elseif state then
-    awaited = awaited + redis.call('SADD', key('awaited', id), ARGV[first])
+    awaited = awaited + redis.call('SADD', key('awaited', id), child)
   end
+end
+for index = first_started, first_child - 1 do
+  local child = redis.call('HMGET', key('job', ARGV[index]), 'state', 'parent')
+  if child[2] == id then await(ARGV[index], child[1]) end
+end
+for first = first_child, #ARGV, SUBMISSION + 1 do
+  local state, refusal = store_child(first, id, job, most, most_of_tree)
+  if refusal then report_child(id, ARGV[first], 'refused', refusal) end
+  await(ARGV[first], state)
 end
 redis.call('HSET', key('job', id), 'attempt', job.attempt - 1)
 release_slots(id, job.root, job.host)
@@ -76,6 +67,7 @@ end
 if ARGV[8] ~= '' then
   redis.call('HSET', key('job', id), 'timeout_ms', ARGV[8], 'late', ARGV[9])
 end
+if ARGV[10] ~= '' then redis.call('HSET', key('job', id), 'wake_at', ARGV[10]) end
 if #open == 0 then start_clock(id) end
 journal(id, job.attempt - 1, {state = 'waiting', reason = why})
 return 'waiting'

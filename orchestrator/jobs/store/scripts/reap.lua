@@ -1,6 +1,6 @@
 -- Requeues jobs whose lease lapsed: their message was lost, or their worker stopped responding.
 -- Ends jobs whose time ran out while they waited for children, and cancelled jobs whose worker does
--- not confirm the cancellation. A lease that lapsed while Redis was unavailable says nothing about
+-- not confirm the cancellation. Resumes jobs that wanted to wait for no longer. A lease that lapsed while Redis was unavailable says nothing about
 -- its worker, and uses up no attempt.
 -- ARGV: prefix, maximum number of jobs.
 -- Returns id and new state of each job.
@@ -38,6 +38,21 @@ local function reap_attempt(id)
   return 'queued'
 end
 
+-- Returns whether a parked job's time is not over, but only what it wanted to wait.
+local function wants_to_resume(id)
+  local job = redis.call('HMGET', key('job', id), 'wake_at', 'timeout_ms', 'ran_ms', 'clock_from')
+  local is_late = job[2] and job[4] + job[2] - job[3] <= now
+  return job[1] and tonumber(job[1]) <= now and not is_late
+end
+
+-- Requeues a parked job although not all its children have ended.
+local function resume(id)
+  local job = redis.call('HMGET', key('job', id), 'root', 'attempt')
+  redis.call('DEL', key('awaited', id))
+  stop_clock(id)
+  requeue(id, job[1], job[2], 'it has waited for as long as it wanted')
+end
+
 local function lapsed(kind)
   return redis.call('ZRANGEBYSCORE', key(kind), '-inf', '(' .. now, 'LIMIT', 0, ARGV[2])
 end
@@ -56,7 +71,10 @@ for _, id in ipairs(lapsed('leases')) do
 end
 for _, id in ipairs(lapsed('deadlines')) do
   local job = redis.call('HMGET', key('job', id), 'state', 'cancel', 'late')
-  if job[1] == 'waiting' then
+  if job[1] == 'waiting' and wants_to_resume(id) then
+    resume(id)
+    reaped[#reaped + 1] = {id, 'queued'}
+  elseif job[1] == 'waiting' then
     end_with_error(id, 'timed_out', 'DeadlineExceeded', job[3])
     cancel_children(id)
     reaped[#reaped + 1] = {id, 'timed_out'}

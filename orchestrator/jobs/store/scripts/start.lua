@@ -1,0 +1,11 @@
+-- Submits a child of a running job, which goes on.
+-- ARGV: prefix, id, token, maximum number of children of a job, and of a tree; the child's values as
+-- for submit, and its entry for the journal.
+-- Returns the child's state, {'refused', why}, or false when the attempt no longer holds the job.
+local id = ARGV[2]
+local job = held_job(id, ARGV[3])
+if not job then return false end
+local state, refusal = store_child(6, id, job, tonumber(ARGV[4]), tonumber(ARGV[5]))
+if refusal then return {'refused', refusal} end
+end_if_orphaned(ARGV[6], id)
+return state

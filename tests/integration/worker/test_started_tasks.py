@@ -1,0 +1,228 @@
+"""Agents on real workers whose tasks go on while they work: started, checked, waited for, told.
+
+A wait holds no slot of a worker.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.client import JobClient
+from orchestrator.jobs.spec import JobSpec
+from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.journal import EventType
+from tests.builders import make_spec
+from tests.integration.scripts import DONE, call, calls, conversation, shell
+from tests.integration.worker.approvals import file_of, journal
+from tests.integration.worker.children import (
+    answers,
+    children_of,
+    delegating_agents,
+    until,
+)
+from tests.services import Installation, Installer
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(90)]
+
+MANY = 60
+ALL = ["{{started}}"]
+
+
+def starts(*descriptions: str, **more: Any) -> dict[str, Any]:
+    made = (call("start_task", description=text, **more) for text in descriptions)
+    return calls(*made)
+
+
+def waits(*job_ids: str, **more: Any) -> dict[str, Any]:
+    return calls(call("wait_tasks", job_ids=list(job_ids or ALL), **more))
+
+
+SCRIPT = (
+    conversation(
+        "works meanwhile",
+        shell("echo base > base.txt"),
+        starts("writes a", "writes b"),
+        shell("echo own > own.txt"),
+        waits(),
+        shell("cat base.txt a.txt b.txt own.txt > seen.txt"),
+        calls(call("check_task", job_id="{{started_1}}"), call("list_tasks")),
+        DONE,
+    ),
+    conversation("writes (.)", shell("sleep 1; cat base.txt > {{1}}.txt"), DONE),
+    conversation(
+        "waits too short",
+        starts("sleeps 30", "writes nothing"),
+        waits(timeout_seconds=2),
+        calls(call("cancel_task", job_id="{{started_1}}")),
+        calls(call("check_task", job_id="nobody")),
+        waits(timeout_seconds=600),
+        calls(call("cancel_task", job_id="{{started_1}}")),
+        DONE,
+    ),
+    conversation(r"sleeps (\d+)", shell("sleep {{1}}"), DONE),
+    conversation("writes nothing", shell("true"), DONE),
+    conversation("tells", starts("is told"), calls(
+        call("update_task", job_id="{{started_1}}", message="the word is plum")
+    ), waits(), DONE),
+    conversation("is told", shell("sleep 1"), shell("true"), DONE),
+    conversation("many", starts(*(f"quick {number}" for number in range(MANY))), waits(), DONE),
+    conversation("quick", DONE),
+    conversation("forgets", starts("sleeps 60"), DONE),
+    conversation("merges once", starts("writes x"), waits(), shell("rm x.txt"), waits(), DONE),
+    conversation("tools by name", calls(
+        call("general_purpose", description="writes nothing"),
+        call("general_purpose", description="quick"),
+    ), DONE),
+    conversation("both", calls(
+        call("start_task", description="sleeps 1"),
+    ), calls(
+        call("task", description="sleeps 2"),
+        call("wait_tasks", job_ids=["{{started_1}}"], timeout_seconds=1),
+    ), DONE),
+)  # fmt: skip
+
+NAMED = """
+name: named
+description: Has a tool for each agent.
+instruction: Do it.
+subagents: [general-purpose]
+delegation: agent_tools
+"""
+
+
+@pytest.fixture(scope="module")
+def place(install_for_module: Installer) -> Installation:
+    agents = delegating_agents(install_for_module.folder)
+    (agents / "named.yaml").write_text(NAMED)
+    made = install_for_module(*SCRIPT, FANOUT_AGENTS_DIR=str(agents))
+    made.start_worker(concurrency=4)
+    return made
+
+
+def lead(description: str, **fields: object) -> JobSpec:
+    return make_spec(description, agent="lead", **fields)
+
+
+async def result_of(client: JobClient, job_id: str, tool: str) -> dict[str, Any]:
+    return (await answers(client, job_id, tool))[-1]
+
+
+async def test_an_agent_works_on_beside_its_tasks_and_merges_them_when_it_waits(
+    place: Installation, tmp_path: Path
+) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(lead("works meanwhile"), workspace=tmp_path)
+        parked = await until(client, job_id, JobState.WAITING)
+        assert parked.waiting_for is not None
+        assert parked.waiting_for.endswith("of 2")
+        result = await client.wait(job_id, 60)
+
+        assert result.success, result.error
+        # They began from the files as they were when they were started.
+        assert await file_of(client, job_id, "seen.txt") == "base\n" * 3 + "own\n"
+        waited = await result_of(client, job_id, "wait_tasks")
+        assert waited["unfinished"] == []
+        assert sorted(one["merge"]["applied"][0] for one in waited["results"]) == ["a.txt", "b.txt"]
+        checked = await result_of(client, job_id, "check_task")
+        assert (checked["status"], checked["merge"]["applied"]) == ("success", [])
+        listed = await result_of(client, job_id, "list_tasks")
+        assert [task["state"] for task in listed["tasks"]] == ["succeeded"] * 2
+        assert len(await journal(client, job_id, EventType.CHILD_MERGED)) == 2
+        assert (result.attempts, result.usage.model_calls) == (1, 7)
+
+
+async def test_a_wait_ends_with_its_time_and_the_task_goes_on(place: Installation) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(lead("waits too short"))
+        assert (await client.wait(job_id, 60)).success
+
+        waited = await answers(client, job_id, "wait_tasks")
+        children = await children_of(client, job_id)
+        slow, quick = sorted(children, key=lambda child: child.description)
+        assert waited[0]["unfinished"] == [slow.id]
+        assert [one["job_id"] for one in waited[0]["results"]] == [quick.id]
+        assert slow.state is JobState.CANCELLED
+        assert [one["status"] for one in await answers(client, job_id, "cancel_task")] == [
+            "success",
+            "error",
+        ]
+        nobody = await result_of(client, job_id, "check_task")
+        assert "You have no task nobody" in nobody["error"]
+        assert [one["status"] for one in waited[1]["results"]] == ["error", "success"]
+
+
+async def test_a_task_is_told_something_while_it_works(place: Installation) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(lead("tells"))
+        assert (await client.wait(job_id, 60)).success
+
+        (child,) = await children_of(client, job_id)
+        (message,) = await journal(client, child.id, EventType.MESSAGE)
+        assert message.data["text"] == "the word is plum"
+        assert (await client.result(child.id)).unread_messages == ()
+
+
+async def test_many_tasks_are_waited_for_without_a_slot(place: Installation) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(lead("many"))
+        result = await client.wait(job_id, 80)
+
+        assert result.success, result.error
+        waited = await result_of(client, job_id, "wait_tasks")
+        assert waited["unfinished"] == []
+        assert len(await children_of(client, job_id)) == MANY
+        states = [
+            str(event.data["state"]) for event in await journal(client, job_id, EventType.JOB_STATE)
+        ]
+        assert states == [
+            *("queued", "running", "waiting", "queued", "running", "succeeded"),
+        ]
+
+
+async def test_tasks_that_nobody_waits_for_end_with_their_parent(place: Installation) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(lead("forgets"))
+        assert (await client.wait(job_id, 60)).success
+
+        (child,) = await children_of(client, job_id)
+        assert (await client.wait(child.id, 10)).state is JobState.CANCELLED
+
+
+async def test_what_a_task_changed_is_merged_once(place: Installation, tmp_path: Path) -> None:
+    (tmp_path / "base.txt").write_text("base\n")
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(lead("merges once"), workspace=tmp_path)
+        result = await client.wait(job_id, 60)
+
+        assert (result.success, result.files_modified) == (True, ())
+
+
+async def test_an_agent_may_have_a_tool_for_each_sub_agent(place: Installation) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(make_spec("tools by name", agent="named"))
+        assert (await client.wait(job_id, 60)).success
+
+        told = await answers(client, job_id, "general_purpose")
+        assert [one["summary"] for one in told] == ["Done as asked."] * 2
+
+
+async def test_a_wait_beside_a_task_lasts_as_long_as_the_task(place: Installation) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(lead("both"))
+        result = await client.wait(job_id, 60)
+
+        assert result.success, result.error
+        waited = await result_of(client, job_id, "wait_tasks")
+        assert (len(waited["results"]), waited["unfinished"]) == (1, [])
+        assert len(await journal(client, job_id, EventType.SANDBOX_READY)) == 2

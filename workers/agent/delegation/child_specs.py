@@ -1,0 +1,170 @@
+"""The jobs that an agent's tasks become: who may do them, under which limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from orchestrator.approvals import merge_policies
+from orchestrator.configuration.agent_definitions import (
+    GENERAL_PURPOSE,
+    AgentDefinition,
+    AgentDefinitions,
+)
+from orchestrator.deep_agent import ModelUsage
+from orchestrator.delegation.calls import TaskCall, check_agent, check_verify
+from orchestrator.jobs.ceilings import no_more_than
+from orchestrator.jobs.failures import InvalidJob, LimitReached
+from orchestrator.jobs.spec import JobSpec, Limits
+from orchestrator.jobs.store.stored import submission
+from workers.agent.services import JobServices
+from workers.heartbeat import elapsed_clock
+
+SHORTEST_CHILD_SECONDS = 0.001
+"""The time limit of a child whose parent's time is over: a limit has to be above zero."""
+
+Child = JobSpec | Exception
+"""The job that a task becomes, or the reason why it cannot become one."""
+
+
+class ChildSpecs:
+    """Makes the children of one job, during one attempt.
+
+    Args:
+        services: What all jobs of this worker share.
+        spec: The job.
+        definition: The definition of its agent.
+        ends_at: When the job's time is over, on `elapsed_clock`.
+        used: Returns what the job and its children have used.
+    """
+
+    def __init__(
+        self,
+        services: JobServices,
+        spec: JobSpec,
+        definition: AgentDefinition,
+        *,
+        ends_at: float,
+        used: Callable[[], ModelUsage],
+    ) -> None:
+        self._services = services
+        self._spec = spec
+        self._definition = definition
+        self._ends_at = ends_at
+        self._used = used
+        self.agents = _callable(definition, services.definitions)
+        """The agents that may be called, with their descriptions."""
+
+    def check_room(self, count: int) -> None:
+        """Reject tasks that could not start.
+
+        Args:
+            count: The number of tasks of a call.
+
+        Raises:
+            LimitReached: The depth, the number of children or a budget; the text is for the agent.
+        """
+        bounds = self._services.bounds
+        if self._spec.depth >= bounds.max_depth:
+            raise LimitReached(
+                f"Agents delegate {bounds.max_depth} deep at the most (FANOUT_LIMITS__MAX_DEPTH), "
+                "and you are at that depth: do it yourself."
+            )
+        if count > bounds.max_children:
+            raise LimitReached(
+                f"A job may have {bounds.max_children} children (FANOUT_LIMITS__MAX_CHILDREN): "
+                "give fewer tasks."
+            )
+        for name, left in self._left().items():
+            if left <= 0:
+                raise LimitReached(
+                    f"Nothing is left of your limit {name} for a task: finish without one."
+                )
+
+    def child(self, call_id: str, number: int, item: Mapping[str, Any]) -> Child:
+        """Return the job that a task becomes, without its snapshot.
+
+        Every call returns the same job, except that its limits depend on what is left.
+
+        Args:
+            call_id: The tool call, unique within the job.
+            number: The task's index among those of the call.
+            item: The task, as the model wrote it.
+        """
+        parent = self._spec
+        try:
+            task = TaskCall.of_item(item, number)
+            check_agent(task.subagent_type, self.agents)
+            policies = merge_policies(parent.interrupt_on, self._definition.interrupt_on)
+            check_verify(task, self._services.definitions[task.subagent_type], policies)
+            child = task.job_spec(
+                f"{call_id}.{number}",
+                root_id=parent.root_id,
+                parent_id=parent.id,
+                depth=parent.depth + 1,
+                tenant=parent.tenant,
+                limits=self._limits_of(task),
+                interrupt_on=policies,
+                priority=parent.priority,
+                max_attempts=parent.max_attempts,
+                labels=parent.labels,
+                traceparent=parent.traceparent,
+            )
+            submission(child)  # raises InvalidJob if it cannot be stored
+        except (InvalidJob, ValidationError) as failure:
+            return failure
+        return child
+
+    def _limits_of(self, task: TaskCall) -> Limits:
+        """Return a child's limits: those of its agent, but no more than its parent has or has left.
+
+        A call can give a child less time than its agent's definition does, and never more.
+        """
+        services = self._services
+        definition = services.definitions[task.subagent_type]
+        agent_limits = no_more_than(
+            services.ceilings.within(definition.job_limits().over(services.defaults)),
+            services.limits_of(self._spec),
+        )
+        budgets: dict[str, Any] = {}
+        for name, left in self._left().items():
+            agent_limit = getattr(agent_limits, name)
+            budgets[name] = max(left, 1e-6 if name == "max_cost_usd" else 1)
+            if agent_limit is not None:
+                budgets[name] = min(agent_limit, budgets[name])
+        left_seconds = max(self._ends_at - elapsed_clock(), SHORTEST_CHILD_SECONDS)
+        given = (task.timeout_seconds, agent_limits.timeout_seconds, left_seconds)
+        timeout_seconds = min(seconds or math.inf for seconds in given)
+        resources = agent_limits.model_dump(
+            include={"cpus", "memory_bytes", "pids", "disk_bytes", "network", "network_bytes"}
+        )
+        return Limits(timeout_seconds=timeout_seconds, **resources, **budgets)
+
+    def _left(self) -> dict[str, Any]:
+        """Return what is left of each budget that was set for the job."""
+        used = self._used()
+        spent = {
+            "max_model_calls": used.model_calls,
+            "max_tokens": used.tokens,
+            "max_cost_usd": used.cost_usd or 0.0,
+            "max_tool_calls": used.tool_calls,
+        }
+        given = self._services.given_limits(self._spec)
+        limits = {name: getattr(given, name) for name in spent}
+        return {name: limit - spent[name] for name, limit in limits.items() if limit is not None}
+
+
+def _callable(definition: AgentDefinition, definitions: AgentDefinitions) -> dict[str, str]:
+    """Return the agents that an agent may call, with their descriptions.
+
+    An agent that names no sub-agents may call none. The general-purpose agent has all tools, so an
+    agent with a limited set of tools may call it only if it names it: otherwise it could have
+    commands run that it may not run.
+    """
+    agents = definitions.callable_by(definition) if definition.subagents else {}
+    if definition.tools is not None and GENERAL_PURPOSE not in definition.subagents:
+        agents.pop(GENERAL_PURPOSE, None)
+    return agents

@@ -1,0 +1,280 @@
+"""The tools by which an agent on a worker delegates tasks, and the wait for their results.
+
+The result of a call of `task`, `tasks` or `wait_tasks` is deferred, and the agent's run ends with
+it. The job is parked, and its new children are stored in the same step (`awaited`, `Ledger.park`).
+When they have ended, the job is resumed: their changes are merged into the agent's files and the
+calls get their results (`results`). Both may be repeated after a crash: a child's id is derived
+from the call, and merging again changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import IO, Any
+
+from google.adk.events import Event
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.tool_context import ToolContext
+
+from orchestrator.configuration.agent_definitions import AgentDefinition
+from orchestrator.deep_agent import (
+    DeferredCall,
+    MethodTool,
+    ModelUsage,
+    agent_identifier,
+    deferred_calls,
+    deferred_result,
+    tabular,
+)
+from orchestrator.delegation.answers import TaskResult, task_error, task_results
+from orchestrator.delegation.calls import DEFAULT_SUBAGENT, WAIT_TOOL, agent_list, name_of_call
+from orchestrator.delegation.tool_texts import (
+    TASK_OF_JOB,
+    TASKS,
+    agent_tool_text,
+    described,
+)
+from orchestrator.jobs.failures import LimitReached
+from orchestrator.jobs.spec import JobSpec
+from workers.agent.delegation.child_specs import Child, ChildSpecs
+from workers.agent.delegation.collector import Collector
+from workers.agent.delegation.snapshots import ChildSnapshots
+from workers.agent.delegation.started_tasks import StartedTasks
+from workers.agent.history import History
+from workers.agent.services import JobServices
+from workers.agent.session_journal import AttemptJournal
+from workers.heartbeat import HeldLease
+from workers.sandbox import Sandbox
+
+
+@dataclass(frozen=True)
+class AwaitedTasks:
+    """The tasks for which a run that ended waits."""
+
+    children: tuple[JobSpec, ...] = ()
+    """The jobs to submit, for the calls of `task` and `tasks`."""
+    started: tuple[str, ...] = ()
+    """The ids of the tasks that were started before."""
+    until: float | None = None
+    """When the wait ends, in seconds since the epoch by the clock of Redis; None: when all have
+    ended."""
+
+
+class Children:
+    """The children of one job, during one attempt.
+
+    Args:
+        services: What all jobs of this worker share.
+        spec: The job.
+        definition: The definition of its agent.
+        sandbox: The job's sandbox.
+        journal: The attempt's journal.
+        lease: The attempt's lease.
+        ends_at: When the job's time is over, on `elapsed_clock`.
+        used: Returns what the job and its children have used.
+    """
+
+    def __init__(
+        self,
+        services: JobServices,
+        spec: JobSpec,
+        definition: AgentDefinition,
+        *,
+        sandbox: Sandbox,
+        journal: AttemptJournal,
+        lease: HeldLease,
+        ends_at: float,
+        used: Callable[[], ModelUsage],
+    ) -> None:
+        self._delegation = definition.delegation
+        self._specs = ChildSpecs(services, spec, definition, ends_at=ends_at, used=used)
+        self._snapshots = ChildSnapshots(sandbox, services.blobs, spec.snapshot)
+        self._collector = Collector(services, sandbox, journal)
+        self._started = StartedTasks(
+            *(services, spec, self._specs, self._snapshots, self._collector), lease=lease
+        )
+
+    def resume(self, history: History) -> None:
+        """Continue from the conversation of earlier attempts."""
+        self._collector.merged = set(history.merged)
+
+    def tools(self) -> list[BaseTool]:
+        """Return the tools that delegate; nothing for an agent that may not call others."""
+        agents = self._specs.agents
+        if not agents:
+            return []
+        delegating: list[BaseTool] = [described(MethodTool(self.task), TASK_OF_JOB)]
+        if self._delegation == "agent_tools":
+            delegating = [_AgentTool(self, name, text) for name, text in agents.items()]
+        tasks = described(MethodTool(self.tasks), TASKS)
+        return [*delegating, tasks, *self._started.tools()]
+
+    def instruction(self) -> str:
+        """Return the text about callable agents for the agent's instruction."""
+        return f"\n\n{agent_list(self._specs.agents)}" if self._specs.agents else ""
+
+    async def task(
+        self,
+        description: str,
+        tool_context: ToolContext,
+        subagent_type: str = DEFAULT_SUBAGENT,
+        context: str = "",
+        timeout_seconds: float | None = None,
+        verify: str = "",
+    ) -> dict[str, Any]:
+        """Delegate a task; its result is deferred. The model reads `TASK_OF_JOB`."""
+        task = {
+            "description": description,
+            "subagent_type": subagent_type,
+            "context": context,
+            "timeout_seconds": timeout_seconds,
+            "verify": verify,
+        }
+        return self._defer([task], "task", task, tool_context)
+
+    @tabular
+    async def tasks(self, tasks: list[dict[str, Any]], tool_context: ToolContext) -> dict[str, Any]:
+        """Delegate tasks; their results are deferred. The model reads `TASKS`."""
+        return self._defer(tasks, "tasks", {"tasks": tasks}, tool_context)
+
+    def _defer(
+        self,
+        tasks: list[dict[str, Any]],
+        tool: str,
+        arguments: dict[str, Any],
+        tool_context: ToolContext,
+    ) -> dict[str, Any]:
+        """Return the deferred result of a call, or an error if none of its tasks can start.
+
+        Args:
+            tasks: The tasks, as the model wrote them.
+            tool: `task` or `tasks`.
+            arguments: The call's arguments, from which the jobs are made later.
+            tool_context: The call.
+        """
+        try:
+            self._specs.check_room(len(tasks))
+        except LimitReached as failure:
+            return task_error(failure)
+        children = [self._specs.child("", number, item) for number, item in enumerate(tasks)]
+        refusals = [task_error(child) for child in children if isinstance(child, Exception)]
+        if len(refusals) == len(tasks):
+            return _combined_result(tool, refusals)
+        return deferred_result(tool_context, arguments)
+
+    def awaited(self, events: Sequence[Event]) -> AwaitedTasks | None:
+        """Return for what a run that ended waits, without the children's snapshot.
+
+        None when no call is deferred.
+        """
+        calls = deferred_calls(events)
+        if not calls:
+            return None
+        children = [child for waiting in calls for child in self._children_of_call(waiting)]
+        waits = [call.arguments for call in calls if call.made.call.name == WAIT_TOOL]
+        # A wait beside tasks lasts until these have ended: one of them is the job's next step.
+        ends = [float(wait["until"]) for wait in waits] if len(waits) == len(calls) else []
+        return AwaitedTasks(
+            tuple(child for child in children if isinstance(child, JobSpec)),
+            tuple(dict.fromkeys(job_id for wait in waits for job_id in wait["job_ids"])),
+            min(ends, default=None),
+        )
+
+    async def with_snapshot(
+        self, bundle: IO[bytes], awaited: AwaitedTasks | None
+    ) -> AwaitedTasks | None:
+        """Return what a run waits for, its new children with a snapshot of this job's files.
+
+        Args:
+            bundle: This job's changes.
+            awaited: As of `awaited`.
+
+        Raises:
+            BlobMissing: This job's own snapshot is missing.
+            JobFailure: The snapshot cannot be stored.
+        """
+        if awaited is None or not awaited.children:
+            return awaited
+        start = {"snapshot": await self._snapshots.of(bundle)}
+        children = tuple(child.model_copy(update=start) for child in awaited.children)
+        return replace(awaited, children=children)
+
+    async def results(self, history: History) -> list[tuple[DeferredCall, TaskResult]] | None:
+        """Merge the children's changes and return the results of the deferred calls.
+
+        None while there is something to wait for.
+
+        Args:
+            history: The job's conversation, which names the children that have ended.
+
+        Raises:
+            NotUnderstood: A newer release wrote a child's changes.
+            SandboxFailure: The sandbox failed.
+            LeaseLost: The attempt's lease is lost.
+            LedgerUnavailable: Redis does not answer.
+        """
+        calls = [(call, self._children_of_call(call)) for call in deferred_calls(history.events)]
+        jobs = [child for _, children in calls for child in children if isinstance(child, JobSpec)]
+        if any(job.id not in history.children for job in jobs):
+            return None
+        waits = [call for call, _ in calls if call.made.call.name == WAIT_TOOL]
+        if len(waits) == len(calls):
+            for wait in waits:
+                if not await self._started.is_over(wait.arguments):
+                    return None
+        results = []
+        for call, children in calls:
+            if call in waits:
+                results.append((call, await self._started.collected(call.arguments["job_ids"])))
+                continue
+            collected = [await self._collect(child, history) for child in children]
+            results.append((call, _combined_result(str(call.made.call.name), collected)))
+        return results
+
+    async def _collect(self, child: Child, history: History) -> TaskResult:
+        """Return a child's result; merge its changes if it succeeded."""
+        if isinstance(child, Exception):
+            return task_error(child)
+        refusal = history.children[child.id]
+        if refusal:
+            return task_error(LimitReached(f"The task was not begun: {refusal}."))
+        return await self._collector.collect(child.id)
+
+    def _children_of_call(self, deferred: DeferredCall) -> list[Child]:
+        """Return the jobs that a call's tasks become, in order."""
+        call, event = deferred.made.call, deferred.made.event
+        if call.name == WAIT_TOOL:
+            return []
+        tasks = deferred.arguments["tasks"] if call.name == "tasks" else [deferred.arguments]
+        name = name_of_call(event.id, call.id)
+        return [self._specs.child(name, number, item) for number, item in enumerate(tasks)]
+
+
+def _combined_result(tool: str, results: Sequence[TaskResult]) -> TaskResult:
+    """Return the result of a call of `tasks`, or of a tool that delegates one task."""
+    return task_results(results) if tool == "tasks" else results[0]
+
+
+class _AgentTool(MethodTool):
+    """A tool that delegates to one agent, as `task` does."""
+
+    def __init__(self, children: Children, agent: str, description: str) -> None:
+        self._children = children
+        self._agent = agent
+        super().__init__(self.delegate)
+        self.name = agent_identifier(agent)
+        self.description = agent_tool_text(agent, description)
+
+    async def delegate(
+        self,
+        description: str,
+        tool_context: ToolContext,
+        context: str = "",
+        timeout_seconds: float | None = None,
+        verify: str = "",
+    ) -> dict[str, Any]:
+        """Delegate a task to this agent; its result is deferred."""
+        return await self._children.task(
+            description, tool_context, self._agent, context, timeout_seconds, verify
+        )
