@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -13,11 +14,11 @@ from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.jobs.failures import LeaseLost
 from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.journal import EventType
+from orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.builders import make_spec, make_worker
 from tests.faults.test_approval_faults import Mortal, lapse, out_lines
 from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
-from tests.integration.scripts import DONE, conversation, shell, write_script
+from tests.integration.scripts import DONE, call, calls, conversation, shell, write_script
 from tests.integration.worker.approvals import file_of
 from tests.integration.worker.children import (
     answers,
@@ -41,6 +42,18 @@ SCRIPT = (
     ),
     conversation("at the top", shell("sed -i '1s/.*/top/' out.txt"), DONE),
     conversation("at the bottom", shell("sed -i '5s/.*/bottom/' out.txt"), DONE),
+    conversation(
+        "in the background",
+        shell("printf '1\\n2\\n3\\n4\\n5\\n' > out.txt"),
+        calls(
+            call("start_task", description="at the top"),
+            call("start_task", description="at the bottom"),
+        ),
+        calls(call("wait_tasks", job_ids=["{{started}}"])),
+        calls(call("wait_tasks", job_ids=["{{started}}"])),  # the first may be cut off
+        shell("echo after >> out.txt"),
+        DONE,
+    ),
     conversation("waits", shell("echo mine > out.txt"), delegates("slow"), DONE),
     conversation("slow", shell("echo made >> out.txt; sleep 1"), DONE),
 )
@@ -133,6 +146,48 @@ async def test_a_worker_may_die_at_any_entry_while_it_parks_or_goes_on(bench: Be
                 dies_at
             )  # the last command may have been interrupted
     assert {EventType.TOOL_CALL, EventType.SESSION_EVENT, EventType.TOOL_RESULT} <= seen
+
+
+async def test_a_worker_may_die_at_any_entry_while_it_starts_tasks_and_waits(bench: Bench) -> None:
+    """No task is lost, or started twice, however the death falls between it and its answer."""
+    mortal = Mortal(bench)
+    for dies_at in range(8, 60):
+        mortal.dies_at(dies_at)
+        spec = make_spec("in the background", agent="lead", max_attempts=9)
+        job_id = await bench.submit(spec)
+        await bench.work_off()
+        died = mortal.died
+        mortal.dies_at(None)
+        await to_its_end(bench, job_id)
+
+        result = await bench.ended(job_id)
+        assert result.success, (dies_at, result.error)
+        entries = await bench.journal.read(job_id)
+        submitted = [entry for entry in entries if entry.type is EventType.CHILD_SUBMITTED]
+        told = _started(entries)
+        assert told == {str(entry.data["id"]) for entry in submitted}, dies_at
+        children = await bench.ledger.get_many(await bench.ledger.tree_ids(job_id))
+        assert {child.state for child in children} == {JobState.SUCCEEDED}, dies_at
+        lines = await out_lines(bench, job_id) if result.files_modified else []
+        for child in children:  # whose command was not cut off
+            if child.parent_id and (await bench.ended(child.id)).files_modified:
+                assert child.description.rpartition(" ")[2] in lines, dies_at
+        if not died:
+            break
+    else:
+        raise AssertionError("the tree has more entries")
+
+
+def _started(entries: list[JournalEvent]) -> set[str]:
+    """The ids that the calls of start_task answered."""
+    found = set()
+    for entry in entries:
+        data: Any = entry.data.get("event") or {}
+        for part in (data.get("content") or {}).get("parts") or []:
+            answer = part.get("function_response") or {}
+            if answer.get("name") == "start_task" and "job_id" in answer["response"]:
+                found.add(answer["response"]["job_id"])
+    return found
 
 
 async def test_a_worker_may_die_at_any_step_of_the_merge(
