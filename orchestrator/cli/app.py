@@ -38,6 +38,7 @@ _COMMANDS = (
     examples.demo,
     examples.example,
     run.run_,
+    run.attach,
     submission.submit,
     inspection.ps,
     inspection.tree,

@@ -191,6 +191,9 @@ class Settings(BaseSettings):
     redis_memory_bytes: int = Field(default=GIB // 2, ge=16 * 1024**2)
     """What an embedded Redis may hold, in memory and on disk; a full one accepts no new jobs and
     loses none."""
+    embedded_idle_seconds: float = Field(default=600, ge=1)
+    """After how long without use the Redis and the worker that `fanout run` has started end by
+    themselves."""
     blobs_url: str | None = None
     """An fsspec URL that parents and workers share; unset: a folder in `state_dir`."""
     retention_seconds: float = Field(default=7 * 24 * 3600, ge=1)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import os
+import re
+import secrets
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +23,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 _NO_DOTENV = {"PYTHON_DOTENV_DISABLED": "1", "ADK_DISABLE_LOAD_DOTENV": "1"}
 """Libraries look for a `.env` in the folders above; ours is beside the configuration file."""
 
+
+_KEYS = re.compile(r"KEY|TOKEN|SECRET|CREDENTIAL|PASSWORD|PROXY|BASE_URL|ENDPOINT|PROJECT|REGION")
+"""Names of the variables, besides ours, by which models are reached."""
 
 HELPER_SECONDS = 20.0
 """For a helper, whose start takes seconds on a busy machine; it waits 1.5 s for the engine."""
@@ -88,6 +96,23 @@ def child_environment(settings: Settings) -> dict[str, str]:
     if (named := os.environ.get(VARIABLE)) is not None:
         ours[VARIABLE] = str(absolute(Path(named))) if named else ""
     return {**os.environ, **ours}
+
+
+def fingerprint(environment: Mapping[str, str], salt: str = "") -> str:
+    """Return a text that is the same for environments with the same settings and keys.
+
+    It says nothing about their values.
+
+    Args:
+        environment: As of `child_environment`.
+        salt: The beginning of an earlier fingerprint, to compare with; empty: a new one.
+    """
+    salt = salt.partition("-")[0] or secrets.token_hex(16)
+    named = sorted(
+        item for item in environment.items() if item[0].startswith(PREFIX) or _KEYS.search(item[0])
+    )
+    digest = hashlib.scrypt(json.dumps(named).encode(), salt=salt.encode(), n=2**10, r=8, p=1)
+    return f"{salt}-{digest.hex()}"
 
 
 def _path() -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import IO, Self
 
 from orchestrator.client import JobClient
 from orchestrator.configuration.settings import PREFIX, Settings
 from orchestrator.embedded.child_process import ChildProcess
-from orchestrator.embedded.python_process import child_environment, python_argv
+from orchestrator.embedded.python_process import child_environment, fingerprint, python_argv
 from orchestrator.embedded.redis_server import RedisServer
 from orchestrator.embedded.sandbox_check import require_same_sandbox, require_sandbox
 from orchestrator.embedded.state_folder import (
@@ -22,6 +23,7 @@ from orchestrator.embedded.state_folder import (
     try_lock,
 )
 from orchestrator.jobs.failures import LedgerUnavailable
+from orchestrator.jobs.state import LIVE_STATES
 from orchestrator.jobs.store.connection import answers
 
 WORKER_START_SECONDS = 60.0
@@ -39,6 +41,9 @@ class Embedded:
     Args:
         settings: The settings of this process.
         keep: Leave them running until `stop_embedded`.
+        idle_seconds: If they are left running: the time without use after which they end by
+            themselves; None: they do not. Those that run already keep theirs, unless it is None
+            here.
         revive: Start them only if they were killed, not if another command has started or stopped
             them meanwhile.
         notice: Called with a text when services are started, and when the end has to wait for
@@ -56,11 +61,14 @@ class Embedded:
         settings: Settings,
         *,
         keep: bool = False,
+        idle_seconds: float | None = None,
         revive: bool = False,
         notice: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self._folder = _state_folder(settings)
         self._keep = keep
+        self._idle_seconds = idle_seconds
+        self._environment = ""
         self._revive = revive
         self._notice = notice
         self._users: IO[bytes] | None = None
@@ -68,7 +76,8 @@ class Embedded:
         self._owns_worker = False
         self._kept = keep
         self._redis = _redis_server(self._folder, settings)
-        self._worker = _worker_process(self._folder)
+        self._worker = worker_process(self._folder)
+        self._keeper = ChildProcess(self._folder.path, "keeper")
         self.settings = settings.model_copy(
             update={"blobs_url": settings.blobs, "state_dir": self._folder.path}
         )
@@ -102,6 +111,7 @@ class Embedded:
                     "it ends; try again then."
                 )
             self._kept = record.kept
+            await self._adopt(record)
             found = {"redis_url": record.redis_url, "blobs_url": record.blobs_url}
         else:
             if not self._revive:
@@ -116,6 +126,31 @@ class Embedded:
             self._start_worker()
         self._write_record()
         await self._worker_registered()
+        if self._idle_seconds is not None and not self._keeper.is_alive:
+            self._keeper.start(
+                python_argv("orchestrator.embedded.keeper"),
+                env=child_environment(self.settings),
+                outlives_parent=True,
+            )
+
+    async def _adopt(self, record: EmbeddedRecord) -> None:
+        """Take over what runs; end its worker if it has other settings or keys, and no job."""
+        if self._revive or self._idle_seconds is not None:
+            self._idle_seconds = record.idle_seconds
+        self._environment = record.environment
+        found = {"redis_url": record.redis_url, "blobs_url": record.blobs_url}
+        settings = self.settings.model_copy(update=found)
+        now = fingerprint(self._worker_environment(settings), record.environment)
+        if self._revive or now == record.environment or not self._worker.is_alive:
+            return
+        async with JobClient.from_settings(settings) as client:
+            if await client.list(states=LIVE_STATES, limit=1):
+                self._notice(
+                    "The worker that runs here was started with other settings or keys, and has "
+                    "jobs; it keeps them. For these: fanout down, when they have ended."
+                )
+                return
+        await self._worker.stop(self.settings.worker.shutdown_grace_seconds)
 
     async def _check_sandbox(self, record: EmbeddedRecord | None) -> None:
         """Check the sandbox before anything is started; a revival uses the one from before."""
@@ -129,11 +164,15 @@ class Embedded:
 
     def _start_worker(self) -> None:
         argv = python_argv("workers")
-        env = child_environment(self.settings) | {f"{PREFIX}MODEL": self.settings.model}
+        env = self._worker_environment(self.settings)
+        self._environment = fingerprint(env)
         try:
             self._worker.start(argv, env=env, outlives_parent=self._kept)
         except OSError as error:
             raise NotStarted(f"The worker cannot be started: {error}.") from error
+
+    def _worker_environment(self, settings: Settings) -> dict[str, str]:
+        return child_environment(settings) | {f"{PREFIX}MODEL": settings.model}
 
     async def _worker_registered(self) -> None:
         deadline = time.monotonic() + WORKER_START_SECONDS
@@ -155,6 +194,8 @@ class Embedded:
                 worker_pid=self._worker.pid,
                 kept=self._kept,
                 sandbox=self.settings.sandbox.provider,
+                idle_seconds=self._idle_seconds if self._kept else None,
+                environment=self._environment,
             )
         )
 
@@ -186,7 +227,7 @@ def _was_killed(folder: StateFolder) -> bool:
     record = folder.read_record()
     if record is None or not answers(record.redis_url):
         return True
-    return record.kept and not _worker_process(folder).is_alive
+    return record.kept and not worker_process(folder).is_alive
 
 
 async def reachable(settings: Settings, notice: Callable[[str], None]) -> Settings:
@@ -210,6 +251,25 @@ async def reachable(settings: Settings, notice: Callable[[str], None]) -> Settin
         async with Embedded(settings, keep=True, revive=True, notice=notice):
             pass
     return await asyncio.to_thread(attached, settings)
+
+
+@asynccontextmanager
+async def used(settings: Settings, notice: Callable[[str], None]) -> AsyncIterator[Settings]:
+    """Yield the settings with the URL of Redis, as `reachable`; it does not end meanwhile.
+
+    Args:
+        settings: The settings of this process.
+        notice: Called with a text before a restart.
+
+    Raises:
+        LedgerUnavailable: No Redis is configured or running, or it cannot be restarted.
+    """
+    found = await reachable(settings, notice)
+    if settings.redis_url is not None:
+        yield found
+        return
+    with await _state_folder(settings).open_users():
+        yield found
 
 
 def attached(settings: Settings) -> Settings:
@@ -255,11 +315,24 @@ async def stop_embedded(settings: Settings) -> bool:
     if not folder.path.is_dir():
         return False
     async with folder.locked():
-        worker, redis = _worker_process(folder), _redis_server(folder, settings)
-        ran = worker.is_alive or redis.process.is_alive
-        await worker.stop(settings.worker.shutdown_grace_seconds)
-        await redis.stop()
-        folder.remove_record()
+        return await stop_in(folder, settings)
+
+
+async def stop_in(folder: StateFolder, settings: Settings) -> bool:
+    """Stop the Redis and the worker of a state folder whose lock the caller holds.
+
+    Args:
+        folder: The state folder.
+        settings: The settings of this process.
+
+    Returns:
+        False when none was running.
+    """
+    worker, redis = worker_process(folder), _redis_server(folder, settings)
+    ran = worker.is_alive or redis.process.is_alive
+    await worker.stop(settings.worker.shutdown_grace_seconds)
+    await redis.stop()
+    folder.remove_record()
     return ran
 
 
@@ -271,5 +344,6 @@ def _redis_server(folder: StateFolder, settings: Settings) -> RedisServer:
     return RedisServer(folder.path / "redis", settings.redis_memory_bytes)
 
 
-def _worker_process(folder: StateFolder) -> ChildProcess:
+def worker_process(folder: StateFolder) -> ChildProcess:
+    """Return the worker of a state folder, whether it runs or not."""
     return ChildProcess(folder.path, "worker")

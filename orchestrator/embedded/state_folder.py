@@ -44,6 +44,10 @@ class EmbeddedRecord(BaseModel):
     """Whether they outlive the command that started them."""
     sandbox: Literal["docker", "local"] = "docker"
     """Where the worker runs commands."""
+    idle_seconds: float | None = None
+    """After how long without use they end by themselves; None: not before `fanout down`."""
+    environment: str = ""
+    """The worker's settings and keys (`python_process.fingerprint`)."""
 
 
 class StateFolder:

@@ -29,6 +29,9 @@ TERMINAL_STATES = frozenset(
 )
 
 
+LIVE_STATES = frozenset(JobState) - TERMINAL_STATES
+
+
 class JobRecord(JobSpec):
     """A job in the ledger: its specification and its state, as `fanout show` prints it.
 

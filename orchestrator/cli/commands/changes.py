@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -143,19 +144,22 @@ def print_report(report: MergeReport) -> None:
         output.notice(f"What is held back lands with {held_back.OPTION}.")
 
 
-def print_stat(files: tuple[FileChange, ...]) -> None:
-    """Print the changed files with lines added and removed, the totals, and what is held back."""
+def print_stat(files: Sequence[FileChange], write: Callable[[str], None] = output.payload) -> None:
+    """Print the changed files with lines added and removed, the totals, and what is held back.
+
+    Args:
+        files: The files.
+        write: Prints a line.
+    """
     width = max((len(_name(change)) for change in files), default=0)
     for change in files:
         lines = "binary" if change.binary else f"+{change.lines_added} -{change.lines_removed}"
-        output.payload(f"{_name(change):<{width}}  {change.change:<8}  {lines}")
+        write(f"{_name(change):<{width}}  {change.change:<8}  {lines}")
     added = sum(change.lines_added for change in files)
     removed = sum(change.lines_removed for change in files)
-    output.payload(
-        f"{len(files)} {'file' if len(files) == 1 else 'files'} changed, +{added} -{removed}"
-    )
+    write(f"{len(files)} {'file' if len(files) == 1 else 'files'} changed, +{added} -{removed}")
     for path, reason in held_back_by_name(files).items():
-        output.payload(f"held back by a merge: {output.one_line(path)}: {reason}")
+        write(f"held back by a merge: {output.one_line(path)}: {reason}")
 
 
 def _name(change: FileChange) -> str:

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.commands.processes import announce_sandbox
-from orchestrator.cli.commands.run import coordinate
+from orchestrator.cli.commands.run import exit_code_of, finish_run, start_run
 from orchestrator.cli.terminal import formatting, output
 from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem, WorkFailed
 from orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
@@ -26,10 +26,10 @@ from orchestrator.configuration.settings import Settings, load_settings
 from orchestrator.embedded.sandbox_check import require_sandbox, sandbox_of_demo
 from orchestrator.embedded.services import Embedded
 from orchestrator.git import GitFailed, run_git
-from orchestrator.jobs.failures import UnknownJob
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.store.journal import EventType
+from orchestrator.runs import Landing
 
 EXAMPLES = bundled("config") / "examples"
 
@@ -250,25 +250,21 @@ async def _run(
         announce_sandbox(await client.workers())
         before = await _check(client, found, folder, "before")
         output.notice(f"\nThe goal: {found.goal}")
-        outcome = await coordinate(
-            client,
-            goal=found.goal,
-            workspace=folder,
-            agent=COORDINATOR,
-            model=None,
-            default_model=settings.model,
-            look_back="fanout tree" if keep else None,
+        landing = Landing(workspace=folder)
+        root_id = await start_run(
+            client, {"agent": COORDINATOR, "description": found.goal}, landing
         )
+        outcome = await finish_run(client, root_id, landing)
         after = await _check(client, found, folder, "after")
-        records: list[JobRecord] = []
-        with suppress(UnknownJob):  # the coordinator delegated nothing
-            records = await client.tree(outcome.root_id)
+        records = [one for one in await client.tree(root_id) if one.id != root_id]
+    landed = exit_code_of(outcome) is ExitCode.DONE
+    error = outcome.result.error
     return {
-        "success": outcome.success and (before, after) in {(None, None), ("failed", "passed")},
+        "success": landed and (before, after) in {(None, None), ("failed", "passed")},
         **({} if after is None else {"tests_before": before, "tests_after": after}),
-        "text": outcome.text,
-        "root_id": outcome.root_id,
-        "error": outcome.error.model_dump() if outcome.error else None,
+        "text": outcome.result.summary,
+        "root_id": root_id,
+        "error": error.model_dump() if error else None,
         "jobs": [{"agent": record.agent, "state": str(record.state)} for record in records],
         "most_at_once": _most_at_once(records),
         "workspace": str(folder),

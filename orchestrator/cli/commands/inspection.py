@@ -9,14 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.commands.waiting import LIVE_STATES
 from orchestrator.cli.terminal import formatting, output
 from orchestrator.cli.terminal.exit_codes import UsageProblem
 from orchestrator.cli.terminal.ids import resolve_job, resolve_tree
 from orchestrator.cli.terminal.options import AsJson, JobArgument, LabelFilter, parse_labels
 from orchestrator.cli.terminal.session import ended_result, open_client
 from orchestrator.jobs.result import JobResult, Verification
-from orchestrator.jobs.state import JobRecord, JobState
+from orchestrator.jobs.state import LIVE_STATES, JobRecord, JobState
 
 StateOption = Annotated[
     list[str] | None,

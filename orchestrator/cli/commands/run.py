@@ -1,47 +1,64 @@
-"""`run`: run a coordinator in this process and merge its jobs' changes into a folder."""
+"""`run` and `attach`: start a run on a folder, follow it, and land what it changed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
+from orchestrator.cli.commands.changes import print_stat
 from orchestrator.cli.commands.processes import announce_sandbox
-from orchestrator.cli.commands.waiting import live_console
-from orchestrator.cli.terminal import held_back, output
-from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
+from orchestrator.cli.commands.submission import MaxReworksOption, VerifyOption
+from orchestrator.cli.terminal import formatting, held_back, output
+from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem, exit_code_of_results
+from orchestrator.cli.terminal.ids import resolve_job
 from orchestrator.cli.terminal.included_files import (
     IncludeOption,
     included_files,
     left_at_home_document,
     print_left_at_home,
 )
-from orchestrator.cli.terminal.live import Board, Fetch, change_line, shown
-from orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
+from orchestrator.cli.terminal.options import AsJson, JobArgument, SandboxOption, chosen_sandbox
+from orchestrator.cli.terminal.run_view import follow
+from orchestrator.cli.terminal.session import open_client
 from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import COORDINATOR
 from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.embedded.services import Embedded, attached_for_run
-from orchestrator.jobs.changes import SkippedFile
-from orchestrator.jobs.failures import DeadlineExceeded, LedgerUnavailable, UnknownJob
-from orchestrator.jobs.spec import new_job_id
-from orchestrator.jobs.state import JobRecord
+from orchestrator.embedded.services import Embedded
+from orchestrator.jobs.result import JobResult, Usage
+from orchestrator.jobs.spec import JobSpec
+from orchestrator.runs import Landing, Runs, land
+from orchestrator.workspace.merge import MergeReport
 from orchestrator.workspace.repositories.repository import is_clean_checkout
 
-if TYPE_CHECKING:
-    from orchestrator.coordinator.conflicts import HeldBackChange, OpenConflict
-    from orchestrator.coordinator.coordinator import CoordinatorEvent, RunOutcome
+YesOption = Annotated[
+    bool,
+    typer.Option(
+        "--yes",
+        "-y",
+        help="Do not ask: the folder may be changed and the agent's own calls are approved.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """How a run ended, and what of it landed."""
+
+    result: JobResult
+    usage: Usage
+    """What all jobs of the run have used."""
+    landed: MergeReport | None
+    """None when nothing was to be merged, or the run failed."""
 
 
 def run_(
-    goal: Annotated[str, typer.Argument(help="The coordinator's task, in plain language.")],
+    goal: Annotated[str, typer.Argument(help="The agent's task, in plain language.")],
     *,
     workspace: Annotated[
         Path, typer.Option(metavar="DIR", help="The folder to work on; default: the current one.")
@@ -49,281 +66,266 @@ def run_(
     include: IncludeOption = None,
     agent: Annotated[str, typer.Option(help="The agent that coordinates.")] = COORDINATOR,
     model: Annotated[
-        str | None, typer.Option(help="The coordinator's model; default: FANOUT_MODEL.")
+        str | None, typer.Option(help="Its model; default: the agent's own, else FANOUT_MODEL.")
     ] = None,
-    sandbox: SandboxOption = None,
-    yes: Annotated[
-        bool,
-        typer.Option(
-            "--yes",
-            "-y",
-            help="Do not ask: files may be changed and the coordinator's calls are approved.",
-        ),
+    verify: VerifyOption = None,
+    max_reworks: MaxReworksOption = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Print the run's id and do not wait for its end.")
     ] = False,
+    no_land: Annotated[
+        bool,
+        typer.Option("--no-land", help="Change nothing in DIR; `fanout apply` merges it later."),
+    ] = False,
+    sandbox: SandboxOption = None,
+    yes: YesOption = False,
     include_executable_config: Annotated[
         bool, typer.Option(held_back.OPTION, help=held_back.OPTION_HELP)
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a coordinator agent on GOAL and merge its jobs' changes into DIR.
+    """Run an agent on GOAL, with other agents to help it, and merge what they changed into DIR.
 
-    Exit code 1 if the coordinator fails or if unresolved merge conflicts remain. If no Redis is
-    configured (FANOUT_REDIS_URL) or running (`fanout up`), a private Redis and a worker run until
-    the command ends.
+    The run works on a copy of DIR and goes on without this command: Ctrl-C, or a closed terminal,
+    ends the view only, and `fanout attach` continues it. Exit code 1 if the run fails or if
+    conflicts remain. If no Redis is configured (FANOUT_REDIS_URL) or running (`fanout up`), a
+    private Redis and a worker are started, and end by themselves when they are not used any more.
     """
     settings = load_settings(**chosen_sandbox(sandbox))
     if not workspace.is_dir():
         raise UsageProblem(f"--workspace {str(workspace)!r} is not a folder.")
     folder = workspace.resolve()
     included = included_files(include or (), folder)
-    if not yes:
+    if not (yes or no_land):
         _confirm(folder)
-    outcome, at_home = asyncio.run(
+    chosen = model or (settings.model if "model" in settings.model_fields_set else None)
+    given = {"model": chosen, "verify": verify, "max_reworks": max_reworks}
+    landing = Landing(
+        workspace=folder, lands=not no_land, include_executable_config=include_executable_config
+    )
+    asyncio.run(
         _run(
             settings,
-            goal=goal,
-            workspace=folder,
-            included=included,
-            agent=agent,
-            model=model,
+            {"agent": agent, "description": goal, **given},
+            landing,
+            included,
+            detach=detach,
             yes=yes,
-            include_executable_config=include_executable_config,
-            ask_to_land=not (yes or as_json),
+            as_json=as_json,
         )
     )
-    _print_outcome(outcome, at_home, as_json=as_json)
-    raise typer.Exit(_exit_code(outcome))
-
-
-def _print_outcome(outcome: RunOutcome, at_home: Sequence[SkippedFile], *, as_json: bool) -> None:
-    if as_json:
-        error = outcome.error.model_dump() if outcome.error else None
-        report = {
-            "success": outcome.success,
-            "text": outcome.text,
-            "root_id": outcome.root_id,
-            "error": error,
-            "conflicts": [vars(conflict) for conflict in outcome.conflicts],
-            "left_at_home": left_at_home_document(at_home),
-            "held_back": [vars(change) for change in outcome.held_back],
-        }
-        output.document(report)
-    elif outcome.text:
-        output.payload(output.printable(outcome.text))
-    if outcome.error is not None:
-        output.notice(f"{outcome.error.type}: {outcome.error.message}")
-    if outcome.conflicts:
-        output.notice(_format_conflicts(outcome.conflicts))
-    if not as_json:
-        print_left_at_home(at_home)
-    if outcome.held_back:
-        output.notice(_format_held_back(outcome.held_back))
-
-
-def _exit_code(outcome: RunOutcome) -> ExitCode:
-    if outcome.success:
-        is_open = any(not conflict.changed_since for conflict in outcome.conflicts)
-        return ExitCode.WORK_FAILED if is_open else ExitCode.DONE
-    is_late = outcome.error is not None and outcome.error.type == DeadlineExceeded.__name__
-    return ExitCode.TIMED_OUT if is_late else ExitCode.WORK_FAILED
-
-
-def _format_conflicts(conflicts: Sequence[OpenConflict]) -> str:
-    """Return a warning that names the changes that were not merged."""
-    count = "1 conflict" if len(conflicts) == 1 else f"{len(conflicts)} conflicts"
-    named = ", ".join(
-        f"{output.one_line(conflict.path)} (job {conflict.job_id}"
-        f"{'; the file has changed since, perhaps resolving it' if conflict.changed_since else ''})"
-        for conflict in conflicts
-    )
-    return f"WARNING: {count}, changes not merged: {named}. See: fanout diff JOB"
-
-
-def _format_held_back(changes: Sequence[HeldBackChange]) -> str:
-    """Return the lines about changes that wait for a person's word, with the command for each job.
-
-    They are data of the run and no failure of it.
-    """
-    jobs = dict.fromkeys(change.job_id for change in changes)
-    commands = [f"fanout apply {job_id} {held_back.OPTION}" for job_id in jobs]
-    return "\n".join([*held_back.lines(changes), "To land what is held back:", *commands])
 
 
 async def _run(
     settings: Settings,
-    *,
-    goal: str,
-    workspace: Path,
+    spec: Mapping[str, Any],
+    landing: Landing,
     included: frozenset[str],
-    agent: str,
-    model: str | None,
+    *,
+    detach: bool,
     yes: bool,
-    include_executable_config: bool,
-    ask_to_land: bool,
-) -> tuple[RunOutcome, Sequence[SkippedFile]]:
-    async with (
-        _services(settings) as (reachable, look_back),
-        JobClient.from_settings(reachable) as client,
-    ):
+    as_json: bool,
+) -> None:
+    async with services(settings) as reachable, JobClient.from_settings(reachable) as client:
         workers = await client.workers()
         if workers:
             announce_sandbox(workers)
         else:
             output.notice("No worker is running, so jobs will wait; start one: fanout worker")
-        client.workspace(workspace).included = included
-        outcome = await coordinate(
-            client,
-            goal=goal,
-            workspace=workspace,
-            agent=agent,
-            model=model,
-            default_model=settings.model,
-            look_back=look_back,
-            yes=yes,
-            include_executable_config=include_executable_config,
-        )
-        if held_back.may_land(outcome.held_back, ask=ask_to_land):
-            outcome = await _land_held_back(client, outcome, workspace)
-        return outcome, client.workspace(workspace).left_at_home
+        root_id = await start_run(client, spec, landing, included)
+        Runs(reachable.state_dir).remember(root_id, landing)
+        at_home = client.workspace(landing.workspace).left_at_home
+        if detach:
+            if as_json:
+                left = left_at_home_document(at_home)
+                output.document({"job_ids": [root_id], "left_at_home": left})
+            else:
+                print_left_at_home(at_home)
+                output.payload(root_id)
+            return
+        output.notice(f"Run {root_id}")
+        outcome = await finish_run(client, root_id, landing, yes=yes, ask=not (yes or as_json))
+        document = {"left_at_home": left_at_home_document(at_home)}
+        print_outcome(outcome, landing, document if as_json else None)
+        if not as_json:
+            print_left_at_home(at_home)
+    raise typer.Exit(exit_code_of(outcome))
 
 
-async def _land_held_back(client: JobClient, outcome: RunOutcome, workspace: Path) -> RunOutcome:
-    """Merge what was held back, by a person's word, and return the outcome without it."""
-    for job_id in dict.fromkeys(change.job_id for change in outcome.held_back):
-        report = await client.apply(job_id, workspace, include_executable_config=True)
-        for conflict in report.conflicts:
-            output.notice(f"conflict  {output.one_line(conflict.path)} (job {job_id})")
-    return replace(outcome, held_back=())
+def attach(job: JobArgument, *, yes: YesOption = False, as_json: AsJson = False) -> None:
+    """Follow a run until its end, answer its approvals, and merge what it changed as `run` would.
 
-
-async def coordinate(
-    client: JobClient,
-    *,
-    goal: str,
-    workspace: Path,
-    agent: str,
-    model: str | None,
-    default_model: str,
-    look_back: str | None,
-    yes: bool = False,
-    include_executable_config: bool = False,
-) -> RunOutcome:
-    """Run the coordinator with a live view of its jobs, or plain lines without a terminal.
-
-    Its final text is in the outcome and is not printed.
-
-    Args:
-        client: the connected client.
-        goal: the coordinator's task.
-        workspace: the folder that jobs start from and are merged into.
-        agent: the name of the coordinator's definition.
-        model: overrides the definition's model.
-        default_model: used if neither `model` nor the definition names one.
-        look_back: the command that shows the tree after an interruption; None if the tree does
-            not outlive this process.
-        yes: whether the coordinator's own calls are approved without asking.
-        include_executable_config: whether what becomes code on the host is merged too.
-
-    Raises:
-        ModelNotConfigured: the model cannot be used; the message names what is missing.
-        JobFailure: a service failed; see its subclasses.
+    Any number of terminals can do so at once; merging twice changes nothing. A run that was started
+    on another machine is followed, and not merged.
     """
-    from orchestrator.cli.terminal.approval_prompt import decider  # noqa: PLC0415 - slow import
-    from orchestrator.coordinator.coordinator import run_goal  # noqa: PLC0415
+    asyncio.run(_attach(job, yes=yes, as_json=as_json))
 
-    root_id = new_job_id()
-    console = live_console()
-    printer = _EventPrinter(console)
-    try:
-        on_change = _print_change if console is None else None
-        async with shown(
-            client, _tree_of(client, root_id), console=console, on_change=on_change
-        ) as watcher:
-            printer.board = watcher.board
-            return await run_goal(
-                client,
-                goal=goal,
-                workspace=workspace,
-                agent=agent,
-                model=model,
-                default_model=default_model,
-                root_id=root_id,
-                on_event=printer.print,
-                decide=decider(yes=yes, set_aside=watcher.set_aside),
-                stream_text=console is not None,
-                include_executable_config=include_executable_config,
-            )
-    except asyncio.CancelledError:
-        output.notice("Interrupted: the coordinator and the jobs that it waited for are stopped.")
-        if look_back is not None:
-            output.notice(f"Their state: {look_back} {root_id}")
-        raise
+
+async def _attach(prefix: str, *, yes: bool, as_json: bool) -> None:
+    async with open_client() as client:
+        job_id = await resolve_job(client, prefix)
+        landing = Runs(load_settings().state_dir).landing(job_id)
+        outcome = await finish_run(client, job_id, landing, yes=yes, ask=not (yes or as_json))
+        print_outcome(outcome, landing, {} if as_json else None)
+    raise typer.Exit(exit_code_of(outcome))
 
 
 @asynccontextmanager
-async def _services(settings: Settings) -> AsyncIterator[tuple[Settings, str]]:
-    """Yield settings with a reachable Redis, and the command that shows a run's tree later.
+async def services(settings: Settings) -> AsyncIterator[Settings]:
+    """Yield settings with a reachable Redis, which is started with a worker if there is none.
 
-    A private Redis and a worker run while the context is open if there is no other.
+    They outlive this process, and end by themselves when they are not used any more.
+
+    Args:
+        settings: The settings of this process.
+
+    Raises:
+        LedgerUnavailable: They cannot be started.
     """
-    try:
-        reachable = await asyncio.to_thread(attached_for_run, settings)
-    except LedgerUnavailable:
-        async with Embedded(settings, notice=output.notice) as embedded:
-            yield embedded.settings, "fanout up; fanout tree"
-    else:
-        yield reachable, "fanout tree"
+    if settings.redis_url is not None:
+        yield settings
+        return
+    async with Embedded(
+        settings, keep=True, idle_seconds=settings.embedded_idle_seconds, notice=output.notice
+    ) as embedded:
+        yield embedded.settings
 
 
-class _EventPrinter:
-    """Prints the coordinator's texts and tool calls; the live view shows its jobs' progress.
+async def start_run(
+    client: JobClient,
+    spec: Mapping[str, Any],
+    landing: Landing,
+    included: frozenset[str] = frozenset(),
+) -> str:
+    """Submit a run on a copy of its folder, and return the id of its root job.
 
-    A text is held back until another event follows: the last one is the command's payload.
+    Args:
+        client: The connected client.
+        spec: The fields of the root job.
+        landing: The run's folder.
+        included: Files that the copy has even if they seem to be secret.
+
+    Raises:
+        UnknownAgent: The agent does not exist.
+        InvalidJob: The specification cannot be stored.
+        WorkspaceUnusable: The folder cannot be read, or is too large.
     """
-
-    def __init__(self, console: Console | None) -> None:
-        self._console = console
-        self._held = ""
-        self.board: Board | None = None
-        """Shows a text while it is being written; None before the live view exists."""
-
-    def print(self, event: CoordinatorEvent) -> None:
-        """Print an event, or pass a partial text to the board."""
-        if event.kind == "partial":
-            if self.board is not None:
-                self.board.say(event.text)
-            return
-        text = output.printable(event.text).strip()
-        if event.kind == "progress" or not text:
-            return
-        if self.board is not None:
-            self.board.saying = ""
-        self._print_line(self._held, "")
-        self._held = text if event.kind == "text" else ""
-        if event.kind == "tool":
-            self._print_line(f"→ {text}", "dim")
-
-    def _print_line(self, line: str, style: str) -> None:
-        if not line:
-            return
-        if self._console is None:
-            output.notice(line)
-        else:
-            self._console.print(Text(line, style=style))
+    given = {name: value for name, value in spec.items() if value is not None}
+    snapshot = await client.snapshot(landing.workspace, str(spec["agent"]), included)
+    return await client.submit(JobSpec.model_validate({**given, "snapshot": snapshot}))
 
 
-def _print_change(record: JobRecord) -> None:
-    output.notice(change_line(record))
+async def finish_run(
+    client: JobClient,
+    root_id: str,
+    landing: Landing | None,
+    *,
+    yes: bool = False,
+    ask: bool = False,
+) -> RunOutcome:
+    """Follow a run to its end and land what it changed.
+
+    Args:
+        client: The connected client.
+        root_id: The run's root job.
+        landing: Where it lands; None: it is not known here.
+        yes: Approve the root agent's own calls without asking.
+        ask: Ask at a terminal whether changes that are held back may land.
+
+    Raises:
+        JobFailure: The run cannot be followed, or not be landed.
+    """
+    result = await follow(client, root_id, yes=yes)
+    landed = None if landing is None else await land(client, result, landing)
+    if landing and landed and held_back.may_land(landed.held_back, ask=ask):
+        with_code = landing.model_copy(update={"include_executable_config": True})
+        landed = await land(client, result, with_code)
+    usage = await client.tree_usage((await client.get(root_id)).root_id)
+    return RunOutcome(result, usage, landed)
 
 
-def _tree_of(client: JobClient, root_id: str) -> Fetch:
-    async def fetch() -> list[JobRecord]:
-        try:
-            return await client.tree(root_id)
-        except UnknownJob:  # the coordinator has not submitted anything yet
-            return []
+def exit_code_of(outcome: RunOutcome) -> ExitCode:
+    """Return the exit code of a run: 1 if it failed, or if conflicts remain."""
+    if outcome.result.success and outcome.landed is not None and outcome.landed.conflicts:
+        return ExitCode.WORK_FAILED
+    return exit_code_of_results([outcome.result])
 
-    return fetch
+
+def print_outcome(
+    outcome: RunOutcome, landing: Landing | None, document: Mapping[str, Any] | None
+) -> None:
+    """Print how a run ended: its answer, what landed, what did not and why, and what it used.
+
+    Args:
+        outcome: The end of the run.
+        landing: Where it landed; None: that is not known here.
+        document: Further keys of a JSON document; None prints text.
+    """
+    result, landed = outcome.result, outcome.landed
+    if document is not None:
+        output.document({**_document(outcome), **document})
+        return
+    if result.summary:
+        output.payload(output.printable(result.summary))
+    if result.error is not None:
+        output.notice(f"{result.error.type}: {result.error.message}")
+    if landed is not None and landed.applied:
+        output.notice(f"\nMerged into {landing.workspace if landing else ''}:")
+        merged = {file.path for file in landed.applied}
+        print_stat([file for file in result.files_modified if file.path in merged], output.notice)
+    for line in _left_out(outcome, landing):
+        output.notice(line)
+    output.notice(f"{formatting.used(outcome.usage)}, {formatting.span(result.execution_seconds)}")
+
+
+def _document(outcome: RunOutcome) -> dict[str, Any]:
+    result, landed = outcome.result, outcome.landed
+    job_id = result.job_id
+    return {
+        "success": result.success,
+        "text": result.summary,
+        "root_id": job_id,
+        "error": result.error.model_dump() if result.error else None,
+        "verified": result.verified.model_dump() if result.verified else None,
+        "landed": None if landed is None else [file.path for file in landed.applied],
+        "conflicts": [
+            {"job_id": job_id, "path": one.path, "reason": one.reason}
+            for one in (landed.conflicts if landed else ())
+        ],
+        "held_back": [
+            {"job_id": job_id, "path": one.path, "reason": one.reason}
+            for one in (landed.held_back if landed else ())
+        ],
+        "usage": outcome.usage.model_dump(exclude_none=True),
+    }
+
+
+def _left_out(outcome: RunOutcome, landing: Landing | None) -> list[str]:
+    """Return the lines about what did not land, with the next command."""
+    result, landed = outcome.result, outcome.landed
+    if not result.changes:
+        return []
+    if landed is None:
+        folder = "DIR" if landing is None else str(landing.workspace)
+        see = f"fanout diff {result.job_id} --stat"
+        merge = f"fanout apply {result.job_id} --into {folder}"
+        count = f"{result.files_count} changed files were not merged"
+        return [f"{count}. To see them: {see} · to merge them: {merge}"]
+    lines = []
+    if landed.conflicts:
+        named = ", ".join(output.one_line(conflict.path) for conflict in landed.conflicts)
+        count = "1 conflict" if len(landed.conflicts) == 1 else f"{len(landed.conflicts)} conflicts"
+        see = f"fanout diff {result.job_id}"
+        lines.append(f"WARNING: {count}, changes not merged: {named}. See: {see}")
+    for kind in ("refused", "failed", "skipped"):
+        lines += [
+            f"{kind}  {output.one_line(entry.path)}: {output.one_line(entry.reason)}"
+            for entry in getattr(landed, kind)
+        ]
+    if landed.held_back:
+        lines += held_back.lines(landed.held_back)
+        lines.append(f"To land what is held back: fanout apply {result.job_id} {held_back.OPTION}")
+    return lines
 
 
 def _confirm(folder: Path) -> None:

@@ -16,12 +16,11 @@ from orchestrator.cli.terminal.exit_codes import ExitCode, exit_code_of_results
 from orchestrator.cli.terminal.ids import resolve_jobs, resolve_tree
 from orchestrator.cli.terminal.live import POLL_SECONDS, Fetch, change_line, shown
 from orchestrator.cli.terminal.options import AsJson, JobArguments, TimeoutOption
+from orchestrator.cli.terminal.run_view import tree_of
 from orchestrator.cli.terminal.session import open_client
 from orchestrator.client import JobClient
 from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.state import JobRecord, JobState
-
-LIVE_STATES = frozenset(state for state in JobState if not state.is_terminal)
+from orchestrator.jobs.state import LIVE_STATES, JobRecord
 
 
 def wait(jobs: JobArguments, timeout: TimeoutOption = None, as_json: AsJson = False) -> None:
@@ -112,7 +111,7 @@ def watch(
 async def _watch(prefix: str | None, *, as_json: bool) -> None:
     async with open_client() as client:
         job_id = None if prefix is None else await resolve_tree(client, prefix)
-        fetch = _everything(client) if job_id is None else _tree_of(client, job_id)
+        fetch = _everything(client) if job_id is None else tree_of(client, job_id)
         is_live = output.stdout_is_terminal() and not as_json
         report = _print_json if as_json else _print_change
         try:
@@ -146,13 +145,6 @@ def _print_json(record: JobRecord) -> None:
 
 def _all_ended(records: Sequence[JobRecord]) -> bool:
     return bool(records) and all(record.state.is_terminal for record in records)
-
-
-def _tree_of(client: JobClient, job_id: str) -> Fetch:
-    async def fetch() -> list[JobRecord]:
-        return await client.tree(job_id)
-
-    return fetch
 
 
 def _records_of(client: JobClient, ids: Sequence[str]) -> Fetch:

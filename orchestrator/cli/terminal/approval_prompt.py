@@ -1,70 +1,130 @@
-"""Asks the person at the terminal to decide a coordinator's own tool calls.
-
-Imports ADK, which takes seconds, so commands import it when they need it.
-"""
+"""Asks the person at the terminal to decide the tool calls of a run that wait for an approval."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from typing import Any
 
 from orchestrator.approvals import ApprovalAnswer, Decision
+from orchestrator.cancellation import cancel_and_wait
 from orchestrator.cli.terminal import output
-from orchestrator.coordinator.coordinator import Decide, reject_unasked
-from orchestrator.deep_agent import PendingApproval
+from orchestrator.client import JobClient
+from orchestrator.jobs.approvals import Approval
+from orchestrator.jobs.failures import ApprovalRefused, LedgerUnavailable
 
 SHOWN_CHARACTERS = 4_000
 """Of a call's arguments: one or two screens. A note reports how much was omitted."""
+POLL_SECONDS = 0.5
+"""Between two looks for approvals, and whether another terminal has answered: not noticeable."""
 
 SetAside = Callable[[], AbstractContextManager[object]]
 """Removes a live view from the screen while the context is open."""
 
 
-def decider(*, yes: bool, set_aside: SetAside = nullcontext) -> Decide:
-    """Return how a run's approvals are decided: by a person at the terminal, else rejected.
+async def answer_approvals(
+    client: JobClient,
+    root_id: str,
+    *,
+    yes: bool,
+    set_aside: SetAside,
+    jobs: Callable[[], Collection[str]],
+) -> None:
+    """Answer the approvals of a run until cancelled.
+
+    Without a terminal nothing is asked: the approvals wait for `fanout approve`.
 
     Args:
-        yes: approve every call without asking.
-        set_aside: removes a live view while a question is asked.
+        client: The connected client.
+        root_id: The run's root job.
+        yes: Approve the root job's own calls without asking.
+        set_aside: Removes a live view while a question is asked.
+        jobs: Returns the ids of the run's jobs.
     """
-    if yes:
-        return _approve
-    if output.stdin_is_terminal() and output.stderr_is_terminal():
-        return _Asker(set_aside).decide
-    return reject_unasked
+    may_ask = output.stdin_is_terminal() and output.stderr_is_terminal()
+    prompt = _Prompt(client, set_aside)
+    while True:
+        for approval in await _waiting(client):
+            if approval.job_id == root_id and yes:
+                await _answer(client, approval, _consent(approval))
+            elif may_ask and (approval.job_id == root_id or approval.job_id in jobs()):
+                await prompt.ask(approval)
+        await asyncio.sleep(POLL_SECONDS)
 
 
-async def _approve(pending: PendingApproval) -> ApprovalAnswer:
-    if "approve" not in pending.decisions:
+async def _waiting(client: JobClient) -> list[Approval]:
+    try:
+        return await client.approvals()
+    except LedgerUnavailable:  # the live view says so
+        return []
+
+
+async def _answer(client: JobClient, approval: Approval, answer: ApprovalAnswer) -> None:
+    try:
+        await client.answer(
+            approval.id,
+            answer.decision,
+            arguments=answer.arguments,
+            response=answer.response,
+            message=answer.message,
+        )
+    except ApprovalRefused as refused:  # another terminal was faster
+        output.notice(str(refused))
+    except LedgerUnavailable:  # it is asked again
+        output.notice("Redis does not answer; the decision was not stored.")
+
+
+def _consent(approval: Approval) -> ApprovalAnswer:
+    if "approve" not in approval.decisions:
         return ApprovalAnswer(
             decision="reject", message="--yes approves, and approving is not allowed for this call."
         )
     return ApprovalAnswer(decision="approve")
 
 
-class _Asker:
+class _Prompt:
     """Asks a person, one question at a time."""
 
-    def __init__(self, set_aside: SetAside) -> None:
+    def __init__(self, client: JobClient, set_aside: SetAside) -> None:
+        self._client = client
         self._set_aside = set_aside
+        self._input_ended = False
 
-    async def decide(self, pending: PendingApproval) -> ApprovalAnswer:
-        """Print the call and return the person's decision; end of input rejects the call."""
+    async def ask(self, approval: Approval) -> None:
+        """Print the call and store the person's decision, unless somebody else answers first."""
+        if self._input_ended:
+            return
         with self._set_aside():
-            output.notice(_format_call(pending))
+            output.notice(_format_call(approval))
+            asking = asyncio.create_task(self._decision(approval))
+            elsewhere = asyncio.create_task(self._until_answered(approval.id))
             try:
-                return await self._ask(pending)
+                await asyncio.wait((asking, elsewhere), return_when=asyncio.FIRST_COMPLETED)
+                if not asking.done():
+                    output.notice("\nIt was answered elsewhere.")
+                    return
+                answer = asking.result()
             except EOFError:
-                return ApprovalAnswer(decision="reject", message="Nobody answered.")
+                self._input_ended = True
+                output.notice(f"\nNobody answered; to do so: fanout approve {approval.id}")
+                return
+            finally:
+                await cancel_and_wait(asking, elsewhere)
+        await _answer(self._client, approval, answer)
 
-    async def _ask(self, pending: PendingApproval) -> ApprovalAnswer:
-        choices = ", ".join(pending.decisions)
+    async def _until_answered(self, approval_id: str) -> None:
+        while any(  # noqa: ASYNC110 - another process answers
+            one.id == approval_id for one in await _waiting(self._client)
+        ):
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _decision(self, approval: Approval) -> ApprovalAnswer:
+        choices = ", ".join(approval.decisions)
         while True:
-            decision = _chosen(await _line(f"{choices}? "), pending.decisions)
+            decision = _chosen(await _line(f"{choices}? "), approval.decisions)
             if decision is None:
                 output.notice(f"Type one of {choices}, or a prefix of it.")
                 continue
@@ -89,17 +149,18 @@ class _Asker:
         return ApprovalAnswer(decision=decision, arguments=edited)
 
 
-def _format_call(pending: PendingApproval) -> str:
-    arguments = json.dumps(pending.arguments, indent=2, ensure_ascii=False)
+def _format_call(approval: Approval) -> str:
+    arguments = json.dumps(approval.arguments, indent=2, ensure_ascii=False)
     more = len(arguments) - SHOWN_CHARACTERS
     shown = (
         arguments if more <= 0 else f"{arguments[:SHOWN_CHARACTERS]}… ({more:,} more characters)"
     )
-    hint = f"{pending.hint}\n" if pending.hint else ""
-    return f"{hint}{pending.agent} wants to call {pending.tool} with\n{shown}"
+    hint = f"{approval.hint}\n" if approval.hint else ""
+    call = f"{approval.agent} (job {approval.job_id}) wants to call {approval.tool} with"
+    return output.printable(f"{hint}{call}\n{shown}")
 
 
-def _chosen(typed: str, decisions: tuple[Decision, ...]) -> Decision | None:
+def _chosen(typed: str, decisions: Collection[Decision]) -> Decision | None:
     fitting = [decision for decision in decisions if typed and decision.startswith(typed.lower())]
     return fitting[0] if len(fitting) == 1 else None
 

@@ -9,7 +9,7 @@ from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.exit_codes import WorkFailed
 from orchestrator.client import JobClient
 from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.embedded.services import reachable
+from orchestrator.embedded.services import used
 from orchestrator.jobs.result import JobResult
 
 
@@ -26,8 +26,10 @@ async def open_client(settings: Settings | None = None) -> AsyncIterator[JobClie
         InvalidSetting: a setting has a value that is not allowed.
         LedgerUnavailable: no Redis is configured or running, or it does not answer.
     """
-    found = await reachable(settings or load_settings(), output.notice)
-    async with JobClient.from_settings(found) as client:
+    async with (
+        used(settings or load_settings(), output.notice) as found,
+        JobClient.from_settings(found) as client,
+    ):
         yield client
 
 

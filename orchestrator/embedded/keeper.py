@@ -1,0 +1,62 @@
+"""The keeper: ends the Redis and the worker of a state folder when nobody has used them for a time.
+
+It is a process of its own, which outlives the command that started it. They are used while a job is
+alive, and while a command holds the lock of users.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import time
+
+from orchestrator.client import JobClient
+from orchestrator.configuration.settings import Settings, load_settings
+from orchestrator.embedded.services import stop_in, worker_process
+from orchestrator.embedded.state_folder import EmbeddedRecord, StateFolder, try_lock
+from orchestrator.jobs.failures import JobFailure
+from orchestrator.jobs.state import LIVE_STATES
+from orchestrator.private_files import open_private_file
+
+CHECK_SECONDS = 5.0
+"""Between two looks: three commands of Redis, and not long beside the minutes of idleness."""
+
+
+async def keep(settings: Settings) -> None:
+    """Return when the services have ended, by this process or another.
+
+    Args:
+        settings: The settings with which they run; their state folder has the record.
+    """
+    folder = StateFolder(settings.state_dir)
+    idle_since = time.monotonic()
+    while (record := folder.read_record()) is not None and record.idle_seconds is not None:
+        await asyncio.sleep(min(CHECK_SECONDS, record.idle_seconds / 2))
+        if await _is_used(folder, record, settings):
+            idle_since = time.monotonic()
+        elif time.monotonic() - idle_since >= record.idle_seconds:
+            async with folder.locked():
+                if not await _is_used(folder, record, settings):  # by a command that waited
+                    await stop_in(folder, settings)
+                    return
+
+
+async def _is_used(folder: StateFolder, record: EmbeddedRecord, settings: Settings) -> bool:
+    with open_private_file(folder.path / "embedded.users") as users:
+        if not try_lock(users, fcntl.LOCK_EX):
+            return True
+    urls = {"redis_url": record.redis_url, "blobs_url": record.blobs_url}
+    try:
+        async with JobClient.from_settings(settings.model_copy(update=urls)) as client:
+            return bool(await client.list(states=LIVE_STATES, limit=1))
+    except JobFailure:  # Redis was killed: the jobs go on when a command starts it again
+        return worker_process(folder).is_alive
+
+
+def main() -> None:
+    """Keep the services of this process's settings."""
+    asyncio.run(keep(load_settings()))
+
+
+if __name__ == "__main__":
+    main()

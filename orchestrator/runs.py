@@ -1,0 +1,98 @@
+"""Runs: root jobs that a person started for a folder, and the landing of what they changed there.
+
+Which folder a run is for is known on the machine of that folder only: in `runs/` of the state
+folder, a file for each run. So a second terminal, or a command a week later, can follow a run and
+land it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from orchestrator.client import JobClient
+from orchestrator.jobs.failures import InvalidJob
+from orchestrator.jobs.result import JobResult
+from orchestrator.private_files import create_private_file, make_private_folder
+from orchestrator.workspace.merge import MergeReport
+
+KEPT_RUNS = 1000
+"""Of one state folder: the newest ones; a file has some hundred bytes."""
+
+
+class Landing(BaseModel):
+    """Where the changes of a run are merged when it has succeeded."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    workspace: Path
+    """The folder that the run started from."""
+    lands: bool = True
+    """False: they are left to a later `fanout apply`."""
+    include_executable_config: bool = False
+    """Whether a person has said that what becomes code on the host is merged too."""
+
+
+class Runs:
+    """The runs that were started on this machine.
+
+    Args:
+        state_dir: The state folder.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self._folder = state_dir / "runs"
+
+    def remember(self, job_id: str, landing: Landing) -> None:
+        """Store where a run lands.
+
+        Args:
+            job_id: The run's root job.
+            landing: Where.
+
+        Raises:
+            OSError: The state folder cannot be written to.
+        """
+        make_private_folder(self._folder)
+        with create_private_file(self._folder / f"{job_id}.json") as file:
+            file.write(landing.model_dump_json().encode())
+        for old in sorted(self._folder.glob("*.json"))[:-KEPT_RUNS]:
+            old.unlink(missing_ok=True)
+
+    def landing(self, job_id: str) -> Landing | None:
+        """Return where a run lands; None for a job that was not started by `fanout run` here."""
+        with contextlib.suppress(OSError, ValidationError):
+            return Landing.model_validate_json((self._folder / f"{job_id}.json").read_bytes())
+        return None
+
+
+async def land(client: JobClient, result: JobResult, landing: Landing) -> MergeReport | None:
+    """Merge what a run changed into its folder; doing it again changes nothing.
+
+    Args:
+        client: Reads the changes.
+        result: The result of the run's root job.
+        landing: Where they land.
+
+    Returns:
+        None when nothing lands: the run failed or changed nothing, or a person wants to do it.
+
+    Raises:
+        InvalidJob: The folder does not exist any more.
+        BlobMissing: The changes have expired.
+        WorkspaceUnusable: The folder cannot be written.
+    """
+    if not (landing.lands and result.success and result.changes):
+        return None
+    if not landing.workspace.is_dir():
+        raise InvalidJob(
+            f"The run's folder {landing.workspace} does not exist any more; to land it elsewhere: "
+            f"fanout apply {result.job_id} --into DIR"
+        )
+    return await client.merge(
+        result,
+        landing.workspace,
+        include_executable_config=landing.include_executable_config,
+    )
