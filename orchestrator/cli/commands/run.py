@@ -32,6 +32,7 @@ from orchestrator.configuration.settings import Settings, load_settings
 from orchestrator.embedded.services import Embedded
 from orchestrator.jobs.result import JobResult, Usage
 from orchestrator.jobs.spec import JobSpec
+from orchestrator.jobs.store.journal import EventType
 from orchestrator.runs import Landing, Runs, land
 from orchestrator.workspace.merge import MergeReport
 from orchestrator.workspace.repositories.repository import is_clean_checkout
@@ -47,6 +48,15 @@ YesOption = Annotated[
 
 
 @dataclass(frozen=True)
+class Unmerged:
+    """A change of a child that could not be merged into its parent's files."""
+
+    job_id: str
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class RunOutcome:
     """How a run ended, and what of it landed."""
 
@@ -55,6 +65,8 @@ class RunOutcome:
     """What all jobs of the run have used."""
     landed: MergeReport | None
     """None when nothing was to be merged, or the run failed."""
+    unmerged: tuple[Unmerged, ...]
+    """The conflicts between the agents of the run, of which the root agent was told."""
 
 
 def run_(
@@ -241,7 +253,18 @@ async def finish_run(
         with_code = landing.model_copy(update={"include_executable_config": True})
         landed = await land(client, result, with_code)
     usage = await client.tree_usage((await client.get(root_id)).root_id)
-    return RunOutcome(result, usage, landed)
+    return RunOutcome(result, usage, landed, await _conflicts_between_agents(client, root_id))
+
+
+async def _conflicts_between_agents(client: JobClient, root_id: str) -> tuple[Unmerged, ...]:
+    """Return the conflicts of the merges into the root agent's files."""
+    found = [
+        Unmerged(str(event.data["id"]), str(conflict["path"]), str(conflict["reason"]))
+        async for event in client.events(root_id, follow=False)
+        if event.type is EventType.CHILD_MERGED
+        for conflict in formatting.dicts(event.data, "conflicts")
+    ]
+    return tuple(found)
 
 
 def exit_code_of(outcome: RunOutcome) -> ExitCode:
@@ -264,8 +287,7 @@ def print_outcome(
     result, landed = outcome.result, outcome.landed
     if document is not None:
         output.document({**_document(outcome), **document})
-        return
-    if result.summary:
+    elif result.summary:
         output.payload(output.printable(result.summary))
     if result.error is not None:
         output.notice(f"{result.error.type}: {result.error.message}")
@@ -292,6 +314,7 @@ def _document(outcome: RunOutcome) -> dict[str, Any]:
             {"job_id": job_id, "path": one.path, "reason": one.reason}
             for one in (landed.conflicts if landed else ())
         ],
+        "conflicts_between_agents": [vars(one) for one in outcome.unmerged],
         "held_back": [
             {"job_id": job_id, "path": one.path, "reason": one.reason}
             for one in (landed.held_back if landed else ())
@@ -303,15 +326,19 @@ def _document(outcome: RunOutcome) -> dict[str, Any]:
 def _left_out(outcome: RunOutcome, landing: Landing | None) -> list[str]:
     """Return the lines about what did not land, with the next command."""
     result, landed = outcome.result, outcome.landed
+    lines = [
+        f"WARNING: {output.one_line(one.path)} of job {one.job_id} was not merged, and the agent "
+        f"was told: {output.one_line(one.reason)}. See: fanout diff {one.job_id}"
+        for one in outcome.unmerged
+    ]
     if not result.changes:
-        return []
+        return lines
     if landed is None:
         folder = "DIR" if landing is None else str(landing.workspace)
         see = f"fanout diff {result.job_id} --stat"
         merge = f"fanout apply {result.job_id} --into {folder}"
         count = f"{result.files_count} changed files were not merged"
-        return [f"{count}. To see them: {see} · to merge them: {merge}"]
-    lines = []
+        return [*lines, f"{count}. To see them: {see} · to merge them: {merge}"]
     if landed.conflicts:
         named = ", ".join(output.one_line(conflict.path) for conflict in landed.conflicts)
         count = "1 conflict" if len(landed.conflicts) == 1 else f"{len(landed.conflicts)} conflicts"

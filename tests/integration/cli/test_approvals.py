@@ -25,8 +25,9 @@ from orchestrator.jobs.store.journal import EventType, Journal
 from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.ledger import Ledger
 from tests.builders import make_spec
-from tests.integration.cli.conftest import WORKER, Fanout, clean_environment
-from tests.integration.scripts import call, calls, conversation, says, write_script
+from tests.integration.cli.conftest import WORKER, Fanout
+from tests.integration.scripts import call, calls, conversation, says
+from tests.services import Installer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(90)]
 
@@ -216,28 +217,25 @@ COORDINATOR = {
     "description": "Asks first.",
     "instruction": "Do it.",
     "interrupt_on": {"write_file": True},
+    "subagents": ["general-purpose"],
 }
 
 
 @pytest.fixture
-def careful(ledger_url: str, tmp_path: Path) -> Fanout:
-    """A coordinator that writes one file, after an approval."""
+def careful(install: Installer, tmp_path: Path) -> Fanout:
+    """A coordinator that writes one file, after an approval; and a worker."""
     agents, workspace = tmp_path / "agents", tmp_path / "work"
     agents.mkdir()
     workspace.mkdir()
     (agents / "careful.yaml").write_text(yaml.safe_dump(COORDINATOR))
     write = call("write_file", file_path="/workspace/a.txt", content="one")
-    script = write_script(
-        tmp_path,
+    place = install(
         conversation("delegate", calls(call("start_task", description="Do it.")), says("Started.")),
         conversation(".*", calls(write), says("Finished: {{last_result}}")),
+        FANOUT_AGENTS_DIR=str(agents),
     )
-    settings = {
-        "FANOUT_REDIS_URL": ledger_url,
-        "FANOUT_AGENTS_DIR": str(agents),
-        "FANOUT_MODEL": f"scripted:{script}",
-    }
-    return Fanout(workspace, clean_environment(tmp_path) | settings)
+    place.start_worker()
+    return Fanout(workspace, dict(place.environment))
 
 
 RUN = ("run", "write a file", "--agent", "careful")
@@ -250,22 +248,31 @@ async def test_yes_approves_the_coordinators_calls(careful: Fanout) -> None:
     assert (careful.folder / "a.txt").read_text() == "one"
 
 
-async def test_without_a_terminal_they_are_rejected_and_that_is_said(careful: Fanout) -> None:
-    ended = await run(careful, *RUN)
+async def test_without_a_terminal_they_wait_for_another_one(careful: Fanout) -> None:
+    waits = asyncio.create_task(run(careful, *RUN, timeout=60))
+    listed: list[dict[str, Any]] = []
+    while not listed and not waits.done():
+        listed = (await run(careful, "approvals", "--json")).json["approvals"]
+    await asyncio.sleep(1)  # the view looks every half second
+    assert (await run(careful, "reject", listed[0]["id"], "-m", "not here")).code == 0
+
+    ended = await waits
 
     assert ended.code == ExitCode.DONE, ended.err
     assert not (careful.folder / "a.txt").exists()
-    assert "this run has no terminal, and was started without --yes" in ended.out
+    assert "They say: not here" in ended.out
+    assert f"fanout approve {listed[0]['id'][:11]}" in ended.err
 
 
-async def test_a_coordinators_policy_binds_the_jobs_that_it_starts(
-    careful: Fanout, waiting: Waiting
-) -> None:
+async def test_a_coordinators_policy_binds_the_jobs_that_it_starts(careful: Fanout) -> None:
     ended = await run(careful, "run", "delegate it", "--agent", "careful", "--yes")
 
     assert ended.code == ExitCode.DONE, ended.err
-    (job_id,) = await waiting.ledger.ids()
-    assert (await waiting.ledger.get(job_id)).interrupt_on == {"write_file": True}
+    records = (await run(careful, "ps", "--all", "--json")).json["jobs"]
+    (child,) = [record for record in records if record["parent_id"]]
+    assert {name: bool(asks) for name, asks in child["interrupt_on"].items()} == {
+        "write_file": True
+    }
 
 
 def at_a_terminal(fanout: Fanout, typed: Mapping[str, str]) -> str:
@@ -316,7 +323,7 @@ async def test_a_person_at_a_terminal_is_shown_the_call_and_may_edit_it(careful:
 
     shown = await asyncio.to_thread(at_a_terminal, careful, typed)
 
-    assert "careful wants to call write_file with" in shown
+    assert "wants to call write_file with" in shown
     assert '"content": "one"' in shown
     assert (careful.folder / "b.txt").read_text() == "two"
     assert not (careful.folder / "a.txt").exists()

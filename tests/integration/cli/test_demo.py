@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -51,7 +52,12 @@ def test_run_starts_its_own_services_and_changes_the_workspace(lonely_fanout: Fa
         capture_output=True,
     )
     assert suite.returncode == 0
-    assert lonely_fanout("ps").code == 3
+    assert "5 files changed, +9 -8" in ended.err
+    (run_id,) = re.findall(r"^Run (\w+)$", ended.err, re.MULTILINE)
+    assert "5 files changed" in lonely_fanout("diff", run_id, "--stat").out  # they go on
+    again = lonely_fanout("attach", run_id)
+    assert (again.code, "Five faults are mended" in again.out) == (0, True)
+    assert lonely_fanout("down").code == 0
 
 
 def test_a_run_without_a_usable_model_says_what_is_missing(lonely_fanout: Fanout):
@@ -59,9 +65,10 @@ def test_a_run_without_a_usable_model_says_what_is_missing(lonely_fanout: Fanout
         "run", "x", "--model", "gemini-2.5-flash", env=temporary(lonely_fanout), timeout=100
     )
 
-    assert (ended.code, ended.out) == (2, "")
+    assert (ended.code, ended.out) == (1, "")
     assert "GOOGLE_API_KEY" in ended.err
     assert "Traceback" not in ended.err
+    assert lonely_fanout("down").code == 0
 
 
 @pytest.mark.slow

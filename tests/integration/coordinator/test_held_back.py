@@ -84,15 +84,12 @@ def test_the_coordinator_can_neither_say_so_nor_write_it_itself(
     asks = call("task", description="run: echo x > .envrc", include_executable_config=True)
     writes = call("write_file", file_path="/workspace/.vscode/tasks.json", content="{}")
 
-    done = run(
-        shared_place, workspace, calls(asks, writes), options=("--include-executable-config",)
-    )
+    done = run(shared_place, workspace, calls(asks, writes))
 
     assert done.returncode == 0, done.stderr
-    assert not (workspace / ".vscode").exists()
-
-    run(shared_place, workspace, calls(asks))
-    assert not (workspace / ".envrc").exists()
+    held = json.loads(done.stdout)["held_back"]
+    assert [change["path"] for change in held] == [".vscode/tasks.json"]
+    assert sorted(path.name for path in workspace.iterdir()) == ["kept.txt"]
 
 
 CHANGES = [HeldBack.model_validate({"path": ".envrc", "change": "added", "reason": "a shell"})]

@@ -42,7 +42,9 @@ def place(install_for_module: Installer, http: HttpServer) -> Installation:
     for name, server in servers.items():
         (agents / f"{name}.yaml").write_text(DEFINITION.format(name=name, server=server))
     environment = {"FANOUT_AGENTS_DIR": str(agents), "CALC_KEY": KEY, "NO_PROXY": "127.0.0.1"}
-    return install_for_module(SCRIPT, **environment)
+    made = install_for_module(SCRIPT, **environment)
+    made.start_worker()
+    return made
 
 
 def coordinate(place: Installation, folder: Path, agent: str) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from pydantic import JsonValue
+
 from orchestrator.delegation.answers import TaskResult, task_error, task_result
 from orchestrator.jobs.changes import MalformedBundle, NewerBundle
 from orchestrator.jobs.failures import (
@@ -67,7 +69,12 @@ class Collector:
             return None
         bundle = await self._services.blobs.fetch(result.changes)
         report = await merge_into(self._sandbox, bundle)
-        counts = {"applied": len(report.applied), "conflicts": len(report.conflicts)}
-        await self._journal.note(EventType.CHILD_MERGED, {"id": result.job_id, **counts})
+        conflicts: list[JsonValue] = [
+            {"path": one.path, "reason": one.reason} for one in report.conflicts
+        ]
+        await self._journal.note(
+            EventType.CHILD_MERGED,
+            {"id": result.job_id, "applied": len(report.applied), "conflicts": conflicts},
+        )
         self.merged.add(result.job_id)
         return report
