@@ -1,0 +1,194 @@
+"""A run goes on without its terminal, is followed from others, and lands once.
+
+Its services outlive the command, and end when nobody uses them.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.embedded.child_process import ChildProcess
+from orchestrator.embedded.state_folder import StateFolder
+from tests.integration.cli.conftest import Child, Ended, Fanout
+from tests.integration.cli.test_embedded import within
+from tests.integration.cli.test_services import LOCAL
+from tests.integration.scripts import call, calls, conversation, says, shell, write_script
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+
+SCRIPT = (
+    conversation(
+        "^slow",
+        calls(*(call("start_task", description=f"makes {name}") for name in ("one", "two"))),
+        calls(call("wait_tasks", job_ids=["{{started}}"])),
+        says("## Summary\nBoth are made."),
+    ),
+    conversation(r"makes (\w+)", shell("sleep 3; echo {{1}} > {{1}}.txt"), says("Made.")),
+    conversation("^quick", shell("echo new > new.txt"), says("## Summary\nQuickly done.")),
+    conversation("^long", shell("sleep 60"), says("Done.")),
+    conversation("^fails", shell("echo no > no.txt"), says("I am done.")),
+)
+
+
+@pytest.fixture
+def own(lonely_fanout: Fanout) -> Iterator[Fanout]:
+    """The command line with services of its own, which end with the test."""
+    script = write_script(lonely_fanout.folder, *SCRIPT)
+    made = Fanout(lonely_fanout.folder, lonely_fanout.env | LOCAL)
+    made.env["FANOUT_MODEL"] = f"scripted:{script}"
+    for name in ("a", "b"):
+        (made.folder / name).mkdir()
+        (made.folder / name / "kept.txt").write_text("kept\n")
+    yield made
+    made("down", timeout=60)
+
+
+def started(fanout: Fanout, goal: str = "slow", folder: str = "a") -> tuple[Child, str]:
+    """A run that works, and its id."""
+    child = fanout.start("run", goal, "--workspace", folder, "--yes")
+    assert child.stderr is not None
+    for line in iter(child.stderr.readline, b""):
+        if found := re.fullmatch(rb"Run (\w+)\n", line):
+            assert within(30, lambda: "running" in fanout("ps").out)
+            return child, found[1].decode()
+    raise AssertionError("it did not start")
+
+
+def ended(child: Child) -> Ended:
+    out, err = child.communicate(timeout=60)
+    return Ended(child.wait(10), out.decode(), err.decode())
+
+
+def files(fanout: Fanout, folder: str = "a") -> list[str]:
+    return sorted(path.name for path in (fanout.folder / folder).iterdir())
+
+
+WHOLE = ["kept.txt", "one.txt", "two.txt"]
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        signal.SIGKILL,
+        *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGHUP, signal.SIGTERM)),
+    ],
+)
+def test_a_run_goes_on_without_its_terminal_and_is_landed_by_another(
+    own: Fanout, number: signal.Signals
+) -> None:
+    child, run_id = started(own)
+
+    child.send_signal(number)
+    left = ended(child)
+
+    if number is signal.SIGINT:
+        assert left.code == 130
+        assert f"To look again: fanout attach {run_id}" in left.err
+    assert files(own) == ["kept.txt"]
+    attached = own("attach", run_id, timeout=60)
+    assert (attached.code, attached.out) == (0, "Both are made.\n"), attached.err
+    assert files(own) == WHOLE
+    assert "2 files changed, +2 -0" in attached.err
+
+
+def test_two_terminals_follow_one_run_and_it_lands_once(own: Fanout) -> None:
+    child, run_id = started(own)
+    others = [own.start("attach", run_id) for _ in range(2)]
+
+    told = [ended(one) for one in (child, *others)]
+
+    assert [(one.code, one.out) for one in told] == [(0, "Both are made.\n")] * 3, told
+    assert files(own) == WHOLE
+
+
+def test_a_run_is_ended_by_a_cancel(own: Fanout) -> None:
+    child, run_id = started(own)
+
+    assert own("cancel", run_id).code == 0
+    told = ended(child)
+
+    assert (told.code, files(own)) == (1, ["kept.txt"])
+    assert "JobCancelled" in told.err
+
+
+def test_two_runs_in_two_folders_share_their_services(own: Fanout) -> None:
+    first, second = (own.start("run", "slow", "--workspace", name, "--yes") for name in "ab")
+
+    told = [ended(one) for one in (first, second)]
+
+    assert [(one.code, one.out) for one in told] == [(0, "Both are made.\n")] * 2, told
+    assert (files(own), files(own, "b")) == (WHOLE, WHOLE)
+
+
+def test_a_verified_run_that_fails_keeps_its_changes_and_lands_nothing(own: Fanout) -> None:
+    options = ("--verify", "test -e yes.txt", "--max-reworks", "0", "--yes", "--workspace", "a")
+    done = own("run", "fails", *options, timeout=60)
+
+    assert (done.code, files(own)) == (1, ["kept.txt"])
+    assert "VerificationFailed" in done.err
+    (command,) = re.findall(r"fanout (diff \w+) --stat", done.err)
+    assert "no.txt" in own(*command.split()).out
+
+
+@pytest.mark.slow
+def test_services_end_when_nobody_uses_them_and_not_before(own: Fanout) -> None:
+    idle = {"FANOUT_EMBEDDED_IDLE_SECONDS": "3"}
+    child, run_id = started(Fanout(own.folder, own.env | idle))
+    child.kill()
+    ended(child)
+
+    # The detached run is longer than the time without use.
+    assert within(30, lambda: "succeeded" in own("show", run_id).out)
+    state = Path(own.env["FANOUT_STATE_DIR"])
+    names = ("worker", "redis", "keeper")
+    assert within(30, lambda: not any(ChildProcess(state, name).is_alive for name in names))
+
+    assert own("ps").code == 3
+    again = own("run", "quick", "--workspace", "b", "--yes", timeout=60)
+    assert (again.code, again.out) == (0, "Quickly done.\n"), again.err
+    assert own("attach", run_id, timeout=60).code == 0  # its record outlived the services
+    assert files(own) == WHOLE
+
+
+@pytest.mark.slow
+def test_services_of_up_do_not_end_by_themselves(own: Fanout) -> None:
+    idle = {"FANOUT_EMBEDDED_IDLE_SECONDS": "1"}
+    assert own("run", "quick", "--workspace", "a", "--yes", env=idle, timeout=60).code == 0
+    assert own("up", timeout=60).code == 0
+    state = StateFolder(Path(own.env["FANOUT_STATE_DIR"]))
+    record = state.read_record()
+    assert record is not None
+    assert record.idle_seconds is None
+
+    assert within(30, lambda: not ChildProcess(state.path, "keeper").is_alive)
+
+    assert own("ps").code == 0
+
+
+@pytest.mark.slow
+def test_a_worker_with_other_keys_is_replaced_when_it_has_no_job(own: Fanout) -> None:
+    run = ("run", "quick", "--yes", "--workspace")
+    assert own(*run, "a", timeout=60).code == 0
+    first = ChildProcess(Path(own.env["FANOUT_STATE_DIR"]), "worker").pid
+    assert own(*run, "b", timeout=60).code == 0
+    assert ChildProcess(Path(own.env["FANOUT_STATE_DIR"]), "worker").pid == first
+
+    keyed = {"SOME_API_KEY": "canary-key-of-the-person"}
+    assert own(*run, "b", env=keyed, timeout=60).code == 0
+
+    second = ChildProcess(Path(own.env["FANOUT_STATE_DIR"]), "worker").pid
+    assert second not in {None, first}
+    record = (Path(own.env["FANOUT_STATE_DIR"]) / "embedded.json").read_text()
+    assert "canary-key" not in record
+
+    child, run_id = started(own, "long")
+    told = own(*run, "b", env=keyed | {"OTHER_API_KEY": "x"}, timeout=60)
+    assert "was started with other settings or keys, and has jobs" in told.err
+    assert own("cancel", run_id).code == 0
+    ended(child)
