@@ -26,7 +26,7 @@ class Delivery:
 
 
 async def deliver(
-    client: JobClient, spec: JobSpec, workspace: Path, *, include_executable_config: bool = False
+    client: JobClient, spec: JobSpec, workspace: Path
 ) -> AsyncGenerator[JournalEvent | Delivery]:
     """Run a job on a workspace: yield its journal's events as they are written, then its delivery.
 
@@ -37,7 +37,6 @@ async def deliver(
         client: Submits the job.
         spec: The job.
         workspace: The folder that the job starts from and whose files its changes are merged into.
-        include_executable_config: As of `collect`.
 
     Raises:
         JobFailure: The job cannot be submitted or followed, or its changes cannot be merged.
@@ -50,9 +49,7 @@ async def deliver(
         # It may have been stored before `submit` returned.
         await asyncio.shield(_cancel_quietly(client, spec.id))
         raise
-    yield await collect(
-        client, job_id, workspace, include_executable_config=include_executable_config
-    )
+    yield await collect(client, job_id, workspace)
 
 
 async def _cancel_quietly(client: JobClient, job_id: str) -> None:
@@ -61,9 +58,7 @@ async def _cancel_quietly(client: JobClient, job_id: str) -> None:
         await client.cancel(job_id)
 
 
-async def collect(
-    client: JobClient, job_id: str, workspace: Path, *, include_executable_config: bool = False
-) -> Delivery:
+async def collect(client: JobClient, job_id: str, workspace: Path) -> Delivery:
     """Wait for the end of a submitted job and merge its changes.
 
     Merging again changes nothing. Changes of a job that did not succeed are not merged; they can be
@@ -73,8 +68,6 @@ async def collect(
         client: Reads the result.
         job_id: The job.
         workspace: The folder whose files the changes are merged into.
-        include_executable_config: Whether a person has said that what becomes code on the host may
-            be merged too.
 
     Raises:
         JobFailure: The result cannot be read, or the changes cannot be merged.
@@ -82,7 +75,4 @@ async def collect(
     result = await client.wait(job_id)
     if not result.success:
         return Delivery(result, None)
-    merged = await client.merge(
-        result, workspace, include_executable_config=include_executable_config
-    )
-    return Delivery(result, merged)
+    return Delivery(result, await client.merge(result, workspace))

@@ -72,9 +72,6 @@ class TaskTools:
         root_of: Returns the id of the job tree of a tool call's session.
         interrupt_on: The coordinator's approval policy, which binds its jobs as well.
         delegation: `task` for all agents, or one tool for each.
-        on_delivery: Is called with each delivery.
-        include_executable_config: As of `collect`. It is a person's word, and so no argument of a
-            tool.
     """
 
     def __init__(
@@ -85,12 +82,7 @@ class TaskTools:
         root_of: Callable[[ToolContext], str],
         interrupt_on: InterruptOn | None = None,
         delegation: DelegationStyle = "task",
-        on_delivery: Callable[[Delivery], None] = lambda _: None,
-        *,
-        include_executable_config: bool = False,
     ) -> None:
-        self._on_delivery = on_delivery
-        self._include_executable_config = include_executable_config
         self._client = client
         self._workspace = workspace
         self._agents = dict(sorted(agents.items()))
@@ -172,16 +164,11 @@ class TaskTools:
         try:
             spec = self._spec(tool_context, call_id, make_call())
             job_id = spec.id
-            delivering = deliver(
-                self._client,
-                spec,
-                self._workspace,
-                include_executable_config=self._include_executable_config,
-            )
+            delivering = deliver(self._client, spec, self._workspace)
             async with aclosing(delivering) as steps:
                 async for step in steps:
                     if isinstance(step, Delivery):
-                        yield self._report(step)
+                        yield task_result(step.result, step.merge)
                     elif (line := progress_line(step, spec.agent)) is not None:
                         yield progress_event(line, step)
         except Exception as failure:  # noqa: BLE001 - a tool that raises would end its siblings
@@ -189,16 +176,7 @@ class TaskTools:
 
     async def _collect(self, job_id: str) -> TaskResult:
         """Wait for a started task and return its result, its changes merged."""
-        delivery = await collect(
-            self._client,
-            job_id,
-            self._workspace,
-            include_executable_config=self._include_executable_config,
-        )
-        return self._report(delivery)
-
-    def _report(self, delivery: Delivery) -> TaskResult:
-        self._on_delivery(delivery)
+        delivery = await collect(self._client, job_id, self._workspace)
         return task_result(delivery.result, delivery.merge)
 
     async def start_task(

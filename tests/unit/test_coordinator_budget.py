@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,18 +17,16 @@ from google.genai import types
 
 from orchestrator.approvals import ApprovalAnswer
 from orchestrator.client import JobClient
-from orchestrator.configuration.settings import LimitSettings, Settings
+from orchestrator.configuration.settings import Settings
 from orchestrator.coordinator.coordinator import (
     APP_NAME,
     budgets_of,
     create_coordinator,
     create_coordinator_app,
-    run_goal,
 )
 from orchestrator.deep_agent.approval.requests import answers_message, pending_approvals
 from orchestrator.deep_agent.guards import budget as budget_module
 from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Ledger
 from orchestrator.jobs.store.rate_limiter import RateLimiter
 from tests.integration.scripts import call, calls, conversation, says, write_script
 
@@ -142,53 +139,3 @@ async def test_the_time_is_each_runs_own(
     second = await chat.say("a", message())
 
     assert (texts(first), texts(second)) == ("one", "two")
-
-
-async def test_the_clock_stands_still_while_a_person_thinks(
-    asking: JobClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = SimpleNamespace(value=1000.0)
-    monkeypatch.setattr(budget_module, "time", SimpleNamespace(monotonic=lambda: now.value))
-    write = calls(call("write_file", file_path="/workspace/a.txt", content="one"))
-
-    async def think(pending: Any) -> ApprovalAnswer:
-        now.value += 500
-        return ApprovalAnswer(decision="approve")
-
-    outcome = await run_goal(
-        asking,
-        goal="go",
-        workspace=tmp_path,
-        agent="bound",
-        model=scripted(tmp_path, write, says("done")),
-        decide=think,
-    )
-
-    assert (outcome.success, outcome.text, outcome.error) == (True, "done", None)
-    assert (tmp_path / "a.txt").read_text() == "one"
-
-
-@pytest.fixture
-def bounded(tmp_path: Path) -> JobClient:
-    definition(tmp_path)
-    limits = LimitSettings(max_tree_tokens=1000)
-    made = JobClient.from_settings(Settings(redis_url=NOBODY, agents_dir=tmp_path, limits=limits))
-    redis = FakeAsyncRedis(decode_responses=True)
-    made.rate_limiter, made._ledger = RateLimiter(redis, Keys(), {}), Ledger(redis, Keys())
-    return made
-
-
-async def test_a_coordinator_ends_when_its_jobs_have_used_up_its_trees_budget(
-    bounded: JobClient, tmp_path: Path
-) -> None:
-    await bounded._ledger._redis.hset(
-        Keys().usage("a-tree"), mapping={"input_tokens": 900, "output_tokens": 200}
-    )
-    model = await asyncio.to_thread(scripted, tmp_path, says("never"))
-
-    outcome = await run_goal(
-        bounded, goal="go", workspace=tmp_path, agent="bound", model=model, root_id="a-tree"
-    )
-
-    assert outcome.error is not None
-    assert outcome.error.message == "The limit max_tree_tokens=1000 is reached (1100 used)."

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from orchestrator.client import JobClient
-from orchestrator.coordinator.coordinator import CoordinatorEvent, run_goal
 from orchestrator.deep_agent.guards.loop_guard import MAX_REPEATED_CALLS, MAX_SAME_CALLS
 from orchestrator.deep_agent.prompts import CALL_INTERRUPTED
 from orchestrator.jobs.spec import Limits
@@ -40,6 +39,7 @@ SLOW_COORDINATOR = f"""\
 name: slow
 description: Has little time.
 instruction: Delegate.
+subagents: [general-purpose]
 limits: {{timeout_seconds: {TIMEOUT_SECONDS}}}
 """
 
@@ -47,7 +47,10 @@ limits: {{timeout_seconds: {TIMEOUT_SECONDS}}}
 @pytest.fixture(scope="module")
 def place(install_for_module: Installer) -> Installation:
     streaming = {"FANOUT_WORKER__STREAM_TEXT": "true", "FANOUT_WORKER__LEASE_SECONDS": "2"}
-    made = install_for_module(*SCRIPT, **streaming)
+    agents = install_for_module.folder / "agents"
+    agents.mkdir()
+    (agents / "slow.yaml").write_text(SLOW_COORDINATOR)
+    made = install_for_module(*SCRIPT, **streaming, FANOUT_AGENTS_DIR=str(agents))
     made.start_worker()
     return made
 
@@ -130,32 +133,9 @@ async def test_what_a_job_prints_and_says_is_in_its_journal_while_it_runs(
     assert "line 1\\nline 2" in answer.model_dump_json()
 
 
-async def test_a_coordinator_passes_on_what_its_jobs_show(
-    place: Installation, tmp_path: Path
-) -> None:
-    told: list[CoordinatorEvent] = []
-    async with place.client() as client:
-        await place.ready(client)
-        outcome = await run_goal(
-            client,
-            goal="delegate count",
-            workspace=tmp_path,
-            model=place.environment["FANOUT_MODEL"],
-            on_event=told.append,
-            stream_text=True,
-        )
-
-    assert outcome.success
-    assert any(event.kind == "progress" and ": line" in event.text for event in told)
-    pieces = "".join(event.text for event in told if event.kind == "partial")
-    assert pieces == outcome.text == DONE["text"]
-
-
 async def test_a_coordinator_whose_time_is_over_ends_its_jobs_and_exits_with_5(
     place: Installation, tmp_path: Path
 ) -> None:
-    (tmp_path / "agents").mkdir()
-    (tmp_path / "agents" / "slow.yaml").write_text(SLOW_COORDINATOR)
     (tmp_path / "work").mkdir()
     command = [
         "run",
@@ -170,11 +150,11 @@ async def test_a_coordinator_whose_time_is_over_ends_its_jobs_and_exits_with_5(
         run_module,
         "orchestrator",
         *command,
-        environment={**place.environment, "FANOUT_AGENTS_DIR": str(tmp_path / "agents")},
+        environment=place.environment,
     )
 
     assert ended.returncode == 5, ended.stderr
-    assert f"The coordinator's {TIMEOUT_SECONDS} seconds are used up" in ended.stderr
+    assert f"The job's {TIMEOUT_SECONDS} seconds are used up" in ended.stderr
     async with place.client() as client:
         jobs = [
             job
