@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 from orchestrator.approvals import ApprovalAnswer, Decision
 from orchestrator.configuration.agent_definitions import AgentDefinitions, load_agent_definitions
 from orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
+from orchestrator.continuation import Continuations
 from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.failures import InvalidAnswer, InvalidJob, LedgerUnavailable
@@ -67,6 +68,7 @@ class JobClient:
         )
         self._admission = Admission(self._ledger, self._queue)
         self._blobs = BlobStore(settings.blobs)
+        self._continuations = Continuations(self._ledger, self._journal, self._blobs, definitions)
         self._workspaces: dict[Path, Workspace] = {}
         self.definitions = definitions
         self.rate_limiter = RateLimiter(self._redis, keys, settings.models, needs_redis=False)
@@ -138,7 +140,8 @@ class JobClient:
 
         Raises:
             UnknownAgent: The agent does not exist; nothing is stored.
-            InvalidJob: The specification cannot be stored.
+            InvalidJob: The specification cannot be stored, or continues a job that has not ended.
+            BlobMissing: It continues a job whose files have expired.
             WorkspaceUnusable: The folder cannot be read, or is too large.
         """
         return (await self.submit_many([(spec, workspace)]))[0]
@@ -149,9 +152,16 @@ class JobClient:
         Raises:
             UnknownAgent: One names an agent that does not exist; nothing is stored.
             LimitExceeded: One asks for more than the installation gives a job; nothing is stored.
-            InvalidJob: A specification cannot be stored, or its output_schema cannot be used.
+            InvalidJob: A specification cannot be stored, its output_schema cannot be used, or what
+                it `continues` has not ended, or it has a workspace besides.
+            UnknownJob, BlobMissing: What it continues, or its files, do not exist any more.
             WorkspaceUnusable: A folder cannot be read, or is too large.
         """
+        if any(spec.continues and folder for spec, folder in jobs):
+            raise InvalidJob(
+                "A job that continues another starts from that job's files: give no workspace."
+            )
+        jobs = [(await self._continuations.completed(spec), folder) for spec, folder in jobs]
         for spec, _ in jobs:
             self.definitions[spec.agent]  # raises UnknownAgent
             self._settings.ceilings.check(spec.limits)  # the worker checks its agent's limits too
@@ -164,8 +174,9 @@ class JobClient:
             spec.model_copy(update={"snapshot": snapshots[folder, spec.agent]}) if folder else spec
             for spec, folder in jobs
         ]
-        for snapshot in {spec.snapshot for spec in specs if spec.snapshot}:
-            await self._blobs.keep(snapshot)  # an old one, of a retried job, may be about to expire
+        used = {blob for spec in specs for blob in (spec.snapshot, spec.conversation) if blob}
+        for blob in used:
+            await self._blobs.keep(blob)  # an old one, of a retried job, may be about to expire
         ids = await self._ledger.submit(specs)
         with contextlib.suppress(LedgerUnavailable):  # stored: a worker's reaper dispatches them
             await self._admission.pump()

@@ -78,6 +78,7 @@ from .guards.structured_output import OutputSchema as OutputSchema
 
 # Messages to a running agent
 from .inbox import message_number as message_number
+from .inbox import without_message_number as without_message_number
 
 # Tools of MCP servers
 from .mcp.server import McpServer as McpServer
@@ -107,6 +108,7 @@ from .names import agent_identifier as agent_identifier
 from .part import Part as Part
 from .progress_tool import ProgressTool as ProgressTool
 from .prompts import ANSWER_REJECTED as ANSWER_REJECTED
+from .prompts import CONTINUED as CONTINUED
 from .prompts import WORKSPACE_RESTORED as WORKSPACE_RESTORED
 from .summary import summary_of as summary_of
 from .tool import MethodTool as MethodTool

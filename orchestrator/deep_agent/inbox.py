@@ -78,6 +78,19 @@ def message_number(event: Event) -> int:
     return int((event.custom_metadata or {}).get(NUMBER_KEY, 0))
 
 
+def without_message_number(event: Event) -> Event:
+    """Return an event that delivers no message, with the same content.
+
+    The messages of a conversation that is continued by another run were not sent to that run.
+    """
+    if not message_number(event):
+        return event
+    metadata = {
+        key: kept for key, kept in (event.custom_metadata or {}).items() if key != NUMBER_KEY
+    }
+    return event.model_copy(update={"custom_metadata": metadata})
+
+
 def _event(context: InvocationContext, text: str, number: int) -> Event:
     part = types.Part(text=MESSAGE_FROM_PARENT.format(text=text))
     return Event(

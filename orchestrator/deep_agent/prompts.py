@@ -133,6 +133,15 @@ WORKSPACE_RESTORED = (
     "ignores there, what you did inside `.git`, wrote outside of the workspace or installed, and "
     "processes that you left running may be gone: look before you rely on them."
 )
+CONTINUED = (
+    "\n\nThis conversation goes on from earlier work in another place. Your workspace has the "
+    "files that were reported then. What git ignores there, what you did inside `.git`, wrote "
+    "outside of the workspace or installed, and processes that you left running are gone."
+)
+TASKS_ABANDONED = (
+    "The work ended before these tasks answered: nothing that they changed is in your files. "
+    "Delegate again what is still needed."
+)
 ANSWER_REJECTED = (
     "Your answer is not accepted yet. It is verified with this command:\n\n{command}\n\nIt ended "
     "with exit code {exit_code}. The end of its output:\n\n{output_tail}\n\nMend the cause, not the "

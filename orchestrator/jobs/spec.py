@@ -114,6 +114,11 @@ class JobSpec(WireModel):
     description: str = Field(min_length=1, max_length=200_000)
     context: str | None = Field(default=None, max_length=1_000_000)
     """Text from the parent that the sub-agent receives with the description."""
+    continues: JobId | None = None
+    """A job that has ended: this one goes on with its conversation and its files, and the
+    description is the next message to the agent. What this one does not set is taken from it."""
+    conversation: BlobId | None = None
+    """The earlier conversation, set from `continues` when the job is submitted."""
     snapshot: BlobId | None = None
     """The workspace that the job starts from; None: an empty workspace."""
     output_schema: dict[str, JsonValue] | None = None

@@ -1,4 +1,4 @@
-"""Combines a snapshot with a job's changes into the snapshot that the job's children start from.
+"""Combines a snapshot with a job's changes: children and continuations of the job start from it.
 
 It is made from the job's own snapshot and its change bundle, without reading the sandbox. Files
 that a bundle does not contain are unchanged: the contents of `.git`, ignored files, files over the
@@ -7,6 +7,7 @@ size limit.
 
 from __future__ import annotations
 
+import asyncio
 import io
 import posixpath
 import tarfile
@@ -17,6 +18,35 @@ from typing import IO
 
 from orchestrator.jobs.changes import ChangeBundle, FileVersion
 from orchestrator.workspace.archive import ARCHIVE_MTIME
+from orchestrator.workspace.blobs import BlobStore
+
+
+async def store(blobs: BlobStore, snapshot: str | None, changes: Path | IO[bytes]) -> str:
+    """Store a snapshot with a job's changes applied, and return the blob.
+
+    Without changes it is the same snapshot, with a new time.
+
+    Args:
+        blobs: Where the snapshot is, and where the new one is stored.
+        snapshot: The snapshot that the job started from; None: an empty one.
+        changes: The job's change bundle.
+
+    Raises:
+        BlobMissing: The snapshot is missing.
+        MalformedBundle: The bundle cannot be read.
+        JobFailure: The new snapshot cannot be stored.
+    """
+    base = await blobs.fetch(snapshot) if snapshot else None
+    if snapshot and await asyncio.to_thread(_is_empty, changes):
+        await blobs.keep(snapshot)
+        return snapshot
+
+    def write_changed(sink: IO[bytes]) -> None:
+        with ChangeBundle.open(_rewound(changes)) as bundle:
+            write(sink, base, bundle)
+
+    stored, _ = await blobs.put_written(write_changed)
+    return stored
 
 
 def write(sink: IO[bytes], snapshot: Path | None, bundle: ChangeBundle) -> None:
@@ -93,3 +123,14 @@ def _member(
     else:
         info.size = len(content)
     return info, io.BytesIO(content)
+
+
+def _is_empty(changes: Path | IO[bytes]) -> bool:
+    with ChangeBundle.open(_rewound(changes)) as bundle:
+        return not bundle.changes.files
+
+
+def _rewound(changes: Path | IO[bytes]) -> Path | IO[bytes]:
+    if not isinstance(changes, Path):
+        changes.seek(0)
+    return changes

@@ -1,4 +1,4 @@
-"""The conversation of earlier attempts, and its repair before the agent resumes it.
+"""The conversation of earlier attempts and of an earlier job, and its repair before it is resumed.
 
 A worker may be lost between any two entries of the journal. A call that was running gets the result
 that it was interrupted, because it may have had effects. A call that waits for a person has had
@@ -13,6 +13,7 @@ from itertools import groupby
 
 from google.adk.events import Event, EventActions
 from google.adk.tools.tool_confirmation import ToolConfirmation
+from pydantic import ValidationError
 
 from orchestrator.approvals import ApprovalAnswer
 from orchestrator.deep_agent import (
@@ -27,6 +28,7 @@ from orchestrator.deep_agent import (
     request_of,
     text_of,
     unanswered_calls,
+    without_message_number,
 )
 from orchestrator.delegation.answers import started_result
 from orchestrator.delegation.calls import START_TOOL, job_id_of_call, name_of_call
@@ -34,18 +36,6 @@ from orchestrator.jobs.approvals import Approval, approval_id, waiting_approval
 from orchestrator.jobs.failures import NotUnderstood
 from orchestrator.jobs.result import Verification
 from orchestrator.jobs.store.journal import EventType, JournalEvent
-
-LASTING = frozenset(
-    {
-        EventType.JOB_STATE,
-        EventType.APPROVAL_REQUESTED,
-        EventType.APPROVAL_RESOLVED,
-        EventType.CHILD_SUBMITTED,
-        EventType.CHILD_FINISHED,
-        EventType.MESSAGE,
-    }
-)
-"""Entries that stay valid when a host and its files are lost: they do not depend on files."""
 
 Decisions = list[tuple[PendingApproval, ApprovalAnswer]]
 """A person's answer for each call that waited."""
@@ -55,6 +45,9 @@ Decisions = list[tuple[PendingApproval, ApprovalAnswer]]
 class History:
     """The conversation that an attempt resumes; empty for a new one."""
 
+    earlier: list[Event] = field(default_factory=list)
+    """The conversation of the job that this one continues. Its calls, answers and usage are not
+    this job's: all else here is about this job's own events."""
     events: list[Event] = field(default_factory=list)
     started_calls: set[str] = field(default_factory=set)
     """Ids of calls whose tool was started and has not returned since."""
@@ -158,36 +151,24 @@ class History:
         return found
 
 
-def split_lost(
-    entries: Sequence[JournalEvent],
-) -> tuple[list[JournalEvent], list[JournalEvent]]:
-    """Return the entries of the current conversation, and those of work whose files were lost.
+def earlier_events(conversation: bytes) -> list[Event]:
+    """Return the events of an earlier job's conversation.
 
-    After a checkpoint was restored, the conversation continues from the checkpoint; later answers
-    of people and ends of children still count. Without a checkpoint it starts again.
+    Messages that were sent to the earlier job do not count as messages to this one.
+
+    Args:
+        conversation: The blob of the specification's `conversation`: a line of JSON for each event.
+
+    Raises:
+        NotUnderstood: Another release wrote an event in a form that this one does not know.
     """
-    kept: list[JournalEvent] = []
-    lost: list[JournalEvent] = []
-    for entry in entries:
-        if entry.type is EventType.SANDBOX_READY:
-            newly_lost = _without_files(kept, entry)
-            lost += newly_lost
-            lost_ids = {other.id for other in newly_lost}
-            kept = [other for other in kept if other.id not in lost_ids]
-        kept.append(entry)
-    return kept, lost
-
-
-def _without_files(entries: Sequence[JournalEvent], ready: JournalEvent) -> list[JournalEvent]:
-    """Return the entries about files that a new sandbox does not have."""
-    if ready.data.get("resumed") is False:
-        return list(entries)
-    checkpoint = ready.data.get("checkpoint")
-    if checkpoint is None:
-        return []
-    ids = [entry.id for entry in entries]
-    after = entries[ids.index(str(checkpoint)) + 1 :]
-    return [entry for entry in after if entry.type not in LASTING]
+    try:
+        events = [Event.model_validate_json(line) for line in conversation.splitlines()]
+    except ValidationError:
+        raise NotUnderstood(
+            "The earlier conversation has an event of a form that this release does not know."
+        ) from None
+    return [without_message_number(event) for event in events]
 
 
 def repair_events(history: History, job_id: str) -> list[Event]:

@@ -7,6 +7,7 @@ it replays the events and asks the model for the next step.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Collection
 from typing import Any
@@ -29,12 +30,13 @@ from orchestrator.deep_agent import (
     usage_of,
 )
 from orchestrator.jobs.bounds import MAX_EVENT_BYTES, MAX_NOTE_BYTES, fit, json_bytes
+from orchestrator.jobs.conversation import event_json, split_lost
 from orchestrator.jobs.failures import NotUnderstood
 from orchestrator.jobs.store.journal import EventType, Journal, JournalEvent
 from orchestrator.jobs.store.outage import through_outage
 from orchestrator.shortening import one_line
 from orchestrator.workspace.blobs import BlobStore
-from workers.agent.history import History, split_lost
+from workers.agent.history import History, earlier_events
 from workers.heartbeat import HeldLease
 
 SHOWN_CHARACTERS = 2_000
@@ -145,14 +147,17 @@ class AttemptJournal:
         self._count_message(event)
 
     async def history(self) -> History:
-        """Return the conversation of earlier attempts.
+        """Return the conversation of earlier attempts, and of the job that this one continues.
 
         Raises:
             NotUnderstood: Another release wrote an entry that this one cannot read.
             LedgerUnavailable: Redis does not answer.
-            JobFailure: The blob of a large event cannot be read.
+            JobFailure: The blob of a large event or of the earlier conversation cannot be read.
         """
         history = History()
+        if conversation := self._lease.claim.spec.conversation:
+            stored = await self._blobs.get(conversation)
+            history.earlier = await asyncio.to_thread(earlier_events, stored)
         kept, lost = split_lost(await self.entries())
         for entry in kept:
             history.add(await self._checked(entry), await self._session_event(entry))
@@ -219,19 +224,12 @@ class AttemptJournal:
         return next((entry for entry in reversed(kept) if entry.type is EventType.CHECKPOINT), None)
 
     async def _session_event(self, entry: JournalEvent) -> Event | None:
-        raw = await self._raw_event(entry)
+        raw = await event_json(entry, self._blobs.get)
         try:
             return None if raw is None else Event.model_validate_json(raw)
         except ValidationError:
             why = f"The job's journal has a {entry.type} of a form that this release does not know."
             raise NotUnderstood(why) from None
-
-    async def _raw_event(self, entry: JournalEvent) -> str | bytes | None:
-        if "event" in entry.data:
-            return json.dumps(entry.data["event"])
-        if "event_blob" in entry.data:
-            return await self._blobs.get(str(entry.data["event_blob"]))
-        return None
 
 
 class JournaledSessions(InMemorySessionService):
@@ -259,7 +257,7 @@ class JournaledSessions(InMemorySessionService):
         return await super().append_event(session, event)
 
     async def replay(self, session: Session, events: list[Event]) -> None:
-        """Append the events of earlier attempts to the session, but not to the journal."""
+        """Append events of earlier attempts and jobs to the session, but not to the journal."""
         self._replaying = True
         try:
             for event in events:

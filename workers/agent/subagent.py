@@ -18,6 +18,7 @@ from pydantic import JsonValue
 
 from orchestrator.configuration.agent_definitions import AgentDefinition
 from orchestrator.deep_agent import (
+    CONTINUED,
     REPEATED_CALL,
     WORKSPACE_RESTORED,
     Account,
@@ -262,13 +263,13 @@ class Subagent:
         return await self._answer(history.events)
 
     async def _run(self, app: App, history: History) -> list[Event]:
-        """Run until the agent ends or waits, and return all events of the session."""
+        """Run until the agent ends or waits, and return all events of this job in the session."""
         sessions = JournaledSessions(self._journal)
         runner = Runner(app=app, session_service=sessions)
         session = await sessions.create_session(
             app_name=APP_NAME, user_id=USER_ID, session_id=self._spec.id
         )
-        await sessions.replay(session, history.events)
+        await sessions.replay(session, [*history.earlier, *history.events])
         for event in repair_events(history, self._spec.id):
             await sessions.append_event(session, event)
         decisions = history.decisions(self._spec.id)
@@ -294,7 +295,7 @@ class Subagent:
         ended = await sessions.get_session(
             app_name=APP_NAME, user_id=USER_ID, session_id=session.id
         )
-        return ended.events if ended else []
+        return ended.events[len(history.earlier) :] if ended else []
 
     def _start(self, history: History, decisions: Decisions) -> dict[str, Any]:
         """Return the runner's arguments: the run to resume, or the next message to the agent.
@@ -315,6 +316,7 @@ class Subagent:
             self._model,
             [*self.children.tools(), *mcp_tools(self._definition.mcp_servers, self._sandbox)],
             added_instruction=self.children.instruction()
+            + (CONTINUED if self._spec.conversation else "")
             + (WORKSPACE_RESTORED if is_restored else ""),
             files_folder=files_folder,
             backend=self._sandbox,
@@ -342,7 +344,7 @@ class Subagent:
         return self._budget.usage.plus(self._children_used)
 
     def _task(self) -> types.Content:
-        """Return the first message: the description and the context that the parent gave."""
+        """Return the job's first message: the description and the context that the parent gave."""
         text = self._spec.description
         if self._spec.context:
             text += f"\n\n<context>\n{self._spec.context}\n</context>"

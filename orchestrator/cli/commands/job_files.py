@@ -14,8 +14,8 @@ from orchestrator.cli.terminal.exit_codes import UsageProblem
 from orchestrator.cli.terminal.included_files import included_files
 from orchestrator.jobs.spec import JobSpec
 
-SET_BY_FANOUT = frozenset({"root_id", "parent_id", "depth", "traceparent"})
-"""A job's position in its tree, which its author cannot choose."""
+SET_BY_FANOUT = frozenset({"root_id", "parent_id", "depth", "traceparent", "conversation"})
+"""A job's position in its tree, and what follows from other fields: its author cannot choose it."""
 
 KEYS = (
     "workspace",
@@ -101,6 +101,8 @@ def plan(
         raise UsageProblem(f"there is no agent {spec.agent!r}: `fanout agents` lists them")
     if workspace is not None and spec.snapshot is not None:
         raise UsageProblem("specify either workspace or snapshot, not both")
+    if workspace is not None and spec.continues is not None:
+        raise UsageProblem("a job that continues another starts from its files: omit the workspace")
     return PlannedJob(spec=spec, workspace=workspace, include=include)
 
 

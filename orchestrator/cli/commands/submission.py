@@ -51,6 +51,15 @@ JobTimeoutOption = Annotated[
     ),
 ]
 
+ContinueOption = Annotated[
+    str | None,
+    typer.Option(
+        "--continue",
+        metavar="ID",
+        help="Go on with the conversation and the files of this job, which has ended: the "
+        "description is the next message to its agent. What you do not set is that job's.",
+    ),
+]
 VerifyOption = Annotated[
     str | None,
     typer.Option(
@@ -72,6 +81,7 @@ def submit(
     description: Annotated[str | None, typer.Argument(help="The task of the job's agent.")] = None,
     *,
     file: FileOption = None,
+    continues: ContinueOption = None,
     agent: Annotated[
         str | None,
         typer.Option(help="The agent; `fanout agents` lists them. Default: general-purpose."),
@@ -105,6 +115,7 @@ def submit(
     if (description is None) == (file is None):
         raise UsageProblem("Specify either a description or --file.")
     given = {
+        "continues": continues,
         "agent": agent,
         "workspace": workspace,
         "include": include,
@@ -130,6 +141,7 @@ async def _submit(
 ) -> ExitCode:
     async with open_client(settings) as client:
         specs, at_home = await _with_snapshots(client, _one_tree(jobs))
+        specs = await _with_complete_ids(client, specs)
         ids = await client.submit_many([(spec, None) for spec in specs])
         if as_json:
             output.document({"job_ids": ids, "left_at_home": left_at_home_document(at_home)})
@@ -161,6 +173,16 @@ async def _with_snapshots(
             at_home |= {f"{job.workspace}/{file.path}": file for file in left}
         specs.append(job.spec.model_copy(update={"snapshot": snapshots[asked]}))
     return specs, list(at_home.values())
+
+
+async def _with_complete_ids(client: JobClient, specs: Sequence[JobSpec]) -> list[JobSpec]:
+    """Return the jobs with the complete ids of those that they continue."""
+    shortened = {spec.continues for spec in specs if spec.continues}
+    ids = {prefix: await resolve_job(client, prefix) for prefix in shortened}
+    return [
+        spec.model_copy(update={"continues": ids[spec.continues]}) if spec.continues else spec
+        for spec in specs
+    ]
 
 
 def _one_tree(jobs: Sequence[PlannedJob]) -> list[PlannedJob]:

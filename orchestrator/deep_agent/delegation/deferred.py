@@ -16,8 +16,13 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from orchestrator.deep_agent.guards.dangling_calls import DanglingCall, answered
+from orchestrator.deep_agent.guards.dangling_calls import (
+    DanglingCall,
+    answered,
+    insert_before_next_message,
+)
 from orchestrator.deep_agent.part import Part
+from orchestrator.deep_agent.prompts import TASKS_ABANDONED
 
 DEFERRED_STATUS = "waiting_for_tasks"
 
@@ -86,13 +91,19 @@ def results_event(results: Sequence[tuple[DeferredCall, Mapping[str, Any]]]) -> 
 class DeferredResults(Part):
     """Ends the run while a result is deferred.
 
-    It comes early among the parts, so that the others do nothing to such a session.
+    It comes early among the parts, so that the others do nothing to such a session. A deferred call
+    of an earlier run, after which the user sent another message, is answered with an error, only in
+    the events that this run sees.
     """
 
     async def before_step(self, context: InvocationContext, request: LlmRequest) -> Iterable[Event]:
         """End the run if a result is deferred."""
         del request
-        now = context.invocation_id
-        if deferred_calls(event for event in context.session.events if event.invocation_id == now):
-            context.end_invocation = True
+        events, now = context.session.events, context.invocation_id
+        for waiting in deferred_calls(events):
+            if waiting.made.event.invocation_id == now:
+                context.end_invocation = True
+            else:
+                answer = answered([waiting.made], TASKS_ABANDONED)
+                insert_before_next_message(events, waiting.made, answer)
         return ()

@@ -23,6 +23,8 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
+from orchestrator.deep_agent.approval.gate import AWAITING
+from orchestrator.deep_agent.approval.requests import pending_approvals
 from orchestrator.deep_agent.messages import is_request, parts_of
 from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import CALL_INTERRUPTED, CALL_NOT_APPROVED, CALL_PENDING
@@ -114,16 +116,28 @@ class DanglingCalls(Part):
 
 
 def _answer_earlier(events: list[Event], invocation_id: str) -> None:
-    for dangling in _open_calls(events):
+    for dangling in [*_open_calls(events), *_approved_calls(events)]:
         if dangling.event.invocation_id == invocation_id:
             continue
-        caller = next(index for index, event in enumerate(events) if event is dangling.event)
-        at = _next_message(events, caller)
         answer = _earlier_answer(dangling)
-        if at is not None and answer is not None:
-            # Summaries replace ranges of time, and the answer belongs to its call.
-            answer.timestamp = events[at - 1].timestamp
-            events.insert(at, answer)
+        if answer is not None:
+            insert_before_next_message(events, dangling, answer)
+
+
+def insert_before_next_message(events: list[Event], call: DanglingCall, answer: Event) -> None:
+    """Insert the answer to a call before the message that began another run, if there is one.
+
+    Args:
+        events: The events that a run sees.
+        call: A call of an earlier run.
+        answer: Its answer.
+    """
+    caller = next(index for index, event in enumerate(events) if event is call.event)
+    at = _next_message(events, caller)
+    if at is not None:
+        # Summaries replace ranges of time, and the answer belongs to its call.
+        answer.timestamp = events[at - 1].timestamp
+        events.insert(at, answer)
 
 
 def _earlier_answer(dangling: DanglingCall) -> Event | None:
@@ -148,6 +162,21 @@ def _open_calls(events: Iterable[Event]) -> list[DanglingCall]:
                 found[part.function_call.id] = DanglingCall(event, part.function_call)
             elif part.function_response is not None and part.function_response.id:
                 found.pop(part.function_response.id, None)
+    return list(found.values())
+
+
+def _approved_calls(events: Sequence[Event]) -> list[DanglingCall]:
+    """Return the calls that a person decided about, and that have no result since."""
+    pending = {request.call_id for request in pending_approvals(events)}
+    made: dict[str | None, DanglingCall] = {}
+    found: dict[str | None, DanglingCall] = {}
+    for event in events:
+        made |= {call.id: DanglingCall(event, call) for call in event.get_function_calls()}
+        for response in event.get_function_responses():
+            found.pop(response.id, None)
+            is_placeholder = (response.response or {}).get("status") == AWAITING["status"]
+            if is_placeholder and response.id in made and response.id not in pending:
+                found[response.id] = made[response.id]
     return list(found.values())
 
 

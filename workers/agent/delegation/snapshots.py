@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import IO
 
-from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.workspace import changed_snapshot
 from orchestrator.workspace.blobs import BlobStore
 from workers.sandbox import Sandbox
@@ -50,7 +49,7 @@ class ChildSnapshots:
                 self._answered = answered
             return self._newest
 
-    async def of(self, bundle: IO[bytes]) -> str | None:
+    async def of(self, bundle: IO[bytes]) -> str:
         """Store the job's own snapshot with these changes applied, and return the blob.
 
         Args:
@@ -60,22 +59,4 @@ class ChildSnapshots:
             BlobMissing: The job's own snapshot is missing.
             JobFailure: The snapshot cannot be stored.
         """
-        base = await self._blobs.fetch(self._own) if self._own else None
-        is_unchanged = await asyncio.to_thread(_is_empty, bundle)
-        if self._own and is_unchanged:
-            await self._blobs.keep(self._own)
-            return self._own
-
-        def write(sink: IO[bytes]) -> None:
-            bundle.seek(0)
-            with ChangeBundle.open(bundle) as opened:
-                changed_snapshot.write(sink, base, opened)
-
-        snapshot, _ = await self._blobs.put_written(write)
-        return snapshot
-
-
-def _is_empty(bundle: IO[bytes]) -> bool:
-    bundle.seek(0)
-    with ChangeBundle.open(bundle) as opened:
-        return not opened.changes.files
+        return await changed_snapshot.store(self._blobs, self._own, bundle)

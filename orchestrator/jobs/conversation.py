@@ -1,0 +1,88 @@
+"""The conversation in a job's journal: the agent's events, without work whose files were lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+
+from orchestrator.jobs.store.journal import EventType, JournalEvent
+
+LASTING = frozenset(
+    {
+        EventType.JOB_STATE,
+        EventType.APPROVAL_REQUESTED,
+        EventType.APPROVAL_RESOLVED,
+        EventType.CHILD_SUBMITTED,
+        EventType.CHILD_FINISHED,
+        EventType.MESSAGE,
+    }
+)
+"""Entries that stay valid when a host and its files are lost: they do not depend on files."""
+
+
+def split_lost(
+    entries: Sequence[JournalEvent],
+) -> tuple[list[JournalEvent], list[JournalEvent]]:
+    """Return the entries of the current conversation, and those of work whose files were lost.
+
+    After a checkpoint was restored, the conversation continues from the checkpoint; later answers
+    of people and ends of children still count. Without a checkpoint it starts again.
+    """
+    kept: list[JournalEvent] = []
+    lost: list[JournalEvent] = []
+    for entry in entries:
+        if entry.type is EventType.SANDBOX_READY:
+            newly_lost = _without_files(kept, entry)
+            lost += newly_lost
+            lost_ids = {other.id for other in newly_lost}
+            kept = [other for other in kept if other.id not in lost_ids]
+        kept.append(entry)
+    return kept, lost
+
+
+def _without_files(entries: Sequence[JournalEvent], ready: JournalEvent) -> list[JournalEvent]:
+    """Return the entries about files that a new sandbox does not have."""
+    if ready.data.get("resumed") is False:
+        return list(entries)
+    checkpoint = ready.data.get("checkpoint")
+    if checkpoint is None:
+        return []
+    ids = [entry.id for entry in entries]
+    after = entries[ids.index(str(checkpoint)) + 1 :]
+    return [entry for entry in after if entry.type not in LASTING]
+
+
+def conversation_of_result(
+    entries: Sequence[JournalEvent], changes: str | None
+) -> list[JournalEvent]:
+    """Return the entries of the conversation to which the files of a job's result belong.
+
+    The result of a job that ended without its worker has the files of a checkpoint, and what the
+    agent did after it is lost.
+
+    Args:
+        entries: The job's journal.
+        changes: The result's change bundle.
+    """
+    kept, _ = split_lost(entries)
+    for index, entry in enumerate(kept):
+        if entry.type is EventType.CHECKPOINT and entry.data["changes"] == changes:
+            later = [other for other in kept[index + 1 :] if other.type in LASTING]
+            return [*kept[: index + 1], *later]
+    return kept
+
+
+async def event_json(
+    entry: JournalEvent, read_blob: Callable[[str], Awaitable[bytes]]
+) -> bytes | None:
+    """Return the agent's event that an entry holds, as one line of JSON; None if it holds none.
+
+    Args:
+        entry: The entry.
+        read_blob: Returns the content of a blob; a large event is one.
+    """
+    if "event" in entry.data:
+        return json.dumps(entry.data["event"]).encode()
+    if "event_blob" in entry.data:
+        return await read_blob(str(entry.data["event_blob"]))
+    return None
