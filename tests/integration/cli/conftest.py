@@ -181,9 +181,14 @@ class StandIn:
         await self._journal.append(claim.spec.id, claim.attempt, kind, data)
 
     async def finish(
-        self, job_id: str, state: JobState = JobState.SUCCEEDED, **fields: Any
+        self,
+        job_id: str,
+        state: JobState = JobState.SUCCEEDED,
+        *,
+        claim: Claim | None = None,
+        **fields: Any,
     ) -> None:
-        claim = await self.claim(job_id)
+        claim = claim or await self.claim(job_id)
         success = state is JobState.SUCCEEDED
         result = JobResult(job_id=job_id, state=state, success=success, attempts=1, **fields)
         assert await self._ledger.finish(job_id, claim.token, result, {})

@@ -1,0 +1,65 @@
+"""A worker dies in the middle of a job that continues another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.jobs.store.journal import EventType
+from tests.builders import make_spec
+from tests.faults.test_worker_faults import (
+    content,
+    ends_with_nothing_left,
+    holder,
+    two_workers,
+    until_event,
+)
+from tests.integration.scripts import DONE, conversation, shell
+from tests.services import Installation, Installer
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(150)]
+
+SCRIPT = (
+    conversation(
+        "^begin",
+        shell("echo one > steps.txt"),
+        DONE,
+        shell("echo two >> steps.txt"),
+        {**shell("sleep 5; echo three >> steps.txt"), "text": "third step"},
+        shell("echo four >> steps.txt"),
+        DONE,
+    ),
+)
+
+
+@pytest.fixture
+def place(install: Installer, provider: str) -> Installation:
+    settings = {"FANOUT_SANDBOX__PROVIDER": provider, "FANOUT_WORKER__LEASE_SECONDS": "3"}
+    return install(*SCRIPT, **settings)
+
+
+async def test_a_continuation_is_resumed_by_the_next_worker(
+    place: Installation, workspace: Path, provider: str
+) -> None:
+    async with place.client() as client:
+        await two_workers(place, client)
+        first = await client.wait(await client.submit(make_spec("begin"), workspace=workspace), 60)
+        job_id = await client.submit(make_spec("go on", continues=first.job_id))
+        await until_event(client, job_id, EventType.TOOL_CALL, 2)
+        holder(place, await client.get(job_id)).kill()
+
+        result = await client.wait(job_id, 60)
+
+        assert result.success, result.error
+        assert (result.attempts, result.usage.model_calls) == (2, 4)
+        steps = (await content(client, job_id, "steps.txt")).split()
+        assert steps[:2] == ["one", "two"]
+        assert steps[-1] == "four"
+        replies = [
+            event
+            async for event in client.events(job_id, follow=False)
+            if event.type is EventType.MODEL_REPLY
+        ]
+        assert len(replies) == 4
+    await ends_with_nothing_left(place, provider)
