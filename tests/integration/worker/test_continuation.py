@@ -44,6 +44,7 @@ SCRIPT = (
     ),
     conversation("^sleep", shell("echo begun > begun.txt; sleep 60"), DONE),
     conversation("^ask", shell("echo asked > asked.txt"), says("Never mind."), DONE),
+    conversation("^nap", shell("sleep 60"), says("Never mind.")),
     conversation("^delegate", delegates("make it"), DONE, shell("cat made.txt > seen.txt"), DONE),
     conversation("^wait", delegates("sleep on"), DONE),
     conversation("^make", shell("echo made > made.txt"), DONE),
@@ -89,11 +90,16 @@ def last_request(place: Installation, containing: str) -> dict[str, Any]:
     return next(one for one in reversed(asked) if containing in one["said"])
 
 
-async def until_it_runs(client: JobClient, job_id: str) -> None:
+async def until_it_runs(
+    client: JobClient, job_id: str, after: EventType = EventType.JOB_STATE
+) -> None:
+    """Wait until a tool was started after the first event of a kind."""
+    seen: list[object] = []
     async with asyncio.timeout(30):
         async for event in client.events(job_id):
-            if event.type is EventType.TOOL_CALL:
+            if event.type is EventType.TOOL_CALL and after in seen:
                 return
+            seen.append(event.type)
 
 
 async def cancelled(client: JobClient, job_id: str) -> JobResult:
@@ -171,6 +177,22 @@ async def test_an_approval_that_was_pending_is_no_longer(
     assert (await client.get(second.job_id)).agent == "guarded"
     _, _, answer, _ = last_request(place, "go on without")["said"]
     assert "Not carried out" in answer
+
+
+async def test_an_approved_command_of_a_cancelled_job_was_interrupted(
+    place: Installation, client: JobClient
+) -> None:
+    job_id = await client.submit(make_spec("nap", agent="guarded"))
+    (approval,) = await parked(client, job_id)
+    await client.answer(approval.id, "approve")
+    await until_it_runs(client, job_id, after=EventType.APPROVAL_RESOLVED)
+    first = await cancelled(client, job_id)
+
+    second = await client.run(continuing(first, "wake up"))
+
+    assert second.success, second.error
+    _, _, answer, _ = last_request(place, "wake up")["said"]
+    assert "Interrupted" in answer
 
 
 async def test_a_policy_is_not_loosened(client: JobClient) -> None:
