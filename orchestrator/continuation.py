@@ -133,6 +133,8 @@ class Continuations:
     async def _files(self, earlier: JobSpec, result: JobResult) -> str | None:
         """Return the snapshot of the files with which a job ended."""
         if result.changes is None:
+            if earlier.snapshot is not None:
+                await self._blobs.keep(earlier.snapshot)
             return earlier.snapshot
         changes = await self._blobs.fetch(result.changes)
         try:

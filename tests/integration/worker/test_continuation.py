@@ -35,7 +35,7 @@ EDIT = call(
 SCRIPT = (
     conversation(
         "^write",
-        shell("echo one > notes.txt; echo lost > ../outside.txt"),
+        shell("echo one > notes.txt"),
         says("It is written."),
         calls(EDIT),
         says("It is edited."),
