@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.client import JobClient
-from orchestrator.jobs.failures import InvalidJob, UnknownJob
+from orchestrator.jobs.failures import BlobMissing, InvalidJob, UnknownJob
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import JobSpec, Limits
 from orchestrator.jobs.state import JobState
@@ -81,6 +81,10 @@ async def client(place: Installation) -> AsyncIterator[JobClient]:
 
 def continuing(result: JobResult, description: str, **fields: Any) -> JobSpec:
     return make_spec(description, continues=result.job_id, **fields)
+
+
+def blobs_of(place: Installation) -> BlobStore:
+    return BlobStore((place.folder / "state" / "blobs").as_uri())
 
 
 def last_request(place: Installation, containing: str) -> dict[str, Any]:
@@ -285,6 +289,21 @@ async def test_what_cannot_be_continued_is_refused_in_words(
     await cancelled(client, running)
 
 
+async def test_a_conversation_that_is_too_long_or_has_expired_is_refused_in_words(
+    place: Installation, client: JobClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await client.run(make_spec("write one"))
+    assert first.changes is not None
+
+    with monkeypatch.context() as patched:
+        patched.setattr("orchestrator.continuation.MAX_CONVERSATION_BYTES", 100)
+        with pytest.raises(InvalidJob, match="too much to continue it: apply its changes"):
+            await client.submit(continuing(first, "edit it"))
+    await blobs_of(place).delete(first.changes)
+    with pytest.raises(BlobMissing, match=f"of job {first.job_id} have expired"):
+        await client.submit(continuing(first, "edit it"))
+
+
 async def test_a_continuation_is_submitted_again_and_retried_as_it_was(client: JobClient) -> None:
     first = await client.run(make_spec("write one"))
     spec = continuing(first, "edit it")
@@ -309,7 +328,7 @@ async def test_nothing_of_the_first_job_is_needed_any_more(install: Installer) -
         second_id = await client.submit(continuing(first, "edit it"))
         await Ledger(redis, Keys()).forget(0)
         assert first.changes is not None
-        await BlobStore((place.folder / "state" / "blobs").as_uri()).delete(first.changes)
+        await blobs_of(place).delete(first.changes)
         with pytest.raises(UnknownJob):
             await client.get(first.job_id)
 
