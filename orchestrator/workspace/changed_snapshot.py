@@ -37,7 +37,8 @@ async def store(blobs: BlobStore, snapshot: str | None, changes: Path | IO[bytes
         JobFailure: The new snapshot cannot be stored.
     """
     base = await blobs.fetch(snapshot) if snapshot else None
-    if snapshot and await asyncio.to_thread(_is_empty, changes):
+    is_unchanged = await asyncio.to_thread(_is_empty, changes)
+    if snapshot and is_unchanged:
         await blobs.keep(snapshot)
         return snapshot
 

@@ -114,7 +114,7 @@ async def cancelled(client: JobClient, job_id: str) -> JobResult:
 async def test_a_second_and_a_third_job_go_on_where_the_one_before_ended(
     place: Installation, client: JobClient
 ) -> None:
-    strict = Limits(max_model_calls=2)
+    strict = Limits(max_model_calls=3)
     first = await client.run(make_spec("write one", limits=strict, labels={"goal": "notes"}))
     second = await client.run(continuing(first, "edit it"))
     third = await client.run(continuing(second, "look at it"))
@@ -318,8 +318,14 @@ async def test_a_continuation_is_submitted_again_and_retried_as_it_was(client: J
     assert len({(one.continues, one.conversation, one.snapshot) for one in records}) == 1
 
 
-async def test_nothing_of_the_first_job_is_needed_any_more(install: Installer) -> None:
-    place = with_worker(install)
+@pytest.fixture
+def own_place(install: Installer) -> Installation:
+    """An installation whose worker a test may stop."""
+    return with_worker(install)
+
+
+async def test_nothing_of_the_first_job_is_needed_any_more(own_place: Installation) -> None:
+    place = own_place
     redis = connect(place.redis.url)
     async with place.client() as client, redis:
         await place.ready(client)
@@ -339,9 +345,9 @@ async def test_nothing_of_the_first_job_is_needed_any_more(install: Installer) -
         assert await file_of(client, second_id, "notes.txt") == "one and two\n"
 
 
-async def test_a_job_that_never_began_is_retried_instead(install: Installer) -> None:
-    place = install(*SCRIPT)
-    async with place.client() as client:
+async def test_a_job_that_never_began_is_retried_instead(own_place: Installation) -> None:
+    own_place.workers[0].stop()
+    async with own_place.client() as client:
         never = await cancelled(client, await client.submit(make_spec("write one")))
 
         with pytest.raises(InvalidJob, match=f"fanout retry {never.job_id}"):

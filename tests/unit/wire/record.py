@@ -55,6 +55,9 @@ FULL = JobSpec.model_validate(
 )  # fmt: skip
 """Every field is set to something else than its default."""
 
+FIRST = FULL.model_copy(update={"continues": None, "conversation": None})
+"""The same job, without an earlier one."""
+
 RESULT = JobResult.model_validate(
     {
         "job_id": "job-full", "state": "failed", "success": False, "summary": "Half is done.",

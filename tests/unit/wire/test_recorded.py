@@ -21,7 +21,7 @@ from orchestrator.jobs.store.queue import RUN_JOB
 from orchestrator.jobs.worker_info import worker_of
 from orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_worker
-from tests.unit.wire.record import FULL, RECORDED
+from tests.unit.wire.record import FIRST, FULL, RECORDED
 from workers.agent.session_journal import AttemptJournal
 from workers.heartbeat import HeldLease
 
@@ -108,7 +108,7 @@ async def test_a_recorded_conversation_can_be_gone_on_with(
     recorded: Path, redis: FakeAsyncRedis, tmp_path: Path
 ) -> None:
     await put_journal(redis, FULL.id, load(recorded, "journal-conversation"))
-    claim = Claim(spec=FULL, token=1, attempt=2, ran_seconds=1, submitted_at=0, started_at=0)
+    claim = Claim(spec=FIRST, token=1, attempt=2, ran_seconds=1, submitted_at=0, started_at=0)
     lease = HeldLease(claim, 60, lambda _: None)
     journal = AttemptJournal(
         Journal(redis, Keys()), BlobStore(tmp_path.as_uri()), lease, lambda _line: None

@@ -29,7 +29,7 @@ from orchestrator.jobs.store.waiting import occupancy, waiting_reason
 from orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_result, make_spec, make_worker
 from tests.unit.wire.forms import forms
-from tests.unit.wire.record import FULL, RECORDED
+from tests.unit.wire.record import FIRST, FULL, RECORDED
 from workers.agent.session_journal import AttemptJournal
 from workers.heartbeat import HeldLease
 
@@ -233,7 +233,7 @@ async def test_a_conversation_that_cannot_be_read_is_refused_in_words(
     entries[place] = make_newer(entries[place])
     for entry in entries:
         await redis.xadd(Keys().journal(FULL.id), entry)
-    claim = Claim(spec=FULL, token=1, attempt=2, ran_seconds=1, submitted_at=0, started_at=0)
+    claim = Claim(spec=FIRST, token=1, attempt=2, ran_seconds=1, submitted_at=0, started_at=0)
     lease = HeldLease(claim, 60, lambda _: None)
 
     with pytest.raises(NotUnderstood, match=why):
