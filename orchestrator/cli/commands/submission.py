@@ -41,6 +41,12 @@ FileOption = Annotated[
         help="Submit the jobs of this file, one JSON object per line; - reads stdin.",
     ),
 ]
+WorkspaceOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR", help="The job starts from a copy of this folder; default: no files."
+    ),
+]
 JobTimeoutOption = Annotated[
     float | None,
     typer.Option(
@@ -86,12 +92,7 @@ def submit(
         str | None,
         typer.Option(help="The agent; `fanout agents` lists them. Default: general-purpose."),
     ] = None,
-    workspace: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR", help="The job starts from a copy of this folder; default: no files."
-        ),
-    ] = None,
+    workspace: WorkspaceOption = None,
     include: IncludeOption = None,
     context: Annotated[str | None, typer.Option(help="Additional text for the agent.")] = None,
     model: Annotated[
