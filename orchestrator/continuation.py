@@ -1,17 +1,22 @@
 """Continuation: a job that goes on with the conversation and the files of one that has ended.
 
+With `at` it goes on from an earlier point, also of a job that has not ended (a fork): where a
+checkpoint was taken, because there the files that belong to the conversation are known.
+
 What it needs is copied when it is submitted. So it can run when the earlier job's container and
 worker are gone and its record has expired.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.approvals import merge_policies
 from orchestrator.configuration.agent_definitions import AgentDefinitions
 from orchestrator.jobs.changes import MalformedBundle, NewerBundle
-from orchestrator.jobs.conversation import conversation_of_result, event_json
+from orchestrator.jobs.conversation import conversation_of_result, event_json, split_lost
 from orchestrator.jobs.failures import (
     BlobCorrupt,
     BlobMissing,
@@ -19,9 +24,8 @@ from orchestrator.jobs.failures import (
     NotUnderstood,
     UnknownAgent,
 )
-from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import JobSpec
-from orchestrator.jobs.store.journal import Journal
+from orchestrator.jobs.store.journal import EventType, Journal, JournalEvent
 from orchestrator.jobs.store.records import Records
 from orchestrator.workspace import changed_snapshot
 from orchestrator.workspace.blobs import BlobStore
@@ -32,6 +36,16 @@ the new job keeps all of it in memory."""
 MIB = 1024**2
 TAKEN_OVER = ("agent", "tenant", "model", "output_schema", "verify", "max_reworks")
 """What a continuation has from the earlier job unless its own specification sets it."""
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A point of a job from which another can go on."""
+
+    entries: Sequence[JournalEvent]
+    """The job's conversation until then."""
+    changes: str | None
+    """The bundle of what the job had changed by then."""
 
 
 class Continuations:
@@ -62,7 +76,8 @@ class Continuations:
 
         Raises:
             UnknownJob: The earlier job does not exist.
-            InvalidJob: It has not ended, its agent never began, or its conversation is too long.
+            InvalidJob: It has not ended, its agent never began, its conversation is too long, or it
+                cannot be continued from `at`.
             BlobMissing: Its files or its conversation have expired.
             NotUnderstood: Another release wrote it, in a form that this one does not know.
         """
@@ -70,14 +85,10 @@ class Continuations:
             return spec
         if await self._ledger.get_many([spec.id]):
             return spec  # it was submitted before, and the ledger keeps that specification
-        result = await self._ledger.result(spec.continues)
-        if result is None:
-            raise InvalidJob(
-                f"Job {spec.continues} has not ended: wait for it or cancel it, then continue it."
-            )
         earlier = await self._ledger.specification(spec.continues)
         try:
-            return spec.model_copy(update=await self._taken_over(spec, earlier, result))
+            point = await (self._at(earlier.id, spec.at) if spec.at else self._end(earlier.id))
+            return spec.model_copy(update=await self._taken_over(spec, earlier, point))
         except BlobCorrupt:
             raise
         except BlobMissing:
@@ -86,9 +97,32 @@ class Continuations:
                 "continued: submit the task as a new job."
             ) from None
 
-    async def _taken_over(
-        self, spec: JobSpec, earlier: JobSpec, result: JobResult
-    ) -> dict[str, Any]:
+    async def _end(self, job_id: str) -> _Point:
+        result = await self._ledger.result(job_id)
+        if result is None:
+            raise InvalidJob(
+                f"Job {job_id} has not ended: wait for it or cancel it, then continue it."
+            )
+        entries = await self._journal.read(job_id)
+        return _Point(conversation_of_result(entries, result.changes), result.changes)
+
+    async def _at(self, job_id: str, event_id: str) -> _Point:
+        entries = await self._journal.read(job_id)
+        if entries and entries[-1].ends_job and entries[-1].id == event_id:
+            return await self._end(job_id)
+        points = [entry for entry in entries if entry.type is EventType.CHECKPOINT]
+        stored = [one for one in points if await self._blobs.exists(str(one.data["changes"]))]
+        chosen = next((one for one in stored if one.id == event_id), None)
+        if chosen is None:
+            ids = [one.id for one in (*stored, *entries[-1:]) if one in stored or one.ends_job]
+            raise InvalidJob(
+                f"Event {event_id} of job {job_id} is no point to go on from: "
+                + (f"choose one of {', '.join(ids)}." if ids else "it has none yet, so wait.")
+            )
+        kept, _ = split_lost(entries[: entries.index(chosen) + 1])
+        return _Point(kept, str(chosen.data["changes"]))
+
+    async def _taken_over(self, spec: JobSpec, earlier: JobSpec, point: _Point) -> dict[str, Any]:
         given = spec.model_fields_set
         values = {name: getattr(earlier, name) for name in TAKEN_OVER if name not in given}
         values["limits"] = spec.limits.over(earlier.limits)
@@ -96,9 +130,9 @@ class Continuations:
         values["interrupt_on"] = merge_policies(
             spec.interrupt_on, self._policy(earlier, values.get("agent", spec.agent))
         )
-        values["conversation"] = await self._conversation(earlier, result)
+        values["conversation"] = await self._conversation(earlier, point)
         if "snapshot" not in given:
-            values["snapshot"] = await self._files(earlier, result)
+            values["snapshot"] = await self._files(earlier, point)
         return values
 
     def _policy(self, earlier: JobSpec, agent: str) -> dict[str, Any]:
@@ -111,13 +145,12 @@ class Continuations:
             return dict(earlier.interrupt_on)
         return dict(merge_policies(earlier.interrupt_on, own))
 
-    async def _conversation(self, earlier: JobSpec, result: JobResult) -> str:
-        """Store the conversation up to a job's end as a blob of JSON lines, and return its id."""
+    async def _conversation(self, earlier: JobSpec, point: _Point) -> str:
+        """Store the conversation up to a point as a blob of JSON lines, and return its id."""
         before = await self._blobs.get(earlier.conversation) if earlier.conversation else b""
         own: list[bytes] = []
         size = len(before)
-        entries = await self._journal.read(earlier.id)
-        for entry in conversation_of_result(entries, result.changes):
+        for entry in point.entries:
             event = await event_json(entry, self._blobs.get)
             if event is not None:
                 own.append(event + b"\n")
@@ -130,13 +163,13 @@ class Continuations:
             )
         return await self._blobs.put(b"".join([before, *own]))
 
-    async def _files(self, earlier: JobSpec, result: JobResult) -> str | None:
-        """Return the snapshot of the files with which a job ended."""
-        if result.changes is None:
+    async def _files(self, earlier: JobSpec, point: _Point) -> str | None:
+        """Return the snapshot of a job's files at a point."""
+        if point.changes is None:
             if earlier.snapshot is not None:
                 await self._blobs.keep(earlier.snapshot)
             return earlier.snapshot
-        changes = await self._blobs.fetch(result.changes)
+        changes = await self._blobs.fetch(point.changes)
         try:
             return await changed_snapshot.store(self._blobs, earlier.snapshot, changes)
         except NewerBundle as error:

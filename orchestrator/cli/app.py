@@ -54,6 +54,7 @@ _COMMANDS = (
     approving.approve,
     approving.reject,
     submission.tell,
+    submission.fork,
     submission.retry,
     processes.worker,
     processes.flower,

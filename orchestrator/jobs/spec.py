@@ -27,6 +27,9 @@ AgentName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}
 BlobId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """The SHA-256 of a blob's content, in hexadecimal."""
 
+EventId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}-[0-9]{1,20}$")]
+"""The id of an entry of a journal."""
+
 
 class WireModel(BaseModel):
     """The base of all models that cross a boundary: frozen, and strict about unknown fields."""
@@ -117,6 +120,9 @@ class JobSpec(WireModel):
     continues: JobId | None = None
     """A job that has ended: this one goes on with its conversation and its files, and the
     description is the next message to the agent. What this one does not set is taken from it."""
+    at: EventId | None = None
+    """The point of that job from which this one goes on: a `checkpoint` of its journal, or its last
+    event. None: its end."""
     conversation: BlobId | None = None
     """The earlier conversation, set from `continues` when the job is submitted."""
     snapshot: BlobId | None = None

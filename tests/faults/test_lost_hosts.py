@@ -355,22 +355,28 @@ async def test_a_job_that_is_cancelled_while_it_waits_reports_its_changes(bench:
     assert (result.usage.model_calls, result.usage.tool_calls) == (2, 2)
 
 
-async def test_old_checkpoints_go_and_the_last_goes_with_the_result(bench: Bench) -> None:
+async def test_the_newest_checkpoints_stay_and_older_ones_go(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.agent.checkpoint.KEPT_CHECKPOINTS", 2)
     mortal = Mortal(bench)
     job_id = await dies_at(bench, mortal, "four steps", 20)
-    checkpoints = await entries(bench, job_id, EventType.CHECKPOINT)
-    assert len({str(entry.data["changes"]) for entry in checkpoints}) == len(checkpoints) == 4
-    assert await blobs_of(bench) & {str(entry.data["changes"]) for entry in checkpoints} == {
-        checkpoints[-1].data["changes"]
-    }
+    before = await checkpoint_blobs(bench, job_id)
+    assert len(set(before)) == len(before) == 4
+    assert await blobs_of(bench) & set(before) == set(before[-2:])
 
     await go_on(bench, job_id)
 
     left = await blobs_of(bench)
     assert (await bench.ended(job_id)).changes in left
-    assert not left & {
-        str(entry.data["changes"]) for entry in await entries(bench, job_id, EventType.CHECKPOINT)
-    }
+    after = await checkpoint_blobs(bench, job_id)
+    assert len(after) > 4
+    assert left & set(after) == set(after[-2:])
+
+
+async def checkpoint_blobs(bench: Bench, job_id: str) -> list[str]:
+    found = await entries(bench, job_id, EventType.CHECKPOINT)
+    return [str(entry.data["changes"]) for entry in found]
 
 
 async def test_files_that_did_not_change_are_stored_once(bench: Bench) -> None:

@@ -5,6 +5,8 @@ What a bundle does not contain is lost then: ignored files, the contents of `.gi
 outside the workspace. A bundle that had to leave out a changed file cannot be resumed from; the
 result of a job that ends without its worker reports it all the same.
 
+The newest checkpoints stay when the job has ended, because it can be continued from them.
+
 A checkpoint is taken between the results of tools and the next model call, when none of the agent's
 calls runs. Its entry in the journal marks the position in the conversation to which the files
 belong.
@@ -17,7 +19,7 @@ import hashlib
 import io
 import secrets
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -39,6 +41,9 @@ MAX_SHARE = 0.05
 """The share of an agent's time that checkpoints may take: slow ones are taken less often."""
 MAX_SECONDS = 30.0
 """How long an agent waits for a checkpoint before it continues without one."""
+KEPT_CHECKPOINTS = 10
+"""The newest ones of a job, from which it can be forked until its blobs expire. Each holds all that
+the job has changed, so more would multiply what a job with large files stores."""
 MARK = "checkpoint"
 """A member of the archive that makes each checkpoint a different blob, which can be removed without
 affecting another."""
@@ -85,13 +90,13 @@ class Checkpoints:
         self._last: _StoredCheckpoint | None = None
         self._complete: str | None = None
         """The blob from which another host can resume the job."""
-        self.stored: set[str] = set()
-        """The blobs that can be removed when the job has its result."""
+        self._kept: list[str] = []
+        """The blobs of the job's checkpoints that were not removed, oldest first."""
 
-    def resume_from(self, blob: str | None) -> None:
-        """Set the checkpoint of an earlier attempt, which is removed when there is a newer one."""
-        self._complete = blob
-        self.stored |= {blob} if blob else set()
+    def resume_from(self, blobs: Sequence[str]) -> None:
+        """Set the checkpoints of earlier attempts, oldest first."""
+        self._complete = blobs[-1] if blobs else None
+        self._kept = list(dict.fromkeys(blobs))[-KEPT_CHECKPOINTS:]
 
     async def take_if_due(self) -> None:
         """Take a checkpoint if it is due; none of the agent's calls may be running.
@@ -127,7 +132,7 @@ class Checkpoints:
         if self._last is None or self._last.digest != digest:
             await asyncio.to_thread(_make_unique, bundle)
             blob = await self._blobs.put_file(bundle)
-            self.stored.add(blob)
+            self._kept.append(blob)
         else:
             blob = self._last.blob
         self._lease.check()
@@ -145,15 +150,13 @@ class Checkpoints:
             raise LeaseLost("Another attempt holds the job.")
         self._last = _StoredCheckpoint(digest, blob)
         self._complete = blob if is_complete else self._complete
-        await self._remove(self.stored - {blob, self._complete})
+        await self._remove_old()
 
-    async def remove_all(self) -> None:
-        """Remove all checkpoints of a job that has its result; failures are logged."""
-        await self._remove(self.stored)
-
-    async def _remove(self, blobs: set[str]) -> None:
-        self.stored = self.stored - blobs
-        for blob in blobs:
+    async def _remove_old(self) -> None:
+        """Remove all but the newest checkpoints; failures are logged."""
+        old = [blob for blob in self._kept[:-KEPT_CHECKPOINTS] if blob != self._complete]
+        self._kept = [blob for blob in self._kept if blob not in old]
+        for blob in old:
             try:
                 await self._blobs.delete(blob)
             except JobFailure as error:  # it is removed with the job's other blobs

@@ -56,8 +56,8 @@ class History:
     lost: list[Event] = field(default_factory=list)
     """Events that are not part of the conversation any more, because the files that they are about
     were lost with their host. Their usage still counts."""
-    checkpoint: str | None = None
-    """The blob of the newest checkpoint."""
+    checkpoints: list[str] = field(default_factory=list)
+    """The blobs of the checkpoints, oldest first."""
     is_restored: bool = False
     """Whether the files come from a checkpoint, which does not hold everything."""
     verifications: list[Verification] = field(default_factory=list)
@@ -88,7 +88,7 @@ class History:
         if entry.type is EventType.SANDBOX_READY and "checkpoint" in entry.data:
             self.is_restored = True
         if entry.type is EventType.CHECKPOINT:
-            self.checkpoint = str(entry.data["changes"])
+            self.checkpoints.append(str(entry.data["changes"]))
         if entry.type is EventType.TOOL_CALL:
             self.started_calls.add(str(entry.data["id"]))
         if entry.type is EventType.APPROVAL_RESOLVED:

@@ -222,7 +222,7 @@ class Subagent:
             JobFailure: The run ended without an answer.
         """
         history = await self._journal.history()
-        self.checkpoints.resume_from(history.checkpoint)
+        self.checkpoints.resume_from(history.checkpoints)
         self.children.resume(history)
         while True:
             answer = await self._answer_after(history)

@@ -204,7 +204,7 @@ class JobRunner:
                     journal=journal,
                     lease=lease,
                 )
-                outcome = Outcome(sandbox=sandbox.kind, checkpoints=agent.checkpoints)
+                outcome = Outcome(sandbox=sandbox.kind)
                 outcome = await self._run_agent(agent, attempt, sandbox, outcome)
                 outcome = await self._with_changes(outcome, attempt, lease, sandbox)
         except asyncio.CancelledError:
@@ -326,8 +326,6 @@ class JobRunner:
             lambda: commit(self._ledger, self._journal, claim, result, data, messages_read=read)
         ):
             return None
-        if outcome.checkpoints is not None:
-            await outcome.checkpoints.remove_all()
         try:
             await self._provider.discard(claim.spec.id)
         except SandboxFailure as failure:  # the reaper removes the files of an ended job

@@ -21,7 +21,6 @@ from orchestrator.jobs.result import JobResult, Usage, Verification
 from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.journal import Journal
 from orchestrator.jobs.store.ledger import Claim, Ledger
-from workers.agent.checkpoint import Checkpoints
 from workers.agent.delegation.children import AwaitedTasks
 
 UNREAD_CHARACTERS = 200
@@ -49,8 +48,6 @@ class Outcome:
     """The tasks for which the agent waits; None when no call is deferred."""
     messages_read: int = 0
     """The number of messages to the job that its conversation contains."""
-    checkpoints: Checkpoints | None = None
-    """None when no sandbox was opened."""
     failure: JobFailure | None = None
 
     @property

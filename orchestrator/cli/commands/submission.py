@@ -1,4 +1,4 @@
-"""`submit`, `retry`, `cancel` and `tell`: create jobs and act on them."""
+"""`submit`, `fork`, `retry`, `cancel` and `tell`: create jobs and act on them."""
 
 from __future__ import annotations
 
@@ -192,6 +192,33 @@ def _one_tree(jobs: Sequence[PlannedJob]) -> list[PlannedJob]:
         return list(jobs)
     root = {"root_id": jobs[0].spec.root_id}
     return [job.model_copy(update={"spec": job.spec.model_copy(update=root)}) for job in jobs]
+
+
+def fork(
+    job: JobArgument,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The next message to the agent.")],
+    at: Annotated[
+        str,
+        typer.Option(
+            metavar="EVENT",
+            help="The id of a checkpoint in `fanout logs ID --json`, or of the job's last event.",
+        ),
+    ],
+    model: Annotated[
+        str | None, typer.Option(help="The model from there on; default: the job's.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Continue a job from an earlier point with other words or another model.
+
+    The new job has the job's conversation and files of that point. The job itself, which may still
+    run, stays as it is.
+    """
+    given = {"description": text, "continues": job, "at": at}
+    defaults = {} if model is None else {"model": model}
+    settings = load_settings()
+    jobs = [plan(given, load_agent_definitions(settings.agents_dir), defaults)]
+    raise typer.Exit(asyncio.run(_submit(settings, jobs, wait=False, as_json=as_json)))
 
 
 def retry(job: JobArgument, as_json: AsJson = False) -> None:

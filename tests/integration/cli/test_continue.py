@@ -68,3 +68,17 @@ def test_what_cannot_be_continued_is_said_in_words(
     assert (refused.code, refused.out) == (2, "")
     assert words in refused.err
     assert "Traceback" not in refused.err
+
+
+def test_a_job_is_forked_at_its_last_event(fanout: Fanout, ended: str) -> None:
+    last = json.loads(fanout("logs", ended, "--json").out.splitlines()[-1])["id"]
+
+    forked = fanout("fork", ended[:22], "--at", last, "another way", "--model", "scripted:other")
+    assert forked.code == 0, forked.err
+
+    record = fanout("show", forked.out.strip(), "--json").json
+    assert (record["continues"], record["at"]) == (ended, last)
+    assert record["model"] == "scripted:other"
+    refused = fanout("fork", ended, "--at", "1-1", "another way")
+    assert refused.code == 2
+    assert f"choose one of {last}" in refused.err

@@ -1,0 +1,97 @@
+"""A job goes on from an earlier point of another, which stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from orchestrator.client import JobClient
+from orchestrator.jobs.failures import InvalidJob
+from orchestrator.jobs.state import JobState
+from orchestrator.jobs.store.journal import EventType
+from tests.builders import make_spec
+from tests.integration.scripts import DONE, conversation, says, shell
+from tests.integration.worker.approvals import file_of, journal, parked
+from tests.integration.worker.children import delegates, delegating_agents, until
+from tests.services import Installation, Installer
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+
+SCRIPT = (
+    conversation("^split", shell("echo mine > own.txt"), delegates("make it"), DONE, DONE),
+    conversation("^make", shell("sleep 3; echo made > made.txt"), DONE),
+    conversation(
+        "^several",
+        *(shell(f"echo {number} >> steps.txt; sleep 0.5") for number in range(6)),
+        says("All six."),
+        *(DONE for _ in range(6)),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def place(install_for_module: Installer) -> Installation:
+    agents = delegating_agents(install_for_module.folder)
+    settings = {"FANOUT_AGENTS_DIR": str(agents), "FANOUT_WORKER__CHECKPOINT_SECONDS": "0.1"}
+    made = install_for_module(*SCRIPT, **settings)
+    made.start_worker()
+    return made
+
+
+@pytest.fixture
+async def client(place: Installation) -> AsyncIterator[JobClient]:
+    async with place.client() as client:
+        await place.ready(client)
+        yield client
+
+
+async def test_a_job_that_waits_is_forked_and_goes_on(client: JobClient) -> None:
+    first = await client.submit(make_spec("split", agent="lead"))
+    await until(client, first, JobState.WAITING)
+    point = (await journal(client, first, EventType.CHECKPOINT))[-1].id
+
+    forked = await client.submit(make_spec("do it alone", continues=first, at=point))
+    assert (await client.get(first)).state is JobState.WAITING
+    other = await client.wait(forked, 60)
+    original = await client.wait(first, 60)
+
+    assert (other.success, original.success) == (True, True), other.error
+    assert {file.path for file in original.files_modified} == {"own.txt", "made.txt"}
+    assert other.files_modified == ()  # what it started from has own.txt
+    assert other.usage.model_calls == 1
+
+
+async def test_a_fork_has_the_files_and_the_conversation_of_its_point(client: JobClient) -> None:
+    first = await client.run(make_spec("several"))
+    points = await journal(client, first.job_id, EventType.CHECKPOINT)
+    replies = await journal(client, first.job_id, EventType.MODEL_REPLY)
+    point = points[-1]
+    before = sum(reply.id < point.id for reply in replies)
+    assert 0 < before < len(replies)
+
+    spec = make_spec("another way", continues=first.job_id, at=point.id)
+    forked = await client.run(spec)
+
+    assert forked.success, forked.error
+    # Its next reply is the one after those that it already has.
+    assert forked.usage.model_calls == len(replies) - before
+    assert len((await file_of(client, forked.job_id, "steps.txt")).split()) == 6
+
+
+async def test_the_last_event_of_a_job_that_has_ended_is_its_end(client: JobClient) -> None:
+    first = await client.run(make_spec("several"))
+    *_, last = [event async for event in client.events(first.job_id, follow=False)]
+
+    forked = await client.run(make_spec("and now", continues=first.job_id, at=last.id))
+
+    assert (forked.success, forked.usage.model_calls) == (True, 1), forked.error
+
+
+async def test_an_event_that_is_no_point_is_refused_with_those_that_are(client: JobClient) -> None:
+    first = await client.run(make_spec("several"))
+    points = await journal(client, first.job_id, EventType.CHECKPOINT)
+    (begun, *_) = await journal(client, first.job_id, EventType.SANDBOX_READY)
+
+    with pytest.raises(InvalidJob, match=f"choose one of .*{points[-1].id}"):
+        await client.submit(make_spec("x", continues=first.job_id, at=begun.id))
