@@ -160,3 +160,9 @@ class JobSpec(WireModel):
         if self.parent_id is None and self.depth:
             raise ValueError("a job without parent_id has depth 0")
         return self
+
+    @model_validator(mode="after")
+    def _point_is_of_a_job(self) -> Self:
+        if self.at is not None and self.continues is None:
+            raise ValueError("at is a point of the job that continues names")
+        return self

@@ -55,7 +55,7 @@ FULL = JobSpec.model_validate(
 )  # fmt: skip
 """Every field is set to something else than its default."""
 
-FIRST = FULL.model_copy(update={"continues": None, "conversation": None})
+FIRST = FULL.model_copy(update={"continues": None, "at": None, "conversation": None})
 """The same job, without an earlier one."""
 
 RESULT = JobResult.model_validate(
