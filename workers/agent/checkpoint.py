@@ -41,9 +41,9 @@ MAX_SHARE = 0.05
 """The share of an agent's time that checkpoints may take: slow ones are taken less often."""
 MAX_SECONDS = 30.0
 """How long an agent waits for a checkpoint before it continues without one."""
-KEPT_CHECKPOINTS = 10
-"""The newest ones of a job, from which it can be forked until its blobs expire. Each holds all that
-the job has changed, so more would multiply what a job with large files stores."""
+KEPT_CHECKPOINTS = 5
+"""The newest ones of a job, from which it can be forked until its blobs expire: some minutes back,
+or some waits. Each holds all that the job has changed, so a job stores as many times its files."""
 MARK = "checkpoint"
 """A member of the archive that makes each checkpoint a different blob, which can be removed without
 affecting another."""
