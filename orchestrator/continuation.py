@@ -104,7 +104,7 @@ class Continuations:
                 f"Job {job_id} has not ended: wait for it or cancel it, then continue it."
             )
         entries = await self._journal.read(job_id)
-        return _Point(conversation_of_result(entries, result.changes), result.changes)
+        return _Point(conversation_of_result(entries, result), result.changes)
 
     async def _at(self, job_id: str, event_id: str) -> _Point:
         entries = await self._journal.read(job_id)

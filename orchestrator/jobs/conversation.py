@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Sequence
 
+from orchestrator.jobs.failures import AttemptsUsedUp
+from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.store.journal import EventType, JournalEvent
 
 LASTING = frozenset(
@@ -53,23 +55,33 @@ def _without_files(entries: Sequence[JournalEvent], ready: JournalEvent) -> list
 
 
 def conversation_of_result(
-    entries: Sequence[JournalEvent], changes: str | None
+    entries: Sequence[JournalEvent], result: JobResult
 ) -> list[JournalEvent]:
     """Return the entries of the conversation to which the files of a job's result belong.
 
     The result of a job that ended without its worker has the files of a checkpoint, and what the
-    agent did after it is lost.
+    agent did after it is lost; without a checkpoint, all that followed its task.
 
     Args:
         entries: The job's journal.
-        changes: The result's change bundle.
+        result: Its result.
     """
     kept, _ = split_lost(entries)
-    for index, entry in enumerate(kept):
-        if entry.type is EventType.CHECKPOINT and entry.data["changes"] == changes:
-            later = [other for other in kept[index + 1 :] if other.type in LASTING]
-            return [*kept[: index + 1], *later]
-    return kept
+    end = _end(kept, result)
+    return [*kept[:end], *(entry for entry in kept[end:] if entry.type in LASTING)]
+
+
+def _end(kept: Sequence[JournalEvent], result: JobResult) -> int:
+    points = [index for index, entry in enumerate(kept) if entry.type is EventType.CHECKPOINT]
+    if result.error is not None and result.error.type == AttemptsUsedUp.__name__:
+        tasks = (index for index, entry in enumerate(kept) if _holds_event(entry))
+        return (points[-1] if points else next(tasks, -1)) + 1
+    reported = (index for index in points if kept[index].data["changes"] == result.changes)
+    return next(reported, len(kept) - 1) + 1
+
+
+def _holds_event(entry: JournalEvent) -> bool:
+    return "event" in entry.data or "event_blob" in entry.data
 
 
 async def event_json(

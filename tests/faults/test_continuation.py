@@ -30,6 +30,12 @@ SCRIPT = (
         shell("echo four >> steps.txt"),
         DONE,
     ),
+    conversation(
+        "^die",
+        shell("echo one >> steps.txt"),
+        shell("sleep 4; echo two >> steps.txt"),
+        DONE,
+    ),
 )
 
 
@@ -63,3 +69,22 @@ async def test_a_continuation_is_resumed_by_the_next_worker(
         ]
         assert len(replies) == 4
     await ends_with_nothing_left(place, provider)
+
+
+async def test_work_whose_files_were_lost_with_the_worker_is_not_part_of_it(
+    place: Installation, workspace: Path
+) -> None:
+    async with place.client() as client:
+        await two_workers(place, client)
+        job_id = await client.submit(make_spec("die", max_attempts=1), workspace=workspace)
+        await until_event(client, job_id, EventType.TOOL_CALL, 2)
+        holder(place, await client.get(job_id)).kill()
+        first = await client.wait(job_id, 60)
+        assert first.error is not None
+        assert (first.error.type, first.changes) == ("AttemptsUsedUp", None)
+
+        second = await client.wait(await client.submit(make_spec("again", continues=job_id)), 60)
+
+        assert second.success, second.error
+        assert second.usage.model_calls == 3
+        assert await content(client, second.job_id, "steps.txt") == "one\ntwo\n"
