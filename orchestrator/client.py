@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from orchestrator.approvals import ApprovalAnswer, Decision
 from orchestrator.configuration.agent_definitions import AgentDefinitions, load_agent_definitions
 from orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
-from orchestrator.continuation import Continuations
+from orchestrator.delegation.continuation import Continuations
 from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.failures import InvalidAnswer, InvalidJob, LedgerUnavailable

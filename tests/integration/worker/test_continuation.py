@@ -296,7 +296,7 @@ async def test_a_conversation_that_is_too_long_or_has_expired_is_refused_in_word
     assert first.changes is not None
 
     with monkeypatch.context() as patched:
-        patched.setattr("orchestrator.continuation.MAX_CONVERSATION_BYTES", 100)
+        patched.setattr("orchestrator.delegation.continuation.MAX_CONVERSATION_BYTES", 100)
         with pytest.raises(InvalidJob, match="too much to continue it: apply its changes"):
             await client.submit(continuing(first, "edit it"))
     await blobs_of(place).delete(first.changes)
