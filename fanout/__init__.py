@@ -3,7 +3,8 @@
 - Jobs: `JobClient` submits a `JobSpec` (an agent, a task, `Limits`) and returns its `JobResult`;
   `JobRecord` and `JobState` say how a job is doing; `JobFailure` is the base of what it raises.
 - Agents for any ADK Runner: `create_deep_agent` and `create_deep_app` in this process,
-  `create_coordinator` and `create_coordinator_app` for one whose tasks become jobs.
+  `create_coordinator` and `create_coordinator_app` for one whose tasks become jobs; `JobAgent`, whose
+  messages are jobs.
 - Approvals: `InterruptOn` (a policy), `Decision`, `ApprovalAnswer`.
 
     from fanout import JobClient, JobSpec

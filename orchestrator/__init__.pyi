@@ -6,6 +6,7 @@ from .approvals import InterruptOn as InterruptOn
 from .client import JobClient as JobClient
 from .coordinator.coordinator import create_coordinator as create_coordinator
 from .coordinator.coordinator import create_coordinator_app as create_coordinator_app
+from .coordinator.job_agent import JobAgent as JobAgent
 from .deep_agent import create_deep_agent as create_deep_agent
 from .deep_agent import create_deep_app as create_deep_app
 from .jobs.failures import JobFailure as JobFailure

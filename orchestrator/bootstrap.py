@@ -9,15 +9,10 @@ from anyio.from_thread import start_blocking_portal
 from google.adk.apps import App
 
 from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import COORDINATOR
 from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.coordinator.coordinator import (
-    budgets_of,
-    create_coordinator,
-    create_coordinator_app,
-)
-from orchestrator.embedded.services import Embedded, attached_for_run
-from orchestrator.jobs.failures import LedgerUnavailable
+from orchestrator.coordinator.coordinator import APP_NAME
+from orchestrator.coordinator.job_agent import JobAgent
+from orchestrator.embedded.services import Embedded
 from orchestrator.process_secrets import seal_process
 
 
@@ -35,26 +30,27 @@ def coordinator_app() -> App:
     """
     seal_process()
     settings = load_settings()
-    try:
-        settings = attached_for_run(settings)
-    except LedgerUnavailable:
+    if settings.redis_url is None:
         settings = _embedded_in_background(settings)
     client = JobClient.from_settings(settings)
-    coordinator = create_coordinator(
-        client, workspace=settings.workspace.absolute(), default_model=settings.model
-    )
-    return create_coordinator_app(coordinator, budgets_of(client.definitions[COORDINATOR]))
+    model = {"model": settings.model} if "model" in settings.model_fields_set else {}
+    agent = JobAgent(client, workspace=settings.workspace.absolute(), **model)
+    return App(name=APP_NAME, root_agent=agent)
 
 
 def _embedded_in_background(settings: Settings) -> Settings:
-    """Start a Redis and a worker that run until this process ends; return the settings for them.
+    """Start a Redis and a worker, if none run here, and return the settings for them.
 
-    ADK imports an agent inside or outside of a running loop, so they need a loop of their own. The
-    operating system ends such children together with the thread that started them, so the thread
-    has to live as long as they do.
+    They outlive this process, so that its jobs go on, and end when they are not used any more; this
+    process uses them until its end. ADK imports an agent inside or outside of a running loop, so
+    they are started in a loop of their own.
     """
     with ExitStack() as stack:
         thread = stack.enter_context(start_blocking_portal())
-        embedded = stack.enter_context(thread.wrap_async_context_manager(Embedded(settings)))
+        embedded = stack.enter_context(thread.wrap_async_context_manager(_outliving(settings)))
         atexit.register(stack.pop_all().close)
     return embedded.settings
+
+
+def _outliving(settings: Settings) -> Embedded:
+    return Embedded(settings, keep=True, idle_seconds=settings.embedded_idle_seconds)

@@ -17,6 +17,7 @@ from orchestrator.configuration.settings import InvalidSetting, Settings, load_s
 from orchestrator.delegation.continuation import Continuations
 from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.changes import ChangeBundle
+from orchestrator.jobs.conversation import event_json
 from orchestrator.jobs.failures import InvalidAnswer, InvalidJob, LedgerUnavailable
 from orchestrator.jobs.result import JobResult, Usage
 from orchestrator.jobs.spec import BlobId, JobSpec, TreeBounds
@@ -400,6 +401,17 @@ class JobClient:
         else:
             for event in await self._journal.read(job_id, after):
                 yield event
+
+    async def session_event(self, entry: JournalEvent) -> bytes | None:
+        """Return the ADK event that an entry of a journal holds, as JSON; None if it holds none.
+
+        Args:
+            entry: The entry.
+
+        Raises:
+            BlobMissing: It is a large one that has expired.
+        """
+        return await event_json(entry, self._blobs.get)
 
     @contextlib.asynccontextmanager
     async def changes(self, job_id: str) -> AsyncIterator[ChangeBundle]:

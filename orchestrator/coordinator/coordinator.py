@@ -1,4 +1,4 @@
-"""The coordinator of ADK's own tools: a deep agent whose tasks become jobs."""
+"""A coordinator in a program of one's own: a deep agent whose tasks become jobs."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 # Approvals by people
 from .approval.gate import AWAITING as AWAITING
 from .approval.requests import PendingApproval as PendingApproval
+from .approval.requests import answer_in as answer_in
 from .approval.requests import answers_message as answers_message
 from .approval.requests import confirmation_answers as confirmation_answers
 from .approval.requests import confirmation_calls as confirmation_calls

@@ -288,20 +288,6 @@ def attached(settings: Settings) -> Settings:
     )
 
 
-def attached_for_run(settings: Settings) -> Settings:
-    """Return the settings as `attached` does, if jobs will run in the sandbox that is asked for.
-
-    Raises:
-        LedgerUnavailable: No Redis is configured or running.
-        OtherSandbox: The worker of the state folder uses another sandbox.
-    """
-    found = attached(settings)
-    record = None if settings.redis_url else _state_folder(settings).read_record()
-    if record is not None:
-        require_same_sandbox(settings, record.sandbox, settings.state_dir)
-    return found
-
-
 async def stop_embedded(settings: Settings) -> bool:
     """Stop the Redis and the worker of the state folder that outlived their command.
 

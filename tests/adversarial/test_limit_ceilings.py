@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from workers.agent.children import Children
 
 from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import AgentDefinition, AgentDefinitions
@@ -17,6 +16,7 @@ from orchestrator.jobs.ceilings import Ceilings, no_more_than
 from orchestrator.jobs.failures import LimitExceeded
 from orchestrator.jobs.spec import GIB, Limits
 from tests.builders import make_spec
+from workers.agent.delegation.child_specs import ChildSpecs
 from workers.agent.services import JobServices
 
 PIB = 1024**5
@@ -143,8 +143,8 @@ def child_limits(parent: dict[str, Any], helper: dict[str, Any], **task: Any) ->
     lead = agent("lead", subagents=["helper"])
     shared = services(lead, agent("helper", **helper), agent("general-purpose"))
     spec = make_spec(agent="lead", limits=parent)
-    children = Children(shared, spec, lead, ends_at=math.inf, used=ModelUsage)
-    return children._limits_of(TaskCall("do it", "helper", "", **{"timeout_seconds": None, **task}))
+    specs = ChildSpecs(shared, spec, lead, ends_at=math.inf, used=ModelUsage)
+    return specs._limits_of(TaskCall("do it", "helper", "", **{"timeout_seconds": None, **task}))
 
 
 def test_a_child_has_at_most_its_parents_resources():

@@ -15,7 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.commands.processes import announce_sandbox
-from orchestrator.cli.commands.run import exit_code_of, finish_run, start_run
+from orchestrator.cli.commands.run import finish_run, start_run
+from orchestrator.cli.commands.run_report import exit_code_of
 from orchestrator.cli.terminal import formatting, output
 from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem, WorkFailed
 from orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
@@ -29,7 +30,7 @@ from orchestrator.git import GitFailed, run_git
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.store.journal import EventType
-from orchestrator.runs import Landing
+from orchestrator.runs import Landing, Runs
 
 EXAMPLES = bundled("config") / "examples"
 
@@ -254,7 +255,7 @@ async def _run(
         root_id = await start_run(
             client, {"agent": COORDINATOR, "description": found.goal}, landing
         )
-        outcome = await finish_run(client, root_id, landing)
+        outcome = await finish_run(client, Runs(settings.state_dir), root_id, landing)
         after = await _check(client, found, folder, "after")
         records = [one for one in await client.tree(root_id) if one.id != root_id]
     landed = exit_code_of(outcome) is ExitCode.DONE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.commands.changes import print_stat
 from orchestrator.cli.commands.processes import announce_sandbox
-from orchestrator.cli.commands.submission import MaxReworksOption, VerifyOption
+from orchestrator.cli.commands.run_report import (
+    RunOutcome,
+    Unmerged,
+    exit_code_of,
+    print_outcome,
+)
+from orchestrator.cli.commands.submission import ContinueOption, MaxReworksOption, VerifyOption
 from orchestrator.cli.terminal import formatting, held_back, output
-from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem, exit_code_of_results
+from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from orchestrator.cli.terminal.ids import resolve_job
 from orchestrator.cli.terminal.included_files import (
     IncludeOption,
@@ -30,11 +35,9 @@ from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import COORDINATOR
 from orchestrator.configuration.settings import Settings, load_settings
 from orchestrator.embedded.services import Embedded
-from orchestrator.jobs.result import JobResult, Usage
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.store.journal import EventType
 from orchestrator.runs import Landing, Runs, land
-from orchestrator.workspace.merge import MergeReport
 from orchestrator.workspace.repositories.repository import is_clean_checkout
 
 YesOption = Annotated[
@@ -48,35 +51,33 @@ YesOption = Annotated[
 
 
 @dataclass(frozen=True)
-class Unmerged:
-    """A change of a child that could not be merged into its parent's files."""
+class _Wanted:
+    """What the options of `run` ask for."""
 
-    job_id: str
-    path: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class RunOutcome:
-    """How a run ended, and what of it landed."""
-
-    result: JobResult
-    usage: Usage
-    """What all jobs of the run have used."""
-    landed: MergeReport | None
-    """None when nothing was to be merged, or the run failed."""
-    unmerged: tuple[Unmerged, ...]
-    """The conflicts between the agents of the run, of which the root agent was told."""
+    spec: Mapping[str, Any]
+    """The fields of the root job; None for one that is not given."""
+    continues: str | None
+    workspace: Path | None
+    include: Sequence[str]
+    lands: bool
+    include_executable_config: bool
 
 
 def run_(
     goal: Annotated[str, typer.Argument(help="The agent's task, in plain language.")],
     *,
     workspace: Annotated[
-        Path, typer.Option(metavar="DIR", help="The folder to work on; default: the current one.")
-    ] = Path(),
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="The folder to work on; default: the current one, or that of the run before.",
+        ),
+    ] = None,
     include: IncludeOption = None,
-    agent: Annotated[str, typer.Option(help="The agent that coordinates.")] = COORDINATOR,
+    continues: ContinueOption = None,
+    agent: Annotated[
+        str | None, typer.Option(help=f"The agent that works on it; default: {COORDINATOR}.")
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="Its model; default: the agent's own, else FANOUT_MODEL.")
     ] = None,
@@ -104,39 +105,23 @@ def run_(
     private Redis and a worker are started, and end by themselves when they are not used any more.
     """
     settings = load_settings(**chosen_sandbox(sandbox))
-    if not workspace.is_dir():
-        raise UsageProblem(f"--workspace {str(workspace)!r} is not a folder.")
-    folder = workspace.resolve()
-    included = included_files(include or (), folder)
-    if not (yes or no_land):
-        _confirm(folder)
+    if continues and include:
+        raise UsageProblem("A run that continues another has its files: leave --include out.")
     chosen = model or (settings.model if "model" in settings.model_fields_set else None)
-    given = {"model": chosen, "verify": verify, "max_reworks": max_reworks}
-    landing = Landing(
-        workspace=folder, lands=not no_land, include_executable_config=include_executable_config
+    given = {"agent": agent, "model": chosen, "verify": verify, "max_reworks": max_reworks}
+    wanted = _Wanted(
+        spec={"description": goal, **given},
+        continues=continues,
+        workspace=workspace,
+        include=include or (),
+        lands=not no_land,
+        include_executable_config=include_executable_config,
     )
-    asyncio.run(
-        _run(
-            settings,
-            {"agent": agent, "description": goal, **given},
-            landing,
-            included,
-            detach=detach,
-            yes=yes,
-            as_json=as_json,
-        )
-    )
+    asyncio.run(_run(settings, wanted, detach=detach, yes=yes, as_json=as_json))
 
 
 async def _run(
-    settings: Settings,
-    spec: Mapping[str, Any],
-    landing: Landing,
-    included: frozenset[str],
-    *,
-    detach: bool,
-    yes: bool,
-    as_json: bool,
+    settings: Settings, wanted: _Wanted, *, detach: bool, yes: bool, as_json: bool
 ) -> None:
     async with services(settings) as reachable, JobClient.from_settings(reachable) as client:
         workers = await client.workers()
@@ -144,8 +129,12 @@ async def _run(
             announce_sandbox(workers)
         else:
             output.notice("No worker is running, so jobs will wait; start one: fanout worker")
-        root_id = await start_run(client, spec, landing, included)
-        Runs(reachable.state_dir).remember(root_id, landing)
+        runs = Runs(reachable.state_dir)
+        landing, included = await _landing(client, runs, wanted)
+        if landing.lands and not yes:
+            _confirm(landing.workspace)
+        root_id = await start_run(client, wanted.spec, landing, included)
+        runs.remember(root_id, landing)
         at_home = client.workspace(landing.workspace).left_at_home
         if detach:
             if as_json:
@@ -156,12 +145,37 @@ async def _run(
                 output.payload(root_id)
             return
         output.notice(f"Run {root_id}")
-        outcome = await finish_run(client, root_id, landing, yes=yes, ask=not (yes or as_json))
+        ask = not (yes or as_json)
+        outcome = await finish_run(client, runs, root_id, landing, yes=yes, ask=ask)
         document = {"left_at_home": left_at_home_document(at_home)}
         print_outcome(outcome, landing, document if as_json else None)
         if not as_json:
             print_left_at_home(at_home)
     raise typer.Exit(exit_code_of(outcome))
+
+
+async def _landing(
+    client: JobClient, runs: Runs, wanted: _Wanted
+) -> tuple[Landing, frozenset[str]]:
+    """Return where a run lands, and the files that a person includes.
+
+    Raises:
+        UsageProblem: The folder or a file does not exist.
+        UnknownJob: The run that it continues does not exist.
+    """
+    continues = await resolve_job(client, wanted.continues) if wanted.continues else None
+    before = runs.landing(continues) if continues else None
+    folder = wanted.workspace or (before.workspace if before else Path())
+    if not folder.is_dir():
+        raise UsageProblem(f"--workspace {str(folder)!r} is not a folder.")
+    folder = folder.resolve()
+    landing = Landing(
+        workspace=folder,
+        lands=wanted.lands,
+        include_executable_config=wanted.include_executable_config,
+        continues=continues,
+    )
+    return landing, included_files(wanted.include, folder)
 
 
 def attach(job: JobArgument, *, yes: YesOption = False, as_json: AsJson = False) -> None:
@@ -176,8 +190,9 @@ def attach(job: JobArgument, *, yes: YesOption = False, as_json: AsJson = False)
 async def _attach(prefix: str, *, yes: bool, as_json: bool) -> None:
     async with open_client() as client:
         job_id = await resolve_job(client, prefix)
-        landing = Runs(load_settings().state_dir).landing(job_id)
-        outcome = await finish_run(client, job_id, landing, yes=yes, ask=not (yes or as_json))
+        runs = Runs(load_settings().state_dir)
+        landing = runs.landing(job_id)
+        outcome = await finish_run(client, runs, job_id, landing, yes=yes, ask=not (yes or as_json))
         print_outcome(outcome, landing, {} if as_json else None)
     raise typer.Exit(exit_code_of(outcome))
 
@@ -213,22 +228,28 @@ async def start_run(
 
     Args:
         client: The connected client.
-        spec: The fields of the root job.
-        landing: The run's folder.
+        spec: The fields of the root job; None for one that is not given.
+        landing: The run's folder, and the run that it continues.
         included: Files that the copy has even if they seem to be secret.
 
     Raises:
         UnknownAgent: The agent does not exist.
-        InvalidJob: The specification cannot be stored.
+        InvalidJob: The specification cannot be stored, or the run that it continues has not ended.
         WorkspaceUnusable: The folder cannot be read, or is too large.
     """
     given = {name: value for name, value in spec.items() if value is not None}
-    snapshot = await client.snapshot(landing.workspace, str(spec["agent"]), included)
+    if landing.continues is not None:  # its agent and its files are those of that run
+        return await client.submit(
+            JobSpec.model_validate({**given, "continues": landing.continues})
+        )
+    agent = given.setdefault("agent", COORDINATOR)
+    snapshot = await client.snapshot(landing.workspace, agent, included)
     return await client.submit(JobSpec.model_validate({**given, "snapshot": snapshot}))
 
 
 async def finish_run(
     client: JobClient,
+    runs: Runs,
     root_id: str,
     landing: Landing | None,
     *,
@@ -239,6 +260,7 @@ async def finish_run(
 
     Args:
         client: The connected client.
+        runs: Where it is stored which runs have landed.
         root_id: The run's root job.
         landing: Where it lands; None: it is not known here.
         yes: Approve the root agent's own calls without asking.
@@ -248,10 +270,10 @@ async def finish_run(
         JobFailure: The run cannot be followed, or not be landed.
     """
     result = await follow(client, root_id, yes=yes)
-    landed = None if landing is None else await land(client, result, landing)
+    landed = None if landing is None else await land(client, runs, result, landing)
     if landing and landed and held_back.may_land(landed.held_back, ask=ask):
         with_code = landing.model_copy(update={"include_executable_config": True})
-        landed = await land(client, result, with_code)
+        landed = await land(client, runs, result, with_code)
     usage = await client.tree_usage((await client.get(root_id)).root_id)
     return RunOutcome(result, usage, landed, await _conflicts_between_agents(client, root_id))
 
@@ -265,94 +287,6 @@ async def _conflicts_between_agents(client: JobClient, root_id: str) -> tuple[Un
         for conflict in formatting.dicts(event.data, "conflicts")
     ]
     return tuple(found)
-
-
-def exit_code_of(outcome: RunOutcome) -> ExitCode:
-    """Return the exit code of a run: 1 if it failed, or if conflicts remain."""
-    if outcome.result.success and outcome.landed is not None and outcome.landed.conflicts:
-        return ExitCode.WORK_FAILED
-    return exit_code_of_results([outcome.result])
-
-
-def print_outcome(
-    outcome: RunOutcome, landing: Landing | None, document: Mapping[str, Any] | None
-) -> None:
-    """Print how a run ended: its answer, what landed, what did not and why, and what it used.
-
-    Args:
-        outcome: The end of the run.
-        landing: Where it landed; None: that is not known here.
-        document: Further keys of a JSON document; None prints text.
-    """
-    result, landed = outcome.result, outcome.landed
-    if document is not None:
-        output.document({**_document(outcome), **document})
-    elif result.summary:
-        output.payload(output.printable(result.summary))
-    if result.error is not None:
-        output.notice(f"{result.error.type}: {result.error.message}")
-    if landed is not None and landed.applied:
-        output.notice(f"\nMerged into {landing.workspace if landing else ''}:")
-        merged = {file.path for file in landed.applied}
-        print_stat([file for file in result.files_modified if file.path in merged], output.notice)
-    for line in _left_out(outcome, landing):
-        output.notice(line)
-    output.notice(f"{formatting.used(outcome.usage)}, {formatting.span(result.execution_seconds)}")
-
-
-def _document(outcome: RunOutcome) -> dict[str, Any]:
-    result, landed = outcome.result, outcome.landed
-    job_id = result.job_id
-    return {
-        "success": result.success,
-        "text": result.summary,
-        "root_id": job_id,
-        "error": result.error.model_dump() if result.error else None,
-        "verified": result.verified.model_dump() if result.verified else None,
-        "landed": None if landed is None else [file.path for file in landed.applied],
-        "conflicts": [
-            {"job_id": job_id, "path": one.path, "reason": one.reason}
-            for one in (landed.conflicts if landed else ())
-        ],
-        "conflicts_between_agents": [vars(one) for one in outcome.unmerged],
-        "held_back": [
-            {"job_id": job_id, "path": one.path, "reason": one.reason}
-            for one in (landed.held_back if landed else ())
-        ],
-        "usage": outcome.usage.model_dump(exclude_none=True),
-    }
-
-
-def _left_out(outcome: RunOutcome, landing: Landing | None) -> list[str]:
-    """Return the lines about what did not land, with the next command."""
-    result, landed = outcome.result, outcome.landed
-    lines = [
-        f"WARNING: {output.one_line(one.path)} of job {one.job_id} was not merged, and the agent "
-        f"was told: {output.one_line(one.reason)}. See: fanout diff {one.job_id}"
-        for one in outcome.unmerged
-    ]
-    if not result.changes:
-        return lines
-    if landed is None:
-        folder = "DIR" if landing is None else str(landing.workspace)
-        see = f"fanout diff {result.job_id} --stat"
-        merge = f"fanout apply {result.job_id} --into {folder}"
-        count = f"{result.files_count} changed files were not merged"
-        return [*lines, f"{count}. To see them: {see} · to merge them: {merge}"]
-    if landed.conflicts:
-        named = ", ".join(output.one_line(conflict.path) for conflict in landed.conflicts)
-        count = "1 conflict" if len(landed.conflicts) == 1 else f"{len(landed.conflicts)} conflicts"
-        see = f"fanout diff {result.job_id}"
-        lines.append(f"WARNING: {count}, changes not merged: {named}. See: {see}")
-    for kind in ("refused", "failed", "skipped"):
-        lines += [
-            f"{kind}  {output.one_line(entry.path)}: {output.one_line(entry.reason)}"
-            for entry in getattr(landed, kind)
-        ]
-    if landed.held_back:
-        lines += held_back.lines(landed.held_back)
-        lines.append(f"To land what is held back: fanout apply {result.job_id} {held_back.OPTION}")
-    return lines
 
 
 def _confirm(folder: Path) -> None:

@@ -31,6 +31,13 @@ SCRIPT = (
     conversation(r"makes (\w+)", shell("sleep 3; echo {{1}} > {{1}}.txt"), says("Made.")),
     conversation("^quick", shell("echo new > new.txt"), says("## Summary\nQuickly done.")),
     conversation("^long", shell("sleep 60"), says("Done.")),
+    conversation(
+        "^grow",
+        shell("echo one > list.txt"),
+        says("## Summary\nBegun."),
+        shell("echo two >> list.txt; cat list.txt"),
+        says("## Summary\n{{last_result}}"),
+    ),
     conversation("^fails", shell("echo no > no.txt"), says("I am done.")),
 )
 
@@ -192,3 +199,36 @@ def test_a_worker_with_other_keys_is_replaced_when_it_has_no_job(own: Fanout) ->
     assert "was started with other settings or keys, and has jobs" in told.err
     assert own("cancel", run_id).code == 0
     ended(child)
+
+
+def test_a_run_continues_another_in_its_folder(own: Fanout) -> None:
+    first = own("run", "grow", "--workspace", "a", "--yes", timeout=60)
+    assert (first.code, first.out) == (0, "Begun.\n"), first.err
+    (run_id,) = re.findall(r"^Run (\w+)$", first.err, re.MULTILINE)
+
+    second = own("run", "now also two", "--continue", run_id[:20], "--yes", timeout=60)
+
+    assert second.code == 0, second.err
+    assert "one\\ntwo" in second.out  # it had the file
+    assert (own.folder / "a" / "list.txt").read_text() == "one\ntwo\n"
+
+
+def test_what_a_continued_run_did_not_land_lands_with_the_next(own: Fanout) -> None:
+    first = own("run", "grow", "--workspace", "a", "--no-land", timeout=60)
+    assert files(own) == ["kept.txt"]
+    (run_id,) = re.findall(r"^Run (\w+)$", first.err, re.MULTILINE)
+
+    assert own("run", "and two", "--continue", run_id, "--yes", timeout=60).code == 0
+
+    assert (own.folder / "a" / "list.txt").read_text() == "one\ntwo\n"
+
+
+def test_what_has_landed_and_was_taken_back_is_not_merged_again(own: Fanout) -> None:
+    done = own("run", "quick", "--workspace", "a", "--yes", timeout=60)
+    (run_id,) = re.findall(r"^Run (\w+)$", done.err, re.MULTILINE)
+    (own.folder / "a" / "new.txt").unlink()
+
+    again = own("attach", run_id, timeout=60)
+
+    assert (again.code, files(own)) == (0, ["kept.txt"])
+    assert "was merged into" in again.err

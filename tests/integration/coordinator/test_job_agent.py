@@ -1,0 +1,169 @@
+"""`JobAgent` under ADK's own runner: messages are jobs, confirmations are approvals."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.adk.agents import SequentialAgent
+from google.adk.events import Event
+from google.adk.runners import InMemoryRunner
+from google.genai import types
+
+from orchestrator.client import JobClient
+from orchestrator.coordinator.job_agent import JobAgent
+from orchestrator.jobs.state import JobState
+from tests.integration.scripts import call, calls, conversation, says, shell, write_script
+from tests.services import Installation
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(90)]
+
+WRITE = calls(call("write_file", file_path="/workspace/asked.txt", content="one"))
+
+
+@pytest.fixture
+async def client(shared_place: Installation) -> AsyncIterator[JobClient]:
+    async with shared_place.client() as made:
+        await shared_place.ready(made)
+        yield made
+
+
+class Chat:
+    """A session with an agent."""
+
+    def __init__(self, agent: Any) -> None:
+        self.runner = InMemoryRunner(agent=agent, app_name="chat")
+
+    async def say(self, *parts: types.Part) -> list[Event]:
+        sessions = self.runner.session_service
+        known = await sessions.get_session(app_name="chat", user_id="u", session_id="s")
+        if known is None:
+            await sessions.create_session(app_name="chat", user_id="u", session_id="s")
+        message = types.Content(role="user", parts=list(parts))
+        run = self.runner.run_async(user_id="u", session_id="s", new_message=message)
+        return [event async for event in run]
+
+
+def text(said: str) -> types.Part:
+    return types.Part(text=said)
+
+
+def texts(events: list[Event]) -> list[str]:
+    found = (part for event in events if event.content for part in event.content.parts or ())
+    return [part.text for part in found if part.text]
+
+
+def agent(client: JobClient, folder: Path, *replies: dict[str, Any], **fields: Any) -> JobAgent:
+    script = write_script(folder, conversation("", *replies))
+    given = {"agent": "general-purpose", "model": f"scripted:{script}", **fields}
+    return JobAgent(client, **given)
+
+
+async def test_a_message_is_a_job_and_the_next_one_continues_it(
+    client: JobClient, tmp_path: Path, workspace: Path
+) -> None:
+    replies = (shell("echo one > list.txt"), says("Begun."), shell("echo two >> list.txt"))
+    made = agent(client, tmp_path, *replies, says("Ended."), workspace=workspace)
+    chat = Chat(made)
+
+    first = await chat.say(text("begin"))
+    assert texts(first)[-1] == "Begun."
+    assert (workspace / "list.txt").read_text() == "one\n"
+    second = await chat.say(text("go on"))
+
+    assert texts(second)[-1] == "Ended."
+    assert (workspace / "list.txt").read_text() == "one\ntwo\n"
+    called = [found.name for event in second for found in event.get_function_calls()]
+    assert called == ["execute"]
+    assert {event.author for event in first + second} == {"general_purpose"}
+
+
+def content(path: Path) -> str | None:
+    return path.read_text() if path.exists() else None
+
+
+@pytest.mark.parametrize(
+    ("answer", "written"),
+    [
+        ({"confirmed": True}, "one"),
+        ({"confirmed": False}, None),
+        (
+            {
+                "confirmed": True,
+                "payload": {
+                    "decision": "edit",
+                    "arguments": {"file_path": "/workspace/asked.txt", "content": "two"},
+                },
+            },
+            "two",
+        ),
+    ],
+)
+async def test_a_confirmation_answers_the_approval(
+    client: JobClient, tmp_path: Path, workspace: Path, answer: dict[str, Any], written: str | None
+) -> None:
+    asks = {"interrupt_on": {"write_file": True}, "workspace": workspace}
+    chat = Chat(agent(client, tmp_path, WRITE, says("Answered."), **asks))
+
+    events = await chat.say(text("write"))
+    (asked,) = [
+        found
+        for event in events
+        for found in event.get_function_calls()
+        if found.name == "adk_request_confirmation"
+    ]
+    assert "Answered." not in texts(events)
+    response = types.FunctionResponse(id=asked.id, name=asked.name, response=answer)
+    events = await chat.say(types.Part(function_response=response))
+
+    assert texts(events)[-1] == "Answered."
+    assert content(workspace / "asked.txt") == written
+
+
+async def test_a_failure_is_an_event_with_its_reason(client: JobClient, tmp_path: Path) -> None:
+    made = agent(client, tmp_path, says("Done."), verify="false", max_reworks=0)
+
+    events = await Chat(made).say(text("do it"))
+
+    assert events[-1].error_code == "VerificationFailed"
+
+
+@pytest.mark.filterwarnings("ignore:SequentialAgent is deprecated")
+async def test_it_composes_with_agents_of_adk(
+    client: JobClient, tmp_path: Path, workspace: Path
+) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "y").mkdir()
+    team = [
+        agent(
+            client,
+            tmp_path / name,
+            shell(f"echo {name} > {name}.txt"),
+            says(f"{name} is made."),
+            workspace=workspace,
+            name=name,
+        )
+        for name in "xy"
+    ]
+
+    events = await Chat(SequentialAgent(name="both", sub_agents=team)).say(text("make"))
+
+    assert {"x is made.", "y is made."} <= set(texts(events))
+    assert sorted(path.name for path in workspace.iterdir()) == ["kept.txt", "x.txt", "y.txt"]
+
+
+async def test_a_reader_that_leaves_stops_nothing(client: JobClient, tmp_path: Path) -> None:
+    made = agent(client, tmp_path, shell("sleep 2"), says("Done."), labels={"of": str(tmp_path)})
+    runner = InMemoryRunner(agent=made, app_name="chat")
+    await runner.session_service.create_session(app_name="chat", user_id="u", session_id="s")
+    message = types.Content(role="user", parts=[text("go")])
+    run = runner.run_async(user_id="u", session_id="s", new_message=message)
+    async for event in run:
+        if event.get_function_calls():
+            break
+    await run.aclose()
+
+    (record,) = await client.list(labels={"of": str(tmp_path)})
+    assert (await client.wait(record.id, 30)).state is JobState.SUCCEEDED
