@@ -80,6 +80,10 @@ async def test_a_message_is_a_job_and_the_next_one_continues_it(
     assert {event.author for event in first + second} == {"general_purpose"}
 
 
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 def content(path: Path) -> str | None:
     return path.read_text() if path.exists() else None
 
@@ -151,7 +155,7 @@ async def test_it_composes_with_agents_of_adk(
     events = await Chat(SequentialAgent(name="both", sub_agents=team)).say(text("make"))
 
     assert {"x is made.", "y is made."} <= set(texts(events))
-    assert sorted(path.name for path in workspace.iterdir()) == ["kept.txt", "x.txt", "y.txt"]
+    assert names(workspace) == ["kept.txt", "x.txt", "y.txt"]
 
 
 async def test_a_reader_that_leaves_stops_nothing(client: JobClient, tmp_path: Path) -> None:
