@@ -13,8 +13,8 @@ from orchestrator.jobs.failures import InvalidJob
 from orchestrator.jobs.spec import JobSpec
 
 DEFAULT_SUBAGENT = "general-purpose"
-START_TOOL = "start_task"
 WAIT_TOOL = "wait_tasks"
+UPDATE_TOOL = "update_task"
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,6 @@ SCRIPT = (
             call("start_task", description="at the bottom"),
         ),
         calls(call("wait_tasks", job_ids=["{{started}}"])),
-        calls(call("wait_tasks", job_ids=["{{started}}"])),  # the first may be cut off
         shell("echo after >> out.txt"),
         DONE,
     ),

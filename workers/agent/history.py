@@ -30,8 +30,6 @@ from orchestrator.deep_agent import (
     unanswered_calls,
     without_message_number,
 )
-from orchestrator.delegation.answers import started_result
-from orchestrator.delegation.calls import START_TOOL, job_id_of_call, name_of_call
 from orchestrator.jobs.approvals import Approval, approval_id, waiting_approval
 from orchestrator.jobs.failures import NotUnderstood
 from orchestrator.jobs.result import Verification
@@ -66,8 +64,6 @@ class History:
     """Whether the last one was after the last event: it was of the last answer."""
     children: dict[str, str] = field(default_factory=dict)
     """The children that have ended, by id, with the reason of a refusal; empty for one that ran."""
-    submitted: set[str] = field(default_factory=set)
-    """All children that were ever submitted."""
     merged: set[str] = field(default_factory=set)
     """The children whose changes are in the job's files."""
 
@@ -106,9 +102,7 @@ class History:
 
     def _add_of_child(self, entry: JournalEvent) -> None:
         child = str(entry.data["id"])
-        if entry.type is EventType.CHILD_SUBMITTED:
-            self.submitted.add(child)
-        elif entry.type is EventType.CHILD_MERGED:
+        if entry.type is EventType.CHILD_MERGED:
             self.merged.add(child)
         elif entry.type is EventType.CHILD_FINISHED:
             self.children[child] = str(entry.data.get("reason") or "")
@@ -171,12 +165,8 @@ def earlier_events(conversation: bytes) -> list[Event]:
     return [without_message_number(event) for event in events]
 
 
-def repair_events(history: History, job_id: str) -> list[Event]:
-    """Return the events to append, so that every call has a result or waits for a person.
-
-    A call that had started a task before its worker was lost gets the task's id, so that the agent
-    does not start it again.
-    """
+def repair_events(history: History) -> list[Event]:
+    """Return the events to append, so that every call has a result or waits for a person."""
     events, calls = history.events, _calls(history.events)
     responses = {response.id for event in events for response in event.get_function_responses()}
     waiting = {pending.call_id for pending in pending_approvals(events)}
@@ -184,27 +174,11 @@ def repair_events(history: History, job_id: str) -> list[Event]:
     # An approved call has a placeholder as its result, until its tool has returned.
     restarted = [found for found in calls if found.call.id in history.started_calls & responses]
     results = [
-        _with_started(answered(list(of_event)), name, history.submitted, job_id)
-        for name, of_event in groupby([*interrupted, *restarted], lambda found: found.event.id)
+        answered(list(of_event))
+        for _, of_event in groupby([*interrupted, *restarted], lambda found: found.event.id)
     ]
     without_placeholder = [found for found in calls if found.call.id in waiting - responses]
     return results + [_placeholder(events, found) for found in without_placeholder]
-
-
-def _with_started(answers: Event, asked_in: str, submitted: set[str], job_id: str) -> Event:
-    """Return the event with the results of those calls that had started their task.
-
-    Args:
-        answers: The answers to the calls of one reply.
-        asked_in: The id of the reply.
-        submitted: The ids of the job's children.
-        job_id: The job.
-    """
-    for response in answers.get_function_responses():
-        child = job_id_of_call(job_id, f"{name_of_call(asked_in, response.id)}.0")
-        if response.name == START_TOOL and child in submitted:
-            response.response = dict(started_result(child))
-    return answers
 
 
 def waiting_approvals(job_id: str, events: Sequence[Event]) -> tuple[Approval, ...]:

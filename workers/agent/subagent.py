@@ -270,7 +270,8 @@ class Subagent:
             app_name=APP_NAME, user_id=USER_ID, session_id=self._spec.id
         )
         await sessions.replay(session, [*history.earlier, *history.events])
-        for event in repair_events(history, self._spec.id):
+        for event in repair_events(history):
+            await self.children.repeat(event, history.events)
             await sessions.append_event(session, event)
         decisions = history.decisions(self._spec.id)
         results = None if decisions is None else await self.children.results(history)

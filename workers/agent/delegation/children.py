@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import IO, Any
+from types import SimpleNamespace
+from typing import IO, Any, cast
 
 from google.adk.events import Event
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 
+from orchestrator.approvals import merge_policies
 from orchestrator.configuration.agent_definitions import AgentDefinition
 from orchestrator.deep_agent import (
     DeferredCall,
@@ -28,7 +30,13 @@ from orchestrator.deep_agent import (
     tabular,
 )
 from orchestrator.delegation.answers import TaskResult, task_error, task_results
-from orchestrator.delegation.calls import DEFAULT_SUBAGENT, WAIT_TOOL, agent_list, name_of_call
+from orchestrator.delegation.calls import (
+    DEFAULT_SUBAGENT,
+    UPDATE_TOOL,
+    WAIT_TOOL,
+    agent_list,
+    name_of_call,
+)
 from orchestrator.delegation.tool_texts import (
     TASK_OF_JOB,
     TASKS,
@@ -88,6 +96,7 @@ class Children:
         used: Callable[[], ModelUsage],
     ) -> None:
         self._delegation = definition.delegation
+        self._policy = merge_policies(spec.interrupt_on, definition.interrupt_on)
         self._specs = ChildSpecs(services, spec, definition, ends_at=ends_at, used=used)
         self._snapshots = ChildSnapshots(sandbox, services.blobs, spec.snapshot)
         self._collector = Collector(services, sandbox, journal)
@@ -162,6 +171,33 @@ class Children:
         if len(refusals) == len(tasks):
             return _combined_result(tool, refusals)
         return deferred_result(tool_context, arguments)
+
+    async def repeat(self, answers: Event, events: Sequence[Event]) -> None:
+        """Put the results of tools that may be repeated in place of "interrupted".
+
+        A call that was cut off has begun nothing, or the same task as its repetition. One that a
+        person has to approve is not repeated.
+
+        Args:
+            answers: The answers to calls of one reply, each of which says that it was interrupted.
+            events: The job's conversation, which has the calls.
+
+        Raises:
+            LeaseLost: The attempt's lease is lost.
+            LedgerUnavailable: Redis does not answer.
+            SandboxFailure: The sandbox failed.
+        """
+        answered = {answer.id for event in events for answer in event.get_function_responses()}
+        made = {call.id: call for event in events for call in event.get_function_calls()}
+        tools = {tool.name: tool for tool in self.tools() if tool.name != UPDATE_TOOL}
+        for answer in answers.get_function_responses():
+            tool = tools.get(str(answer.name))
+            if tool is None or answer.id in answered or self._policy.get(tool.name):
+                continue
+            context = _RepeatedCall(str(answer.id), events)
+            args = dict(made[answer.id].args or {})
+            answer.response = await tool.run_async(args=args, tool_context=cast(Any, context))
+            answers.actions.state_delta.update(context.state)
 
     def awaited(self, events: Sequence[Event]) -> AwaitedTasks | None:
         """Return for what a run that ended waits, without the children's snapshot.
@@ -249,6 +285,15 @@ class Children:
         tasks = deferred.arguments["tasks"] if call.name == "tasks" else [deferred.arguments]
         name = name_of_call(event.id, call.id)
         return [self._specs.child(name, number, item) for number, item in enumerate(tasks)]
+
+
+class _RepeatedCall:
+    """What a tool needs of the context of a call that is repeated."""
+
+    def __init__(self, call_id: str, events: Sequence[Event]) -> None:
+        self.function_call_id = call_id
+        self.session = SimpleNamespace(events=events)
+        self.state: dict[str, Any] = {}
 
 
 def _combined_result(tool: str, results: Sequence[TaskResult]) -> TaskResult:
