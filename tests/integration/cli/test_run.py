@@ -28,7 +28,7 @@ SCRIPT = (
         calls(call("wait_tasks", job_ids=["{{started}}"])),
         says("## Summary\nBoth are made."),
     ),
-    conversation(r"makes (\w+)", shell("sleep 3; echo {{1}} > {{1}}.txt"), says("Made.")),
+    conversation(r"makes (\w+)", shell("sleep 1.5; echo {{1}} > {{1}}.txt"), says("Made.")),
     conversation("^quick", shell("echo new > new.txt"), says("## Summary\nQuickly done.")),
     conversation("^long", shell("sleep 60"), says("Done.")),
     conversation(
@@ -82,8 +82,10 @@ WHOLE = ["kept.txt", "one.txt", "two.txt"]
     "number",
     [
         signal.SIGINT,
-        signal.SIGKILL,
-        *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGHUP, signal.SIGTERM)),
+        *(
+            pytest.param(one, marks=pytest.mark.slow)
+            for one in (signal.SIGKILL, signal.SIGHUP, signal.SIGTERM)
+        ),
     ],
 )
 def test_a_run_goes_on_without_its_terminal_and_is_landed_by_another(
@@ -124,6 +126,7 @@ def test_a_run_is_ended_by_a_cancel(own: Fanout) -> None:
     assert "JobCancelled" in told.err
 
 
+@pytest.mark.slow
 def test_two_runs_in_two_folders_share_their_services(own: Fanout) -> None:
     first, second = (own.start("run", "slow", "--workspace", name, "--yes") for name in "ab")
 
@@ -145,7 +148,7 @@ def test_a_verified_run_that_fails_keeps_its_changes_and_lands_nothing(own: Fano
 
 @pytest.mark.slow
 def test_services_end_when_nobody_uses_them_and_not_before(own: Fanout) -> None:
-    idle = {"FANOUT_EMBEDDED_IDLE_SECONDS": "3"}
+    idle = {"FANOUT_EMBEDDED_IDLE_SECONDS": "1"}
     child, run_id = started(Fanout(own.folder, own.env | idle))
     child.kill()
     ended(child)

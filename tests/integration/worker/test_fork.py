@@ -30,7 +30,10 @@ SCRIPT = (
 )
 
 
-@pytest.fixture(scope="module", params=["local", pytest.param("docker", marks=pytest.mark.docker)])
+DOCKER = pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.slow])
+
+
+@pytest.fixture(scope="module", params=["local", DOCKER])
 def place(request: pytest.FixtureRequest, install_for_module: Installer) -> Installation:
     installer = install_for_module.below(str(request.param))
     settings = {

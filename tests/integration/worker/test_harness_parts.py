@@ -161,4 +161,5 @@ async def test_a_coordinator_whose_time_is_over_ends_its_jobs_and_exits_with_5(
             for job in await client.list()
             if job.root_id != job.id and job.description == "hang"
         ]
-        assert [(await client.wait(job.id)).state for job in jobs] == [JobState.CANCELLED]
+        (state,) = [(await client.wait(job.id)).state for job in jobs]
+        assert state in {JobState.CANCELLED, JobState.TIMED_OUT}  # its time is its parent's
