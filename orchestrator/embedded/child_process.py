@@ -117,8 +117,12 @@ class ChildProcess:
         """Send SIGTERM to its group, SIGKILL after the grace; returns when it has ended."""
         self._signal(signal.SIGTERM)
         if not await self._ends_within(grace_seconds):
-            self._signal(signal.SIGKILL)
-            await self._ends_within(KILL_WAIT_SECONDS)
+            await self.kill()
+
+    async def kill(self) -> None:
+        """Send SIGKILL to its group; returns when it has ended."""
+        self._signal(signal.SIGKILL)
+        await self._ends_within(KILL_WAIT_SECONDS)
 
     def last_log_line(self) -> str:
         """Return the last line of its log for an error's text; empty when it wrote nothing."""

@@ -82,14 +82,15 @@ def helper_environment() -> dict[str, str]:
 def child_environment(settings: Settings) -> dict[str, str]:
     """Return the environment of a worker: all of this process's, which it needs for its models.
 
-    It has a safe path, the same configuration file, and the addresses of Redis and the blobs. The
-    worker takes it out of reach when it starts; see `process_secrets`.
+    It has a safe path, the same configuration file, the addresses of Redis and the blobs, and what
+    an example sets besides. The worker takes it out of reach when it starts; see `process_secrets`.
     """
     ours = helper_environment() | {
         f"{PREFIX}REDIS_URL": settings.redis_url or "",
         f"{PREFIX}BLOBS_URL": settings.blobs,
         f"{PREFIX}STATE_DIR": str(settings.state_dir),
         f"{PREFIX}SANDBOX__PROVIDER": settings.sandbox.provider,
+        f"{PREFIX}WORKER__LEASE_SECONDS": str(settings.worker.lease_seconds),
     }
     if settings.agents_dir is not None:
         ours[f"{PREFIX}AGENTS_DIR"] = str(settings.agents_dir.resolve())

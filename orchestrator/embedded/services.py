@@ -98,6 +98,18 @@ class Embedded:
     async def __aexit__(self, *_: object) -> None:
         await self._leave()
 
+    async def replace_worker(self) -> None:
+        """Kill the worker without a word, as a crash does, and start another one.
+
+        Raises:
+            NotStarted: The other one did not start.
+        """
+        async with self._folder.locked():
+            await self._worker.kill()
+            self._start_worker()
+            self._write_record()
+            await self._worker_registered()
+
     async def _attach_or_start(self) -> None:
         if self._revive and not await asyncio.to_thread(_was_killed, self._folder):
             return

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from orchestrator.cancellation import cancel_and_wait
 from orchestrator.cli.commands.processes import announce_sandbox
 from orchestrator.cli.commands.run import finish_run, start_run
 from orchestrator.cli.commands.run_report import exit_code_of
@@ -40,6 +41,11 @@ DEMO = "bakery"
 CHECK_AGENT = "tester"
 CHECK_MODEL = f"scripted:{EXAMPLES / 'check.yaml'}"
 """Makes the agent run the check command once and return its result."""
+
+AT_WORK = 3
+"""Agents that run when the worker of `demo --chaos` is killed."""
+CHAOS_LEASE_SECONDS = 3.0
+"""So that the jobs of a killed worker go on within seconds, before a watcher loses patience."""
 
 CHECK_OUTPUT_LINES = 12
 """Of a check's output: its last lines, which contain the summary of a test run."""
@@ -183,12 +189,16 @@ def demo(
         bool,
         typer.Option("--keep", help="Keep Redis, the worker and the folder for later commands."),
     ] = False,
+    chaos: Annotated[
+        bool, typer.Option("--chaos", help="Kill the worker (SIGKILL) while the agents work.")
+    ] = False,
     sandbox: SandboxOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Run six sub-agents that repair a small Python project.
 
-    A coordinator delegates the faults, merges the changes and ends with passing tests. A private
+    A coordinator delegates the faults, merges the changes and ends with passing tests. One agent
+    answers too early, and its work is sent back to it by the tests that it was given. A private
     Redis and a worker are started for this run. The model's replies are scripted, so no key is
     needed; agents, jobs, sandboxes and merges are real. Where no Docker engine is ready, this
     command alone runs its own, harmless commands without isolation, and says so.
@@ -204,7 +214,10 @@ def demo(
         _git(folder, "commit", "--quiet", "--message", "The sample before the run")
         state_dir = settings.state_dir if keep else base / "state"
         own_settings = _own_settings(settings, found, state_dir)
-        report = asyncio.run(_run(found, folder, own_settings, keep=keep))
+        if chaos:
+            worker = settings.worker.model_copy(update={"lease_seconds": CHAOS_LEASE_SECONDS})
+            own_settings = own_settings.model_copy(update={"worker": worker})
+        report = asyncio.run(_run(found, folder, own_settings, keep=keep, chaos=chaos))
         diff = _git(folder, "diff", "--no-ext-diff", "--no-textconv", "--stat").rstrip()
     if as_json:
         keys = ("success", "tests_before", "tests_after", "text", "root_id", "error")
@@ -240,7 +253,7 @@ def _own_settings(
 
 
 async def _run(
-    found: Example, folder: Path, settings: Settings, *, keep: bool = False
+    found: Example, folder: Path, settings: Settings, *, keep: bool = False, chaos: bool = False
 ) -> dict[str, Any]:
     """Run the coordinator on the folder, with the check before and after; return the report."""
     output.notice(f"The folder: {folder}")
@@ -255,7 +268,11 @@ async def _run(
         root_id = await start_run(
             client, {"agent": COORDINATOR, "description": found.goal}, landing
         )
-        outcome = await finish_run(client, Runs(settings.state_dir), root_id, landing)
+        killing = asyncio.create_task(_kill_worker(client, embedded, root_id) if chaos else _rest())
+        try:
+            outcome = await finish_run(client, Runs(settings.state_dir), root_id, landing)
+        finally:
+            await cancel_and_wait(killing)
         after = await _check(client, found, folder, "after")
         records = [one for one in await client.tree(root_id) if one.id != root_id]
     landed = exit_code_of(outcome) is ExitCode.DONE
@@ -270,6 +287,21 @@ async def _run(
         "most_at_once": _most_at_once(records),
         "workspace": str(folder),
     }
+
+
+async def _kill_worker(client: JobClient, embedded: Embedded, root_id: str) -> None:
+    """Kill the worker as soon as several agents are at work, and start another one."""
+    while True:
+        running = [one for one in await client.tree(root_id) if one.state is JobState.RUNNING]
+        if len(running) >= AT_WORK:
+            break
+        await asyncio.sleep(0.2)
+    output.notice("✗ kill -9 of the worker: its jobs go on with another one, where they were")
+    await embedded.replace_worker()
+
+
+async def _rest() -> None:
+    pass
 
 
 async def _check(client: JobClient, found: Example, folder: Path, when: str) -> str | None:

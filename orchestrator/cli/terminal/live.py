@@ -17,6 +17,7 @@ from orchestrator.cli.terminal import formatting, output
 from orchestrator.client import JobClient
 from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.state import JobRecord
+from orchestrator.jobs.store.journal import JournalEvent
 
 POLL_SECONDS = 0.5
 """Between two polls of the jobs: fast enough to watch, and two requests per second for Redis."""
@@ -36,6 +37,7 @@ on a narrow terminal."""
 Fetch = Callable[[], Awaitable[Sequence[JobRecord]]]
 """Returns the jobs to show, parents first."""
 OnChange = Callable[[JobRecord], None]
+OnEvent = Callable[[JobRecord, JournalEvent], None]
 
 
 @dataclass
@@ -103,7 +105,13 @@ def _urgency(record: JobRecord) -> int:
 class Watcher:
     """Polls jobs, updates the board and reports changes of state."""
 
-    def __init__(self, client: JobClient, fetch: Fetch, on_change: OnChange | None = None) -> None:
+    def __init__(
+        self,
+        client: JobClient,
+        fetch: Fetch,
+        on_change: OnChange | None = None,
+        on_event: OnEvent | None = None,
+    ) -> None:
         self.board = Board()
         self.failure: JobFailure | None = None
         """The failure of the last poll; None if it succeeded."""
@@ -112,6 +120,7 @@ class Watcher:
         self._client = client
         self._fetch = fetch
         self._on_change = on_change
+        self._on_event = on_event
         self._seen: dict[str, tuple[str, int, tuple[str, ...]]] = {}
         self._followers: dict[str, asyncio.Task[None]] = {}
 
@@ -140,7 +149,7 @@ class Watcher:
                 self._on_change(record)
             self._seen[record.id] = now
             if record.id not in self._followers and len(self._followers) < FOLLOWED_JOBS:
-                self._followers[record.id] = asyncio.create_task(self._count_tokens(record.id))
+                self._followers[record.id] = asyncio.create_task(self._read_journal(record))
 
     async def watch(self) -> None:
         """Poll until cancelled; failures are kept in `failure` and polling continues."""
@@ -156,11 +165,14 @@ class Watcher:
         """Stop reading journals."""
         await cancel_and_wait(*self._followers.values())
 
-    async def _count_tokens(self, job_id: str) -> None:
+    async def _read_journal(self, record: JobRecord) -> None:
+        job_id = record.id
         with suppress(JobFailure):  # the next poll reports it
             async for event in self._client.events(job_id):
                 count = formatting.tokens_of(event)
                 self.board.tokens[job_id] = self.board.tokens.get(job_id, 0) + count
+                if self._on_event is not None:
+                    self._on_event(record, event)
 
 
 @asynccontextmanager
@@ -170,6 +182,7 @@ async def shown(
     *,
     console: Console | None = None,
     on_change: OnChange | None = None,
+    on_event: OnEvent | None = None,
 ) -> AsyncIterator[Watcher]:
     """Show jobs while the context is open.
 
@@ -178,8 +191,9 @@ async def shown(
         fetch: returns the jobs to show.
         console: where to draw the table; None draws nothing.
         on_change: called with each job whose state, attempt or approvals changed.
+        on_event: called with each event of the jobs' journals, of the first `FOLLOWED_JOBS` jobs.
     """
-    watcher = Watcher(client, fetch, on_change)
+    watcher = Watcher(client, fetch, on_change, on_event)
     watching = asyncio.create_task(watcher.watch())
     try:
         if console is None:

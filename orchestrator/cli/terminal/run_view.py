@@ -41,7 +41,11 @@ async def follow(client: JobClient, root_id: str, *, yes: bool) -> JobResult:
     on_change = _print_change if console is None else None
     try:
         async with shown(
-            client, tree_of(client, root_id), console=console, on_change=on_change
+            client,
+            tree_of(client, root_id),
+            console=console,
+            on_change=on_change,
+            on_event=lambda record, event: _print_verification(record, event, console),
         ) as watcher:
             words = asyncio.create_task(_print_words(client, root_id, console))
             asking = asyncio.create_task(
@@ -88,6 +92,14 @@ async def _print_words(client: JobClient, root_id: str, console: Console | None)
             _print(held, "", console)
             held = ""
             _print(f"→ {_call_line(event)}", "dim", console)
+
+
+def _print_verification(record: JobRecord, event: JournalEvent, console: Console | None) -> None:
+    """Say that an answer did not pass its verification."""
+    if event.type is EventType.VERIFY and event.data.get("exit_code"):
+        command = output.one_line(str(event.data["command"]), CALL_CHARACTERS)
+        line = f"↩ {record.agent} {record.id}: sent back, because this failed: {command}"
+        _print(line, "yellow", console)
 
 
 def _call_line(event: JournalEvent) -> str:
