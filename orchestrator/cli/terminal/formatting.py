@@ -155,6 +155,12 @@ def tokens_of(event: JournalEvent) -> int:
     return sum(int(str(usage.get(name) or 0)) for name in ("input_tokens", "output_tokens"))
 
 
+def failure(event: JournalEvent) -> str:
+    """Return why a job failed, if this event is its end and says it; empty for others."""
+    error = event.data.get("error") if event.ends_job else None
+    return f"{error['type']}: {error['message']}" if isinstance(error, dict) else ""
+
+
 def tool_answers(event: JournalEvent) -> list[dict[str, Any]]:
     """Return the tools' full results in a tool.result event, or the journal's excerpts of them."""
     session_event = event.data.get("event")

@@ -46,6 +46,8 @@ class Board:
 
     records: Sequence[JobRecord] = ()
     tokens: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Why jobs failed, by id."""
     saying: str = ""
     """The end of the text that the coordinator is writing."""
 
@@ -73,6 +75,9 @@ class Board:
         asks = [Text(output.one_line(text), style=output.STYLES["waiting"]) for text in asking]
         return Group(Text(head, style="bold"), rows, *asks, *([saying] if self.saying else []))
 
+    def _activity(self, record: JobRecord) -> str:
+        return self.reasons.get(record.id) or formatting.doing(record) or record.state
+
     def _fitting(self, most: int) -> list[JobRecord]:
         if len(self.records) <= most:
             return list(self.records)
@@ -90,7 +95,7 @@ class Board:
             Text(record.agent),
             Text(formatting.title(record)),
             Text(f"#{record.attempt}" if record.attempt > 1 else "", style="yellow"),
-            Text(output.one_line(formatting.doing(record) or record.state, 120), style=style),
+            Text(output.one_line(self._activity(record), 120), style=style),
             Text(formatting.elapsed(record)),
             Text(f"{tokens:,}" if tokens else "", style="dim"),
         ]
@@ -171,6 +176,8 @@ class Watcher:
             async for event in self._client.events(job_id):
                 count = formatting.tokens_of(event)
                 self.board.tokens[job_id] = self.board.tokens.get(job_id, 0) + count
+                if reason := formatting.failure(event):
+                    self.board.reasons[job_id] = reason
                 if self._on_event is not None:
                     self._on_event(record, event)
 

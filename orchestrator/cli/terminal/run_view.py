@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from orchestrator.cancellation import cancel_and_wait
-from orchestrator.cli.terminal import output
+from orchestrator.cli.terminal import formatting, output
 from orchestrator.cli.terminal.approval_prompt import answer_approvals
 from orchestrator.cli.terminal.live import Fetch, change_line, shown
 from orchestrator.client import JobClient
@@ -17,7 +17,6 @@ from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobRecord
 from orchestrator.jobs.store.journal import EventType, JournalEvent
-from orchestrator.shortening import one_line
 
 CALL_CHARACTERS = 100
 """A tool call is shown in one line of a terminal."""
@@ -45,7 +44,7 @@ async def follow(client: JobClient, root_id: str, *, yes: bool) -> JobResult:
             tree_of(client, root_id),
             console=console,
             on_change=on_change,
-            on_event=lambda record, event: _print_verification(record, event, console),
+            on_event=lambda record, event: _print_setback(record, event, console),
         ) as watcher:
             words = asyncio.create_task(_print_words(client, root_id, console))
             asking = asyncio.create_task(
@@ -91,15 +90,17 @@ async def _print_words(client: JobClient, root_id: str, console: Console | None)
         elif event.type is EventType.TOOL_CALL:
             _print(held, "", console)
             held = ""
-            _print(f"→ {_call_line(event)}", "dim", console)
+            _print(f"→ {_call_line(event)}", "dim", console, one_line=True)
 
 
-def _print_verification(record: JobRecord, event: JournalEvent, console: Console | None) -> None:
-    """Say that an answer did not pass its verification."""
+def _print_setback(record: JobRecord, event: JournalEvent, console: Console | None) -> None:
+    """Say why an answer is sent back, or why a job other than the root has failed."""
     if event.type is EventType.VERIFY and event.data.get("exit_code"):
         command = output.one_line(str(event.data["command"]), CALL_CHARACTERS)
         line = f"↩ {record.agent} {record.id}: sent back, because this failed: {command}"
         _print(line, "yellow", console)
+    elif record.parent_id and (reason := formatting.failure(event)):
+        _print(f"✗ {record.agent} {record.id}: {output.one_line(reason, 300)}", "red", console)
 
 
 def _call_line(event: JournalEvent) -> str:
@@ -107,16 +108,16 @@ def _call_line(event: JournalEvent) -> str:
     arguments = given if isinstance(given, dict) else {}
     first = arguments.get("description") or next(iter(arguments.values()), "")
     text = f"{event.data['tool']} {first}" if isinstance(first, str) else str(event.data["tool"])
-    return output.printable(one_line(text, CALL_CHARACTERS))
+    return output.one_line(text, CALL_CHARACTERS)
 
 
-def _print(line: str, style: str, console: Console | None) -> None:
+def _print(line: str, style: str, console: Console | None, *, one_line: bool = False) -> None:
     if not line:
         return
     if console is None:
         output.notice(line)
     else:
-        console.print(Text(line, style=style))
+        console.print(Text(line, style=style), no_wrap=one_line, overflow="ellipsis")
 
 
 def _print_change(record: JobRecord) -> None:

@@ -32,8 +32,19 @@ def test_the_demo_turns_red_tests_green_and_leaves_nothing(lonely_fanout: Fanout
     assert (ended.json["tests_before"], ended.json["tests_after"]) == ("failed", "passed")
     assert ended.json["jobs"] == 6
     assert "That isolates nothing" in ended.err
+    assert "sent back, because this failed: python3 -m unittest tests.test_recipes" in ended.err
     assert 'Traceback (most recent call last):\n  File "/work' not in ended.err
     assert list((lonely_fanout.folder / "tmp").glob("fanout-demo-*")) == []
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_in_the_middle_costs_the_demo_nothing(lonely_fanout: Fanout):
+    ended = lonely_fanout("demo", "--chaos", "--json", env=temporary(lonely_fanout), timeout=100)
+
+    assert ended.code == 0, ended.err
+    assert "kill -9 of the worker" in ended.err
+    assert (ended.json["tests_after"], ended.json["jobs"]) == ("passed", 6)
+    assert ended.json["seconds"] < 60
 
 
 def test_run_starts_its_own_services_and_changes_the_workspace(lonely_fanout: Fanout):

@@ -38,7 +38,12 @@ SCRIPT = (
         shell("echo two >> list.txt; cat list.txt"),
         says("## Summary\n{{last_result}}"),
     ),
-    conversation("^fails", shell("echo no > no.txt"), says("I am done.")),
+    conversation(
+        "^delegates",
+        calls(call("task", description="fails", verify="test -e yes.txt")),
+        says("It failed."),
+    ),
+    conversation("^fails", shell("echo no > no.txt"), *[says("I am done.")] * 3),
 )
 
 
@@ -144,6 +149,14 @@ def test_a_verified_run_that_fails_keeps_its_changes_and_lands_nothing(own: Fano
     assert "VerificationFailed" in done.err
     (command,) = re.findall(r"fanout (diff \w+) --stat", done.err)
     assert "no.txt" in own(*command.split()).out
+
+
+def test_the_reason_of_a_failed_task_is_said(own: Fanout) -> None:
+    done = own("run", "delegates", "--workspace", "a", "--yes", timeout=60)
+
+    assert done.code == 0, done.err
+    (line,) = re.findall(r"^✗ general-purpose \w+: (.*)$", done.err, re.MULTILINE)
+    assert line.startswith("VerificationFailed: The answer did not pass")
 
 
 @pytest.mark.slow
