@@ -2,8 +2,8 @@
 
 - Jobs: `JobClient` submits a `JobSpec` (an agent, a task, `Limits`) and returns its `JobResult`;
   `JobRecord` and `JobState` say how a job is doing; `JobFailure` is the base of what it raises.
-- Agents for any ADK Runner: `create_deep_agent` and `create_deep_app` in this process; `JobAgent`,
-  whose messages are jobs; `create_coordinator` and `create_coordinator_app`, whose tasks are.
+- Agents for any ADK Runner: `JobAgent`, whose messages are jobs; `create_deep_agent` and
+  `create_deep_app` in this process, with `TaskToolset` for tasks that are jobs.
 - Approvals: `InterruptOn` (a policy), `Decision`, `ApprovalAnswer`.
 
     from fanout import JobClient, JobSpec

@@ -3,8 +3,7 @@
 The public names of this package; `__init__.pyi` lists them with the modules that define them:
 
 - Jobs: `JobClient`, `JobSpec`, `Limits`, `JobResult`, `JobRecord`, `JobState`, `JobFailure`.
-- Agents: `JobAgent`, `create_coordinator`, `create_coordinator_app`, `create_deep_agent`,
-  `create_deep_app`.
+- Agents: `JobAgent`, `TaskToolset`, `create_deep_agent`, `create_deep_app`.
 - Approvals: `InterruptOn` (a policy), `Decision`, `ApprovalAnswer`.
 
 Each name is loaded when it is first used: a program that only submits jobs does not import ADK.

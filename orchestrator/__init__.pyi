@@ -4,9 +4,8 @@ from .approvals import ApprovalAnswer as ApprovalAnswer
 from .approvals import Decision as Decision
 from .approvals import InterruptOn as InterruptOn
 from .client import JobClient as JobClient
-from .coordinator.coordinator import create_coordinator as create_coordinator
-from .coordinator.coordinator import create_coordinator_app as create_coordinator_app
 from .coordinator.job_agent import JobAgent as JobAgent
+from .coordinator.task_toolset import TaskToolset as TaskToolset
 from .deep_agent import create_deep_agent as create_deep_agent
 from .deep_agent import create_deep_app as create_deep_app
 from .jobs.failures import JobFailure as JobFailure

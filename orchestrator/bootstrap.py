@@ -10,10 +10,12 @@ from google.adk.apps import App
 
 from orchestrator.client import JobClient
 from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.coordinator.coordinator import APP_NAME
 from orchestrator.coordinator.job_agent import JobAgent
 from orchestrator.embedded.services import Embedded
 from orchestrator.process_secrets import seal_process
+
+APP_NAME = "orchestrator"
+"""ADK expects an app's name to be that of its folder."""
 
 
 def coordinator_app() -> App:

@@ -7,7 +7,7 @@ import pytest
 from tests.architecture.sources import REPOSITORY
 
 JOBS = {"JobClient", "JobFailure", "JobRecord", "JobResult", "JobSpec", "JobState", "Limits"}
-AGENTS = {"create_coordinator", "create_coordinator_app", "create_deep_agent", "create_deep_app"}
+AGENTS = {"JobAgent", "TaskToolset", "create_deep_agent", "create_deep_app"}
 DEEP_AGENT = {
     *("create_deep_agent", "create_deep_app", "SubAgentSpec", "DelegationStyle"),
     *("Backend", "Shell", "Entry", "Walk", "Hit", "Hits", "Execution"),

@@ -72,7 +72,7 @@ class Inheritance:
             raise ValueError(
                 f"The sub-agent {spec['name']} cannot have a shell: changes by commands cannot be "
                 "staged until it succeeds. Leave execute out, or run it as a job "
-                "(create_coordinator)."
+                "(TaskToolset)."
             )
         is_general = agent_identifier(spec["name"]) == agent_identifier(GENERAL_PURPOSE)
         return self.create(

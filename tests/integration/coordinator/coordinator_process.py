@@ -15,15 +15,16 @@ from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.genai import types
 
 from orchestrator.client import JobClient
-from orchestrator.coordinator.coordinator import USER_ID, create_coordinator, create_coordinator_app
+from orchestrator.coordinator.task_toolset import TaskToolset
+from orchestrator.deep_agent import create_deep_app
+from tests.integration.coordinator.driving import APP_NAME, USER_ID, coordinating
 
 
 async def main(database: str, session_id: str, script: str, workspace: str) -> None:
     client = JobClient.from_settings()
-    coordinator = create_coordinator(client, workspace=Path(workspace), model=f"scripted:{script}")
-    runner = Runner(
-        app=create_coordinator_app(coordinator), session_service=SqliteSessionService(database)
-    )
+    agent = coordinating(TaskToolset(client, Path(workspace)), f"scripted:{script}")
+    app = create_deep_app(agent, name=APP_NAME)
+    runner = Runner(app=app, session_service=SqliteSessionService(database))
     message = types.Content(role="user", parts=[types.Part(text="the goal")])
     async for _ in runner.run_async(user_id=USER_ID, session_id=session_id, new_message=message):
         pass

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from google.adk.agents import LlmAgent
 from google.adk.events import Event
 from google.adk.runners import Runner
 from google.adk.sessions import BaseSessionService, InMemorySessionService, Session
 from google.genai import types
 
 from orchestrator.client import JobClient
-from orchestrator.coordinator.coordinator import (
-    APP_NAME,
-    USER_ID,
-    create_coordinator,
-    create_coordinator_app,
-)
+from orchestrator.coordinator.task_toolset import TaskToolset
+from orchestrator.deep_agent import DelegationStyle, create_deep_agent, create_deep_app
 from orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.integration.scripts import call, calls, conversation, says, write_script
 
@@ -46,6 +44,7 @@ WORKER_SCRIPT = (
 """What sub-agents do: as their description says."""
 
 GOAL = "the goal"
+APP_NAME, USER_ID = "chat", "parent"
 
 
 def task(description: str, **more: Any) -> dict[str, Any]:
@@ -58,6 +57,11 @@ class Run:
 
     session_id: str
     events: list[Event] = field(default_factory=list)
+
+    @property
+    def root_id(self) -> str:
+        """The id of the tree of its jobs."""
+        return hashlib.sha256(f"{USER_ID}/{self.session_id}".encode()).hexdigest()[:32]
 
     @property
     def text(self) -> str:
@@ -84,6 +88,13 @@ class Run:
         return [event for event in self.events if event.partial]
 
 
+def coordinating(tools: TaskToolset, model: str) -> LlmAgent:
+    """An agent of a program's own, with the tools that delegate to jobs."""
+    return create_deep_agent(
+        model, [tools], name="coordinator", instruction=f"Coordinate.\n\n{tools.instruction}"
+    )
+
+
 class Coordination:
     """Runs coordinators on one workspace."""
 
@@ -91,6 +102,7 @@ class Coordination:
         self.client = client
         self.workspace = workspace
         self.sessions: BaseSessionService = InMemorySessionService()
+        self.delegation: DelegationStyle = "task"
         self._folder = folder
         self._numbers = itertools.count()
 
@@ -125,12 +137,12 @@ class Coordination:
 
     def runner(self, *replies: dict[str, Any], model: str | None = None) -> Runner:
         """A runner of a coordinator with that model, or one that gives these replies."""
-        coordinator = create_coordinator(
-            self.client,
-            workspace=self.workspace,
-            model=model or f"scripted:{self._script(replies)}",
+        agent = coordinating(
+            TaskToolset(self.client, self.workspace, delegation=self.delegation),
+            model or f"scripted:{self._script(replies)}",
         )
-        return Runner(app=create_coordinator_app(coordinator), session_service=self.sessions)
+        app = create_deep_app(agent, name=APP_NAME)
+        return Runner(app=app, session_service=self.sessions)
 
     def _script(self, replies: Sequence[dict[str, Any]]) -> Path:
         folder = self._folder / f"coordinator-{next(self._numbers)}"

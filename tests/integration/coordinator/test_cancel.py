@@ -28,7 +28,7 @@ async def begun(
 
 
 async def ended_within_two_seconds(coordination: Coordination, run: Run, since: float) -> None:
-    records = await coordination.client.tree(run.session_id)
+    records = await coordination.client.tree(run.root_id)
     results = [await coordination.client.wait(record.id, 5) for record in records]
     assert time.monotonic() - since < 2
     assert {result.state for result in results} == {JobState.CANCELLED}
@@ -99,9 +99,7 @@ async def test_a_run_cancelled_before_its_job_is_stored_leaves_none_running(
 
         await asyncio.sleep(0.1)
         records = [
-            record
-            for record in await coordination.client.list()
-            if record.root_id == run.session_id
+            record for record in await coordination.client.list() if record.root_id == run.root_id
         ]
         for record in records:
             assert (await coordination.client.wait(record.id, 3)).state is JobState.CANCELLED

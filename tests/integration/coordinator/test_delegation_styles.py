@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.configuration.agent_definitions import AgentDefinition, AgentDefinitions
-from orchestrator.coordinator.coordinator import create_coordinator
+from orchestrator.coordinator.task_toolset import TaskToolset
 from orchestrator.deep_agent.delegation.roster import tool_name
-from orchestrator.jobs.failures import InvalidJob
 from tests.integration.coordinator.driving import Coordination
 from tests.integration.scripts import call, calls
 from tests.services import Installation
@@ -22,13 +20,12 @@ pytestmark = pytest.mark.redis
 async def by_agent(
     shared_place: Installation, tmp_path: Path, workspace: Path
 ) -> AsyncIterator[Coordination]:
-    """A coordination whose coordinator has `delegation: agent_tools`."""
+    """A coordination with one tool for each agent."""
     async with shared_place.client() as client:
         await shared_place.ready(client)
-        definitions = dict(client.definitions)
-        changed = definitions["coordinator"].model_copy(update={"delegation": "agent_tools"})
-        client.definitions = AgentDefinitions({**definitions, "coordinator": changed})
-        yield Coordination(client, tmp_path, workspace)
+        made = Coordination(client, tmp_path, workspace)
+        made.delegation = "agent_tools"
+        yield made
 
 
 async def test_one_tool_for_each_agent_starts_jobs_at_the_same_time(by_agent: Coordination) -> None:
@@ -54,13 +51,13 @@ async def test_starting_without_waiting_is_there_in_both_styles(
     by_agent: Coordination, coordination: Coordination
 ) -> None:
     names = {
-        style: {
+        made.delegation: {
             tool_name(tool)
-            for tool in create_coordinator(
-                made.client, workspace=made.workspace, model="scripted:none"
-            ).tools
+            for tool in await TaskToolset(
+                made.client, made.workspace, delegation=made.delegation
+            ).get_tools()
         }
-        for style, made in (("agent_tools", by_agent), ("task", coordination))
+        for made in (by_agent, coordination)
     }
     rest = {
         "tasks",
@@ -80,14 +77,3 @@ async def test_a_mistake_in_a_call_is_answered_in_words(by_agent: Coordination) 
     run = await by_agent.run(calls(call("tester", description=" "), call("tester", wrong="x")))
     assert "description is empty" in run.results[0]["error"]
     assert "called with wrong arguments" in run.results[1]["error"]
-
-
-async def test_an_agent_that_is_named_like_a_tool_is_refused(by_agent: Coordination) -> None:
-    definitions = dict(by_agent.client.definitions)
-    named = AgentDefinition(name="ls", description="Lists.", instruction="List.")
-    caller = definitions["coordinator"].model_copy(update={"subagents": ("ls",)})
-    by_agent.client.definitions = AgentDefinitions(
-        {**definitions, "ls": named, "coordinator": caller}
-    )
-    with pytest.raises(InvalidJob, match="Two tools are named ls"):
-        create_coordinator(by_agent.client, workspace=by_agent.workspace, model="scripted:none")

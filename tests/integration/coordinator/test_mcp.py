@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.coordinator.coordinator import create_coordinator
-from orchestrator.jobs.failures import InvalidJob
 from tests.forked import run_module
 from tests.integration.scripts import call, calls, conversation, says
 from tests.mcp_servers import HttpServer, http_server, url_of
@@ -37,7 +35,6 @@ def place(install_for_module: Installer, http: HttpServer) -> Installation:
     servers = {
         "remote": REMOTE.format(url=url_of(http)),
         "gone": REMOTE.format(url="http://127.0.0.1:9/mcp"),
-        "inside": "{name: files, command: [python3, server.py]}",
     }
     for name, server in servers.items():
         (agents / f"{name}.yaml").write_text(DEFINITION.format(name=name, server=server))
@@ -76,15 +73,3 @@ def test_a_coordinator_whose_server_is_gone_ends_in_words(
         "message": "mcp server calc did not start: it cannot be reached (ConnectError).",
         "retryable": True,
     }
-
-
-async def test_a_coordinator_refuses_a_server_with_a_command(
-    place: Installation, tmp_path: Path
-) -> None:
-    async with place.client() as client:
-        with pytest.raises(
-            InvalidJob, match="mcp server files has a command, which runs in a job's sandbox"
-        ):
-            create_coordinator(
-                client, workspace=tmp_path, agent="inside", model=place.environment["FANOUT_MODEL"]
-            )

@@ -137,7 +137,7 @@ async def test_a_coordinator_killed_in_a_task_goes_on_with_the_same_job(
     arguments = [database, session_id, str(script), str(coordination.workspace)]
     process = await asyncio.to_thread(start_coordinator, shared_place, arguments)
     try:
-        job_id = await begun_job(client, session_id)
+        job_id = await begun_job(client, Run(session_id).root_id)
     finally:
         process.kill()
         process.wait(10)
@@ -154,7 +154,7 @@ async def test_a_coordinator_killed_in_a_task_goes_on_with_the_same_job(
     assert [(result["status"], result["job_id"]) for result in again.results] == [
         ("success", job_id)
     ]
-    assert [record.id for record in await client.tree(session_id)] == [job_id]
+    assert [record.id for record in await client.tree(again.root_id)] == [job_id]
     states = [
         event.data["state"]
         for event in await journal(client, job_id)

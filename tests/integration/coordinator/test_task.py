@@ -53,7 +53,7 @@ async def test_a_result_has_exactly_the_fields_that_are_promised(
         "tool_calls",
     ]
     assert result.pop("execution_seconds") > 0
-    (record,) = await coordination.client.tree(run.session_id)
+    (record,) = await coordination.client.tree(run.root_id)
     assert result == {
         "status": "success",
         "job_id": record.id,
@@ -71,7 +71,7 @@ async def test_progress_comes_before_the_result_and_names_its_job(
 ) -> None:
     run = await coordination.run(calls(task("run: true")))
 
-    (record,) = await coordination.client.tree(run.session_id)
+    (record,) = await coordination.client.tree(run.root_id)
     lines = [event_text(event).strip() for event in run.progress]
     assert lines == [
         f"general-purpose {word}" for word in ("queued", "running", "execute", "succeeded")
@@ -187,7 +187,7 @@ async def test_the_sub_agent_is_told_its_description_and_context_only(
 ) -> None:
     run = await coordination.run(calls(task("plan and run: true", context="canary-context")))
 
-    (record,) = await coordination.client.tree(run.session_id)
+    (record,) = await coordination.client.tree(run.root_id)
     told = [
         event.data["text"]
         for event in await journal(coordination.client, record.id)
@@ -241,7 +241,7 @@ async def test_a_wrong_call_is_answered_in_words_and_makes_no_job(
     assert words in result.get("error", "")
     assert run.text == "all done"
     with pytest.raises(UnknownJob):
-        await coordination.client.tree(run.session_id)
+        await coordination.client.tree(run.root_id)
 
 
 async def test_a_workspace_that_vanished_is_an_answer(coordination: Coordination) -> None:
