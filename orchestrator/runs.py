@@ -130,5 +130,6 @@ async def _merge(
         include_executable_config=landing.include_executable_config,
     )
     if report is None or report.complete:
-        runs.remember(result.job_id, landing.model_copy(update={"landed": True}))
+        with contextlib.suppress(OSError):  # merging again changes nothing, unless a person went on
+            runs.remember(result.job_id, landing.model_copy(update={"landed": True}))
     return report

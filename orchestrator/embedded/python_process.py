@@ -79,6 +79,12 @@ def helper_environment() -> dict[str, str]:
     return inherited_environment() | ours
 
 
+def keeper_environment(settings: Settings) -> dict[str, str]:
+    """Return the environment of a process that ends the services: the settings' files, no keys."""
+    ours = helper_environment() | {f"{PREFIX}STATE_DIR": str(settings.state_dir)}
+    return ours | _configuration_file()
+
+
 def child_environment(settings: Settings) -> dict[str, str]:
     """Return the environment of a worker: all of this process's, which it needs for its models.
 
@@ -94,9 +100,15 @@ def child_environment(settings: Settings) -> dict[str, str]:
     }
     if settings.agents_dir is not None:
         ours[f"{PREFIX}AGENTS_DIR"] = str(settings.agents_dir.resolve())
-    if (named := os.environ.get(VARIABLE)) is not None:
-        ours[VARIABLE] = str(absolute(Path(named))) if named else ""
-    return {**os.environ, **ours}
+    return {**os.environ, **ours, **_configuration_file()}
+
+
+def _configuration_file() -> dict[str, str]:
+    """Return the variable that names the configuration file, if it is set; its path is absolute."""
+    named = os.environ.get(VARIABLE)
+    if named is None:
+        return {}
+    return {VARIABLE: str(absolute(Path(named))) if named else ""}
 
 
 def fingerprint(environment: Mapping[str, str], salt: str = "") -> str:

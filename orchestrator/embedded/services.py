@@ -12,7 +12,12 @@ from typing import IO, Self
 from orchestrator.client import JobClient
 from orchestrator.configuration.settings import PREFIX, Settings
 from orchestrator.embedded.child_process import ChildProcess
-from orchestrator.embedded.python_process import child_environment, fingerprint, python_argv
+from orchestrator.embedded.python_process import (
+    child_environment,
+    fingerprint,
+    keeper_environment,
+    python_argv,
+)
 from orchestrator.embedded.redis_server import RedisServer
 from orchestrator.embedded.sandbox_check import require_same_sandbox, require_sandbox
 from orchestrator.embedded.state_folder import (
@@ -141,7 +146,7 @@ class Embedded:
         if self._idle_seconds is not None and not self._keeper.is_alive:
             self._keeper.start(
                 python_argv("orchestrator.embedded.keeper"),
-                env=child_environment(self.settings),
+                env=keeper_environment(self.settings),
                 outlives_parent=True,
             )
 

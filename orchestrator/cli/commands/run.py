@@ -134,7 +134,13 @@ async def _run(
         if landing.lands and not yes:
             _confirm(landing.workspace)
         root_id = await start_run(client, wanted.spec, landing, included)
-        runs.remember(root_id, landing)
+        try:
+            runs.remember(root_id, landing)
+        except OSError as error:  # the run goes on
+            output.notice(
+                f"{reachable.state_dir} cannot be written ({error.strerror}), so `attach` will not "
+                f"know where run {root_id} lands: fanout apply {root_id} --into DIR"
+            )
         at_home = client.workspace(landing.workspace).left_at_home
         if detach:
             if as_json:

@@ -197,22 +197,25 @@ def test_services_of_up_do_not_end_by_themselves(own: Fanout) -> None:
 @pytest.mark.slow
 def test_a_worker_with_other_keys_is_replaced_when_it_has_no_job(own: Fanout) -> None:
     run = ("run", "quick", "--yes", "--workspace")
-    assert own(*run, "a", timeout=60).code == 0
-    first = ChildProcess(Path(own.env["FANOUT_STATE_DIR"]), "worker").pid
-    assert own(*run, "b", timeout=60).code == 0
-    assert ChildProcess(Path(own.env["FANOUT_STATE_DIR"]), "worker").pid == first
-
     keyed = {"SOME_API_KEY": "canary-key-of-the-person"}
+    state = Path(own.env["FANOUT_STATE_DIR"])
+    worker, keeper = (ChildProcess(state, name) for name in ("worker", "keeper"))
+    assert own(*run, "a", env=keyed, timeout=60).code == 0
+    first = worker.pid
     assert own(*run, "b", env=keyed, timeout=60).code == 0
+    assert worker.pid == first
+    for pid in (first, keeper.pid):  # jobs without isolation may read it
+        assert b"canary-key" not in Path(f"/proc/{pid}/environ").read_bytes()
+    assert "canary-key" not in (state / "embedded.json").read_text()
 
-    second = ChildProcess(Path(own.env["FANOUT_STATE_DIR"]), "worker").pid
+    assert own(*run, "b", timeout=60).code == 0
+
+    second = worker.pid
     assert second not in {None, first}
-    record = (Path(own.env["FANOUT_STATE_DIR"]) / "embedded.json").read_text()
-    assert "canary-key" not in record
-
     child, run_id = started(own, "long")
-    told = own(*run, "b", env=keyed | {"OTHER_API_KEY": "x"}, timeout=60)
+    told = own(*run, "b", env=keyed, timeout=60)
     assert "was started with other settings or keys, and has jobs" in told.err
+    assert worker.pid == second
     assert own("cancel", run_id).code == 0
     ended(child)
 

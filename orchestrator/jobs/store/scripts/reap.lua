@@ -41,7 +41,7 @@ end
 -- Returns whether a parked job's time is not over, but only what it wanted to wait.
 local function wants_to_resume(id)
   local job = redis.call('HMGET', key('job', id), 'wake_at', 'timeout_ms', 'ran_ms', 'clock_from')
-  local is_late = job[2] and job[4] + job[2] - job[3] <= now
+  local is_late = job[2] and job[4] and job[4] + job[2] - job[3] <= now
   return job[1] and tonumber(job[1]) <= now and not is_late
 end
 
