@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.embedded.child_process import ChildProcess
 from orchestrator.embedded.state_folder import StateFolder
-from tests.integration.cli.conftest import Child, Ended, Fanout
+from tests.integration.cli.conftest import Child, Ended, Fanout, clean_environment
 from tests.integration.cli.test_embedded import within
 from tests.integration.cli.test_services import LOCAL
 from tests.integration.scripts import call, calls, conversation, says, shell, write_script
@@ -47,17 +47,39 @@ SCRIPT = (
 )
 
 
-@pytest.fixture
-def own(lonely_fanout: Fanout) -> Iterator[Fanout]:
-    """The command line with services of its own, which end with the test."""
-    script = write_script(lonely_fanout.folder, *SCRIPT)
-    made = Fanout(lonely_fanout.folder, lonely_fanout.env | LOCAL)
-    made.env["FANOUT_MODEL"] = f"scripted:{script}"
-    for name in ("a", "b"):
-        (made.folder / name).mkdir()
-        (made.folder / name / "kept.txt").write_text("kept\n")
+def with_services(folder: Path) -> Iterator[Fanout]:
+    """The command line with services of its own, which end with it."""
+    script = write_script(folder, *SCRIPT)
+    model = {"FANOUT_MODEL": f"scripted:{script}"}
+    made = Fanout(folder, clean_environment(folder) | LOCAL | model)
     yield made
     made("down", timeout=60)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fanout]:
+    """Services that all tests use which do not look at these."""
+    yield from with_services(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture
+def own(shared: Fanout, tmp_path: Path) -> Fanout:
+    """The command line in two folders of a test."""
+    return in_folders(Fanout(tmp_path, shared.env))
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> Iterator[Fanout]:
+    """The same with services that only this test uses."""
+    for made in with_services(tmp_path):
+        yield in_folders(made)
+
+
+def in_folders(fanout: Fanout) -> Fanout:
+    for name in ("a", "b"):
+        (fanout.folder / name).mkdir()
+        (fanout.folder / name / "kept.txt").write_text("kept\n")
+    return fanout
 
 
 def started(fanout: Fanout, goal: str = "slow", folder: str = "a") -> tuple[Child, str]:
@@ -132,13 +154,13 @@ def test_a_run_is_ended_by_a_cancel(own: Fanout) -> None:
 
 
 @pytest.mark.slow
-def test_two_runs_in_two_folders_share_their_services(own: Fanout) -> None:
-    first, second = (own.start("run", "slow", "--workspace", name, "--yes") for name in "ab")
+def test_two_runs_in_two_folders_share_their_services(apart: Fanout) -> None:
+    first, second = (apart.start("run", "slow", "--workspace", name, "--yes") for name in "ab")
 
     told = [ended(one) for one in (first, second)]
 
     assert [(one.code, one.out) for one in told] == [(0, "Both are made.\n")] * 2, told
-    assert (files(own), files(own, "b")) == (WHOLE, WHOLE)
+    assert (files(apart), files(apart, "b")) == (WHOLE, WHOLE)
 
 
 def test_a_verified_run_that_fails_keeps_its_changes_and_lands_nothing(own: Fanout) -> None:
@@ -160,63 +182,63 @@ def test_the_reason_of_a_failed_task_is_said(own: Fanout) -> None:
 
 
 @pytest.mark.slow
-def test_services_end_when_nobody_uses_them_and_not_before(own: Fanout) -> None:
+def test_services_end_when_nobody_uses_them_and_not_before(apart: Fanout) -> None:
     idle = {"FANOUT_EMBEDDED_IDLE_SECONDS": "1"}
-    child, run_id = started(Fanout(own.folder, own.env | idle))
+    child, run_id = started(Fanout(apart.folder, apart.env | idle))
     child.kill()
     ended(child)
 
     # The detached run is longer than the time without use.
-    assert within(30, lambda: "succeeded" in own("show", run_id).out)
-    state = Path(own.env["FANOUT_STATE_DIR"])
+    assert within(30, lambda: "succeeded" in apart("show", run_id).out)
+    state = Path(apart.env["FANOUT_STATE_DIR"])
     names = ("worker", "redis", "keeper")
     assert within(30, lambda: not any(ChildProcess(state, name).is_alive for name in names))
 
-    assert own("ps").code == 3
-    again = own("run", "quick", "--workspace", "b", "--yes", timeout=60)
+    assert apart("ps").code == 3
+    again = apart("run", "quick", "--workspace", "b", "--yes", timeout=60)
     assert (again.code, again.out) == (0, "Quickly done.\n"), again.err
-    assert own("attach", run_id, timeout=60).code == 0  # its record outlived the services
-    assert files(own) == WHOLE
+    assert apart("attach", run_id, timeout=60).code == 0  # its record outlived the services
+    assert files(apart) == WHOLE
 
 
 @pytest.mark.slow
-def test_services_of_up_do_not_end_by_themselves(own: Fanout) -> None:
+def test_services_of_up_do_not_end_by_themselves(apart: Fanout) -> None:
     idle = {"FANOUT_EMBEDDED_IDLE_SECONDS": "1"}
-    assert own("run", "quick", "--workspace", "a", "--yes", env=idle, timeout=60).code == 0
-    assert own("up", timeout=60).code == 0
-    state = StateFolder(Path(own.env["FANOUT_STATE_DIR"]))
+    assert apart("run", "quick", "--workspace", "a", "--yes", env=idle, timeout=60).code == 0
+    assert apart("up", timeout=60).code == 0
+    state = StateFolder(Path(apart.env["FANOUT_STATE_DIR"]))
     record = state.read_record()
     assert record is not None
     assert record.idle_seconds is None
 
     assert within(30, lambda: not ChildProcess(state.path, "keeper").is_alive)
 
-    assert own("ps").code == 0
+    assert apart("ps").code == 0
 
 
 @pytest.mark.slow
-def test_a_worker_with_other_keys_is_replaced_when_it_has_no_job(own: Fanout) -> None:
+def test_a_worker_with_other_keys_is_replaced_when_it_has_no_job(apart: Fanout) -> None:
     run = ("run", "quick", "--yes", "--workspace")
     keyed = {"SOME_API_KEY": "canary-key-of-the-person"}
-    state = Path(own.env["FANOUT_STATE_DIR"])
+    state = Path(apart.env["FANOUT_STATE_DIR"])
     worker, keeper = (ChildProcess(state, name) for name in ("worker", "keeper"))
-    assert own(*run, "a", env=keyed, timeout=60).code == 0
+    assert apart(*run, "a", env=keyed, timeout=60).code == 0
     first = worker.pid
-    assert own(*run, "b", env=keyed, timeout=60).code == 0
+    assert apart(*run, "b", env=keyed, timeout=60).code == 0
     assert worker.pid == first
     for pid in (first, keeper.pid):  # jobs without isolation may read it
         assert b"canary-key" not in Path(f"/proc/{pid}/environ").read_bytes()
     assert "canary-key" not in (state / "embedded.json").read_text()
 
-    assert own(*run, "b", timeout=60).code == 0
+    assert apart(*run, "b", timeout=60).code == 0
 
     second = worker.pid
     assert second not in {None, first}
-    child, run_id = started(own, "long")
-    told = own(*run, "b", env=keyed, timeout=60)
+    child, run_id = started(apart, "long")
+    told = apart(*run, "b", env=keyed, timeout=60)
     assert "was started with other settings or keys, and has jobs" in told.err
     assert worker.pid == second
-    assert own("cancel", run_id).code == 0
+    assert apart("cancel", run_id).code == 0
     ended(child)
 
 

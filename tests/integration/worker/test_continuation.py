@@ -53,7 +53,10 @@ SCRIPT = (
 )
 
 
-@pytest.fixture(scope="module", params=["local", pytest.param("docker", marks=pytest.mark.docker)])
+DOCKER = pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.slow])
+
+
+@pytest.fixture(scope="module", params=["local", DOCKER])
 def place(request: pytest.FixtureRequest, install_for_module: Installer) -> Installation:
     installer = install_for_module.below(str(request.param))
     return with_worker(installer, FANOUT_SANDBOX__PROVIDER=str(request.param))
