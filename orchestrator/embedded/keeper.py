@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import os
+import signal
 import time
+from contextlib import suppress
+from pathlib import Path
 
 from orchestrator.client import JobClient
 from orchestrator.configuration.settings import Settings, load_settings
@@ -29,8 +33,10 @@ async def keep(settings: Settings) -> None:
         settings: The settings with which they run; their state folder has the record.
     """
     folder = StateFolder(settings.state_dir)
+    services = _Services()
     idle_since = time.monotonic()
     while (record := folder.read_record()) is not None and record.idle_seconds is not None:
+        services.note(record)
         await asyncio.sleep(min(CHECK_SECONDS, record.idle_seconds / 2))
         if await _is_used(folder, record, settings):
             idle_since = time.monotonic()
@@ -39,6 +45,36 @@ async def keep(settings: Settings) -> None:
                 if not await _is_used(folder, record, settings):  # by a command that waited
                     await stop_in(folder, settings)
                     return
+    if not folder.path.exists():
+        services.end()
+
+
+class _Services:
+    """The processes of a folder, to end them when it was deleted: nothing else knows them then."""
+
+    def __init__(self) -> None:
+        self._started: dict[int, str] = {}
+
+    def note(self, record: EmbeddedRecord) -> None:
+        """Remember the processes and when each has started."""
+        for pid in filter(None, (record.worker_pid, record.redis_pid)):
+            if pid not in self._started:
+                self._started[pid] = _start_of(pid)
+
+    def end(self) -> None:
+        """Send SIGTERM to those that still run; another process may have the id by now."""
+        for pid, started in self._started.items():
+            if started and _start_of(pid) == started:
+                with suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGTERM)
+
+
+def _start_of(pid: int) -> str:
+    """Return the time of a process's start, as Linux counts it; empty for one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
 
 
 async def _is_used(folder: StateFolder, record: EmbeddedRecord, settings: Settings) -> bool:

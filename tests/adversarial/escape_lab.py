@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
+import time
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
@@ -130,6 +131,13 @@ class Lab:
         """Run a Python program that may take everything from its own sandbox, also its life."""
         with suppress(SandboxDied):
             self.python(program, seconds)
+
+    def until_it_has_room(self) -> None:
+        """Wait until the processes of an attack before have gone, so that a command can start."""
+        deadline = time.monotonic() + 20
+        while self.do(self.sandbox.run(Command(argv=["true"]))).exit_code:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
 
     def check_steward_is_well(self) -> None:
         """The steward still tells the neighbour's changes."""

@@ -108,6 +108,7 @@ while True:
 
 
 def test_a_job_that_takes_all_memory(lab: Lab) -> None:
+    lab.until_it_has_room()
     result = lab.do(
         lab.sandbox.run(
             Command(argv=["python3", "-c", "x = [bytearray(1 << 20) for _ in range(10**6)]"])

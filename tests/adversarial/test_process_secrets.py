@@ -78,6 +78,7 @@ class Machine:
             "PYTHONDONTWRITEBYTECODE": "1",
             "FANOUT_STATE_DIR": str(self.folder / "state"),
             "FANOUT_SANDBOX__PROVIDER": "local",
+            "FANOUT_EMBEDDED_IDLE_SECONDS": "2",
             "FANOUT_MODEL": f"scripted:{self.folder / 'script.yaml'}",
         }
 

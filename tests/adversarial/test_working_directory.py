@@ -70,6 +70,7 @@ class Traps:
             "PYTHONDONTWRITEBYTECODE": "1",
             "FANOUT_STATE_DIR": str(base / "state"),
             "FANOUT_SANDBOX__PROVIDER": "local",
+            "FANOUT_EMBEDDED_IDLE_SECONDS": "2",
             "FANOUT_MODEL": f"scripted:{script}",
             "DOCKER_HOST": "unix:///nowhere/docker.sock",
         }

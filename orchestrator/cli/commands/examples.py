@@ -45,7 +45,7 @@ CHECK_MODEL = f"scripted:{EXAMPLES / 'check.yaml'}"
 AT_WORK = 3
 """Agents that run when the worker of `demo --chaos` is killed."""
 CHAOS_LEASE_SECONDS = 3.0
-"""So that the jobs of a killed worker go on within seconds, before a watcher loses patience."""
+"""So that the jobs of a killed worker go on within seconds."""
 
 CHECK_OUTPUT_LINES = 12
 """Of a check's output: its last lines, which contain the summary of a test run."""
@@ -268,11 +268,9 @@ async def _run(
         root_id = await start_run(
             client, {"agent": COORDINATOR, "description": found.goal}, landing
         )
-        killing = asyncio.create_task(_kill_worker(client, embedded, root_id) if chaos else _rest())
-        try:
-            outcome = await finish_run(client, Runs(settings.state_dir), root_id, landing)
-        finally:
-            await cancel_and_wait(killing)
+        killing = [asyncio.create_task(_kill_worker(client, embedded, root_id))] if chaos else []
+        outcome = await finish_run(client, Runs(settings.state_dir), root_id, landing)
+        await cancel_and_wait(*killing)
         after = await _check(client, found, folder, "after")
         records = [one for one in await client.tree(root_id) if one.id != root_id]
     landed = exit_code_of(outcome) is ExitCode.DONE
@@ -291,17 +289,12 @@ async def _run(
 
 async def _kill_worker(client: JobClient, embedded: Embedded, root_id: str) -> None:
     """Kill the worker as soon as several agents are at work, and start another one."""
-    while True:
-        running = [one for one in await client.tree(root_id) if one.state is JobState.RUNNING]
-        if len(running) >= AT_WORK:
-            break
+    states: list[JobState] = []
+    while states.count(JobState.RUNNING) < AT_WORK:
         await asyncio.sleep(0.2)
+        states = [record.state for record in await client.tree(root_id)]
     output.notice("✗ kill -9 of the worker: its jobs go on with another one, where they were")
     await embedded.replace_worker()
-
-
-async def _rest() -> None:
-    pass
 
 
 async def _check(client: JobClient, found: Example, folder: Path, when: str) -> str | None:

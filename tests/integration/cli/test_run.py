@@ -6,7 +6,9 @@ Its services outlive the command, and end when nobody uses them.
 from __future__ import annotations
 
 import re
+import shutil
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -199,6 +201,19 @@ def test_services_end_when_nobody_uses_them_and_not_before(apart: Fanout) -> Non
     assert (again.code, again.out) == (0, "Quickly done.\n"), again.err
     assert apart("attach", run_id, timeout=60).code == 0  # its record outlived the services
     assert files(apart) == WHOLE
+
+
+@pytest.mark.slow
+def test_services_whose_folder_is_deleted_end_too(apart: Fanout) -> None:
+    idle = {"FANOUT_EMBEDDED_IDLE_SECONDS": "4"}
+    assert apart("run", "quick", "--workspace", "a", "--yes", env=idle, timeout=60).code == 0
+    state = Path(apart.env["FANOUT_STATE_DIR"])
+    pids = [ChildProcess(state, name).pid for name in ("worker", "redis", "keeper")]
+    time.sleep(3)  # the keeper has looked
+
+    shutil.rmtree(state)
+
+    assert within(30, lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
 @pytest.mark.slow
