@@ -8,22 +8,27 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from orchestrator.cancellation import cancel_and_wait
+from orchestrator.cli.commands.bundled_examples import (
+    DEMO,
+    EXAMPLES,
+    Example,
+    all_examples,
+    find_example,
+)
 from orchestrator.cli.commands.processes import announce_sandbox
 from orchestrator.cli.commands.run import finish_run, start_run
 from orchestrator.cli.commands.run_report import exit_code_of
 from orchestrator.cli.terminal import formatting, output
-from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem, WorkFailed
+from orchestrator.cli.terminal.exit_codes import ExitCode, WorkFailed
 from orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
 from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import COORDINATOR, SHIPPED_AGENTS
-from orchestrator.configuration.bundled import bundled
 from orchestrator.configuration.settings import Settings, load_settings
 from orchestrator.embedded.sandbox_check import require_sandbox, sandbox_of_demo
 from orchestrator.embedded.services import Embedded
@@ -32,11 +37,6 @@ from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.store.journal import EventType
 from orchestrator.runs import Landing, Runs
-
-EXAMPLES = bundled("config") / "examples"
-
-DEMO = "bakery"
-"""The example that `fanout demo` runs."""
 
 CHECK_AGENT = "tester"
 CHECK_MODEL = f"scripted:{EXAMPLES / 'check.yaml'}"
@@ -49,97 +49,6 @@ CHAOS_LEASE_SECONDS = 3.0
 
 CHECK_OUTPUT_LINES = 12
 """Of a check's output: its last lines, which contain the summary of a test run."""
-
-
-@dataclass(frozen=True)
-class Example:
-    """A bundled folder: `workspace/`, `goal.txt`, `script.yaml`, `README.md`.
-
-    It may also have agent definitions (`agents/`) and a check command (`check.txt`), which fails
-    before the goal is reached and succeeds afterwards.
-    """
-
-    folder: Path
-
-    @property
-    def name(self) -> str:
-        """The name on the command line."""
-        return self.folder.name.replace("_", "-")
-
-    @property
-    def title(self) -> str:
-        """The title of its README."""
-        return self._text("README.md").partition("\n")[0].removeprefix("# ").strip()
-
-    @property
-    def goal(self) -> str:
-        """The coordinator's task."""
-        return " ".join(self._text("goal.txt").split())
-
-    @property
-    def check(self) -> str | None:
-        """The check command; None for an example without one."""
-        return self._text("check.txt").strip() or None
-
-    @property
-    def agents_dir(self) -> Path | None:
-        """The folder of its agent definitions; None for one that uses the shipped agents only."""
-        path = self.folder / "agents"
-        return path if path.is_dir() else None
-
-    @property
-    def scripted_model(self) -> str:
-        """The model that answers from the example's script."""
-        return f"scripted:{self.folder / 'script.yaml'}"
-
-    def _text(self, name: str) -> str:
-        path = self.folder / name
-        return path.read_text(encoding="utf-8") if path.is_file() else ""
-
-    def copy_workspace(self, target: Path) -> None:
-        """Copy the sample workspace into a folder, which is created when it is missing.
-
-        Raises:
-            UsageProblem: the folder is not empty, or it cannot be written to.
-        """
-        sample, ignored = self.folder / "workspace", shutil.ignore_patterns("__pycache__")
-        try:
-            target.mkdir(parents=True, exist_ok=True)
-            if any(target.iterdir()):
-                raise UsageProblem(f"{target} is not empty: name an empty or a new folder.")
-            shutil.copytree(sample, target, dirs_exist_ok=True, ignore=ignored)
-        except OSError as error:
-            reason = f"The sample cannot be copied to {target}: {error.strerror}."
-            raise UsageProblem(reason) from error
-
-    def changed_files(self, folder: Path) -> list[str]:
-        """Return the relative paths of files in a copy that are new or differ from the sample."""
-        sample = self.folder / "workspace"
-        paths = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
-        return [
-            str(path)
-            for path in paths
-            if not (sample / path).is_file()
-            or (folder / path).read_bytes() != (sample / path).read_bytes()
-        ]
-
-
-def all_examples() -> list[Example]:
-    """Return the bundled examples, sorted by folder."""
-    return [Example(path.parent) for path in sorted(EXAMPLES.glob("*/goal.txt"))]
-
-
-def find_example(name: str) -> Example:
-    """Return the example of this name, written with hyphens or underscores.
-
-    Raises:
-        UsageProblem: no example has this name.
-    """
-    found = {one.name: one for one in all_examples()}
-    key = name.replace("_", "-")
-    if key not in found:
-        raise UsageProblem(f"There is no example {name!r}. There are: {', '.join(found)}.")
-    return found[key]
 
 
 def example(
@@ -171,7 +80,8 @@ def example(
     folder = (workspace or Path(tempfile.mkdtemp(prefix=f"fanout-{found.name}-"))).resolve()
     found.copy_workspace(folder)
     with _temporary_folder("fanout-state-") as state_dir:
-        report = asyncio.run(_run(found, folder, _own_settings(settings, found, state_dir, model)))
+        own_settings = _own_settings(settings, found, state_dir, model)
+        report = asyncio.run(_run(found, folder, own_settings))
     if as_json:
         output.document(report | {"files": found.changed_files(folder)})
     else:
@@ -289,10 +199,10 @@ async def _run(
 
 async def _kill_worker(client: JobClient, embedded: Embedded, root_id: str) -> None:
     """Kill the worker as soon as several agents are at work, and start another one."""
-    states: list[JobState] = []
-    while states.count(JobState.RUNNING) < AT_WORK:
+    while (  # noqa: ASYNC110 - other processes run them
+        sum(job.state is JobState.RUNNING for job in await client.tree(root_id)) < AT_WORK
+    ):
         await asyncio.sleep(0.2)
-        states = [record.state for record in await client.tree(root_id)]
     output.notice("✗ kill -9 of the worker: its jobs go on with another one, where they were")
     await embedded.replace_worker()
 
@@ -334,9 +244,8 @@ async def _check(client: JobClient, found: Example, folder: Path, when: str) -> 
 
 def _most_at_once(records: Sequence[JobRecord]) -> int:
     """Return the largest number of jobs that ran at the same time."""
-    spans = [
-        (one.started_at, one.finished_at) for one in records if one.started_at and one.finished_at
-    ]
+    times = ((one.started_at, one.finished_at) for one in records)
+    spans = [(began, ended) for began, ended in times if began and ended]
     running = (sum(began <= moment < ended for began, ended in spans) for moment, _ in spans)
     return max(running, default=0)
 
@@ -381,8 +290,8 @@ def _print_demo_results(
 
 
 def _print_error(report: dict[str, Any]) -> None:
-    if report["error"] is not None:
-        output.notice(f"{report['error']['type']}: {report['error']['message']}")
+    if error := report["error"]:
+        output.notice(f"{error['type']}: {error['message']}")
 
 
 def _git(folder: Path, *arguments: str) -> str:
