@@ -27,13 +27,20 @@ CHECK_SECONDS = 5.0
 
 
 async def keep(settings: Settings) -> None:
-    """Return when the services have ended, by this process or another.
+    """Return when the services have ended, by this process or another, or are kept for good.
 
     Args:
         settings: The settings with which they run; their state folder has the record.
     """
     folder = StateFolder(settings.state_dir)
     services = _Services()
+    with suppress(FileNotFoundError):  # the folder was deleted
+        await _until_idle(folder, settings, services)
+    if not folder.has_record:
+        services.end()
+
+
+async def _until_idle(folder: StateFolder, settings: Settings, services: _Services) -> None:
     idle_since = time.monotonic()
     while (record := folder.read_record()) is not None and record.idle_seconds is not None:
         services.note(record)
@@ -45,8 +52,6 @@ async def keep(settings: Settings) -> None:
                 if not await _is_used(folder, record, settings):  # by a command that waited
                     await stop_in(folder, settings)
                     return
-    if not folder.path.exists():
-        services.end()
 
 
 class _Services:

@@ -1,4 +1,4 @@
-"""The examples that fanout ships: a sample workspace, a goal, a script, maybe agents and a check."""
+"""The examples that fanout ships: each a sample workspace, a goal and a script of replies."""
 
 from __future__ import annotations
 

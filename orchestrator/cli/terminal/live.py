@@ -166,6 +166,11 @@ class Watcher:
                 self.failure = failure
             await asyncio.sleep(POLL_SECONDS)
 
+    async def read_to_the_end(self) -> None:
+        """Read the rest of the journals, for a short time: jobs have just ended."""
+        if self._followers:
+            await asyncio.wait(self._followers.values(), timeout=POLL_SECONDS)
+
     async def close(self) -> None:
         """Stop reading journals."""
         await cancel_and_wait(*self._followers.values())
@@ -207,6 +212,7 @@ async def shown(
             yield watcher
             with suppress(JobFailure):
                 await watcher.poll()  # reports the final states
+                await watcher.read_to_the_end()
         else:
             with Live(
                 console=console,
@@ -218,6 +224,7 @@ async def shown(
                 yield watcher
                 with suppress(JobFailure):
                     await watcher.poll()  # for the last frame
+                    await watcher.read_to_the_end()
     finally:
         await cancel_and_wait(watching)
         await watcher.close()
