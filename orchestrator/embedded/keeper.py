@@ -24,6 +24,8 @@ from orchestrator.private_files import open_private_file
 
 CHECK_SECONDS = 5.0
 """Between two looks: three commands of Redis, and not long beside the minutes of idleness."""
+GRACE_SECONDS = 3.0
+"""For a worker to remove its containers when its folder was deleted."""
 
 
 async def keep(settings: Settings) -> None:
@@ -37,7 +39,7 @@ async def keep(settings: Settings) -> None:
     with suppress(FileNotFoundError):  # the folder was deleted
         await _until_idle(folder, settings, services)
     if not folder.has_record:
-        services.end()
+        await services.end()
 
 
 async def _until_idle(folder: StateFolder, settings: Settings, services: _Services) -> None:
@@ -66,12 +68,17 @@ class _Services:
             if pid not in self._started:
                 self._started[pid] = _start_of(pid)
 
-    def end(self) -> None:
-        """Send SIGTERM to those that still run; another process may have the id by now."""
+    async def end(self) -> None:
+        """End those that still run; another process may have the id by now."""
+        self._send(signal.SIGTERM)
+        await asyncio.sleep(GRACE_SECONDS)
+        self._send(signal.SIGKILL)  # Redis does not end while it cannot write its folder
+
+    def _send(self, number: signal.Signals) -> None:
         for pid, started in self._started.items():
             if started and _start_of(pid) == started:
                 with suppress(ProcessLookupError):
-                    os.killpg(pid, signal.SIGTERM)
+                    os.killpg(pid, number)
 
 
 def _start_of(pid: int) -> str:
