@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.cli.commands.bundled_examples import CHECK_MODEL, DEMO, find_example
+from orchestrator.cli.commands.bundled_examples import DEMO, find_example
+from orchestrator.cli.commands.examples import CHECK_MODEL
 from orchestrator.cli.terminal.exit_codes import UsageProblem
 from orchestrator.deep_agent.models.resolve import resolve_model
 from orchestrator.deep_agent.models.scripted_model import Conversation

@@ -135,6 +135,7 @@ def test_a_run_goes_on_without_its_terminal_and_is_landed_by_another(
     assert "2 files changed, +2 -0" in attached.err
 
 
+@pytest.mark.slow
 def test_two_terminals_follow_one_run_and_it_lands_once(own: Fanout) -> None:
     child, run_id = started(own)
     others = [own.start("attach", run_id) for _ in range(2)]

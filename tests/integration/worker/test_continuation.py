@@ -262,6 +262,7 @@ async def test_a_verification_holds_for_the_next_job_too_and_starts_anew(
     assert second.usage.model_calls == 2
 
 
+@pytest.mark.slow
 async def test_a_message_to_the_next_job_is_read(place: Installation, client: JobClient) -> None:
     first_id = await client.submit(make_spec("listen"))
     await until_it_runs(client, first_id)

@@ -69,6 +69,7 @@ async def test_a_job_that_waits_is_forked_and_goes_on(client: JobClient) -> None
     assert other.usage.model_calls == 1
 
 
+@pytest.mark.slow
 async def test_a_fork_has_the_files_and_the_conversation_of_its_point(client: JobClient) -> None:
     first = await client.run(make_spec("several"))
     points = await journal(client, first.job_id, EventType.CHECKPOINT)
@@ -85,6 +86,7 @@ async def test_a_fork_has_the_files_and_the_conversation_of_its_point(client: Jo
     assert len((await file_of(client, forked.job_id, "steps.txt")).split()) == 6
 
 
+@pytest.mark.slow
 async def test_the_last_event_of_a_job_that_has_ended_is_its_end(client: JobClient) -> None:
     first = await client.run(make_spec("several"))
     *_, last = [event async for event in client.events(first.job_id, follow=False)]
@@ -94,6 +96,7 @@ async def test_the_last_event_of_a_job_that_has_ended_is_its_end(client: JobClie
     assert (forked.success, forked.usage.model_calls) == (True, 1), forked.error
 
 
+@pytest.mark.slow
 async def test_an_event_that_is_no_point_is_refused_with_those_that_are(client: JobClient) -> None:
     first = await client.run(make_spec("several"))
     points = await journal(client, first.job_id, EventType.CHECKPOINT)
