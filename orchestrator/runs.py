@@ -7,6 +7,7 @@ land it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 from pathlib import Path
@@ -98,12 +99,12 @@ async def land(
     """
     if not (landing.lands and result.success) or landing.landed:
         return None
-    if not landing.workspace.is_dir():
+    if not await asyncio.to_thread(landing.workspace.is_dir):
         raise InvalidJob(
             f"The run's folder {landing.workspace} does not exist any more; to land it elsewhere: "
             f"fanout apply {result.job_id} --into DIR"
         )
-    for job_id, before in _not_landed(runs, landing):
+    for job_id, before in await asyncio.to_thread(_not_landed, runs, landing):
         earlier = await client.result(job_id)
         if earlier is not None and earlier.changes:
             await _merge(client, runs, earlier, before)
@@ -131,5 +132,6 @@ async def _merge(
     )
     if report is None or report.complete:
         with contextlib.suppress(OSError):  # merging again changes nothing, unless a person went on
-            runs.remember(result.job_id, landing.model_copy(update={"landed": True}))
+            done = landing.model_copy(update={"landed": True})
+            await asyncio.to_thread(runs.remember, result.job_id, done)
     return report
