@@ -138,4 +138,4 @@ async def test_a_run_survives_a_death_at_any_moment_and_lands_as_if_undisturbed(
                 async for event in client.events(job.id, follow=False)
                 if event.type is EventType.TOOL_CALL and event.data["tool"] == "execute"
             ]
-            assert len(commands) == 2 + 2 * len(ALL), moment
+            assert len(set(commands)) == len(commands), moment  # none ran twice
