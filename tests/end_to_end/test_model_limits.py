@@ -101,6 +101,7 @@ def waits_for_model(event: JournalEvent) -> bool:
     return event.data.get("stream") == "model"
 
 
+@pytest.mark.slow
 async def test_workers_keep_to_a_limit_together_and_what_waits_can_be_ended(
     client: JobClient, place: Installation, service: ModelServer
 ) -> None:

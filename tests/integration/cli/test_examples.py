@@ -75,6 +75,7 @@ def test_deep_research_sends_out_five_researchers_at_once_and_makes_one_report(
     assert "## Where findings disagree" in report
 
 
+@pytest.mark.slow
 def test_the_bakery_reports_its_check_and_its_files(lonely_fanout: Fanout):
     ended, _ = run(lonely_fanout, "bakery")
 
@@ -99,6 +100,7 @@ def test_the_examples_are_listed_and_an_unknown_one_is_told_in_words(lonely_fano
     assert "is not empty" in full.err
 
 
+@pytest.mark.slow
 def test_a_real_model_without_a_key_is_told_in_words(lonely_fanout: Fanout):
     ended = lonely_fanout(
         "example",

@@ -42,6 +42,7 @@ def test_up_leaves_a_worker_that_later_commands_find_and_down_stops_it(lonely_fa
     assert StateFolder(lonely_fanout.folder / "state").read_record() is None
 
 
+@pytest.mark.slow
 def test_two_ups_at_once_start_one_redis(lonely_fanout: Fanout):
     both = [
         subprocess.Popen(Fanout.argv("up"), cwd=lonely_fanout.folder, env=lonely_fanout.env | LOCAL)

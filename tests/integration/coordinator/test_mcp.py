@@ -65,6 +65,7 @@ def test_a_coordinator_has_the_tools_of_servers_at_a_url(
     assert "42" in outcome["text"]
 
 
+@pytest.mark.slow
 def test_a_coordinator_whose_server_is_gone_ends_in_words(
     place: Installation, tmp_path: Path
 ) -> None:

@@ -168,6 +168,7 @@ async def test_a_task_is_told_something_while_it_works(place: Installation) -> N
         assert (await client.result(child.id)).unread_messages == ()
 
 
+@pytest.mark.slow
 async def test_many_tasks_are_waited_for_without_a_slot(place: Installation) -> None:
     async with place.client() as client:
         await place.ready(client)

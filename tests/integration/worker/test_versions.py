@@ -81,6 +81,7 @@ async def until_waiting_for(client: JobClient, job_id: str, words: str) -> JobRe
     return record
 
 
+@pytest.mark.slow
 async def test_jobs_run_where_they_are_understood_and_wait_for_that_unharmed(
     place: Installation, client: JobClient, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
