@@ -1,11 +1,11 @@
 # The public names of `orchestrator`; `__init__.py` loads each from here when it is first used.
 
+from .adk.job_agent import JobAgent as JobAgent
+from .adk.task_toolset import TaskToolset as TaskToolset
 from .approvals import ApprovalAnswer as ApprovalAnswer
 from .approvals import Decision as Decision
 from .approvals import InterruptOn as InterruptOn
 from .client import JobClient as JobClient
-from .coordinator.job_agent import JobAgent as JobAgent
-from .coordinator.task_toolset import TaskToolset as TaskToolset
 from .deep_agent import create_deep_agent as create_deep_agent
 from .deep_agent import create_deep_app as create_deep_app
 from .jobs.failures import JobFailure as JobFailure

@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from anyio.from_thread import start_blocking_portal
 from google.adk.apps import App
 
+from orchestrator.adk.job_agent import JobAgent
 from orchestrator.client import JobClient
 from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.coordinator.job_agent import JobAgent
-from orchestrator.embedded.services import Embedded
+from orchestrator.embedded.services import outliving
 from orchestrator.process_secrets import seal_process
 
 APP_NAME = "orchestrator"
@@ -49,10 +49,6 @@ def _embedded_in_background(settings: Settings) -> Settings:
     """
     with ExitStack() as stack:
         thread = stack.enter_context(start_blocking_portal())
-        embedded = stack.enter_context(thread.wrap_async_context_manager(_outliving(settings)))
+        embedded = stack.enter_context(thread.wrap_async_context_manager(outliving(settings)))
         atexit.register(stack.pop_all().close)
     return embedded.settings
-
-
-def _outliving(settings: Settings) -> Embedded:
-    return Embedded(settings, keep=True, idle_seconds=settings.embedded_idle_seconds)

@@ -20,7 +20,7 @@ from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.conversation import event_json
 from orchestrator.jobs.failures import InvalidAnswer, InvalidJob, LedgerUnavailable
 from orchestrator.jobs.result import JobResult, Usage
-from orchestrator.jobs.spec import BlobId, JobSpec, TreeBounds
+from orchestrator.jobs.spec import BlobId, JobSpec
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.store.admission import Admission
 from orchestrator.jobs.store.connection import connect
@@ -29,7 +29,6 @@ from orchestrator.jobs.store.keys import Keys
 from orchestrator.jobs.store.ledger import Ledger
 from orchestrator.jobs.store.outage import through_outage
 from orchestrator.jobs.store.queue import CeleryQueue
-from orchestrator.jobs.store.rate_limiter import RateLimiter
 from orchestrator.jobs.store.waiting import occupancy, waiting_reason
 from orchestrator.jobs.worker_info import WorkerInfo
 from orchestrator.output_schema import InvalidOutputSchema, SchemaCheck
@@ -72,8 +71,6 @@ class JobClient:
         self._continuations = Continuations(self._ledger, self._journal, self._blobs, definitions)
         self._workspaces: dict[Path, Workspace] = {}
         self.definitions = definitions
-        self.rate_limiter = RateLimiter(self._redis, keys, settings.models, needs_redis=False)
-        """Limits the rate of a coordinator's requests to models."""
 
     @classmethod
     def from_settings(cls, settings: Settings | None = None) -> Self:
@@ -366,11 +363,6 @@ class JobClient:
     async def tree_usage(self, root_id: str) -> Usage:
         """Return what all jobs of a tree have used together, running ones included."""
         return (await self._ledger.usage([root_id]))[0]
-
-    @property
-    def tree_bounds(self) -> TreeBounds:
-        """What a tree may use, and how far jobs may delegate."""
-        return self._settings.limits.tree_bounds()
 
     async def ids(self, prefix: str = "") -> Ids:
         """Return the ids of jobs that begin with `prefix`, oldest first.

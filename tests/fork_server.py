@@ -44,7 +44,7 @@ PRELOADED = (
     "celery.bin.celery",
     "google.adk.runners",
     "google.adk.workflow._workflow",
-    "orchestrator.coordinator.job_agent",
+    "orchestrator.adk.job_agent",
 )
 
 

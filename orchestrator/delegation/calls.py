@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import JsonValue
+
 from orchestrator.approvals import InterruptOn
 from orchestrator.configuration.agent_definitions import AgentDefinition
 from orchestrator.jobs.failures import InvalidJob
@@ -128,6 +130,23 @@ def agent_list(agents: Mapping[str, str]) -> str:
     return "\n".join(
         ["Values of subagent_type:", *(f"- {name}: {text}" for name, text in agents.items())]
     )
+
+
+def task_item(
+    description: str,
+    subagent_type: str,
+    context: str,
+    timeout_seconds: float | None,
+    verify: str,
+) -> dict[str, JsonValue]:
+    """Return one task as an item of `tasks`, for a tool that takes its parts as arguments."""
+    return {
+        "description": description,
+        "subagent_type": subagent_type,
+        "context": context,
+        "timeout_seconds": timeout_seconds,
+        "verify": verify,
+    }
 
 
 def name_of_call(event_id: str, call_id: str | None) -> str:

@@ -23,7 +23,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 _NO_DOTENV = {"PYTHON_DOTENV_DISABLED": "1", "ADK_DISABLE_LOAD_DOTENV": "1"}
 """Libraries look for a `.env` in the folders above; ours is beside the configuration file."""
 
-
 _KEYS = re.compile(r"KEY|TOKEN|SECRET|CREDENTIAL|PASSWORD|PROXY|BASE_URL|ENDPOINT|PROJECT|REGION")
 """Names of the variables, besides ours, by which models are reached."""
 

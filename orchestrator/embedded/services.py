@@ -270,8 +270,19 @@ async def reachable(settings: Settings, notice: Callable[[str], None]) -> Settin
     return await asyncio.to_thread(attached, settings)
 
 
+def outliving(settings: Settings, notice: Callable[[str], None] = lambda _text: None) -> Embedded:
+    """Return services that outlive this process, and end when they are not used any more.
+
+    Args:
+        settings: The settings of this process.
+        notice: As of `Embedded`.
+    """
+    idle_seconds = settings.embedded_idle_seconds
+    return Embedded(settings, keep=True, idle_seconds=idle_seconds, notice=notice)
+
+
 @asynccontextmanager
-async def used(settings: Settings, notice: Callable[[str], None]) -> AsyncIterator[Settings]:
+async def in_use(settings: Settings, notice: Callable[[str], None]) -> AsyncIterator[Settings]:
     """Yield the settings with the URL of Redis, as `reachable`; it does not end meanwhile.
 
     Args:

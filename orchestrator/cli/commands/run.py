@@ -34,7 +34,7 @@ from orchestrator.cli.terminal.session import open_client
 from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import COORDINATOR
 from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.embedded.services import Embedded
+from orchestrator.embedded.services import outliving
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.store.journal import EventType
 from orchestrator.runs import Landing, Runs, land
@@ -123,7 +123,7 @@ def run_(
 async def _run(
     settings: Settings, wanted: _Wanted, *, detach: bool, yes: bool, as_json: bool
 ) -> None:
-    async with services(settings) as reachable, JobClient.from_settings(reachable) as client:
+    async with _services(settings) as reachable, JobClient.from_settings(reachable) as client:
         workers = await client.workers()
         if workers:
             announce_sandbox(workers)
@@ -204,7 +204,7 @@ async def _attach(prefix: str, *, yes: bool, as_json: bool) -> None:
 
 
 @asynccontextmanager
-async def services(settings: Settings) -> AsyncIterator[Settings]:
+async def _services(settings: Settings) -> AsyncIterator[Settings]:
     """Yield settings with a reachable Redis, which is started with a worker if there is none.
 
     They outlive this process, and end by themselves when they are not used any more.
@@ -218,9 +218,7 @@ async def services(settings: Settings) -> AsyncIterator[Settings]:
     if settings.redis_url is not None:
         yield settings
         return
-    async with Embedded(
-        settings, keep=True, idle_seconds=settings.embedded_idle_seconds, notice=output.notice
-    ) as embedded:
+    async with outliving(settings, output.notice) as embedded:
         yield embedded.settings
 
 

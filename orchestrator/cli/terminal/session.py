@@ -9,7 +9,7 @@ from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.exit_codes import WorkFailed
 from orchestrator.client import JobClient
 from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.embedded.services import used
+from orchestrator.embedded.services import in_use
 from orchestrator.jobs.result import JobResult
 
 
@@ -27,7 +27,7 @@ async def open_client(settings: Settings | None = None) -> AsyncIterator[JobClie
         LedgerUnavailable: no Redis is configured or running, or it does not answer.
     """
     async with (
-        used(settings or load_settings(), output.notice) as found,
+        in_use(settings or load_settings(), output.notice) as found,
         JobClient.from_settings(found) as client,
     ):
         yield client

@@ -69,8 +69,6 @@ class RateLimiter:
         rates: The limits by model, as models are named in settings and definitions; other models
             have none.
         window_seconds: The window over which `per minute` is counted.
-        needs_redis: Whether requests wait while Redis is unavailable. Those of a coordinator do
-            not: its jobs cannot run then, and it has to report what is wrong.
     """
 
     def __init__(
@@ -80,11 +78,9 @@ class RateLimiter:
         rates: Mapping[str, ModelRate],
         *,
         window_seconds: float = WINDOW_SECONDS,
-        needs_redis: bool = True,
     ) -> None:
         self._rates = rates
         self._window_seconds = window_seconds
-        self._needs_redis = needs_redis
         self._run = Scripts(redis, keys, ("model_turn", "model_settle", "model_cut")).run
 
     async def enter(
@@ -112,7 +108,7 @@ class RateLimiter:
         is_reported = False
         while True:
             asked_at = _clock()
-            again, wait, is_cut = await self._ask(partial(self._turn, request, model, tokens))
+            again, wait, is_cut = await through_outage(partial(self._turn, request, model, tokens))
             if not again:
                 await on_turn()
                 if _clock() - asked_at <= LATE_SECONDS:
@@ -162,14 +158,6 @@ class RateLimiter:
             cut = await self._run("model_cut", model, request, tokens, wanted, *pauses, remembered)
             return float(cut) / 1000
         return 0.0
-
-    async def _ask(self, turn: Callable[[], Awaitable[Turn]]) -> Turn:
-        if self._needs_redis:
-            return await through_outage(turn)
-        try:
-            return await turn()
-        except LedgerUnavailable:
-            return 0, 0, False
 
     async def _turn(self, request: str, model: str, tokens: int) -> Turn:
         rate = self._rates.get(model, ModelRate())

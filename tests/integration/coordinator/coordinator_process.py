@@ -14,8 +14,8 @@ from google.adk.runners import Runner
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.genai import types
 
+from orchestrator.adk.task_toolset import TaskToolset
 from orchestrator.client import JobClient
-from orchestrator.coordinator.task_toolset import TaskToolset
 from orchestrator.deep_agent import create_deep_app
 from tests.integration.coordinator.driving import APP_NAME, USER_ID, coordinating
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.coordinator.task_toolset import TaskToolset
+from orchestrator.adk.task_toolset import TaskToolset
 from orchestrator.deep_agent.delegation.roster import tool_name
 from tests.integration.coordinator.driving import Coordination
 from tests.integration.scripts import call, calls

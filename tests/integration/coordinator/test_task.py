@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.coordinator.task_tools import TaskTools
+from orchestrator.adk.task_tools import TaskTools
 from orchestrator.jobs.failures import UnknownJob
 from orchestrator.jobs.spec import new_job_id
 from tests.integration.coordinator.driving import (

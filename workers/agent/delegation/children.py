@@ -36,6 +36,7 @@ from orchestrator.delegation.calls import (
     WAIT_TOOL,
     agent_list,
     name_of_call,
+    task_item,
 )
 from orchestrator.delegation.tool_texts import (
     TASK_OF_JOB,
@@ -133,13 +134,7 @@ class Children:
         verify: str = "",
     ) -> dict[str, Any]:
         """Delegate a task; its result is deferred. The model reads `TASK_OF_JOB`."""
-        task = {
-            "description": description,
-            "subagent_type": subagent_type,
-            "context": context,
-            "timeout_seconds": timeout_seconds,
-            "verify": verify,
-        }
+        task = task_item(description, subagent_type, context, timeout_seconds, verify)
         return self._defer([task], "task", task, tool_context)
 
     @tabular

@@ -20,7 +20,7 @@ from orchestrator.delegation.answers import (
     started_result,
     task_error,
 )
-from orchestrator.delegation.calls import DEFAULT_SUBAGENT, name_of_call
+from orchestrator.delegation.calls import DEFAULT_SUBAGENT, name_of_call, task_item
 from orchestrator.delegation.tool_texts import (
     CANCEL_TASK,
     CHECK_TASK,
@@ -98,13 +98,7 @@ class StartedTasks:
             LedgerUnavailable: Redis does not answer.
             SandboxFailure: The sandbox failed.
         """
-        item = {
-            "description": description,
-            "subagent_type": subagent_type,
-            "context": context,
-            "timeout_seconds": timeout_seconds,
-            "verify": verify,
-        }
+        item = task_item(description, subagent_type, context, timeout_seconds, verify)
         try:
             self._specs.check_room(1)
             child = self._specs.child(_name_of(tool_context), 0, item)

@@ -18,10 +18,10 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import ValidationError
 
+from orchestrator.adk.delivery import Delivery, collect, deliver
 from orchestrator.approvals import InterruptOn
 from orchestrator.cancellation import cancel_and_wait
 from orchestrator.client import JobClient
-from orchestrator.coordinator.delivery import Delivery, collect, deliver
 from orchestrator.deep_agent import (
     DelegationStyle,
     MethodTool,

@@ -10,10 +10,10 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.tool_context import ToolContext
 
+from orchestrator.adk.task_tools import TaskTools
 from orchestrator.approvals import InterruptOn
 from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import COORDINATOR
-from orchestrator.coordinator.task_tools import TaskTools
 from orchestrator.deep_agent import DelegationStyle
 from orchestrator.delegation.calls import agent_list
 
