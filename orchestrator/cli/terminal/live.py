@@ -72,7 +72,7 @@ class Board:
         hidden = len(self.records) - len(shown_records)
         head = formatting.count_states(self.records) + (f" ({hidden} not shown)" if hidden else "")
         saying = Text(output.one_line(self.saying), style="dim", no_wrap=True, overflow="ellipsis")
-        asks = [Text(output.one_line(text), style=output.STYLES["waiting"]) for text in asking]
+        asks = [Text(output.one_line(text), style=STYLES["waiting"]) for text in asking]
         return Group(Text(head, style="bold"), rows, *asks, *([saying] if self.saying else []))
 
     def _activity(self, record: JobRecord) -> str:
@@ -86,7 +86,7 @@ class Board:
         return [record for record in self.records if record.id in chosen]
 
     def _cells(self, record: JobRecord, short_id: str) -> list[Text]:
-        style = output.STYLES.get(record.state, "")
+        style = STYLES.get(record.state, "")
         tokens = self.tokens.get(record.id, 0)
         indent = "  " * record.depth
         return [
