@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -46,7 +48,8 @@ class LazyCommand(TyperCommand):
 
     def _load(self) -> Any:
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        module = import_module(f"{COMMANDS_PACKAGE}.{self._module}")
+        with _absent("opentelemetry"):  # redis-py imports it for metrics that no command exports
+            module = import_module(f"{COMMANDS_PACKAGE}.{self._module}")
         single.command(self.name)(getattr(module, self._function))
         command = typer.main.get_command(single)
         command.params += self.params  # those that the group gives to all of its commands
@@ -63,3 +66,16 @@ class LazyGroup(TyperGroup):
         super().__init__(**options)
         lazy = {name: LazyCommand(name, function) for name, function in self.functions.items()}
         self.commands = {**lazy, **self.commands}
+
+
+@contextmanager
+def _absent(package: str) -> Iterator[None]:
+    """Let libraries find that an optional package is not installed, unless it is in use already."""
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[package] = None  # type: ignore[assignment] # Python's way to forbid an import
+    try:
+        yield
+    finally:
+        del sys.modules[package]

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from orchestrator.cancellation import cancel_and_wait
 from orchestrator.cli.terminal import formatting, output
+from orchestrator.cli.terminal.grid import STYLES
 from orchestrator.client import JobClient
 from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.state import JobRecord

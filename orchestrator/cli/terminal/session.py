@@ -1,4 +1,4 @@
-"""What most commands start with: a connected client; and the result of a job that has ended."""
+"""What most commands start with: a connected client."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.exit_codes import WorkFailed
 from orchestrator.client import JobClient
 from orchestrator.configuration.settings import Settings, load_settings
 from orchestrator.embedded.services import in_use
-from orchestrator.jobs.result import JobResult
 
 
 @asynccontextmanager
@@ -31,16 +29,3 @@ async def open_client(settings: Settings | None = None) -> AsyncIterator[JobClie
         JobClient.from_settings(found) as client,
     ):
         yield client
-
-
-async def ended_result(client: JobClient, job_id: str) -> JobResult:
-    """Return the result of a job that has ended.
-
-    Raises:
-        WorkFailed: The job has not ended.
-        UnknownJob: The job does not exist.
-    """
-    result = await client.result(job_id)
-    if result is None:
-        raise WorkFailed(f"Job {job_id} has not ended; wait for it: fanout wait {job_id}")
-    return result
