@@ -17,7 +17,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.benchmarks import harness, latency, ledger_load, memory, recovery, sandboxes, workspaces
+from tests.benchmarks import (
+    harness,
+    latency,
+    ledger_load,
+    memory,
+    recovery,
+    sandboxes,
+    start,
+    workspaces,
+)
 from tests.benchmarks.measure import Row, Section, missing_row, row_of
 from tests.benchmarks.report import document, print_table
 
@@ -29,6 +38,7 @@ SECTIONS = (
     harness.SECTION,
     ledger_load.SECTION,
     recovery.SECTION,
+    start.SECTION,
 )
 REASON_CHARACTERS = 300
 WIDTH = 132
