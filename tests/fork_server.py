@@ -54,7 +54,7 @@ PRELOADED = (
     "workers.celery_app",
     # What a command imports when it is called.
     *(f"orchestrator.cli.commands.{name}" for name in COMMAND_MODULES),
-    "orchestrator.cli.terminal.failure_report",
+    "orchestrator.cli.failure_report",
     # What follows is imported late, by every worker or run all the same.
     "celery.apps.worker",
     "celery.bin.celery",

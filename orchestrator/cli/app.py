@@ -1,6 +1,6 @@
 """The `fanout` command line: all commands in one application.
 
-`terminal.failure_report` turns every failure into one sentence and an exit code.
+`failure_report` turns every failure into one sentence and an exit code.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class _Commands(LazyGroup):
         except Exception as error:
             if isinstance(error, typer.TyperException):
                 raise
-            from orchestrator.cli.terminal.failure_report import report  # noqa: PLC0415 - see there
+            from orchestrator.cli.failure_report import report  # noqa: PLC0415 - see there
 
             raise typer.Exit(report(error)) from None
         return result

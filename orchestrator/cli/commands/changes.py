@@ -15,8 +15,7 @@ from orchestrator.cli.terminal import held_back, output
 from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from orchestrator.cli.terminal.ids import resolve_job
 from orchestrator.cli.terminal.options import AsJson, JobArgument
-from orchestrator.cli.terminal.reading import ended_result
-from orchestrator.cli.terminal.session import open_client
+from orchestrator.cli.terminal.session import ended_result, open_client
 from orchestrator.jobs.changes import ChangeKind, FileChange
 from orchestrator.workspace.hold_back import held_back_by_name
 from orchestrator.workspace.merge import MergeReport

@@ -13,7 +13,7 @@ from orchestrator.cli.terminal import formatting, output
 from orchestrator.cli.terminal.exit_codes import UsageProblem
 from orchestrator.cli.terminal.ids import resolve_job, resolve_tree
 from orchestrator.cli.terminal.options import AsJson, JobArgument, LabelFilter, parse_labels
-from orchestrator.cli.terminal.reading import ended_result, open_reader
+from orchestrator.cli.terminal.session import ended_result, open_reader
 from orchestrator.jobs.result import JobResult, Verification
 from orchestrator.jobs.state import LIVE_STATES, JobRecord, JobState
 

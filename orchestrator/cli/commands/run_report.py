@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.cli.commands.changes import print_stat
+from orchestrator.cli.failure_report import exit_code_of_results
 from orchestrator.cli.terminal import formatting, held_back, output
 from orchestrator.cli.terminal.exit_codes import ExitCode
-from orchestrator.cli.terminal.failure_report import exit_code_of_results
 from orchestrator.jobs.result import JobResult, Usage
 from orchestrator.runs import Landing
 from orchestrator.workspace.merge import MergeReport
