@@ -14,6 +14,9 @@ from orchestrator.jobs.result import JobResult, Usage
 from orchestrator.runs import Landing
 from orchestrator.workspace.merge import MergeReport
 
+STAT_LINES = 20
+"""Files that the end of a run names: a screen; `fanout diff --stat` names all."""
+
 
 @dataclass(frozen=True)
 class Unmerged:
@@ -64,10 +67,12 @@ def print_outcome(
     if landed is not None and landed.applied:
         output.notice(f"\nMerged into {landing.workspace if landing else ''}:")
         merged = {file.path for file in landed.applied}
-        print_stat([file for file in result.files_modified if file.path in merged], output.notice)
+        files = [file for file in result.files_modified if file.path in merged]
+        print_stat(files, output.notice, most=STAT_LINES)
     for line in _left_out(outcome, landing):
         output.notice(line)
     output.notice(f"{formatting.used(outcome.usage)}, {formatting.span(result.execution_seconds)}")
+    output.notice(f'  To go on: fanout run --continue {result.job_id} "…"')
 
 
 def _document(outcome: RunOutcome) -> dict[str, Any]:
@@ -98,7 +103,7 @@ def _left_out(outcome: RunOutcome, landing: Landing | None) -> list[str]:
     result, landed = outcome.result, outcome.landed
     lines = [
         f"WARNING: {output.one_line(one.path)} of job {one.job_id} was not merged, and the agent "
-        f"was told: {output.one_line(one.reason)}. See: fanout diff {one.job_id}"
+        f"was told: {output.one_line(one.reason)}.\n  See: fanout diff {one.job_id}"
         for one in outcome.unmerged
     ]
     if not result.changes:
@@ -110,12 +115,12 @@ def _left_out(outcome: RunOutcome, landing: Landing | None) -> list[str]:
         see = f"fanout diff {result.job_id} --stat"
         merge = f"fanout apply {result.job_id} --into {folder}"
         count = f"{result.files_count} changed files were not merged"
-        return [*lines, f"{count}. To see them: {see} · to merge them: {merge}"]
+        return [*lines, f"{count}.\n  To see them: {see}\n  To merge them: {merge}"]
     if landed.conflicts:
         named = ", ".join(output.one_line(conflict.path) for conflict in landed.conflicts)
         count = "1 conflict" if len(landed.conflicts) == 1 else f"{len(landed.conflicts)} conflicts"
         see = f"fanout diff {result.job_id}"
-        lines.append(f"WARNING: {count}, changes not merged: {named}. See: {see}")
+        lines.append(f"WARNING: {count}, changes not merged: {named}.\n  See: {see}")
     for kind in ("refused", "failed", "skipped"):
         lines += [
             f"{kind}  {output.one_line(entry.path)}: {output.one_line(entry.reason)}"
@@ -123,5 +128,7 @@ def _left_out(outcome: RunOutcome, landing: Landing | None) -> list[str]:
         ]
     if landed.held_back:
         lines += held_back.lines(landed.held_back)
-        lines.append(f"To land what is held back: fanout apply {result.job_id} {held_back.OPTION}")
+        lines.append(
+            f"To land what is held back:\n  fanout apply {result.job_id} {held_back.OPTION}"
+        )
     return lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -28,7 +29,6 @@ LEAST_WIDTH = 12
 
 def print_grid(
     lines: Sequence[Sequence[str]],
-    widths: Sequence[int],
     gap: int,
     state_column: int | None,
     elastic: Collection[int],
@@ -39,16 +39,27 @@ def print_grid(
 
     Args:
         lines: The titles and the rows.
-        widths: Of the columns, if there is room.
         gap: Spaces between columns.
         state_column: The column whose cells are coloured by state.
         elastic: The columns that are shortened when the terminal is too narrow.
         wrapped: Whether they are wrapped instead of cut.
     """
+    widths = [max(cell_len(line[column]) for line in lines) for column in range(len(lines[0]))]
     fitted = _fitted(widths, elastic, Console().width - gap * (len(widths) - 1))
     grid = _grid(lines, fitted, gap, state_column, wrapped=wrapped)
     # A table that is still too wide is wrapped by the terminal: rich would omit columns.
     Console(width=sum(fitted) + gap * len(fitted)).print(grid)
+
+
+def wrapped(line: str, columns: int) -> str:
+    """Return a line as lines of at most so many cells, broken between words where possible."""
+    lines = Text(line).wrap(Console(width=columns), columns)
+    return "\n".join(piece.plain.rstrip() for piece in lines)
+
+
+def padded(text: str, cells: int) -> str:
+    """Return a text with spaces behind it, so that it takes so many cells of a terminal."""
+    return text + " " * max(0, cells - cell_len(text))
 
 
 def _fitted(widths: Sequence[int], elastic: Collection[int], room: int) -> list[int]:

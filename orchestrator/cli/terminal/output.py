@@ -17,6 +17,12 @@ _CONTROL = re.compile(
 """Control characters, direction marks and bytes that are no text: a job's output must not control a
 person's terminal."""
 
+MOST_CELLS = 2
+"""Of a terminal, for one character: a wide one has two."""
+
+USUAL_COLUMNS = 80
+"""Of a terminal that does not say how wide it is."""
+
 GAP = 2
 """Spaces between the columns of a table."""
 
@@ -69,8 +75,24 @@ def _escaped(document: str) -> str:
 
 
 def notice(text: str) -> None:
-    """Print on stderr what a person should know and is not the result."""
-    print(printable(text), file=sys.stderr, flush=True)
+    """Print on stderr what a person should know and is not the result.
+
+    A terminal's lines are wrapped between words, except those that are indented: they hold a
+    command, and only what the terminal itself wraps can be copied from it as one line.
+    """
+    shown = printable(text)
+    if stderr_is_terminal():
+        shown = "\n".join(map(_wrapped, shown.split("\n")))
+    print(shown, file=sys.stderr, flush=True)
+
+
+def _wrapped(line: str) -> str:
+    columns = os.get_terminal_size(sys.stderr.fileno()).columns or USUAL_COLUMNS
+    if line.startswith(" ") or MOST_CELLS * len(line) <= columns:
+        return line
+    from orchestrator.cli.terminal.grid import wrapped  # noqa: PLC0415 - a pipe needs no rich
+
+    return wrapped(line, columns)
 
 
 def stdout_is_terminal() -> bool:
@@ -106,22 +128,18 @@ def table(
         wrapped: whether elastic columns are wrapped instead of cut.
     """
     lines = [list(header), *(list(row) for row in rows)]
-    widths = _widths(lines)
     if stdout_is_terminal():
         from orchestrator.cli.terminal.grid import print_grid  # noqa: PLC0415 - a pipe needs no rich
 
-        print_grid(lines, widths, GAP, state_column, elastic, wrapped=wrapped)
+        print_grid(lines, GAP, state_column, elastic, wrapped=wrapped)
         return
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     for line in lines:
         print(
             (" " * GAP)
             .join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
             .rstrip()
         )
-
-
-def _widths(lines: list[list[str]]) -> list[int]:
-    return [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
 
 
 def pairs(rows: Iterable[tuple[str, object]]) -> None:
