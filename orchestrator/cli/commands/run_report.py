@@ -18,12 +18,27 @@ STAT_LINES = 20
 """Files that the end of a run names: a screen; `fanout diff --stat` names all."""
 
 
+FAILED_LINES = 3
+"""Failed jobs that it names; their reasons are in the live view, too."""
+REASON_CHARACTERS = 120
+
+
 @dataclass(frozen=True)
 class Unmerged:
     """A change of a child that could not be merged into its parent's files."""
 
     job_id: str
     path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class FailedJob:
+    """A job of a run, other than its root, that did not succeed."""
+
+    job_id: str
+    agent: str
+    state: str
     reason: str
 
 
@@ -38,6 +53,8 @@ class RunOutcome:
     """None when nothing was to be merged, or the run failed."""
     unmerged: tuple[Unmerged, ...]
     """The conflicts between the agents of the run, of which the root agent was told."""
+    failed_jobs: tuple[FailedJob, ...] = ()
+    """What the root agent's helpers could not do; it was told."""
 
 
 def exit_code_of(outcome: RunOutcome) -> ExitCode:
@@ -90,12 +107,27 @@ def _document(outcome: RunOutcome) -> dict[str, Any]:
             for one in (landed.conflicts if landed else ())
         ],
         "conflicts_between_agents": [vars(one) for one in outcome.unmerged],
+        "failed_jobs": [vars(one) for one in outcome.failed_jobs],
         "held_back": [
             {"job_id": job_id, "path": one.path, "reason": one.reason}
             for one in (landed.held_back if landed else ())
         ],
         "usage": outcome.usage.model_dump(exclude_none=True),
     }
+
+
+def _failed(outcome: RunOutcome) -> list[str]:
+    """Return the lines about jobs that failed, with the command that says more."""
+    failed = outcome.failed_jobs
+    lines = [
+        f"✗ {one.agent} {one.job_id} {one.state}: {output.one_line(one.reason, REASON_CHARACTERS)}"
+        for one in failed[:FAILED_LINES]
+    ]
+    if more := len(failed) - len(lines):
+        lines.append(f"… and {more} more that did not succeed")
+    if failed:
+        lines.append(f"  To see all: fanout tree {outcome.result.job_id}")
+    return lines
 
 
 def _left_out(outcome: RunOutcome, landing: Landing | None) -> list[str]:
@@ -106,6 +138,7 @@ def _left_out(outcome: RunOutcome, landing: Landing | None) -> list[str]:
         f"was told: {output.one_line(one.reason)}.\n  See: fanout diff {one.job_id}"
         for one in outcome.unmerged
     ]
+    lines += _failed(outcome)
     if not result.changes:
         return lines
     if landed is None and landing is not None and landing.landed:

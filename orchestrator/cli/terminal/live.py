@@ -30,7 +30,7 @@ MOST_ASKING = 3
 all."""
 RESERVED_LINES = 4
 """Of the height: for the counts above and below the jobs, what the coordinator says, the cursor."""
-AGENT_CHARACTERS = 10
+AGENT_CHARACTERS = 11
 """Of an agent's name on a narrow terminal: what its job does is more telling."""
 WIDE = 200
 """Of a terminal on which every column has room."""
@@ -98,7 +98,7 @@ class Board:
         hidden = [record for record in self.records if record.id not in shown_ids]
         below = [_line(text, STYLES["waiting"]) for text in asking]
         if hidden:
-            below.insert(0, _line(f"… not shown: {formatting.count_states(hidden)}", "dim"))
+            below.insert(0, _line(f"… and {formatting.count_states(hidden)}", "dim"))
         if self.saying:
             below.append(_line(self.saying, "dim"))
         return Group(_line(formatting.count_states(self.records), "bold"), rows, *below)
