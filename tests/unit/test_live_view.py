@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rich.cells import cell_len
@@ -16,8 +16,9 @@ from rich.console import Console
 from orchestrator.cli.commands.changes import print_stat
 from orchestrator.cli.commands.run_report import FailedJob, RunOutcome, print_outcome
 from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.live import Board
+from orchestrator.cli.terminal.live import Board, Watcher
 from orchestrator.cli.terminal.run_view import _Lines
+from orchestrator.client import JobClient
 from orchestrator.jobs.changes import ChangeKind, FileChange
 from orchestrator.jobs.result import JobResult, Usage
 from orchestrator.jobs.state import JobRecord, JobState
@@ -186,3 +187,25 @@ def test_the_end_of_a_run_names_a_screen_of_files_at_most_and_the_next_command(
         f"  To see all: fanout tree {ROOT}",
     ]
     assert said[-1] == f'  To go on: fanout run --continue {ROOT} "…"'
+
+
+async def _nobody() -> list[JobRecord]:
+    return []
+
+
+def test_a_question_is_not_erased_by_the_tree_that_comes_back() -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, width=COLUMNS, height=LINES, force_terminal=True)
+    watcher = Watcher(cast("JobClient", None), _nobody)
+    watcher.board = a_tree_of(children(9, "running"))
+    watcher.draw(console)
+
+    with watcher.set_aside():
+        asked = screen.tell()
+        screen.write("approve, edit, reject? a\n")
+    watcher.stop_drawing()
+
+    erases_a_line = "\x1b[2K"
+    assert erases_a_line in screen.getvalue()[:asked]
+    back = screen.getvalue()[asked:]
+    assert erases_a_line not in back[: back.index("10 jobs")]

@@ -163,8 +163,8 @@ class Watcher:
         self.board = Board()
         self.failure: JobFailure | None = None
         """The failure of the last poll; None if it succeeded."""
-        self.live: Live | None = None
-        """The table on the terminal, where one is drawn."""
+        self._console: Console | None = None
+        self._live: Live | None = None
         self._client = client
         self._fetch = fetch
         self._on_change = on_change
@@ -175,14 +175,35 @@ class Watcher:
     @contextmanager
     def set_aside(self) -> Iterator[None]:
         """Remove the table from the screen while a person is asked a question."""
-        if self.live is None:
+        console = self._console
+        if console is None:
             yield
             return
-        self.live.stop()
+        self.stop_drawing(erase=True)
         try:
             yield
         finally:
-            self.live.start(refresh=True)
+            self.draw(console)
+
+    def draw(self, console: Console) -> None:
+        """Draw the table from now on below everything else that is printed on a terminal."""
+        self._console = console
+        # One that was stopped cannot be started again: it would erase what was printed meanwhile.
+        self._live = Live(
+            console=console,
+            get_renderable=lambda: self.board.render(console.height, console.width),
+            refresh_per_second=FRAMES_PER_SECOND,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._live.start(refresh=True)
+
+    def stop_drawing(self, *, erase: bool = False) -> None:
+        """Leave the table on the terminal as it is now, or erase it."""
+        if self._live is not None:
+            self._live.transient = erase
+            self._live.stop()
+            self._live = None
 
     async def poll(self) -> None:
         """Fetch the jobs once and report those whose state changed.
@@ -251,24 +272,14 @@ async def shown(
     watcher = Watcher(client, fetch, on_change, on_event)
     watching = asyncio.create_task(watcher.watch())
     try:
-        if console is None:
-            yield watcher
-            with suppress(JobFailure):
-                await watcher.poll()  # reports the final states
-                await watcher.read_to_the_end()
-        else:
-            with Live(
-                console=console,
-                get_renderable=lambda: watcher.board.render(console.height, console.width),
-                refresh_per_second=FRAMES_PER_SECOND,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            ) as watcher.live:
-                yield watcher
-                with suppress(JobFailure):
-                    await watcher.poll()  # for the last frame
-                    await watcher.read_to_the_end()
+        if console is not None:
+            watcher.draw(console)
+        yield watcher
+        with suppress(JobFailure):
+            await watcher.poll()  # reports the final states
+            await watcher.read_to_the_end()
     finally:
+        watcher.stop_drawing()
         await cancel_and_wait(watching)
         await watcher.close()
 
