@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from google.genai import types
 
 from orchestrator.deep_agent import ANSWER_REJECTED
@@ -64,15 +67,8 @@ class Verifier:
         if history.is_verified:
             return history.verifications[-1]
         assert self._command is not None  # noqa: S101 - see `is_wanted`
-        seconds = max(self._ends_at - elapsed_clock(), SHORTEST_SECONDS)
-        ended = await self._sandbox.run(Command(argv=self._command, timeout_seconds=seconds))
-        verification = Verification(
-            command=self._command,
-            exit_code=ended.exit_code,
-            output_tail=ended.output.decode(errors="replace")[-MAX_TAIL_CHARACTERS:],
-            seconds=round(ended.seconds, 3),
-        )
-        line = f"verification: exit code {ended.exit_code}"
+        verification = await run_verification(self._sandbox, self._command, ends_at=self._ends_at)
+        line = f"verification: exit code {verification.exit_code}"
         await self._journal.note(EventType.VERIFY, verification.model_dump(), line)
         history.add_verification(verification)
         return verification
@@ -83,6 +79,30 @@ class Verifier:
             return False
         failed = sum(one.exit_code != 0 for one in history.verifications)
         return failed <= self._max_reworks
+
+
+async def run_verification(
+    sandbox: Sandbox, command: str, *, ends_at: float, env: Mapping[str, str] = MappingProxyType({})
+) -> Verification:
+    """Run a command that verifies a job's files, and return what came of it.
+
+    Args:
+        sandbox: The job's sandbox.
+        command: For `/bin/sh -c`.
+        ends_at: When the job's time is over, on `elapsed_clock`.
+        env: Variables of the command.
+
+    Raises:
+        SandboxFailure: The sandbox failed.
+    """
+    seconds = max(ends_at - elapsed_clock(), SHORTEST_SECONDS)
+    ended = await sandbox.run(Command(argv=command, timeout_seconds=seconds, env=env))
+    return Verification(
+        command=command,
+        exit_code=ended.exit_code,
+        output_tail=ended.output.decode(errors="replace")[-MAX_TAIL_CHARACTERS:],
+        seconds=round(ended.seconds, 3),
+    )
 
 
 def rejection(verification: Verification) -> types.Content:

@@ -287,7 +287,7 @@ async def _conflicts_between_agents(client: JobClient, root_id: str) -> tuple[Un
     found = [
         Unmerged(str(event.data["id"]), str(conflict["path"]), str(conflict["reason"]))
         async for event in client.events(root_id, follow=False)
-        if event.type is EventType.CHILD_MERGED
+        if event.type is EventType.CHILD_LANDED
         for conflict in formatting.dicts(event.data, "conflicts")
     ]
     return tuple(found)

@@ -149,7 +149,7 @@ async def _other_events(ledger: Ledger, redis: FakeAsyncRedis) -> list[dict[str,
     entries = await _journal(redis, "job-2")
     for kind, data in (
         (EventType.CHECKPOINT, {"changes": HASH}),
-        (EventType.CHILD_MERGED, {"id": "job-3", "applied": 1, "conflicts": 0}),
+        (EventType.CHILD_LANDED, {"id": "job-3", "applied": 1, "conflicts": 0}),
         (
             EventType.VERIFY,
             {"command": "make test", "exit_code": 0, "output_tail": "", "seconds": 2.5},
