@@ -1,1 +1,1 @@
-"""Landing: changes of jobs are put into files, verified together, and left out if they break them."""
+"""Landing: changes of jobs are put into files, verified together, or left out."""

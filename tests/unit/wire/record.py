@@ -40,8 +40,8 @@ FULL = JobSpec.model_validate(
     {
         "id": "job-full", "root_id": "job-root", "parent_id": "job-parent", "depth": 1, "tenant": "a-team",
         "agent": "tester", "description": "Move the tax rates.", "context": "The rates are in rates.py.",
-        "continues": "job-earlier", "at": "1700000000000-0", "conversation": HASH, "snapshot": HASH, "changes": HASH,
-        "output_schema": {"type": "object"}, "verify": "make test", "max_reworks": 1,
+        "continues": "job-earlier", "at": "1700000000000-0", "conversation": HASH, "snapshot": HASH,
+        "changes": HASH, "output_schema": {"type": "object"}, "verify": "make test", "max_reworks": 1,
         "verify_merges": "make check", "model": "gemini-2.5-pro",
         "limits": {
             "timeout_seconds": 60, "max_model_calls": 5, "max_tokens": 10_000, "max_cost_usd": 0.5,
