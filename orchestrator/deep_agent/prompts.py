@@ -162,6 +162,10 @@ CHANGES_BREAK = (
     "{exit_code}. The end of its output:\n\n{output_tail}\n\nMend the cause, not the command, and "
     "then answer your task again, completely."
 )
+TASKS_VERIFIED = (
+    "\n\nWhat your tasks change is in your workspace when this command passes with it: {command}. "
+    "What breaks it, or conflicts, goes back to the agent of its task first, which takes longer."
+)
 CALL_PENDING = (
     "This call has not answered yet. When it does, its result takes the place of this one."
 )

@@ -68,8 +68,8 @@ from workers.agent.session_journal import (
 )
 from workers.agent.shared_budget import SharedBudget, subtract_usage
 from workers.agent.verification import (
-    DEFAULT_MAX_REWORKS,
     Verifier,
+    max_reworks,
     rejection,
     verification_failure,
 )
@@ -178,8 +178,7 @@ class Subagent:
         self._schema = spec.output_schema or definition.output_schema
         self._sandbox = sandbox
         self._journal = journal
-        given = spec.max_reworks if spec.max_reworks is not None else definition.max_reworks
-        reworks = DEFAULT_MAX_REWORKS if given is None else given
+        reworks = max_reworks(spec, definition)
         self._verifier = Verifier(
             spec.verify or definition.verify,
             reworks,

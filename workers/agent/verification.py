@@ -7,9 +7,11 @@ from types import MappingProxyType
 
 from google.genai import types
 
+from orchestrator.configuration.agent_definitions import AgentDefinition
 from orchestrator.deep_agent import ANSWER_REJECTED
 from orchestrator.jobs.failures import VerificationFailed
 from orchestrator.jobs.result import MAX_TAIL_CHARACTERS, Verification
+from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.store.journal import EventType
 from workers.agent.history import History
 from workers.agent.session_journal import AttemptJournal
@@ -20,6 +22,13 @@ DEFAULT_MAX_REWORKS = 2
 """A third failure with the output in sight means that the agent does not see how."""
 SHORTEST_SECONDS = 1.0
 """For a command that begins when the job's time is nearly over: its deadline ends it."""
+
+
+def max_reworks(spec: JobSpec, definition: AgentDefinition) -> int:
+    """Return how often an agent may mend what a job's verifications reject."""
+    if spec.max_reworks is not None:
+        return spec.max_reworks
+    return DEFAULT_MAX_REWORKS if definition.max_reworks is None else definition.max_reworks
 
 
 class Verifier:

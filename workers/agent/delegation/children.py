@@ -21,6 +21,7 @@ from google.adk.tools.tool_context import ToolContext
 from orchestrator.approvals import merge_policies
 from orchestrator.configuration.agent_definitions import AgentDefinition
 from orchestrator.deep_agent import (
+    TASKS_VERIFIED,
     DeferredCall,
     MethodTool,
     ModelUsage,
@@ -100,6 +101,7 @@ class Children:
         used: Callable[[], ModelUsage],
     ) -> None:
         self._delegation = definition.delegation
+        self._command = spec.verify_merges or definition.verify_merges
         self._policy = merge_policies(spec.interrupt_on, definition.interrupt_on)
         self._specs = ChildSpecs(services, spec, definition, ends_at=ends_at, used=used)
         self._snapshots = ChildSnapshots(sandbox, services.blobs, spec.snapshot)
@@ -108,7 +110,7 @@ class Children:
             sandbox,
             journal,
             Reworks(services, spec, self._specs, self._snapshots, lease=lease),
-            verify_merges=spec.verify_merges or definition.verify_merges,
+            verify_merges=self._command,
             max_reworks=max_reworks,
             ends_at=ends_at,
         )
@@ -137,7 +139,10 @@ class Children:
 
     def instruction(self) -> str:
         """Return the text about callable agents for the agent's instruction."""
-        return f"\n\n{agent_list(self._specs.agents)}" if self._specs.agents else ""
+        if not self._specs.agents:
+            return ""
+        verified = TASKS_VERIFIED.format(command=self._command) if self._command else ""
+        return f"\n\n{agent_list(self._specs.agents)}{verified}"
 
     async def task(
         self,
