@@ -148,16 +148,16 @@ ANSWER_REJECTED = (
     "command, and then answer again, completely."
 )
 CHANGES_CONFLICT = (
-    "What you changed could not be put into the files of the agent that gave you the task, because "
-    "others have changed the same places meanwhile. Your workspace has its files as they are now, "
+    "Settle the conflicts of what you changed. It could not be put into the files of the agent that "
+    "gave you the task, because others have changed the same places meanwhile. Your workspace has its files as they are now, "
     "with your changes merged in as far as they fit. These conflict:\n\n{conflicts}\n\nWhere both "
     "sides are text, the place is marked with <<<<<<< and >>>>>>>; otherwise the file is theirs, "
     "and yours is below $HOME/conflicts. "
     "Keep what both sides want, leave no marker, and then answer your task again, completely."
 )
 CHANGES_BREAK = (
-    "What you changed was put into the files of the agent that gave you the task, together with "
-    "the work of others, and they fail then. Your workspace has its files as they are now, with "
+    "Mend what you changed. It was put into the files of the agent that gave you the task, together "
+    "with the work of others, and they fail then. Your workspace has its files as they are now, with "
     "your changes. They are verified with this command:\n\n{command}\n\nIt ended with exit code "
     "{exit_code}. The end of its output:\n\n{output_tail}\n\nMend the cause, not the command, and "
     "then answer your task again, completely."

@@ -65,7 +65,7 @@ class Train(Generic[Conflicts]):
     """The verification of the files without any of the changes, if it failed twice: nothing can be
     blamed then, and all that does not conflict is in."""
     _inside: list[str] = field(default_factory=list)
-    _answers: dict[tuple[str, ...], bool] = field(default_factory=dict)
+    _answers: dict[tuple[str, ...], Verification] = field(default_factory=dict)
     """The newest answer about each state of the files, by what was in."""
 
     async def run(self, job_ids: Sequence[str]) -> None:
@@ -86,7 +86,7 @@ class Train(Generic[Conflicts]):
         entered = [job_id for job_id in job_ids if await self._put_in(job_id)]
         if not entered:
             return
-        verification = await self._verify()
+        verification = self._known_failure(entered) or await self._verify()
         if verification.exit_code == 0:
             self._accept(entered, verification)
             return
@@ -101,6 +101,12 @@ class Train(Generic[Conflicts]):
             middle = len(entered) // 2
             await self._admit(entered[:middle])
             await self._admit(entered[middle:])
+
+    def _known_failure(self, entered: Sequence[str]) -> Verification | None:
+        """Return the failure of these files from before, if it decides nothing but to halve."""
+        known = self._answers.get(tuple(self._inside))
+        is_enough = known is not None and known.exit_code != 0 and not self.is_flaky
+        return known if is_enough and len(entered) > 1 else None
 
     def _has_no_answer(self) -> bool:
         """Whether the files have never been verified as they are."""
@@ -146,8 +152,7 @@ class Train(Generic[Conflicts]):
     async def _verify(self) -> Verification:
         """Verify the files as they are, and compare the answer with an earlier one about them."""
         verification = await self.files.verify(self._inside)
-        state, is_green = tuple(self._inside), verification.exit_code == 0
-        if self._answers.setdefault(state, is_green) != is_green:
-            self.is_flaky = True
-        self._answers[state] = is_green
+        earlier = self._answers.get(tuple(self._inside), verification)
+        self.is_flaky |= (earlier.exit_code == 0) != (verification.exit_code == 0)
+        self._answers[tuple(self._inside)] = verification
         return verification
