@@ -21,6 +21,7 @@ STAT_LINES = 20
 FAILED_LINES = 3
 """Failed jobs that it names; their reasons are in the live view, too."""
 REASON_CHARACTERS = 120
+"""Of a reason: with the ids before it, two or three lines of a terminal."""
 
 
 @dataclass(frozen=True)
