@@ -87,12 +87,19 @@ def notice(text: str) -> None:
 
 
 def _wrapped(line: str) -> str:
-    columns = os.get_terminal_size(sys.stderr.fileno()).columns or USUAL_COLUMNS
+    columns = _columns()
     if line.startswith(" ") or MOST_CELLS * len(line) <= columns:
         return line
     from orchestrator.cli.terminal.grid import wrapped  # noqa: PLC0415 - a pipe needs no rich
 
     return wrapped(line, columns)
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or USUAL_COLUMNS
+    except OSError:
+        return USUAL_COLUMNS
 
 
 def stdout_is_terminal() -> bool:

@@ -22,7 +22,7 @@ from orchestrator.jobs.store.journal import EventType, JournalEvent
 
 CALL_CHARACTERS = 100
 """A tool call is shown in one line of a terminal."""
-MOST_CALLS = 5
+MOST_CALLS = 8
 """Calls of one tool in a row: the tree shows what three hundred tasks are."""
 
 
