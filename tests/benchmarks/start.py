@@ -12,21 +12,23 @@ from pathlib import Path
 from tests.benchmarks.measure import Benchmark, Samples, Section, interleaved, milliseconds_of
 from tests.services import installation
 
-STARTS = 20
+ROUNDS = 20
+MOST_STARTS = 28
+"""Starts of Python: a quarter of a second on a machine where one takes 9 ms."""
 
 HELP = Benchmark(
     name="start-help",
     title="`fanout --help`, from start to end",
     unit="ms",
     floor="python -c pass",
-    target=250,
+    target_ratio=MOST_STARTS,
 )
 PS = Benchmark(
     name="start-ps",
     title="`fanout ps`, from start to end",
     unit="ms",
     floor="python -c pass",
-    target=250,
+    target_ratio=MOST_STARTS,
 )
 
 
@@ -41,7 +43,7 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
                     ours = partial(
                         _run, folder, place.environment, "-P", "-m", "orchestrator", arguments
                     )
-                    yield benchmark, await interleaved(STARTS, ours, nothing)
+                    yield benchmark, await interleaved(ROUNDS, ours, nothing)
 
 
 async def _run(folder: Path, environment: Mapping[str, str], *arguments: str) -> float:
