@@ -19,7 +19,6 @@ from typer.core import TyperGroup
 from orchestrator.cli.lazy_commands import LazyGroup
 from orchestrator.cli.terminal.exit_codes import ExitCode, debugging
 from orchestrator.cli.terminal.output import payload
-from orchestrator.configuration.configuration_file import VARIABLE, absolute
 
 COMMANDS = {
     "demo": "examples.demo",
@@ -134,6 +133,11 @@ def _print_version(requested: bool) -> None:
 def _use_configuration(path: Path | None) -> None:
     """Set the variable that this process and all that it starts read."""
     if path is not None:
+        from orchestrator.configuration.configuration_file import (  # noqa: PLC0415 - only here
+            VARIABLE,
+            absolute,
+        )
+
         os.environ[VARIABLE] = str(absolute(path))
 
 

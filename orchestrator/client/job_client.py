@@ -23,6 +23,7 @@ from orchestrator.jobs.spec import BlobId, JobSpec
 from orchestrator.jobs.state import JobRecord
 from orchestrator.jobs.store.admission import Admission
 from orchestrator.jobs.store.journal import JournalEvent
+from orchestrator.jobs.store.ledger import Ledger
 from orchestrator.jobs.store.queue import CeleryQueue
 from orchestrator.output_schema import InvalidOutputSchema, SchemaCheck
 from orchestrator.workspace.blobs import BlobStore
@@ -44,6 +45,7 @@ class JobClient(JobReader):
     def __init__(self, redis_url: str, settings: Settings, definitions: AgentDefinitions) -> None:
         super().__init__(redis_url)
         self._settings = settings
+        self._records = self._ledger = Ledger(self._redis, self._keys)
         self._queue = CeleryQueue(
             *(redis_url, self._keys.prefix, settings.worker.queue), settings.queue.secrets
         )

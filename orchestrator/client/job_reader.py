@@ -15,8 +15,8 @@ from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.store.connection import connect
 from orchestrator.jobs.store.journal import BEGINNING, Journal, JournalEvent
 from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Ledger
 from orchestrator.jobs.store.outage import through_outage
+from orchestrator.jobs.store.records import Records as JobRecords
 from orchestrator.jobs.store.waiting import occupancy, waiting_reason
 from orchestrator.jobs.worker_info import WorkerInfo
 
@@ -45,7 +45,7 @@ class JobReader:
     def __init__(self, redis_url: str) -> None:
         self._keys = keys = Keys()
         self._redis: Redis = connect(redis_url)
-        self._ledger = Ledger(self._redis, keys)
+        self._records = JobRecords(self._redis, keys)
         self._journal = Journal(self._redis, keys)
 
     @classmethod
@@ -76,7 +76,7 @@ class JobReader:
         Raises:
             UnknownJob: The job does not exist.
         """
-        return (await self._explained([await self._ledger.get(job_id)]))[0]
+        return (await self._explained([await self._records.get(job_id)]))[0]
 
     async def result(self, job_id: str) -> JobResult | None:
         """Return a job's result, None until it has ended.
@@ -84,7 +84,7 @@ class JobReader:
         Raises:
             UnknownJob: The job does not exist.
         """
-        return await self._ledger.result(job_id)
+        return await self._records.result(job_id)
 
     async def wait(self, job_id: str, timeout_seconds: float | None = None) -> JobResult:
         """Wait for a job's end and return its result.
@@ -111,11 +111,11 @@ class JobReader:
 
     async def approvals(self) -> Approvals:
         """Return the calls that wait for a person's decision, oldest first."""
-        return await self._ledger.approvals()
+        return await self._records.approvals()
 
     async def knows_approval(self, approval_id: str) -> bool:
         """Return whether an approval has this id, waiting or answered."""
-        return await self._ledger.knows_approval(approval_id)
+        return await self._records.knows_approval(approval_id)
 
     async def list(
         self,
@@ -132,11 +132,11 @@ class JobReader:
             limit: The newest jobs, at most so many.
         """
         live_only = states is not None and not any(state.is_terminal for state in states)
-        ids = await self._ledger.ids(live_only=live_only)
+        ids = await self._records.ids(live_only=live_only)
         wanted = (labels or {}).items()
         found: Records = []
         for end in range(len(ids), 0, -RECORDS_AT_ONCE):
-            page = await self._ledger.get_many(ids[max(0, end - RECORDS_AT_ONCE) : end])
+            page = await self._records.get_many(ids[max(0, end - RECORDS_AT_ONCE) : end])
             found[:0] = [
                 record
                 for record in page
@@ -155,23 +155,23 @@ class JobReader:
         Raises:
             UnknownJob: Neither a job nor a tree has this id.
         """
-        ids = await self._ledger.tree_ids(job_id)
+        ids = await self._records.tree_ids(job_id)
         if not ids:
-            ids = await self._ledger.tree_ids((await self._ledger.get(job_id)).root_id)
-        return await self._explained(await self._ledger.get_many(ids))
+            ids = await self._records.tree_ids((await self._records.get(job_id)).root_id)
+        return await self._explained(await self._records.get_many(ids))
 
     async def tree_usage(self, root_id: str) -> Usage:
         """Return what all jobs of a tree have used together, running ones included."""
-        return (await self._ledger.usage([root_id]))[0]
+        return (await self._records.usage([root_id]))[0]
 
     async def ids(self, prefix: str = "") -> Ids:
         """Return the ids of jobs that begin with `prefix`, oldest first.
 
         A complete id is returned alone, also when others begin with it.
         """
-        if prefix and await self._ledger.get_many([prefix]):
+        if prefix and await self._records.get_many([prefix]):
             return [prefix]
-        return [job_id for job_id in await self._ledger.ids() if job_id.startswith(prefix)]
+        return [job_id for job_id in await self._records.ids() if job_id.startswith(prefix)]
 
     async def events(
         self, job_id: str, after: str = BEGINNING, *, follow: bool = True
@@ -186,7 +186,7 @@ class JobReader:
         Raises:
             UnknownJob: The job does not exist.
         """
-        record = await self._ledger.get(job_id)
+        record = await self._records.get(job_id)
         if follow and not record.state.is_terminal:
             async for event in self._journal.follow(job_id, after):
                 yield event
@@ -196,13 +196,13 @@ class JobReader:
 
     async def workers(self) -> Workers:
         """Return the workers that are registered and alive."""
-        return await self._ledger.workers()
+        return await self._records.workers()
 
     async def _explained(self, records: Records) -> Records:
         """Return the records, with the reason why queued jobs wait."""
         if not any(record.state is JobState.QUEUED for record in records):
             return records
-        workers = await self._ledger.workers()
+        workers = await self._records.workers()
         occupied = await occupancy(self._redis, self._keys, records, workers)
         return [
             record.model_copy(
