@@ -67,7 +67,7 @@ def a_tree_of(jobs: Sequence[JobRecord], **fields: Any) -> Board:
 def test_a_tree_fits_the_terminal(columns: int, lines: int, count: int) -> None:
     wide = children(count, "running", description="漢字 \x1b[2J\r\n" * 30, agent="a" * 60)
     asking = [job.model_copy(update={"approvals": (f"{job.id[:11]}x",)}) for job in wide[:9]]
-    board = a_tree_of([*asking, *wide[9:]], saying="says 漢字 much" * 20)
+    board = a_tree_of([*asking, *wide[9:]])
 
     drawn = seen(board, columns, lines)
 
@@ -96,6 +96,13 @@ def test_failed_jobs_are_shown_with_their_reasons_before_those_that_wait_or_are_
     assert drawn[-1] == "… and 233 jobs: 33 queued, 200 succeeded"
 
 
+def test_of_jobs_without_a_common_root_those_that_run_are_shown_first() -> None:
+    jobs = [record(f"q{number:03}{'0' * 22}", "queued", depth=0) for number in range(100)]
+    running = record(f"r{'0' * 25}", "running", depth=0)
+
+    assert any("▶" in line for line in seen(Board(records=[*jobs, running])))
+
+
 def test_a_job_is_never_shown_without_its_parent() -> None:
     parents = children(30, "waiting", "p")
     grandchild = record("g" * 26, "running", depth=2, parent_id=parents[29].id)
@@ -104,6 +111,16 @@ def test_a_job_is_never_shown_without_its_parent() -> None:
 
     assert drawn[-2].strip().startswith("▶ gggg")
     assert drawn[-3].strip().startswith(f"⏸   {parents[29].id[:12]}")
+
+
+def test_children_stand_directly_below_their_parents() -> None:
+    first, second = children(2, "waiting", "p")
+    below_first = record("g" * 26, "running", depth=2, parent_id=first.id)
+    below_second = record("h" * 26, "running", depth=2, parent_id=second.id)
+
+    drawn = seen(a_tree_of([first, second, below_second, below_first]))
+
+    assert [line.split()[1][:4] for line in drawn[1:]] == ["01rr", "p000", "gggg", "p001", "hhhh"]
 
 
 def test_the_command_that_answers_an_approval_is_never_cut() -> None:

@@ -69,7 +69,7 @@ def tree(job: JobArgument, as_json: AsJson = False) -> None:
 
 async def _tree(prefix: str, *, as_json: bool) -> None:
     async with open_reader() as reader:
-        records = await reader.tree(await resolve_tree(reader, prefix))
+        records = formatting.in_tree_order(await reader.tree(await resolve_tree(reader, prefix)))
         usage = await reader.tree_usage(records[0].root_id)
     if as_json:
         jobs = [record.model_dump(mode="json") for record in records]

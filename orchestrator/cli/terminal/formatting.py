@@ -191,6 +191,20 @@ def used(usage: Usage) -> str:
     return f"{usage.model_calls} model calls, {usage.tool_calls} tool calls, {tokens}{cost}"
 
 
+def in_tree_order(records: Sequence[JobRecord]) -> list[JobRecord]:
+    """Return the records with each job's children directly below it, otherwise in their order."""
+    children: dict[str | None, list[JobRecord]] = {}
+    known = {record.id for record in records}
+    for record in records:
+        parent = record.parent_id if record.parent_id in known else None
+        children.setdefault(parent, []).append(record)
+    ordered, below = [], children.get(None, [])[::-1]
+    while below:
+        ordered.append(below.pop())
+        below += children.get(ordered[-1].id, [])[::-1]
+    return ordered
+
+
 def count_states(records: Sequence[JobRecord]) -> str:
     """Return a summary such as `12 jobs: 3 running, 9 succeeded`."""
     counts = [(state, sum(record.state is state for record in records)) for state in JobState]

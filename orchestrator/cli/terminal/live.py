@@ -23,13 +23,11 @@ from orchestrator.jobs.store.journal import JournalEvent
 POLL_SECONDS = 0.5
 """Between two polls of the jobs: fast enough to watch, and two requests per second for Redis."""
 FRAMES_PER_SECOND = 4
-SAYING_CHARACTERS = 80
-"""Of the text that the coordinator is writing, the end: one line of a terminal."""
 MOST_ASKING = 3
 """Approvals listed below the jobs, each with the command that answers it; `fanout approvals` lists
 all."""
 RESERVED_LINES = 4
-"""Of the height: for the counts above and below the jobs, what the coordinator says, the cursor."""
+"""Of the height: for the counts above and below the jobs, more approvals, the cursor."""
 AGENT_CHARACTERS = 11
 """Of an agent's name on a narrow terminal: what its job does is more telling."""
 WIDE = 200
@@ -65,12 +63,6 @@ class Board:
     tokens: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     """Why jobs failed, by id."""
-    saying: str = ""
-    """The end of the text that the coordinator is writing."""
-
-    def say(self, piece: str) -> None:
-        """Append a piece of the coordinator's text."""
-        self.saying = (self.saying + piece)[-SAYING_CHARACTERS:]
 
     def render(self, height: int, width: int = WIDE) -> RenderableType:
         """Return a table of at most `height` lines, with a count of the jobs that do not fit.
@@ -82,7 +74,8 @@ class Board:
         asking = asking[:MOST_ASKING]
         if more_asking > 0:
             asking.append(f"{more_asking} more wait for an approval: fanout approvals")
-        shown_records = self._fitting(max(1, height - RESERVED_LINES - len(asking)))
+        most = height - RESERVED_LINES - min(len(asking), MOST_ASKING)
+        shown_records = self._fitting(max(1, most))
         short = formatting.short_ids(record.id for record in self.records)
         agents = max(AGENT_CHARACTERS, width // 8)
         cells = [self._cells(record, short[record.id], agents) for record in shown_records]
@@ -99,20 +92,19 @@ class Board:
         below = [_line(text, STYLES["waiting"]) for text in asking]
         if hidden:
             below.insert(0, _line(f"… and {formatting.count_states(hidden)}", "dim"))
-        if self.saying:
-            below.append(_line(self.saying, "dim"))
         return Group(_line(formatting.count_states(self.records), "bold"), rows, *below)
 
     def _activity(self, record: JobRecord) -> str:
         return self.reasons.get(record.id) or formatting.doing(record) or record.state
 
     def _fitting(self, most: int) -> list[JobRecord]:
-        """Return the most urgent records with their parents, in the order of all."""
-        if len(self.records) <= most:
-            return list(self.records)
+        """Return the most urgent records with their parents, each below its parent."""
+        ordered = formatting.in_tree_order(self.records)
+        if len(ordered) <= most:
+            return ordered
         by_id = {record.id: record for record in self.records}
         chosen: set[str] = set()
-        for record in sorted(self.records, key=_urgency):
+        for record in sorted(ordered, key=_urgency):
             line: JobRecord | None = record
             needed = set()
             while line is not None and line.id not in chosen:
@@ -120,7 +112,7 @@ class Board:
                 line = by_id.get(line.parent_id or "")
             if len(chosen) + len(needed) <= most:
                 chosen |= needed
-        return [record for record in self.records if record.id in chosen]
+        return [record for record in ordered if record.id in chosen]
 
     def _cells(self, record: JobRecord, short_id: str, agents: int) -> list[Text]:
         style = STYLES.get(record.state, "")
@@ -145,9 +137,7 @@ def _line(text: str, style: str) -> Text:
 
 def _urgency(record: JobRecord) -> int:
     """Return the rank of a job among those that compete for lines: the least is shown first."""
-    if record.parent_id is None or record.approvals:
-        return 0
-    return _RANKS[record.state]
+    return 0 if record.approvals else _RANKS[record.state]
 
 
 class Watcher:
