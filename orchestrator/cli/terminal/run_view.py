@@ -154,10 +154,10 @@ async def _print_words(client: JobClient, root_id: str, lines: _Lines) -> None:
 
 def _print_setback(record: JobRecord, event: JournalEvent, lines: _Lines) -> None:
     """Say why work is sent back or left out, or why a job other than the root has failed."""
-    if event.type is EventType.CHILD_LANDED and event.data.get("outcome") != "in":
-        what = "sent back" if event.data["outcome"] == "sent back" else "left out"
-        reason = output.one_line(str(event.data.get("reason")), 300)
-        lines.write(f"↩ {event.data['id']}: {what}: {reason}", "yellow")
+    if event.type is EventType.CHILD_LANDED and (reason := event.data.get("reason")):
+        what = {"in": "landed", "out": "left out"}.get(str(event.data.get("outcome")), "sent back")
+        line = f"↩ {event.data['id']}: {what}: {output.one_line(str(reason), 300)}"
+        lines.write(line, "yellow")
     elif event.type is EventType.VERIFY and "children" in event.data:
         tasks = formatting.verified_tasks(event.data)
         lines.write(f"{record.agent} {record.id}: {tasks}", "dim")
