@@ -105,8 +105,11 @@ class JobClient:
         """Return the workspace of a folder, always the same object: it remembers its snapshot."""
         root = folder.absolute()
         if root not in self._workspaces:
-            limit = self._settings.limits.snapshot_bytes
-            self._workspaces[root] = Workspace(root, max_snapshot_bytes=limit)
+            self._workspaces[root] = Workspace(
+                root,
+                max_snapshot_bytes=self._settings.limits.snapshot_bytes,
+                records=self._settings.state_dir.expanduser() / "merges",
+            )
         return self._workspaces[root]
 
     async def snapshot(self, folder: Path, agent: str, include: Iterable[str] = ()) -> BlobId:

@@ -37,6 +37,8 @@ from orchestrator.workspace.rooted import (
     check_path,
     current_umask,
 )
+from orchestrator.workspace.staging.staged_folder import StagedFolder
+from orchestrator.workspace.staging.staging import Left, Staging
 from orchestrator.workspace.three_way import (
     ChangesCollide,
     ConflictKind,
@@ -116,6 +118,8 @@ class FolderMerge:
     """None holds nothing back: in a sandbox, or by a person's word."""
     umask: int = 0o022
     """The bits that new files and directories do not get."""
+    on_file: Callable[[str], None] = lambda _path: None
+    """Called with the path of each change before it is merged."""
     applied: list[MergedFile] = field(default_factory=list)
     conflicts: list[Conflict] = field(default_factory=list)
     refused: list[NotMerged] = field(default_factory=list)
@@ -149,6 +153,7 @@ class FolderMerge:
 
     def _report(self, file: ChangedFile, merge_one: Callable[[ChangedFile], How]) -> None:
         """Merge one file, or hold it back, and record the outcome."""
+        self.on_file(file.path)
         try:
             reason = self._why_held_back(file)
             if reason is not None:
@@ -217,7 +222,7 @@ class FolderMerge:
             raise ChangesCollide("binary", "The entry at the old path is not a file to move.")
         if new is None:
             self._put(file.path, after, content, settled.mode, None)
-        elif new.content != content:
+        elif (new.kind, new.sha256) != ("file", hashlib.sha256(content).hexdigest()):
             raise ChangesCollide("rename", "The job moved a file to a path that has another one.")
         self.folder.remove(old_path, old)
         self.emptied.add(posixpath.dirname(old_path))
@@ -346,7 +351,8 @@ async def merge(
 ) -> MergeReport:
     """Merge a bundle's changes into the workspace; a repeated merge changes nothing.
 
-    Each file is replaced as a whole or not at all.
+    All of it gets into the folder, or nothing if the disk is full. A merge whose process is killed
+    is finished or undone by the next merge or snapshot, if the workspace has a place for records.
 
     Args:
         workspace: The folder; no snapshot or other merge uses it meanwhile.
@@ -357,16 +363,51 @@ async def merge(
 
     Raises:
         WorkspaceUnusable: The folder does not exist.
+        MergeUndone: The changes could not be written; the folder is as it was.
+        MergeUnfinished: They were written, and not all of them could be moved to their places.
     """
 
     def run() -> MergeReport:
-        folder = (DryRun if check else RootedFolder)(workspace.root)
-        rule = None if include_executable_config else _hold_back(workspace.root, bundle)
-        return FolderMerge(folder, bundle, rule, current_umask()).run()
+        root = workspace.root
+        rule = None if include_executable_config else hold_back_in(root, bundle)
+        umask = current_umask()
+        if check:
+            return FolderMerge(DryRun(RootedFolder(root)), bundle, rule, umask).run()
+
+        def merge_round() -> tuple[MergeReport, Left]:
+            with Staging(root, workspace.record) as staging:
+                folder = StagedFolder(staging)
+                report = FolderMerge(folder, bundle, rule, umask, folder.begin_group).run()
+                return report, staging.commit(folder.steps)
+
+        return _in_rounds(merge_round)
 
     return await workspace.alone(run)
 
 
-def _hold_back(root: Path, bundle: ChangeBundle) -> HoldBack:
+def _in_rounds(merge_round: Callable[[], tuple[MergeReport, Left]]) -> MergeReport:
+    """Merge again what other processes changed between the plan and its execution."""
+    how: dict[str, How] = {}
+    for _ in range(_ATTEMPTS):
+        report, left = merge_round()
+        applied = [
+            one.model_copy(update={"how": how.get(one.path, one.how)})
+            for one in report.applied
+            if one.path not in left
+        ]
+        how |= {one.path: one.how for one in applied}
+        if None not in left.values():
+            break
+    failed = [
+        NotMerged(path=path, reason=reason or str(ChangedMeanwhile()))
+        for path, reason in left.items()
+    ]
+    return report.model_copy(
+        update={"applied": tuple(applied), "failed": (*report.failed, *failed)}
+    )
+
+
+def hold_back_in(root: Path, bundle: ChangeBundle) -> HoldBack:
+    """Return the rule that says which changes of a bundle are held back in a folder."""
     arriving = [file.path for file in bundle.changes.files if file.after is not None]
     return HoldBack(names_below(root), code_of_folder(root), arriving)

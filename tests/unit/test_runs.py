@@ -18,7 +18,7 @@ from orchestrator.cli.terminal.exit_codes import ExitCode
 from orchestrator.jobs.failures import InvalidJob
 from orchestrator.jobs.result import JobError, JobResult, Usage
 from orchestrator.jobs.state import JobState
-from orchestrator.runs import KEPT_RUNS, Landing, Runs, land
+from orchestrator.landing.runs import KEPT_RUNS, Landing, Runs, land
 from orchestrator.workspace.merge import Conflict, ConflictKind, HeldBack, MergedFile, MergeReport
 
 BLOB = "0" * 64

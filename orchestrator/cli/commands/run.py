@@ -37,7 +37,7 @@ from orchestrator.configuration.settings import Settings, load_settings
 from orchestrator.embedded.services import outliving
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.store.journal import EventType
-from orchestrator.runs import Landing, Runs, land
+from orchestrator.landing.runs import Landing, Runs, land
 from orchestrator.workspace.repositories.repository import is_clean_checkout
 
 YesOption = Annotated[

@@ -10,7 +10,7 @@ from orchestrator.cli.commands.changes import print_stat
 from orchestrator.cli.terminal import formatting, held_back, output
 from orchestrator.cli.terminal.exit_codes import ExitCode, exit_code_of_results
 from orchestrator.jobs.result import JobResult, Usage
-from orchestrator.runs import Landing
+from orchestrator.landing.runs import Landing
 from orchestrator.workspace.merge import MergeReport
 
 

@@ -1,0 +1,1 @@
+"""Landing: how the changes of a run get into the folder that it was started for."""
