@@ -28,7 +28,13 @@ from orchestrator.cli.terminal.included_files import (
     left_at_home_document,
     print_left_at_home,
 )
-from orchestrator.cli.terminal.options import AsJson, JobArgument, SandboxOption, chosen_sandbox
+from orchestrator.cli.terminal.options import (
+    AsJson,
+    BranchOption,
+    JobArgument,
+    SandboxOption,
+    chosen_sandbox,
+)
 from orchestrator.cli.terminal.run_view import follow
 from orchestrator.cli.terminal.session import open_client
 from orchestrator.client import JobClient
@@ -37,8 +43,10 @@ from orchestrator.configuration.settings import Settings, load_settings
 from orchestrator.embedded.services import outliving
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.store.journal import EventType
+from orchestrator.landing.branch import BranchUnusable, base_commit, require_branch
 from orchestrator.landing.runs import Landing, Runs, land
 from orchestrator.workspace.repositories.repository import is_clean_checkout
+from orchestrator.workspace.staging.failures import MergeUndone, MergeUnfinished
 
 YesOption = Annotated[
     bool,
@@ -60,6 +68,7 @@ class _Wanted:
     workspace: Path | None
     include: Sequence[str]
     lands: bool
+    branch: str | None
     include_executable_config: bool
 
 
@@ -90,6 +99,7 @@ def run_(
         bool,
         typer.Option("--no-land", help="Change nothing in DIR; `fanout apply` merges it later."),
     ] = False,
+    branch: BranchOption = None,
     sandbox: SandboxOption = None,
     yes: YesOption = False,
     include_executable_config: Annotated[
@@ -107,6 +117,8 @@ def run_(
     settings = load_settings(**chosen_sandbox(sandbox))
     if continues and include:
         raise UsageProblem("A run that continues another has its files: leave --include out.")
+    if branch is not None and no_land:
+        raise UsageProblem("--branch lands the run, --no-land does not: leave one of them out.")
     chosen = model or (settings.model if "model" in settings.model_fields_set else None)
     given = {"agent": agent, "model": chosen, "verify": verify, "max_reworks": max_reworks}
     wanted = _Wanted(
@@ -115,6 +127,7 @@ def run_(
         workspace=workspace,
         include=include or (),
         lands=not no_land,
+        branch=branch,
         include_executable_config=include_executable_config,
     )
     asyncio.run(_run(settings, wanted, detach=detach, yes=yes, as_json=as_json))
@@ -131,7 +144,7 @@ async def _run(
             output.notice("No worker is running, so jobs will wait; start one: fanout worker")
         runs = Runs(reachable.state_dir)
         landing, included = await _landing(client, runs, wanted)
-        if landing.lands and not yes:
+        if landing.lands and landing.branch is None and not yes:
             _confirm(landing.workspace)
         root_id = await start_run(client, wanted.spec, landing, included)
         try:
@@ -167,6 +180,7 @@ async def _landing(
 
     Raises:
         UsageProblem: The folder or a file does not exist.
+        BranchUnusable: The branch cannot be created in the folder.
         UnknownJob: The run that it continues does not exist.
     """
     continues = await resolve_job(client, wanted.continues) if wanted.continues else None
@@ -175,9 +189,13 @@ async def _landing(
     if not folder.is_dir():
         raise UsageProblem(f"--workspace {str(folder)!r} is not a folder.")
     folder = folder.resolve()
+    if wanted.branch is not None:
+        await asyncio.to_thread(require_branch, folder, wanted.branch)
     landing = Landing(
         workspace=folder,
         lands=wanted.lands,
+        branch=wanted.branch,
+        base_commit=await asyncio.to_thread(base_commit, folder),
         include_executable_config=wanted.include_executable_config,
         continues=continues,
     )
@@ -274,12 +292,18 @@ async def finish_run(
         JobFailure: The run cannot be followed, or not be landed.
     """
     result = await follow(client, root_id, yes=yes)
-    landed = None if landing is None else await land(client, runs, result, landing)
-    if landing and landed and held_back.may_land(landed.held_back, ask=ask):
-        with_code = landing.model_copy(update={"include_executable_config": True})
-        landed = await land(client, runs, result, with_code)
+    landed, reason = None, None
+    try:
+        landed = None if landing is None else await land(client, runs, result, landing)
+        held = landed.merge.held_back if landed and landed.branch is None else ()
+        if landing and held_back.may_land(held, ask=ask):
+            with_code = landing.model_copy(update={"include_executable_config": True})
+            landed = await land(client, runs, result, with_code)
+    except (MergeUndone, MergeUnfinished, BranchUnusable) as failure:
+        reason = str(failure)
     usage = await client.tree_usage((await client.get(root_id)).root_id)
-    return RunOutcome(result, usage, landed, await _conflicts_between_agents(client, root_id))
+    unmerged = await _conflicts_between_agents(client, root_id)
+    return RunOutcome(result, usage, landed, unmerged, reason)
 
 
 async def _conflicts_between_agents(client: JobClient, root_id: str) -> tuple[Unmerged, ...]:
