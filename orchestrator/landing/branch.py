@@ -10,7 +10,7 @@ import asyncio
 import re
 import textwrap
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -190,7 +190,7 @@ async def land_on_branch(
     repository, head = await asyncio.to_thread(_repository, landing.workspace, landing.branch)
     base = landing.base or head
     try:
-        with open_commits(repository) as commits:
+        async with _opened(repository) as commits:
             before = BranchReport(landing.branch, "before", MergeReport())
             if await asyncio.to_thread(_has_landed, commits, landing.branch, job_ids[-1]):
                 return before
@@ -211,6 +211,15 @@ async def land_on_branch(
         ) from error
     except Unreadable as error:
         raise _unusable(repository, error) from error
+
+
+@asynccontextmanager
+async def _opened(repository: Repository) -> AsyncIterator[Commits]:
+    stack = ExitStack()
+    try:
+        yield await asyncio.to_thread(stack.enter_context, open_commits(repository))
+    finally:
+        await asyncio.to_thread(stack.close)
 
 
 def _joined(reports: Sequence[MergeReport | None]) -> MergeReport:

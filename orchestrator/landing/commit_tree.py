@@ -59,7 +59,7 @@ class CommitTree:
         """Read what a merge of a bundle needs, with few processes."""
         files = bundle.changes.files
         paths = {path for file in files for path in (file.path, file.from_path) if path}
-        full = {self._prefix + path: path for path in paths}
+        full = {self._prefix + path: path for path in filter(_is_own, paths)}
         filtered = self._commits.filtered(full)
         self._filtered = {full[path]: name for path, name in filtered.items()}
         entries = [self._entries[path] for path in full if path in self._entries]
@@ -195,6 +195,14 @@ _IN_ANOTHER = (
     "{} is another repository, a submodule or a nested one: merge it into the work tree and commit "
     "it there."
 )
+
+
+def _is_own(path: str) -> bool:
+    """Return whether a path stays inside of the workspace; the merge refuses others."""
+    try:
+        return bool(check_path(path))
+    except PathRefused:
+        return False
 
 
 def _mode(found: Found) -> str:

@@ -138,8 +138,11 @@ def test_an_edit_after_a_kill_is_not_overwritten_and_is_merged_again(
     root, records = tmp_path / "root", tmp_path / "records"
     before(root)
 
+    def die(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
     def work() -> None:
-        staging.carry_out = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment,func-returns-value]
+        pytest.MonkeyPatch().setattr(staging, "carry_out", die)
         merge_now(root, records)
 
     assert in_child(work) == signal.SIGKILL
@@ -179,7 +182,7 @@ def test_a_full_disk_undoes_a_merge_and_room_lets_it_in(
         for number in range(100):
             (filler / str(number)).write_bytes(b"x" * (2**20 if full == "blocks" else 0))
 
-    with pytest.raises(MergeUndone, match="No space left on device. Make room"):
+    with pytest.raises(MergeUndone, match=r"No space left on device\. Make room"):
         merge_now(root, records)
 
     assert tree_of(root) == was

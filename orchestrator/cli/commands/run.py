@@ -119,6 +119,8 @@ def run_(
         raise UsageProblem("A run that continues another has its files: leave --include out.")
     if branch is not None and no_land:
         raise UsageProblem("--branch lands the run, --no-land does not: leave one of them out.")
+    if branch is not None and not continues:  # refused before anything is started for it
+        require_branch(_folder(workspace or Path()), branch)
     chosen = model or (settings.model if "model" in settings.model_fields_set else None)
     given = {"agent": agent, "model": chosen, "verify": verify, "max_reworks": max_reworks}
     wanted = _Wanted(
@@ -185,10 +187,7 @@ async def _landing(
     """
     continues = await resolve_job(client, wanted.continues) if wanted.continues else None
     before = runs.landing(continues) if continues else None
-    folder = wanted.workspace or (before.workspace if before else Path())
-    if not folder.is_dir():
-        raise UsageProblem(f"--workspace {str(folder)!r} is not a folder.")
-    folder = folder.resolve()
+    folder = _folder(wanted.workspace or (before.workspace if before else Path()))
     if wanted.branch is not None:
         await asyncio.to_thread(require_branch, folder, wanted.branch)
     landing = Landing(
@@ -200,6 +199,12 @@ async def _landing(
         continues=continues,
     )
     return landing, included_files(wanted.include, folder)
+
+
+def _folder(path: Path) -> Path:
+    if not path.is_dir():
+        raise UsageProblem(f"--workspace {str(path)!r} is not a folder.")
+    return path.resolve()
 
 
 def attach(job: JobArgument, *, yes: YesOption = False, as_json: AsJson = False) -> None:

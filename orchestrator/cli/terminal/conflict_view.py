@@ -78,10 +78,11 @@ async def task_conflicts(client: JobClient, job_id: str) -> list[ShownConflict]:
 
 
 Sides = dict[str, tuple[bytes | None, bytes | None]]
+"""Path -> content before and after."""
 
 
 async def _sides(client: JobClient, job_id: str, paths: Collection[str]) -> Sides:
-    """Return some of a job's changed files: path -> content before and after. Empty if it has expired."""
+    """Return the contents of some changed files of a job; none if they have expired."""
     try:
         async with client.changes(job_id) as bundle:
             return await asyncio.to_thread(_read, bundle, paths)

@@ -218,7 +218,7 @@ class Commits:
         try:
             self.git("update-ref", "--stdin", stdin="".join(f"{one}\n" for one in lines).encode())
         except Unreadable as error:
-            raise BranchRefused(str(error)) from error
+            raise BranchRefused(re.sub(r"^((fatal|prepare|error): )+", "", str(error))) from error
 
 
 @contextmanager
@@ -272,7 +272,7 @@ def committer_of(commits: Commits) -> Person | None:
 
 def _line(person: Person) -> str:
     """Return a person as a commit names one."""
-    name, email = (re.sub(r"[<>\x00-\x1f\x7f]+", " ", text).strip() for text in person)
+    name, email = (re.sub(r"[<>\s\x00-\x1f\x7f]+", " ", text).strip() for text in person)
     return f"{name or 'unknown'} <{email}>"
 
 
