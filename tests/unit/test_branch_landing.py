@@ -58,6 +58,7 @@ class FakeJobs:
 
     bundles: dict[str, BundleBuilder] = field(default_factory=dict)
     children: dict[str, list[tuple[str, str | None]]] = field(default_factory=dict)
+    summary: str | None = None
 
     def add(self, job_id: str, bundle: BundleBuilder, *children: str | tuple[str, str]) -> None:
         self.bundles[job_id] = bundle
@@ -79,7 +80,7 @@ class FakeJobs:
         )
 
     async def result(self, job_id: str) -> JobResult | None:
-        summary = f"# Did {job_id}\n\nIn detail."
+        summary = self.summary or f"# Did {job_id}\n\nIn detail."
         return JobResult(
             job_id=job_id, state=JobState.SUCCEEDED, success=True, summary=summary, changes="0" * 64
         )

@@ -109,7 +109,7 @@ class Commits:
                 end = output.index(b"\n", position)
                 name, *kind = output[position:end].decode().split(" ")
                 if kind[0] != "blob":
-                    raise Unreadable(f"object {name} is {kind[0]}")
+                    raise Unreadable(f"object {name} is {kind[0]} in this clone")
                 position = end + 1 + int(kind[1])
                 found[identity] = output[end + 1 : position]
                 position += 1
@@ -133,7 +133,7 @@ class Commits:
         lines += [f"{entry.mode} {entry.id}\t{path}" for path, entry in changes.items() if entry]
         given = b"".join(os.fsencode(line) + b"\0" for line in lines)
         self.git("update-index", "-z", "--index-info", stdin=given)
-        return self.git("write-tree").decode().strip()
+        return self.git("write-tree", "--missing-ok").decode().strip()
 
     def tree_of(self, commit: str) -> str:
         """Return the id of a commit's tree."""
@@ -231,12 +231,15 @@ def open_commits(repository: Repository) -> Iterator[Commits]:
     settings = parse_configuration(read_data(repository.common_dir / "config"))
     if settings.get("extensions.refstorage", "files") != "files":
         raise Unreadable("its references are not stored in files")
+    packed = repository.common_dir / "packed-refs"
+    if packed.exists() and not packed.is_file():
+        raise Unreadable(f"{packed} is not a file")
     with tempfile.TemporaryDirectory(prefix="fanout-git-") as name:
         private = Path(name)
         for folder in ("objects", "info"):
             (private / folder).mkdir()
         (private / "refs").symlink_to((repository.common_dir / "refs").resolve())
-        (private / "packed-refs").symlink_to((repository.common_dir / "packed-refs").resolve())
+        (private / "packed-refs").symlink_to(packed.resolve())
         (private / "HEAD").write_text("ref: refs/heads/none\n")
         (private / "config").write_text(_private_configuration(settings))
         attributes = read_data(repository.common_dir / "info" / "attributes")
