@@ -11,10 +11,9 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from orchestrator.git import GitFailed
 from orchestrator.jobs.changes import (
@@ -27,7 +26,7 @@ from orchestrator.jobs.changes import (
 )
 from orchestrator.jobs.spec import WireModel
 from orchestrator.workspace.dry_run import DryRun
-from orchestrator.workspace.hold_back import HoldBack, code_of_folder, names_below
+from orchestrator.workspace.hold_back import HoldBack, hold_back_in
 from orchestrator.workspace.rooted import (
     ChangedMeanwhile,
     Folder,
@@ -46,6 +45,7 @@ from orchestrator.workspace.three_way import (
     is_executable,
     is_same,
     settle,
+    without_nesting,
 )
 from orchestrator.workspace.workspace import Workspace
 
@@ -131,7 +131,7 @@ class FolderMerge:
     def run(self) -> MergeReport:
         """Merge the bundle and return the outcome of each change; files that fail do not raise."""
         # Removals come first: a file may replace a directory, and a directory a file.
-        files = [part for file in self.bundle.changes.files for part in _without_nesting(file)]
+        files = [part for file in self.bundle.changes.files for part in without_nesting(file)]
         for file in files:
             if file.after is None and not _was_directory(file):
                 self._report(file, self._remove)
@@ -163,9 +163,11 @@ class FolderMerge:
             how = _again_when_changed(file, merge_one)
             self.applied.append(MergedFile(path=file.path, change=file.change, how=how))
         except ChangesCollide as collision:
-            self._conflict(file, collision.kind, collision.reason)
+            kind, reason = collision.kind, collision.reason
+            self.conflicts.append(Conflict(path=file.path, kind=kind, reason=reason))
         except NotADirectoryError:
-            self._conflict(file, "type", "The workspace has a file where the job has a directory.")
+            reason = "The workspace has a file where the job has a directory."
+            self.conflicts.append(Conflict(path=file.path, kind="type", reason=reason))
         except (PathRefused, MalformedBundle) as refusal:
             self.refused.append(NotMerged(path=file.path, reason=str(refusal)))
         except (OSError, GitFailed, ChangedMeanwhile) as error:
@@ -188,9 +190,6 @@ class FolderMerge:
         if ours is None or after is None:
             return ours is None and after is None
         return is_same(after, ours) and is_executable(after.mode) == is_executable(ours.mode)
-
-    def _conflict(self, file: ChangedFile, kind: ConflictKind, reason: str) -> None:
-        self.conflicts.append(Conflict(path=file.path, kind=kind, reason=reason))
 
     def _write(self, file: ChangedFile) -> How:
         """Apply an addition or a modification."""
@@ -321,16 +320,6 @@ def _again_when_changed(file: ChangedFile, merge_one: Callable[[ChangedFile], Ho
     return merge_one(file)
 
 
-def _without_nesting(file: ChangedFile) -> Iterator[ChangedFile]:
-    """Split a rename from `a` to `a/b`, or back, into two changes: both paths cannot coexist."""
-    old, new = file.from_path, file.path
-    if old is None or not (new.startswith(f"{old}/") or old.startswith(f"{new}/")):
-        yield file
-        return
-    yield ChangedFile(path=old, change=ChangeKind.DELETED, before=file.before)
-    yield ChangedFile(path=new, change=ChangeKind.ADDED, after=file.after)
-
-
 def _was_directory(file: ChangedFile) -> bool:
     return file.before is not None and file.before.kind == "directory"
 
@@ -369,7 +358,7 @@ async def merge(
 
     def run() -> MergeReport:
         root = workspace.root
-        rule = None if include_executable_config else hold_back_in(root, bundle)
+        rule = None if include_executable_config else hold_back_in(root, bundle.changes.files)
         umask = current_umask()
         if check:
             return FolderMerge(DryRun(RootedFolder(root)), bundle, rule, umask).run()
@@ -405,9 +394,3 @@ def _in_rounds(merge_round: Callable[[], tuple[MergeReport, Left]]) -> MergeRepo
     return report.model_copy(
         update={"applied": tuple(applied), "failed": (*report.failed, *failed)}
     )
-
-
-def hold_back_in(root: Path, bundle: ChangeBundle) -> HoldBack:
-    """Return the rule that says which changes of a bundle are held back in a folder."""
-    arriving = [file.path for file in bundle.changes.files if file.after is not None]
-    return HoldBack(names_below(root), code_of_folder(root), arriving)

@@ -115,12 +115,6 @@ def run_(
     private Redis and a worker are started, and end by themselves when they are not used any more.
     """
     settings = load_settings(**chosen_sandbox(sandbox))
-    if continues and include:
-        raise UsageProblem("A run that continues another has its files: leave --include out.")
-    if branch is not None and no_land:
-        raise UsageProblem("--branch lands the run, --no-land does not: leave one of them out.")
-    if branch is not None and not continues:  # refused before anything is started for it
-        require_branch(_folder(workspace or Path()), branch)
     chosen = model or (settings.model if "model" in settings.model_fields_set else None)
     given = {"agent": agent, "model": chosen, "verify": verify, "max_reworks": max_reworks}
     wanted = _Wanted(
@@ -132,7 +126,23 @@ def run_(
         branch=branch,
         include_executable_config=include_executable_config,
     )
+    _check(wanted)
     asyncio.run(_run(settings, wanted, detach=detach, yes=yes, as_json=as_json))
+
+
+def _check(wanted: _Wanted) -> None:
+    """Refuse what cannot be done before anything is started for it.
+
+    Raises:
+        UsageProblem: Options exclude each other, or the folder does not exist.
+        BranchUnusable: The branch cannot be created in the folder.
+    """
+    if wanted.continues and wanted.include:
+        raise UsageProblem("A run that continues another has its files: leave --include out.")
+    if wanted.branch is not None and not wanted.lands:
+        raise UsageProblem("--branch lands the run, --no-land does not: leave one of them out.")
+    if wanted.branch is not None and not wanted.continues:
+        require_branch(_folder(wanted.workspace or Path()), wanted.branch)
 
 
 async def _run(
