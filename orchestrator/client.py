@@ -33,7 +33,8 @@ from orchestrator.jobs.store.waiting import occupancy, waiting_reason
 from orchestrator.jobs.worker_info import WorkerInfo
 from orchestrator.output_schema import InvalidOutputSchema, SchemaCheck
 from orchestrator.workspace.blobs import BlobStore
-from orchestrator.workspace.merge import MergeReport, merge
+from orchestrator.workspace.merge import merge
+from orchestrator.workspace.merge_report import MergeReport
 from orchestrator.workspace.workspace import Workspace
 
 RECORDS_AT_ONCE = 500

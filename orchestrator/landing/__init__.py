@@ -1,1 +1,1 @@
-"""Landing: how the changes of a run get into the folder that it was started for."""
+"""Landing: changes of jobs are put into files or onto a branch, as a whole or not at all."""

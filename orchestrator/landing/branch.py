@@ -19,12 +19,13 @@ from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.failures import BlobMissing, InvalidJob, JobFailure, UnknownJob
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobRecord
-from orchestrator.jobs.store.journal import JournalEvent
+from orchestrator.jobs.store.journal import EventType, JournalEvent
 from orchestrator.landing.commit_tree import CommitTree, Entries, Mark
 from orchestrator.landing.conflicts import ConflictingFile, collect
 from orchestrator.workspace.dry_run import DryRun
 from orchestrator.workspace.hold_back import HoldBack, code_of_folder
-from orchestrator.workspace.merge import FolderMerge, MergeReport
+from orchestrator.workspace.merge import FolderMerge
+from orchestrator.workspace.merge_report import MergeReport
 from orchestrator.workspace.repositories.commits import (
     BranchRefused,
     Commits,
@@ -43,8 +44,6 @@ from orchestrator.workspace.repositories.repository import (
 
 SUBJECT_CHARACTERS = 72
 """Of a commit's first line, as Git's own documentation advises."""
-
-_MERGED_EVENTS = frozenset({"child.merged", "child.landed"})
 
 
 class BranchUnusable(JobFailure):
@@ -283,10 +282,10 @@ class _Walk:
         """Return the children whose changes are in a job's files, in the order of their merges."""
         merged: dict[str, bool] = {}
         async for event in self.jobs.events(job_id, follow=False):
-            if str(event.type) in _MERGED_EVENTS:
+            if event.type is EventType.CHILD_LANDED:
                 child = str(event.data.get("id"))
                 merged.pop(child, None)
-                merged[child] = event.data.get("outcome", "in") == "in"
+                merged[child] = event.data.get("outcome") == "in"
         return [child for child, is_in in merged.items() if is_in]
 
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from orchestrator.jobs.changes import ChangeBundle, FileVersion, MalformedBundle
 from orchestrator.jobs.spec import WireModel
 from orchestrator.private_files import create_private_file, make_private_folder
-from orchestrator.workspace.merge import Conflict
+from orchestrator.workspace.merge_report import Conflict
 from orchestrator.workspace.rooted import Found, PathRefused, RootedFolder, check_path
 
 MAX_FILES = 100

@@ -21,7 +21,7 @@ from orchestrator.jobs.result import JobResult
 from orchestrator.landing.branch import BranchLanding, BranchReport, land_on_branch
 from orchestrator.landing.conflicts import ConflictingFile, KeptConflicts, collect
 from orchestrator.private_files import create_private_file, make_private_folder
-from orchestrator.workspace.merge import MergeReport
+from orchestrator.workspace.merge_report import MergeReport
 from orchestrator.workspace.rooted import RootedFolder
 
 KEPT_RUNS = 1000

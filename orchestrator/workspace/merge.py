@@ -19,14 +19,19 @@ from orchestrator.git import GitFailed
 from orchestrator.jobs.changes import (
     ChangeBundle,
     ChangedFile,
-    ChangeKind,
     FileVersion,
     MalformedBundle,
-    SkippedFile,
 )
-from orchestrator.jobs.spec import WireModel
+from orchestrator.text_merge import is_text, marked_text
 from orchestrator.workspace.dry_run import DryRun
 from orchestrator.workspace.hold_back import HoldBack, hold_back_in
+from orchestrator.workspace.merge_report import (
+    Conflict,
+    HeldBack,
+    MergedFile,
+    MergeReport,
+    NotMerged,
+)
 from orchestrator.workspace.rooted import (
     ChangedMeanwhile,
     Folder,
@@ -40,7 +45,6 @@ from orchestrator.workspace.staging.staged_folder import StagedFolder
 from orchestrator.workspace.staging.staging import Left, Staging
 from orchestrator.workspace.three_way import (
     ChangesCollide,
-    ConflictKind,
     How,
     is_executable,
     is_same,
@@ -53,61 +57,6 @@ _ATTEMPTS = 3
 """How often a file is merged again when another process changes it during its merge."""
 
 
-class MergedFile(WireModel):
-    """A change that the workspace contains now."""
-
-    path: str
-    change: ChangeKind
-    how: How
-    """`taken`: the job's version replaced an unchanged file; `already`: the workspace had the
-    change before; `merged`: combined with changes made in the workspace."""
-
-
-class Conflict(WireModel):
-    """A change that conflicts with another one; the workspace keeps its own version."""
-
-    path: str
-    kind: ConflictKind
-    reason: str
-    """The two changes that conflict, in one sentence."""
-
-
-class NotMerged(WireModel):
-    """A change that was not applied, for another reason than a conflict."""
-
-    path: str
-    reason: str
-
-
-class HeldBack(WireModel):
-    """A change that was not applied, because the file becomes code on the host by itself."""
-
-    path: str
-    change: ChangeKind
-    reason: str
-
-
-class MergeReport(WireModel):
-    """The outcome of each change of a bundle."""
-
-    applied: tuple[MergedFile, ...] = ()
-    conflicts: tuple[Conflict, ...] = ()
-    refused: tuple[NotMerged, ...] = ()
-    """The path or link leads out of the workspace, or the bundle is inconsistent."""
-    failed: tuple[NotMerged, ...] = ()
-    """An operating system error (a full disk, no permission): the file is unchanged, and another
-    merge may succeed."""
-    skipped: tuple[SkippedFile, ...] = ()
-    """Changed by the job, but not contained in its bundle."""
-    held_back: tuple[HeldBack, ...] = ()
-    """Waits for a person's word: a merge with `include_executable_config` applies it."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether the workspace contains every change of the job now."""
-        return not (self.conflicts or self.refused or self.failed or self.skipped or self.held_back)
-
-
 @dataclass
 class FolderMerge:
     """One merge of a bundle into a folder, without a lock on the folder; see `merge`."""
@@ -118,6 +67,9 @@ class FolderMerge:
     """None holds nothing back: in a sandbox, or by a person's word."""
     umask: int = 0o022
     """The bits that new files and directories do not get."""
+    mark: str | None = None
+    """The label of the job's side: a text that conflicts is written with both sides between
+    conflict markers. None leaves it as it is."""
     on_file: Callable[[str], None] = lambda _path: None
     """Called with the path of each change before it is merged."""
     applied: list[MergedFile] = field(default_factory=list)
@@ -165,6 +117,9 @@ class FolderMerge:
         except ChangesCollide as collision:
             kind, reason = collision.kind, collision.reason
             self.conflicts.append(Conflict(path=file.path, kind=kind, reason=reason))
+            if self.mark is not None:
+                with suppress(OSError, GitFailed, ChangedMeanwhile, PathRefused, MalformedBundle):
+                    self._write_marked(file, self.mark)
         except NotADirectoryError:
             reason = "The workspace has a file where the job has a directory."
             self.conflicts.append(Conflict(path=file.path, kind="type", reason=reason))
@@ -190,6 +145,19 @@ class FolderMerge:
         if ours is None or after is None:
             return ours is None and after is None
         return is_same(after, ours) and is_executable(after.mode) == is_executable(ours.mode)
+
+    def _write_marked(self, file: ChangedFile, label: str) -> None:
+        """Write both sides of a conflict into the file, if they are texts."""
+        after, before = file.after, file.before
+        path = file.from_path or file.path
+        ours = self.folder.find(path) or self.folder.find(path := file.path)
+        if ours is None or ours.content is None or after is None or ours.kind != after.kind:
+            return
+        base = self._content(before) if before is not None else b""
+        sides = (base, ours.content, self._content(after))
+        if after.kind == "file" and all(map(is_text, sides)):
+            marked = marked_text(*sides, ("the files as they are", label))
+            self.folder.put_file(path, marked, ours.mode, ours)
 
     def _write(self, file: ChangedFile) -> How:
         """Apply an addition or a modification."""
@@ -366,7 +334,7 @@ async def merge(
         def merge_round() -> tuple[MergeReport, Left]:
             with Staging(root, workspace.record) as staging:
                 folder = StagedFolder(staging)
-                report = FolderMerge(folder, bundle, rule, umask, folder.begin_group).run()
+                report = FolderMerge(folder, bundle, rule, umask, on_file=folder.begin_group).run()
                 return report, staging.commit(folder.steps)
 
         return _in_rounds(merge_round)

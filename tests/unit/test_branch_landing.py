@@ -57,12 +57,12 @@ class FakeJobs:
     """Jobs with bundles and the children that were merged into them."""
 
     bundles: dict[str, BundleBuilder] = field(default_factory=dict)
-    children: dict[str, list[tuple[str, str | None]]] = field(default_factory=dict)
+    children: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     summary: str | None = None
 
     def add(self, job_id: str, bundle: BundleBuilder, *children: str | tuple[str, str]) -> None:
         self.bundles[job_id] = bundle
-        pairs = [(one, None) if isinstance(one, str) else one for one in children]
+        pairs = [(one, "in") if isinstance(one, str) else one for one in children]
         self.children[job_id] = list(pairs)
 
     async def get(self, job_id: str) -> JobRecord:
@@ -88,9 +88,9 @@ class FakeJobs:
     async def events(self, job_id: str, *, follow: bool = True) -> AsyncIterator[JournalEvent]:
         assert not follow
         for child, outcome in self.children.get(job_id, []):
-            data = {"id": child} | ({"outcome": outcome} if outcome else {})
+            data = {"id": child, "outcome": outcome}
             yield JournalEvent.model_validate(
-                {"id": "1-0", "at": 1, "job_id": job_id, "attempt": 1, "type": "child.merged"}
+                {"id": "1-0", "at": 1, "job_id": job_id, "attempt": 1, "type": "child.landed"}
                 | {"data": data}
             )
 

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.workspace.merge import MergeReport, merge
+from orchestrator.workspace.merge import merge
+from orchestrator.workspace.merge_report import MergeReport
 from orchestrator.workspace.workspace import Workspace, WorkspaceUnusable
 from tests.bundles import BundleBuilder, tree_of
 

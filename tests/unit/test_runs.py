@@ -12,17 +12,18 @@ import pytest
 
 from orchestrator.cli.commands.run_report import (
     RunOutcome,
-    Unmerged,
     exit_code_of,
     print_outcome,
 )
+from orchestrator.cli.terminal.conflict_view import Unmerged
 from orchestrator.cli.terminal.exit_codes import ExitCode
 from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.failures import InvalidJob
 from orchestrator.jobs.result import JobError, JobResult, Usage
 from orchestrator.jobs.state import JobState
 from orchestrator.landing.runs import KEPT_RUNS, Landing, LandingReport, Runs, land
-from orchestrator.workspace.merge import Conflict, ConflictKind, HeldBack, MergedFile, MergeReport
+from orchestrator.workspace.merge_report import Conflict, HeldBack, MergedFile, MergeReport
+from orchestrator.workspace.three_way import ConflictKind
 from tests.bundles import BundleBuilder
 
 BLOB = "0" * 64

@@ -16,7 +16,8 @@ import pytest
 from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.workspace import rooted
 from orchestrator.workspace.blobs import BlobStore
-from orchestrator.workspace.merge import MergeReport, merge
+from orchestrator.workspace.merge import merge
+from orchestrator.workspace.merge_report import MergeReport
 from orchestrator.workspace.staging import staging
 from orchestrator.workspace.staging.failures import MergeUndone, MergeUnfinished
 from orchestrator.workspace.workspace import Workspace

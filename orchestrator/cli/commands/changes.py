@@ -25,7 +25,7 @@ from orchestrator.jobs.changes import ChangeKind, FileChange
 from orchestrator.landing.branch import BranchLanding, land_on_branch
 from orchestrator.landing.runs import Runs, base_of, keep_conflicts
 from orchestrator.workspace.hold_back import held_back_by_name
-from orchestrator.workspace.merge import MergeReport
+from orchestrator.workspace.merge_report import MergeReport
 
 _LINE_STYLES = (
     ("+++", "bold"),
@@ -71,7 +71,9 @@ async def _conflicts(prefix: str, *, as_json: bool) -> None:
     elif not shown:
         output.notice(f"Job {job_id} has no conflicts.")
     for one in () if as_json else shown:
-        output.payload(f"conflict  {output.one_line(one.path)}: {output.one_line(one.reason)}")
+        output.payload(
+            f"conflict  {output.one_line(one.path) or 'all'}: {output.one_line(one.reason)}"
+        )
         output.payload(f"  {one.where}")
         _print_patch(one.diff.encode())
 

@@ -14,12 +14,17 @@ import typer
 from orchestrator.cli.commands.processes import announce_sandbox
 from orchestrator.cli.commands.run_report import (
     RunOutcome,
-    Unmerged,
     exit_code_of,
     print_outcome,
 )
-from orchestrator.cli.commands.submission import ContinueOption, MaxReworksOption, VerifyOption
-from orchestrator.cli.terminal import formatting, held_back, output
+from orchestrator.cli.commands.submission import (
+    ContinueOption,
+    MaxReworksOption,
+    VerifyMergesOption,
+    VerifyOption,
+)
+from orchestrator.cli.terminal import held_back, output
+from orchestrator.cli.terminal.conflict_view import left_out_of
 from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from orchestrator.cli.terminal.ids import resolve_job
 from orchestrator.cli.terminal.included_files import (
@@ -42,7 +47,6 @@ from orchestrator.configuration.agent_definitions import COORDINATOR
 from orchestrator.configuration.settings import Settings, load_settings
 from orchestrator.embedded.services import outliving
 from orchestrator.jobs.spec import JobSpec
-from orchestrator.jobs.store.journal import EventType
 from orchestrator.landing.branch import BranchUnusable, base_commit, require_branch
 from orchestrator.landing.runs import Landing, Runs, land
 from orchestrator.workspace.repositories.repository import is_clean_checkout
@@ -91,6 +95,7 @@ def run_(
         str | None, typer.Option(help="Its model; default: the agent's own, else FANOUT_MODEL.")
     ] = None,
     verify: VerifyOption = None,
+    verify_merges: VerifyMergesOption = None,
     max_reworks: MaxReworksOption = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Print the run's id and do not wait for its end.")
@@ -116,7 +121,13 @@ def run_(
     """
     settings = load_settings(**chosen_sandbox(sandbox))
     chosen = model or (settings.model if "model" in settings.model_fields_set else None)
-    given = {"agent": agent, "model": chosen, "verify": verify, "max_reworks": max_reworks}
+    given = {
+        "agent": agent,
+        "model": chosen,
+        "verify": verify,
+        "verify_merges": verify_merges,
+        "max_reworks": max_reworks,
+    }
     wanted = _Wanted(
         spec={"description": goal, **given},
         continues=continues,
@@ -317,19 +328,8 @@ async def finish_run(
     except (MergeUndone, MergeUnfinished, BranchUnusable) as failure:
         reason = str(failure)
     usage = await client.tree_usage((await client.get(root_id)).root_id)
-    unmerged = await _conflicts_between_agents(client, root_id)
+    unmerged = await left_out_of(client, root_id)
     return RunOutcome(result, usage, landed, unmerged, reason)
-
-
-async def _conflicts_between_agents(client: JobClient, root_id: str) -> tuple[Unmerged, ...]:
-    """Return the conflicts of the merges into the root agent's files."""
-    found = [
-        Unmerged(str(event.data["id"]), str(conflict["path"]), str(conflict["reason"]))
-        async for event in client.events(root_id, follow=False)
-        if event.type is EventType.CHILD_MERGED
-        for conflict in formatting.dicts(event.data, "conflicts")
-    ]
-    return tuple(found)
 
 
 def _confirm(folder: Path) -> None:

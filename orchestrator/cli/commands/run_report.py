@@ -9,18 +9,10 @@ from typing import Any
 from orchestrator.cli.commands.changes import print_stat
 from orchestrator.cli.terminal import formatting, held_back, output
 from orchestrator.cli.terminal.branches import branch_document, branch_lines, kept_note
+from orchestrator.cli.terminal.conflict_view import Unmerged
 from orchestrator.cli.terminal.exit_codes import ExitCode, exit_code_of_results
 from orchestrator.jobs.result import JobResult, Usage
 from orchestrator.landing.runs import Landing, LandingReport
-
-
-@dataclass(frozen=True)
-class Unmerged:
-    """A change of a child that could not be merged into its parent's files."""
-
-    job_id: str
-    path: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -105,8 +97,8 @@ def _left_out(outcome: RunOutcome, landing: Landing | None) -> list[str]:
     """Return the lines about what did not land, with the next command."""
     result, landed = outcome.result, outcome.landed
     lines = [
-        f"WARNING: {output.one_line(one.path)} of job {one.job_id} was not merged, and the agent "
-        f"was told: {output.one_line(one.reason)}. See: fanout diff {one.job_id}"
+        f"WARNING: {output.one_line(one.path) or 'all'} of job {one.job_id} was not merged, and the "
+        f"agent was told: {output.one_line(one.reason)}. See: fanout diff {one.job_id}"
         for one in outcome.unmerged
     ]
     if not result.changes:

@@ -23,6 +23,16 @@ MAX_COMPARED_BYTES = 1024**2
 
 
 @dataclass(frozen=True)
+class Unmerged:
+    """A change of a task that could not be put into its parent's files."""
+
+    job_id: str
+    path: str
+    """Empty: all that it changed."""
+    reason: str
+
+
+@dataclass(frozen=True)
 class ShownConflict:
     """A conflict with the difference of its sides."""
 
@@ -56,25 +66,36 @@ async def task_conflicts(client: JobClient, job_id: str) -> list[ShownConflict]:
     The task's side is its own change; the other one is the job's file as it ended, where it has
     changed it.
     """
-    conflicts = [
-        (str(event.data["id"]), str(conflict["path"]), str(conflict["reason"]))
-        async for event in client.events(job_id, follow=False)
-        if event.type is EventType.CHILD_MERGED
-        for conflict in formatting.dicts(event.data, "conflicts")
-    ]
+    conflicts = await left_out_of(client, job_id)
     if not conflicts:
         return []
-    paths = {path for _, path, _ in conflicts}
-    own = await _sides(client, job_id, paths)
+    own = await _sides(client, job_id, {one.path for one in conflicts})
     found = []
-    for child, path, reason in conflicts:
+    for one in conflicts:
+        child, path = one.job_id, one.path
+        where = f"task {child} into job {job_id}; all of the task: fanout diff {child}"
         before, after = (await _sides(client, child, {path})).get(path, (None, None))
         _, ours = own.get(path, (None, before))
         name = f"{job_id} (at its end)" if path in own else "before the task"
-        where = f"task {child} into job {job_id}; all of the task: fanout diff {child}"
-        diff = difference(ours, after, name, f"task {child}")
-        found.append(ShownConflict(child, path, reason, where, diff))
+        diff = difference(ours, after, name, f"task {child}") if path else ""
+        found.append(ShownConflict(child, path, one.reason, where, diff))
     return found
+
+
+async def left_out_of(client: JobClient, job_id: str) -> tuple[Unmerged, ...]:
+    """Return what of a job's tasks could not be put into its files."""
+    left_out: dict[str, list[Unmerged]] = {}
+    async for event in client.events(job_id, follow=False):
+        if event.type is EventType.CHILD_LANDED:
+            child = str(event.data["id"])
+            left_out[child] = [
+                Unmerged(child, str(conflict["path"]), str(conflict["reason"]))
+                for conflict in formatting.dicts(event.data, "conflicts")
+                if event.data.get("outcome") != "sent back"
+            ]
+            if event.data.get("outcome") == "out" and not left_out[child]:
+                left_out[child] = [Unmerged(child, "", str(event.data.get("reason")))]
+    return tuple(unmerged for of_child in left_out.values() for unmerged in of_child)
 
 
 Sides = dict[str, tuple[bytes | None, bytes | None]]

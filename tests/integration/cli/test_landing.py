@@ -110,7 +110,8 @@ async def test_what_of_a_task_could_not_be_merged_is_shown_with_both_sides(
     parent = fanout("submit", "x", "--workspace", str(root)).out.strip()
     claim = await stand_in.claim(parent)
     conflict = {"path": "a.txt", "reason": "Both sides changed the same lines."}
-    await stand_in.note(claim, EventType.CHILD_MERGED, {"id": task, "conflicts": [conflict]})
+    landed = {"id": task, "outcome": "out", "conflicts": [conflict]}
+    await stand_in.note(claim, EventType.CHILD_LANDED, landed)
     content = BundleBuilder().edit("a.txt", OLD, b"parent\n").build().getvalue()
     changes = await stand_in.blobs.put(content)
     await stand_in.finish(parent, claim=claim, changes=changes)
