@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -61,14 +62,18 @@ class Workspace:
         records: Path | None = None,
     ) -> None:
         self.root = root
-        self.record = None if records is None else record_path(records, root)
-        """The record of the merge that is under way, or was interrupted."""
+        self._records = records
         self._max_snapshot_bytes = max_snapshot_bytes
         self._lock = asyncio.Lock()
         self._last: dict[frozenset[str], _LastSnapshot] = {}
         """The last snapshot of each set of included files."""
         self.included: frozenset[str] = frozenset()
         """Files that every snapshot has, as those of `snapshot`."""
+
+    @cached_property
+    def record(self) -> Path | None:
+        """The record of the merge that is under way or was interrupted; blocks."""
+        return None if self._records is None else record_path(self._records, self.root)
 
     @property
     def skipped(self) -> tuple[SkippedFile, ...]:
