@@ -39,6 +39,7 @@ from workers.agent.delegation.why_out import (
 from workers.agent.history import History
 from workers.agent.services import JobServices
 from workers.agent.session_journal import AttemptJournal
+from workers.heartbeat import HeldLease
 from workers.sandbox import Sandbox, merge_into
 
 
@@ -50,6 +51,7 @@ class Collector:
         sandbox: The job's sandbox, in whose files changes land.
         journal: The attempt's journal, which says whose changes have landed.
         reworks: Sends tasks back.
+        lease: The attempt's lease.
         verify_merges: The command that verifies what lands; None: nothing is verified.
         max_reworks: How often a task is sent back.
         ends_at: When the job's time is over, on `elapsed_clock`.
@@ -62,6 +64,7 @@ class Collector:
         journal: AttemptJournal,
         reworks: Reworks,
         *,
+        lease: HeldLease,
         verify_merges: str | None,
         max_reworks: int,
         ends_at: float,
@@ -70,6 +73,7 @@ class Collector:
         self._sandbox = sandbox
         self._journal = journal
         self._reworks = reworks
+        self._lease = lease
         self._command = verify_merges
         self._max_reworks = max_reworks
         self._ends_at = ends_at
@@ -213,7 +217,12 @@ class Collector:
     ) -> None:
         """Land what these children changed as a train, and send back what is not green."""
         landing = JobLanding(
-            self._sandbox, self._services.blobs, self._journal, command, ends_at=self._ends_at
+            self._sandbox,
+            self._services.blobs,
+            self._journal,
+            self._lease,
+            command=command,
+            ends_at=self._ends_at,
         )
         train: Train[MergeReport] = Train(landing)
         try:
