@@ -335,7 +335,7 @@ async def merge(
             with Staging(root, workspace.record) as staging:
                 folder = StagedFolder(staging)
                 report = FolderMerge(folder, bundle, rule, umask, on_file=folder.begin_group).run()
-                return report, staging.commit(folder.steps)
+                return report, staging.commit(folder.steps, folder.files)
 
         return _in_rounds(merge_round)
 

@@ -137,7 +137,7 @@ class RootedFolder:
         return None
 
     def create_file(self, path: str, content: bytes, mode: int, replaces: str | None) -> None:
-        """Create a file in an existing directory; it is on the disk when this returns.
+        """Create a file in an existing directory.
 
         Args:
             path: The path; nothing is there.
@@ -154,7 +154,6 @@ class RootedFolder:
                 if replaces is not None:
                     _keep_owner(descriptor, folder, replaces)
                 os.fchmod(descriptor, mode & PERMISSION_BITS)
-                os.fsync(descriptor)
 
     def create_link(self, path: str, target: bytes) -> None:
         """Create a symlink in an existing directory; the caller has checked its target."""
@@ -226,10 +225,16 @@ class RootedFolder:
             else:
                 os.unlink(name, dir_fd=folder)
 
-    def sync(self, directory: str) -> None:
-        """Wait until the names in a directory are on the disk; the empty path is the folder."""
-        steps = check_path(directory) if directory else []
-        with suppress(FileNotFoundError), opened(_descend(self._root, steps)) as descriptor:
+    def sync(self, path: str) -> None:
+        """Wait until a file, or the names in a directory, are on the disk; empty: the folder's."""
+        if not path:
+            with opened(_descend(self._root, [])) as descriptor:
+                os.fsync(descriptor)
+            return
+        with (
+            self._parent(path) as (folder, name),
+            opened(os.open(name, _READ_FLAGS, dir_fd=folder)) as descriptor,
+        ):
             os.fsync(descriptor)
 
     @contextmanager

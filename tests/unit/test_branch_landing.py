@@ -344,6 +344,18 @@ def test_a_file_with_a_filter_is_said_and_left_out(root: Path) -> None:
     assert [one.path for one in report.merge.applied] == ["a.txt"]
 
 
+def test_a_shallow_clone_and_one_that_shares_its_objects(root: Path, tmp_path: Path) -> None:
+    git(root, "commit", "-q", "--allow-empty", "-m", "second")
+    git(root, "pack-refs", "--all")
+    git(tmp_path, "clone", "-q", "--depth=1", f"file://{root}", "shallow")
+    git(tmp_path, "clone", "-q", "--shared", str(root), "shared")
+    for name in ("shallow", "shared"):
+        jobs = one_job(BundleBuilder().edit("a.txt", OLD, b"x\n"))
+
+        assert [land(jobs, tmp_path / name).outcome for _ in range(2)] == ["created", "before"]
+        assert shown(tmp_path / name, "a.txt") == "x\n"
+
+
 def test_a_repository_with_sha256(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()

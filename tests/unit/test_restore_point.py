@@ -68,7 +68,7 @@ def put_in(root: Path) -> Iterator[StagedFolder]:
     with Staging(root, None) as staging:
         folder = StagedFolder(staging)
         yield folder
-        assert staging.commit(folder.steps) == {}
+        assert staging.commit(folder.steps, folder.files) == {}
 
 
 @settings(max_examples=60, deadline=None)

@@ -74,7 +74,7 @@ async def _conflicts(prefix: str, *, as_json: bool) -> None:
         output.payload(
             f"conflict  {output.one_line(one.path) or 'all'}: {output.one_line(one.reason)}"
         )
-        output.payload(f"  {one.where}")
+        output.payload(f"  {output.one_line(one.where)}")
         _print_patch(one.diff.encode())
 
 

@@ -167,8 +167,14 @@ async def _run(
             output.notice("No worker is running, so jobs will wait; start one: fanout worker")
         runs = Runs(reachable.state_dir)
         landing, included = await _landing(client, runs, wanted)
+        folder = landing.workspace
+        if landing.branch is not None and not await asyncio.to_thread(is_clean_checkout, folder):
+            output.notice(
+                f"{folder} has changes that are not committed: the agents see them, branch "
+                f"{landing.branch} gets only what they change besides."
+            )
         if landing.lands and landing.branch is None and not yes:
-            _confirm(landing.workspace)
+            _confirm(folder)
         root_id = await start_run(client, wanted.spec, landing, included)
         try:
             runs.remember(root_id, landing)
@@ -177,7 +183,7 @@ async def _run(
                 f"{reachable.state_dir} cannot be written ({error.strerror}), so `attach` will not "
                 f"know where run {root_id} lands: fanout apply {root_id} --into DIR"
             )
-        at_home = client.workspace(landing.workspace).left_at_home
+        at_home = client.workspace(folder).left_at_home
         if detach:
             if as_json:
                 left = left_at_home_document(at_home)
@@ -325,7 +331,9 @@ async def finish_run(
         if landing and held_back.may_land(held, ask=ask):
             with_code = landing.model_copy(update={"include_executable_config": True})
             landed = await land(client, runs, result, with_code)
-    except (MergeUndone, MergeUnfinished, BranchUnusable) as failure:
+    except (MergeUndone, MergeUnfinished) as failure:
+        reason = f"{failure} To land it then: fanout attach {root_id}"
+    except BranchUnusable as failure:
         reason = str(failure)
     usage = await client.tree_usage((await client.get(root_id)).root_id)
     unmerged = await left_out_of(client, root_id)

@@ -104,7 +104,7 @@ def _left_out(outcome: RunOutcome, landing: Landing | None) -> list[str]:
     if not result.changes:
         return lines
     if outcome.not_landed is not None:
-        return [*lines, outcome.not_landed, f"To land it later: fanout attach {result.job_id}"]
+        return [*lines, outcome.not_landed]
     if landed is None and landing is not None and landing.landed:
         where = f"committed to branch {landing.branch}" if landing.branch else "merged"
         return [*lines, f"It was {where} into {landing.workspace} before."]

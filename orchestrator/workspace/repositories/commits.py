@@ -242,8 +242,9 @@ def open_commits(repository: Repository) -> Iterator[Commits]:
         (private / "packed-refs").symlink_to(packed.resolve())
         (private / "HEAD").write_text("ref: refs/heads/none\n")
         (private / "config").write_text(_private_configuration(settings))
-        attributes = read_data(repository.common_dir / "info" / "attributes")
-        (private / "info" / "attributes").write_bytes(attributes)
+        for data in ("info/attributes", "shallow"):
+            if content := read_data(repository.common_dir / data):
+                (private / data).write_bytes(content)
         yield Commits(repository, private, settings)
 
 

@@ -32,6 +32,8 @@ class StagedFolder(DryRun):
         """Path -> the identity of the entry that is about to be replaced or removed."""
         self._group = ""
         self.steps: list[Step] = []
+        self.files: set[str] = set()
+        """The staged files; some may have been removed again."""
 
     def begin_group(self, path: str) -> None:
         """Begin the steps of the change of a path."""
@@ -89,6 +91,7 @@ class StagedFolder(DryRun):
         else:
             replaced = name if seen is not None else None
             self._real.create_file(place, found.content or b"", found.mode, replaced)
+            self.files.add(place)
         self._staged[path] = place
 
     def _remove(self, path: str) -> None:

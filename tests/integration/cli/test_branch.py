@@ -57,6 +57,7 @@ def files(root: Path) -> dict[str, tuple[str, int, bytes]]:
 
 def test_a_run_becomes_a_branch_and_the_last_words_say_how_to_see_it(own: Fanout) -> None:
     root = own.folder / "a"
+    (root / "kept.txt").write_text("not committed\n")
     before = files(root)
 
     done = own("run", "slow", "--workspace", "a", "--branch", "feature/it", timeout=60)
@@ -68,6 +69,7 @@ def test_a_run_becomes_a_branch_and_the_last_words_say_how_to_see_it(own: Fanout
     authors = git(root, "log", "--format=%an", "main..feature/it").split()
     assert authors == ["general-purpose", "general-purpose"]
     assert "Branch feature/it has 2 new commits." in done.err
+    assert "has changes that are not committed" in done.err
     assert f"git -C {root} diff HEAD...feature/it" in done.err
     assert f"git -C {root} merge feature/it" in done.err
 

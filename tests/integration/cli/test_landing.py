@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.jobs.changes import ChangeBundle
+from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.journal import EventType
 from tests.bundles import BundleBuilder, tree_of
 from tests.integration.cli.conftest import Ended, Fanout, StandIn
@@ -135,7 +136,26 @@ async def test_several_jobs_and_a_whole_tree_are_applied(
     assert done.code == 0, done.err
     assert [entry["job_id"] for entry in done.json["jobs"]] == [one, two]
     assert (root / "b.txt").exists()
-    assert fanout("apply", one, "--tree", "--into", str(root)).code == 0
+
+
+async def test_a_whole_tree_is_applied_and_what_failed_is_said(
+    fanout: Fanout, stand_in: StandIn, root: Path
+) -> None:
+    lines = "".join(f'{{"description": "{name}", "workspace": "project"}}\n' for name in "abc")
+    (root.parent / "jobs.jsonl").write_text(lines)
+    ids = fanout("submit", "--file", "jobs.jsonl", "--json").json["job_ids"]
+    for name, job_id in zip("ab", ids, strict=False):
+        made = BundleBuilder()
+        content = made.add(name, made.file(b"x")).build().getvalue()
+        await stand_in.finish(job_id, changes=await stand_in.blobs.put(content))
+    assert fanout("apply", ids[0], "--tree", "--into", str(root)).code == 1  # one works still
+    await stand_in.finish(ids[2], JobState.FAILED)
+
+    done = fanout("apply", ids[0], "--tree", "--into", str(root))
+
+    assert done.code == 0, done.err
+    assert f"Job {ids[2]} did not succeed" in done.err
+    assert sorted(tree_of(root)) == ["a", "a.txt", "b"]
 
 
 @pytest.fixture
