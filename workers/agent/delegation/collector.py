@@ -42,6 +42,9 @@ from workers.agent.session_journal import AttemptJournal
 from workers.heartbeat import HeldLease
 from workers.sandbox import Sandbox, merge_into
 
+MAX_TASKS = 100
+"""Of one train: what each touches is kept in an open file."""
+
 
 class Collector:
     """Collects for one attempt.
@@ -172,8 +175,11 @@ class Collector:
                 if result.job_id not in self._landed
             }
             bundles = await self._bundles(ready)
-            if bundles and self._command is not None:
-                await self._land_verified(ready, bundles, self._command)
+            if self._command is not None:
+                ids = [*bundles]
+                for first in range(0, len(ids), MAX_TASKS):
+                    together = {one: bundles[one] for one in ids[first : first + MAX_TASKS]}
+                    await self._land_verified(ready, together, self._command)
             else:
                 for job_id, bundle in bundles.items():
                     await self._merge(job_id, bundle)
@@ -230,13 +236,17 @@ class Collector:
             await train.run([*bundles])
         finally:
             landing.close()
+        doubt = doubts(train)
         for job_id, outcome in train.outcomes.items():
             notes = outcome_notes(outcome, landing.reports[job_id])
             if outcome.is_in:
                 self._reports[job_id] = landing.reports[job_id]
-                notes |= {"outcome": "in", "reason": doubts(train)}
+                notes["outcome"] = "in"
             else:
                 notes |= await self._send_back(ready[job_id], notes)
+            if doubt:
+                notes["reason"] = " ".join(filter(None, (str(notes.get("reason", "")), doubt)))
+                doubt = ""  # it is said once
             await self._note(job_id, notes)
 
     async def _send_back(self, result: JobResult, notes: Landed) -> Landed:
