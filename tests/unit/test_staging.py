@@ -100,7 +100,10 @@ def killed_at(number: int, *, after: bool) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "after",
+    [pytest.param(False, id="before"), pytest.param(True, id="after", marks=pytest.mark.slow)],
+)
 def test_a_merge_that_is_killed_at_any_step_is_finished_or_undone(
     tmp_path: Path, *, after: bool
 ) -> None:

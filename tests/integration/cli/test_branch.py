@@ -74,6 +74,7 @@ def test_a_run_becomes_a_branch_and_the_last_words_say_how_to_see_it(own: Fanout
     assert f"git -C {root} merge feature/it" in done.err
 
 
+@pytest.mark.slow
 def test_a_detached_run_is_landed_on_its_branch_by_attach_and_once(own: Fanout) -> None:
     root = own.folder / "a"
     run_id = own(
@@ -91,6 +92,7 @@ def test_a_detached_run_is_landed_on_its_branch_by_attach_and_once(own: Fanout) 
     assert git(root, "rev-list", "--count", "later").strip() == "2"
 
 
+@pytest.mark.slow
 def test_a_run_that_continues_one_on_a_branch_starts_from_it(own: Fanout) -> None:
     root = own.folder / "a"
     begun = own("run", "grow", "--workspace", "a", "--branch", "one", "--json", timeout=60)
@@ -102,6 +104,24 @@ def test_a_run_that_continues_one_on_a_branch_starts_from_it(own: Fanout) -> Non
     assert done.code == 0, done.err
     assert git(root, "show", "two:list.txt") == "one\ntwo\n"
     assert git(root, "merge-base", "one", "two") == git(root, "rev-parse", "one")
+
+
+@pytest.mark.slow
+def test_a_run_that_continues_one_that_has_not_landed_brings_both(own: Fanout) -> None:
+    root = own.folder / "a"
+    begun = own("run", "grow", "--workspace", "a", "--no-land", "--json", timeout=60)
+
+    done = own(
+        "run", "more", "--continue", begun.json["root_id"], "--branch", "both", "--json", timeout=60
+    )
+
+    assert done.code == 0, done.err
+    assert [one["job_id"] for one in done.json["commits"]] == [
+        begun.json["root_id"],
+        done.json["root_id"],
+    ]
+    assert git(root, "show", "both:list.txt") == "one\ntwo\n"
+    assert git(root, "show", "both~1:list.txt") == "one\n"
 
 
 @pytest.mark.parametrize(
@@ -124,6 +144,7 @@ def test_what_cannot_be_a_branch_is_refused_before_the_run(
     assert "Run " not in done.err
 
 
+@pytest.mark.slow
 def test_a_branch_that_appears_meanwhile_is_not_moved_and_nothing_is_lost(own: Fanout) -> None:
     root = own.folder / "a"
     child = own.start("run", "quick", "--workspace", "a", "--branch", "mine", "--verify", "sleep 2")

@@ -194,6 +194,7 @@ def run(fanout: Fanout, goal: str, *options: str) -> Ended:
     return fanout("run", goal, "--workspace", "a", "--yes", *options, timeout=60)
 
 
+@pytest.mark.slow
 def test_a_run_that_does_not_land_is_applied_later(own: Fanout) -> None:
     done = run(own, "quick", "--no-land")
     assert done.code == 0, done.err
@@ -206,6 +207,7 @@ def test_a_run_that_does_not_land_is_applied_later(own: Fanout) -> None:
     assert (own.folder / "a/new.txt").read_text() == "new\n"
 
 
+@pytest.mark.slow
 def test_the_end_of_a_run_names_where_both_sides_lie(own: Fanout) -> None:
     child = own.start("run", "quick", "--workspace", "a", "--yes", "--verify", "sleep 2")
     assert child.stderr is not None
@@ -224,6 +226,7 @@ def test_the_end_of_a_run_names_where_both_sides_lie(own: Fanout) -> None:
     assert out == b"Quickly done.\n"
 
 
+@pytest.mark.slow
 def test_a_landing_without_room_is_said_and_landed_by_attach(own: Fanout, small_disk: Path) -> None:
     with pytest.raises(OSError, match="No space left"):  # noqa: PT012
         for number in range(100):
