@@ -207,8 +207,18 @@ def test_records_that_cannot_be_written_leave_the_folder_as_it_was(tmp_path: Pat
     assert tree_of(root) == was
 
 
-def test_a_disk_that_fails_between_two_renames_is_finished_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OSError(28, "No space left on device"), MergeUnfinished),
+        (MemoryError(), MemoryError),
+    ],
+)
+def test_what_fails_between_two_renames_is_finished_later(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    expected: type[BaseException],
 ) -> None:
     root, records = tmp_path / "root", tmp_path / "records"
     before(root)
@@ -217,11 +227,11 @@ def test_a_disk_that_fails_between_two_renames_is_finished_later(
     def failing(*arguments: Any, **options: Any) -> None:
         calls.append(arguments)
         if len(calls) == 2:
-            raise OSError(28, "No space left on device")
+            raise error
         real(*arguments, **options)
 
     monkeypatch.setattr(rooted.os, "replace", failing)
-    with pytest.raises(MergeUnfinished, match="next merge or run in this folder finishes it"):
+    with pytest.raises(expected):
         merge_now(root, records)
     assert len(list(records.iterdir())) == 1
 

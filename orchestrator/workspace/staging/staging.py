@@ -128,16 +128,17 @@ class Staging:
                 _sync_folder(self._path.parent)
         except OSError as error:
             raise StorageFailed(error.strerror or str(error)) from error
+        self._keeps_record = self._path is not None  # until all steps have been carried out
         try:
             left = carry_out(self.folder, steps)
         except StorageFailed as error:
-            self._keeps_record = self._path is not None
             raise MergeUnfinished(
                 f"The merge into {self.root} is not finished: {error}. The next merge or run in "
                 "this folder finishes it."
             ) from error
         if self._path is not None:
             sync(self.folder, steps)
+        self._keeps_record = False
         return left
 
     def _write(self, line: _Line) -> None:
