@@ -13,7 +13,7 @@ from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.store.journal import JournalEvent
-from orchestrator.workspace.merge import MergeReport
+from orchestrator.workspace.merge_report import MergeReport
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from orchestrator.jobs.failures import (
 )
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobState
+from orchestrator.landing.branch import BranchUnusable, LandedElsewhere
 from orchestrator.workspace.blobs import BlobStoreUnusable
 from orchestrator.workspace.workspace import WorkspaceUnusable
 
@@ -42,6 +43,8 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (NoSandbox, ExitCode.UNREACHABLE),
     (LedgerUnavailable, ExitCode.UNREACHABLE),
     (WorkspaceUnusable, ExitCode.USAGE),
+    (LandedElsewhere, ExitCode.WORK_FAILED),
+    (BranchUnusable, ExitCode.USAGE),
     (BlobStoreUnusable, ExitCode.UNREACHABLE),
     (ConnectionError, ExitCode.UNREACHABLE),
     (PermissionError, ExitCode.NOT_ALLOWED),

@@ -27,7 +27,8 @@ from orchestrator.jobs.store.ledger import Ledger
 from orchestrator.jobs.store.queue import CeleryQueue
 from orchestrator.output_schema import InvalidOutputSchema, SchemaCheck
 from orchestrator.workspace.blobs import BlobStore
-from orchestrator.workspace.merge import MergeReport, merge
+from orchestrator.workspace.merge import merge
+from orchestrator.workspace.merge_report import MergeReport
 from orchestrator.workspace.workspace import Workspace
 
 
@@ -76,8 +77,11 @@ class JobClient(JobReader):
         """Return the workspace of a folder, always the same object: it remembers its snapshot."""
         root = folder.absolute()
         if root not in self._workspaces:
-            limit = self._settings.limits.snapshot_bytes
-            self._workspaces[root] = Workspace(root, max_snapshot_bytes=limit)
+            self._workspaces[root] = Workspace(
+                root,
+                max_snapshot_bytes=self._settings.limits.snapshot_bytes,
+                records=self._settings.state_dir.expanduser() / "merges",
+            )
         return self._workspaces[root]
 
     async def snapshot(self, folder: Path, agent: str, include: Iterable[str] = ()) -> BlobId:

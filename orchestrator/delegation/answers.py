@@ -15,7 +15,7 @@ from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.store.journal import EventType, JournalEvent
-from orchestrator.workspace.merge import Conflict, HeldBack, MergeReport, NotMerged
+from orchestrator.workspace.merge_report import Conflict, HeldBack, MergeReport, NotMerged
 
 log = structlog.get_logger(__name__)
 

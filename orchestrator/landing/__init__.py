@@ -1,1 +1,1 @@
-"""Landing: changes of jobs are put into files, verified together, or left out."""
+"""Landing: changes of jobs are put into files or onto a branch, as a whole or not at all."""

@@ -1,4 +1,4 @@
-"""A folder whose changes stay in memory, to find out what a merge would do."""
+"""A folder whose changes stay in memory: what a merge would do, or the tree of a new commit."""
 
 from __future__ import annotations
 
@@ -6,26 +6,49 @@ import errno
 import hashlib
 import os
 import posixpath
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol
 
 from orchestrator.jobs.changes import FileKind
 from orchestrator.workspace.rooted import (
     ChangedMeanwhile,
     Found,
     PathRefused,
-    RootedFolder,
     check_link,
     check_path,
 )
 
+_DIRECTORY_MODE = 0o755
+"""Of directories above a new file, before the umask."""
 
-class DryRun(RootedFolder):
-    """A `RootedFolder` that writes nothing: its changes overlay the real folder in memory."""
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
+class Readable(Protocol):
+    """What the changes are laid over."""
+
+    def find(self, path: str) -> Found | None:
+        """Return the entry at the path."""
+
+    def names(self, path: str) -> frozenset[str]:
+        """Return the names in a directory; empty when it does not exist."""
+
+
+class DryRun:
+    """A folder that writes nothing: its changes overlay another one in memory.
+
+    Args:
+        base: The folder below.
+    """
+
+    def __init__(self, base: Readable) -> None:
+        self._base = base
         self._changes: dict[str, Found | None] = {}
         """Path -> its new entry; None: removed."""
+
+    @property
+    def changes(self) -> Mapping[str, Found | None]:
+        """The changes so far: path -> its new entry, None for one that is removed."""
+        return self._changes
 
     def find(self, path: str) -> Found | None:
         """Return the entry at the path, after the changes so far."""
@@ -33,11 +56,11 @@ class DryRun(RootedFolder):
         if path in self._changes:
             return self._changes[path]
         for directory in above:
-            # A new or removed directory hides everything that the real folder has below it.
+            # A new or removed directory hides everything that the base has below it.
             if directory in self._changes:
                 _require_directory(self._changes[directory])
                 return None
-        return super().find(path)
+        return self._base.find(path)
 
     def names(self, path: str) -> frozenset[str]:
         """Return the names in a directory, after the changes so far."""
@@ -48,7 +71,7 @@ class DryRun(RootedFolder):
         }
         removed = {name for name, found in inside.items() if found is None}
         is_new = any(above in self._changes for above in _paths_down_to(path))
-        real = frozenset() if is_new else super().names(path)
+        real = frozenset() if is_new else self._base.names(path)
         return (real | inside.keys()) - removed
 
     def put_file(self, path: str, content: bytes, mode: int, instead_of: Found | None) -> None:
@@ -76,13 +99,14 @@ class DryRun(RootedFolder):
         if self.find(path) is None:
             self._put(path, "directory", mode, None)
 
-    def set_mode(self, path: str, mode: int, instead_of: Found) -> None:  # noqa: ARG002 - as in the base
-        """Record nothing, because a merge reads no mode twice.
+    def set_mode(self, path: str, mode: int, instead_of: Found) -> None:
+        """Record the mode.
 
         Raises:
             ChangedMeanwhile: The current entry is not `instead_of`.
         """
         self._expect(path, instead_of)
+        self._record(path, replace(instead_of, mode=mode))
 
     def remove(self, path: str, instead_of: Found) -> None:
         """Record the removal of a file or link.
@@ -91,11 +115,11 @@ class DryRun(RootedFolder):
             ChangedMeanwhile: The current entry is not `instead_of`.
         """
         self._expect(path, instead_of)
-        self._changes[path] = None
+        self._record(path, None)
 
     def remove_directory(self, path: str) -> None:
         """Record the removal of a directory."""
-        self._changes[path] = None
+        self._record(path, None)
 
     def _expect(self, path: str, found: Found | None) -> None:
         if self.find(path) != found:
@@ -106,11 +130,14 @@ class DryRun(RootedFolder):
         for directory in above:
             found = self.find(directory)
             if found is None:
-                self._changes[directory] = Found(kind="directory", mode=mode)
+                self._record(directory, Found(kind="directory", mode=_DIRECTORY_MODE))
             elif not _require_directory(found):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory)
         sha256 = None if content is None else hashlib.sha256(content).hexdigest()
-        self._changes[path] = Found(kind=kind, mode=mode, sha256=sha256, content=content)
+        self._record(path, Found(kind=kind, mode=mode, sha256=sha256, content=content))
+
+    def _record(self, path: str, found: Found | None) -> None:
+        self._changes[path] = found
 
 
 def _require_directory(found: Found | None) -> bool:

@@ -108,6 +108,17 @@ class HoldBack:
         return self._is_repository[key]
 
 
+def hold_back_in(root: Path, files: Iterable[ChangedFile]) -> HoldBack:
+    """Return the rule that says which changes of a job are held back in a folder.
+
+    Args:
+        root: The folder.
+        files: All changes of the job.
+    """
+    arriving = [file.path for file in files if file.after is not None]
+    return HoldBack(names_below(root), code_of_folder(root), arriving)
+
+
 def held_back_by_name(files: Sequence[FileChange]) -> dict[str, str]:
     """Return the changed paths that a merge holds back, with the reasons, as far as names tell.
 

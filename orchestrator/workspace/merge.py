@@ -11,24 +11,27 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from orchestrator.git import GitFailed
 from orchestrator.jobs.changes import (
     ChangeBundle,
     ChangedFile,
-    ChangeKind,
     FileVersion,
     MalformedBundle,
-    SkippedFile,
 )
-from orchestrator.jobs.spec import WireModel
 from orchestrator.text_merge import is_text, marked_text
 from orchestrator.workspace.dry_run import DryRun
-from orchestrator.workspace.hold_back import HoldBack, code_of_folder, names_below
+from orchestrator.workspace.hold_back import HoldBack, hold_back_in
+from orchestrator.workspace.merge_report import (
+    Conflict,
+    HeldBack,
+    MergedFile,
+    MergeReport,
+    NotMerged,
+)
 from orchestrator.workspace.rooted import (
     ChangedMeanwhile,
     Folder,
@@ -38,73 +41,20 @@ from orchestrator.workspace.rooted import (
     check_path,
     current_umask,
 )
+from orchestrator.workspace.staging.staged_folder import StagedFolder
+from orchestrator.workspace.staging.staging import Left, Staging
 from orchestrator.workspace.three_way import (
     ChangesCollide,
-    ConflictKind,
     How,
     is_executable,
     is_same,
     settle,
+    without_nesting,
 )
 from orchestrator.workspace.workspace import Workspace
 
 _ATTEMPTS = 3
 """How often a file is merged again when another process changes it during its merge."""
-
-
-class MergedFile(WireModel):
-    """A change that the workspace contains now."""
-
-    path: str
-    change: ChangeKind
-    how: How
-    """`taken`: the job's version replaced an unchanged file; `already`: the workspace had the
-    change before; `merged`: combined with changes made in the workspace."""
-
-
-class Conflict(WireModel):
-    """A change that conflicts with another one; the workspace keeps its own version."""
-
-    path: str
-    kind: ConflictKind
-    reason: str
-    """The two changes that conflict, in one sentence."""
-
-
-class NotMerged(WireModel):
-    """A change that was not applied, for another reason than a conflict."""
-
-    path: str
-    reason: str
-
-
-class HeldBack(WireModel):
-    """A change that was not applied, because the file becomes code on the host by itself."""
-
-    path: str
-    change: ChangeKind
-    reason: str
-
-
-class MergeReport(WireModel):
-    """The outcome of each change of a bundle."""
-
-    applied: tuple[MergedFile, ...] = ()
-    conflicts: tuple[Conflict, ...] = ()
-    refused: tuple[NotMerged, ...] = ()
-    """The path or link leads out of the workspace, or the bundle is inconsistent."""
-    failed: tuple[NotMerged, ...] = ()
-    """An operating system error (a full disk, no permission): the file is unchanged, and another
-    merge may succeed."""
-    skipped: tuple[SkippedFile, ...] = ()
-    """Changed by the job, but not contained in its bundle."""
-    held_back: tuple[HeldBack, ...] = ()
-    """Waits for a person's word: a merge with `include_executable_config` applies it."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether the workspace contains every change of the job now."""
-        return not (self.conflicts or self.refused or self.failed or self.skipped or self.held_back)
 
 
 @dataclass
@@ -120,6 +70,8 @@ class FolderMerge:
     mark: str | None = None
     """The label of the job's side: a text that conflicts is written with both sides between
     conflict markers. None leaves it as it is."""
+    on_file: Callable[[str], None] = lambda _path: None
+    """Called with the path of each change before it is merged."""
     applied: list[MergedFile] = field(default_factory=list)
     conflicts: list[Conflict] = field(default_factory=list)
     refused: list[NotMerged] = field(default_factory=list)
@@ -131,7 +83,7 @@ class FolderMerge:
     def run(self) -> MergeReport:
         """Merge the bundle and return the outcome of each change; files that fail do not raise."""
         # Removals come first: a file may replace a directory, and a directory a file.
-        files = [part for file in self.bundle.changes.files for part in _without_nesting(file)]
+        files = [part for file in self.bundle.changes.files for part in without_nesting(file)]
         for file in files:
             if file.after is None and not _was_directory(file):
                 self._report(file, self._remove)
@@ -153,6 +105,7 @@ class FolderMerge:
 
     def _report(self, file: ChangedFile, merge_one: Callable[[ChangedFile], How]) -> None:
         """Merge one file, or hold it back, and record the outcome."""
+        self.on_file(file.path)
         try:
             reason = self._why_held_back(file)
             if reason is not None:
@@ -162,12 +115,14 @@ class FolderMerge:
             how = _again_when_changed(file, merge_one)
             self.applied.append(MergedFile(path=file.path, change=file.change, how=how))
         except ChangesCollide as collision:
-            self._conflict(file, collision.kind, collision.reason)
+            kind, reason = collision.kind, collision.reason
+            self.conflicts.append(Conflict(path=file.path, kind=kind, reason=reason))
             if self.mark is not None:
                 with suppress(OSError, GitFailed, ChangedMeanwhile, PathRefused, MalformedBundle):
                     self._write_marked(file, self.mark)
         except NotADirectoryError:
-            self._conflict(file, "type", "The workspace has a file where the job has a directory.")
+            reason = "The workspace has a file where the job has a directory."
+            self.conflicts.append(Conflict(path=file.path, kind="type", reason=reason))
         except (PathRefused, MalformedBundle) as refusal:
             self.refused.append(NotMerged(path=file.path, reason=str(refusal)))
         except (OSError, GitFailed, ChangedMeanwhile) as error:
@@ -190,9 +145,6 @@ class FolderMerge:
         if ours is None or after is None:
             return ours is None and after is None
         return is_same(after, ours) and is_executable(after.mode) == is_executable(ours.mode)
-
-    def _conflict(self, file: ChangedFile, kind: ConflictKind, reason: str) -> None:
-        self.conflicts.append(Conflict(path=file.path, kind=kind, reason=reason))
 
     def _write_marked(self, file: ChangedFile, label: str) -> None:
         """Write both sides of a conflict into the file, if they are texts."""
@@ -237,7 +189,7 @@ class FolderMerge:
             raise ChangesCollide("binary", "The entry at the old path is not a file to move.")
         if new is None:
             self._put(file.path, after, content, settled.mode, None)
-        elif new.content != content:
+        elif (new.kind, new.sha256) != ("file", hashlib.sha256(content).hexdigest()):
             raise ChangesCollide("rename", "The job moved a file to a path that has another one.")
         self.folder.remove(old_path, old)
         self.emptied.add(posixpath.dirname(old_path))
@@ -336,16 +288,6 @@ def _again_when_changed(file: ChangedFile, merge_one: Callable[[ChangedFile], Ho
     return merge_one(file)
 
 
-def _without_nesting(file: ChangedFile) -> Iterator[ChangedFile]:
-    """Split a rename from `a` to `a/b`, or back, into two changes: both paths cannot coexist."""
-    old, new = file.from_path, file.path
-    if old is None or not (new.startswith(f"{old}/") or old.startswith(f"{new}/")):
-        yield file
-        return
-    yield ChangedFile(path=old, change=ChangeKind.DELETED, before=file.before)
-    yield ChangedFile(path=new, change=ChangeKind.ADDED, after=file.after)
-
-
 def _was_directory(file: ChangedFile) -> bool:
     return file.before is not None and file.before.kind == "directory"
 
@@ -366,7 +308,8 @@ async def merge(
 ) -> MergeReport:
     """Merge a bundle's changes into the workspace; a repeated merge changes nothing.
 
-    Each file is replaced as a whole or not at all.
+    All of it gets into the folder, or nothing if the disk is full. A merge whose process is killed
+    is finished or undone by the next merge or snapshot, if the workspace has a place for records.
 
     Args:
         workspace: The folder; no snapshot or other merge uses it meanwhile.
@@ -377,16 +320,45 @@ async def merge(
 
     Raises:
         WorkspaceUnusable: The folder does not exist.
+        MergeUndone: The changes could not be written; the folder is as it was.
+        MergeUnfinished: They were written, and not all of them could be moved to their places.
     """
 
     def run() -> MergeReport:
-        folder = (DryRun if check else RootedFolder)(workspace.root)
-        rule = None if include_executable_config else _hold_back(workspace.root, bundle)
-        return FolderMerge(folder, bundle, rule, current_umask()).run()
+        root = workspace.root
+        rule = None if include_executable_config else hold_back_in(root, bundle.changes.files)
+        umask = current_umask()
+        if check:
+            return FolderMerge(DryRun(RootedFolder(root)), bundle, rule, umask).run()
+
+        def merge_round() -> tuple[MergeReport, Left]:
+            with Staging(root, workspace.record) as staging:
+                folder = StagedFolder(staging)
+                report = FolderMerge(folder, bundle, rule, umask, on_file=folder.begin_group).run()
+                return report, staging.commit(folder.steps, folder.files)
+
+        return _in_rounds(merge_round)
 
     return await workspace.alone(run)
 
 
-def _hold_back(root: Path, bundle: ChangeBundle) -> HoldBack:
-    arriving = [file.path for file in bundle.changes.files if file.after is not None]
-    return HoldBack(names_below(root), code_of_folder(root), arriving)
+def _in_rounds(merge_round: Callable[[], tuple[MergeReport, Left]]) -> MergeReport:
+    """Merge again what other processes changed between the plan and its execution."""
+    how: dict[str, How] = {}
+    for _ in range(_ATTEMPTS):
+        report, left = merge_round()
+        applied = [
+            one.model_copy(update={"how": how.get(one.path, one.how)})
+            for one in report.applied
+            if one.path not in left
+        ]
+        how |= {one.path: one.how for one in applied}
+        if None not in left.values():
+            break
+    failed = [
+        NotMerged(path=path, reason=reason or str(ChangedMeanwhile()))
+        for path, reason in left.items()
+    ]
+    return report.model_copy(
+        update={"applied": tuple(applied), "failed": (*report.failed, *failed)}
+    )

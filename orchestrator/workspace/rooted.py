@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -31,6 +31,9 @@ _CHUNK_BYTES = 1024 * 1024
 """Read at once: large enough to be quick, small beside a process."""
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+Identity = tuple[int, ...]
 
 
 class PathRefused(ValueError):
@@ -55,14 +58,15 @@ class Found:
     """Of a file's bytes or of a symlink's target; None for a directory."""
     content: bytes | None = None
     """None for a directory, and for a file over `MAX_HELD_BYTES`."""
-    identity: tuple[int, ...] = ()
-    """Differs after every change of the file."""
+    identity: Identity = ()
+    """Differs after every change of the file; empty for one that is not on the disk yet."""
 
 
 class Folder(Protocol):
     """The folder that is merged into; paths are relative to it.
 
-    `RootedFolder` documents the arguments and exceptions of each method.
+    Where a method takes `instead_of`, it is the entry that `find` returned for the path;
+    `ChangedMeanwhile` is raised if the entry is no longer that one.
     """
 
     def find(self, path: str) -> Found | None:
@@ -94,7 +98,7 @@ class RootedFolder:
     """The files below a folder; paths are relative to it, with `/`.
 
     Every method raises PathRefused for a path that leads out of the folder, and OSError as `os`
-    does. Where a method takes `instead_of`, it is the entry that `find` returned for the path.
+    does.
 
     Args:
         root: The folder.
@@ -126,61 +130,86 @@ class RootedFolder:
             return frozenset(os.listdir(descriptor))  # noqa: PTH208 - a Path has no descriptors
         return frozenset()
 
-    def put_file(self, path: str, content: bytes, mode: int, instead_of: Found | None) -> None:
-        """Write a whole file atomically, and create the directories above it.
+    def identity(self, path: str) -> Identity | None:
+        """Return what differs after every change of the entry at the path; None: there is none."""
+        with suppress(FileNotFoundError, NotADirectoryError), self._parent(path) as (folder, name):
+            return _identity(os.lstat(name, dir_fd=folder))
+        return None
 
-        Raises:
-            ChangedMeanwhile: The entry is no longer `instead_of`.
+    def create_file(self, path: str, content: bytes, mode: int, replaces: str | None) -> None:
+        """Create a file in an existing directory.
+
+        Args:
+            path: The path; nothing is there.
+            content: The bytes.
+            mode: The permission bits.
+            replaces: The name beside it of the file whose owner it gets, if there is one.
         """
-        with self._parent(path, create=True) as (folder, name), _aside(folder) as partial:
-            descriptor = os.open(
-                partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder
-            )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with self._parent(path) as (folder, name):
+            descriptor = os.open(name, flags, 0o600, dir_fd=folder)
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(content)
                 stream.flush()
-                _keep_owner(descriptor, folder, name)
+                if replaces is not None:
+                    _keep_owner(descriptor, folder, replaces)
                 os.fchmod(descriptor, mode & PERMISSION_BITS)
-            _replace(folder, partial, name, instead_of)
 
-    def put_link(self, path: str, target: bytes, instead_of: Found | None) -> None:
-        """Write a symlink atomically, and create the directories above it.
+    def create_link(self, path: str, target: bytes) -> None:
+        """Create a symlink in an existing directory; the caller has checked its target."""
+        with self._parent(path) as (folder, name):
+            os.symlink(target, name, dir_fd=folder)
 
-        Raises:
-            PathRefused: The target is outside the folder or in Git's data.
-            ChangedMeanwhile: The entry is no longer `instead_of`.
-        """
-        check_link(path, os.fsdecode(target))
-        with self._parent(path, create=True) as (folder, name), _aside(folder) as partial:
-            os.symlink(target, partial, dir_fd=folder)
-            _replace(folder, partial, name, instead_of)
-
-    def put_directory(self, path: str, mode: int) -> None:
-        """Create a directory, and those above it; an existing one does not change."""
-        with self._parent(path, create=True) as (folder, name), suppress(FileExistsError):
+    def create_directory(self, path: str, mode: int) -> None:
+        """Create a directory in an existing one."""
+        with self._parent(path) as (folder, name):
             os.mkdir(name, mode & PERMISSION_BITS, dir_fd=folder)
 
-    def set_mode(self, path: str, mode: int, instead_of: Found) -> None:
+    def move(self, name: str, path: str, expected: Identity | None) -> None:
+        """Move the entry with a name beside a path to that path.
+
+        Raises:
+            ChangedMeanwhile: The entry at the path is not the expected one.
+            FileNotFoundError: There is no entry with the name.
+        """
+        with self._parent(path) as (folder, target):
+            os.lstat(name, dir_fd=folder)
+            _require(folder, target, expected)
+            os.replace(name, target, src_dir_fd=folder, dst_dir_fd=folder)
+
+    def set_mode(self, path: str, mode: int, expected: Identity) -> None:
         """Change a file's permission bits.
 
         Raises:
-            ChangedMeanwhile: The entry is no longer `instead_of`.
+            ChangedMeanwhile: The entry is not the expected one.
         """
         with (
             self._parent(path) as (folder, name),
             opened(os.open(name, _READ_FLAGS, dir_fd=folder)) as descriptor,
         ):
-            _require_unchanged(folder, name, instead_of)
+            _require(folder, name, expected)
             os.fchmod(descriptor, mode & PERMISSION_BITS)
 
-    def remove(self, path: str, instead_of: Found) -> None:
+    def require_writable(self, path: str) -> None:
+        """Require that the directory that a path is in can be written.
+
+        Raises:
+            PermissionError: It cannot.
+        """
+        with self._parent(path) as (folder, _):
+            if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    def remove(self, path: str, expected: Identity) -> None:
         """Remove a file or a link.
 
         Raises:
-            ChangedMeanwhile: The entry is no longer `instead_of`.
+            ChangedMeanwhile: The entry is not the expected one.
+            FileNotFoundError: There is none.
         """
         with self._parent(path) as (folder, name):
-            _require_unchanged(folder, name, instead_of)
+            os.lstat(name, dir_fd=folder)
+            _require(folder, name, expected)
             os.unlink(name, dir_fd=folder)
 
     def remove_directory(self, path: str) -> None:
@@ -188,11 +217,31 @@ class RootedFolder:
         with self._parent(path) as (folder, name):
             os.rmdir(name, dir_fd=folder)
 
+    def discard(self, path: str) -> None:
+        """Remove an entry with all that is below it, if there is one."""
+        with suppress(FileNotFoundError, NotADirectoryError), self._parent(path) as (folder, name):
+            if stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
+                shutil.rmtree(name, dir_fd=folder)
+            else:
+                os.unlink(name, dir_fd=folder)
+
+    def sync(self, path: str) -> None:
+        """Wait until a file, or the names in a directory, are on the disk; empty: the folder's."""
+        if not path:
+            with opened(_descend(self._root, [])) as descriptor:
+                os.fsync(descriptor)
+            return
+        with (
+            self._parent(path) as (folder, name),
+            opened(os.open(name, _READ_FLAGS, dir_fd=folder)) as descriptor,
+        ):
+            os.fsync(descriptor)
+
     @contextmanager
-    def _parent(self, path: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
+    def _parent(self, path: str) -> Iterator[tuple[int, str]]:
         """Open the directory of a path's last name; yields its descriptor and the name."""
         *above, name = check_path(path)
-        with opened(_descend(self._root, above, create=create)) as folder:
+        with opened(_descend(self._root, above)) as folder:
             yield folder, name
 
 
@@ -226,14 +275,11 @@ def open_below(root: Path, path: str, flags: int = 0) -> int:
         return os.open(name, _READ_FLAGS | flags, dir_fd=folder)
 
 
-def _descend(root: Path, steps: list[str], *, create: bool = False) -> int:
+def _descend(root: Path, steps: list[str]) -> int:
     """Open the directory that the steps from `root` lead to."""
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for step in steps:
         with opened(folder):
-            if create:
-                with suppress(FileExistsError):
-                    os.mkdir(step, 0o755, dir_fd=folder)
             below = _step_into(folder, step)
         folder = below
     return folder
@@ -301,33 +347,17 @@ def _step_into(folder: int, step: str) -> int:
         raise
 
 
-@contextmanager
-def _aside(folder: int) -> Iterator[str]:
-    """Yield a name for a partial file, which is removed afterwards unless it was renamed."""
-    name = f".fanout-{secrets.token_hex(8)}.partial"
-    try:
-        yield name
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=folder)
-
-
-def _identity(status: os.stat_result) -> tuple[int, ...]:
+def _identity(status: os.stat_result) -> Identity:
     return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode)
 
 
-def _require_unchanged(folder: int, name: str, instead_of: Found | None) -> None:
+def _require(folder: int, name: str, expected: Identity | None) -> None:
     try:
         identity = _identity(os.lstat(name, dir_fd=folder))
     except FileNotFoundError:
         identity = None
-    if identity != (instead_of.identity if instead_of is not None else None):
+    if identity != expected:
         raise ChangedMeanwhile
-
-
-def _replace(folder: int, partial: str, name: str, instead_of: Found | None) -> None:
-    _require_unchanged(folder, name, instead_of)
-    os.replace(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _keep_owner(descriptor: int, folder: int, name: str) -> None:

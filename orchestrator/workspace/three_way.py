@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.jobs.changes import FileVersion
+from orchestrator.jobs.changes import ChangedFile, ChangeKind, FileVersion
 from orchestrator.text_merge import contains_change, is_text, merge_text
 from orchestrator.workspace.rooted import Found
 
@@ -114,3 +114,13 @@ def _merge_mode(before: FileVersion | None, after: FileVersion, ours: Found) -> 
     if not wanted:
         return ours.mode & ~_EXECUTE_BITS
     return ours.mode | ((ours.mode & _READ_BITS) >> 2)
+
+
+def without_nesting(file: ChangedFile) -> Iterator[ChangedFile]:
+    """Split a rename from `a` to `a/b`, or back, into two changes: both paths cannot coexist."""
+    old, new = file.from_path, file.path
+    if old is None or not (new.startswith(f"{old}/") or old.startswith(f"{new}/")):
+        yield file
+        return
+    yield ChangedFile(path=old, change=ChangeKind.DELETED, before=file.before)
+    yield ChangedFile(path=new, change=ChangeKind.ADDED, after=file.after)

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -18,6 +19,7 @@ from orchestrator.workspace.archive import Omitted, TooLarge, write
 from orchestrator.workspace.blobs import BlobStore
 from orchestrator.workspace.rooted import opened
 from orchestrator.workspace.snapshot import IgnoreRulesUnreadable, Tree, scan
+from orchestrator.workspace.staging.staging import record_path, recover
 
 Result = TypeVar("Result")
 
@@ -48,16 +50,30 @@ class Workspace:
     Args:
         root: The folder.
         max_snapshot_bytes: The maximum sum of file sizes of a snapshot.
+        records: A private folder for the records of merges, with which one whose process is killed
+            is finished or undone; None: it stays as it is.
     """
 
-    def __init__(self, root: Path, *, max_snapshot_bytes: int = DEFAULT_MAX_SNAPSHOT_BYTES) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        max_snapshot_bytes: int = DEFAULT_MAX_SNAPSHOT_BYTES,
+        records: Path | None = None,
+    ) -> None:
         self.root = root
+        self._records = records
         self._max_snapshot_bytes = max_snapshot_bytes
         self._lock = asyncio.Lock()
         self._last: dict[frozenset[str], _LastSnapshot] = {}
         """The last snapshot of each set of included files."""
         self.included: frozenset[str] = frozenset()
         """Files that every snapshot has, as those of `snapshot`."""
+
+    @cached_property
+    def record(self) -> Path | None:
+        """The record of the merge that is under way or was interrupted; blocks."""
+        return None if self._records is None else record_path(self._records, self.root)
 
     @property
     def skipped(self) -> tuple[SkippedFile, ...]:
@@ -176,6 +192,10 @@ class Workspace:
             ) from error
         with opened(folder):
             fcntl.flock(folder, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+            if self.record is not None and self.record.exists():  # of a process that was killed
+                fcntl.flock(folder, fcntl.LOCK_EX)
+                recover(self.root, self.record)
+                fcntl.flock(folder, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
             return work()
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from orchestrator.executable_config import why_code
 from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.workspace.merge import MergeReport, merge
+from orchestrator.workspace.merge import merge
+from orchestrator.workspace.merge_report import MergeReport
 from orchestrator.workspace.workspace import Workspace
 from tests.bundles import BundleBuilder, tree_of
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.workspace.merge import MergeReport, merge
+from orchestrator.workspace.merge import merge
+from orchestrator.workspace.merge_report import MergeReport
 from orchestrator.workspace.workspace import Workspace
 from tests.bundles import BundleBuilder
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ from hypothesis import strategies as st
 from orchestrator.jobs.changes import ChangeBundle, FileVersion
 from orchestrator.landing.restore_point import MalformedRestorePoint, RestorePoint
 from orchestrator.workspace.merge import FolderMerge
-from orchestrator.workspace.rooted import RootedFolder
+from orchestrator.workspace.staging.staged_folder import StagedFolder
+from orchestrator.workspace.staging.staging import Staging
 from tests.bundles import BundleBuilder, tree_of
 
 Tree = dict[str, tuple[str, str]]
@@ -59,6 +62,15 @@ def bundle_between(before: Tree, after: Tree) -> io.BytesIO:
     return bundle.build()
 
 
+@contextmanager
+def put_in(root: Path) -> Iterator[StagedFolder]:
+    """A folder whose changes are put in place at the end."""
+    with Staging(root, None) as staging:
+        folder = StagedFolder(staging)
+        yield folder
+        assert staging.commit(folder.steps, folder.files) == {}
+
+
 @settings(max_examples=60, deadline=None)
 @given(here=TREES, before=TREES, after=TREES)
 def test_any_merge_is_taken_out_without_a_trace(here: Tree, before: Tree, after: Tree) -> None:
@@ -66,15 +78,14 @@ def test_any_merge_is_taken_out_without_a_trace(here: Tree, before: Tree, after:
         root = Path(name)
         written(root, here)
         was = tree_of(root)
-        folder = RootedFolder(root)
-        with ChangeBundle.open(bundle_between(before, after)) as bundle:
+        with ChangeBundle.open(bundle_between(before, after)) as bundle, put_in(root) as folder:
             point = RestorePoint.take(folder, [bundle])
-            FolderMerge(folder, bundle, mark="theirs").run()
+            FolderMerge(folder, bundle, mark="theirs", on_file=folder.begin_group).run()
         stored = RestorePoint.open(io.BytesIO(point.archive.read()))
-        stored.restore(folder)
-        assert tree_of(root) == was
-        point.restore(folder)
-        assert tree_of(root) == was
+        for each in (stored, point):
+            with put_in(root) as folder:
+                each.restore(folder)
+            assert tree_of(root) == was
         point.close()
 
 
@@ -85,10 +96,9 @@ def test_a_hostile_path_is_left_out(tmp_path: Path) -> None:
     changes = BundleBuilder()
     for path in ("../outside", "link/outside", "/etc/passwd", ".git/config"):
         changes.add(path, changes.file(b"x"))
-    folder = RootedFolder(tmp_path / "root")
-    with ChangeBundle.open(changes.build()) as bundle:
+    with ChangeBundle.open(changes.build()) as bundle, put_in(tmp_path / "root") as folder:
         point = RestorePoint.take(folder, [bundle])
-    point.restore(folder)
+        point.restore(folder)
     assert (tmp_path / "outside").read_text() == "kept"
     point.close()
 

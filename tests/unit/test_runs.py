@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -10,16 +12,19 @@ import pytest
 
 from orchestrator.cli.commands.run_report import (
     RunOutcome,
-    Unmerged,
     exit_code_of,
     print_outcome,
 )
+from orchestrator.cli.terminal.conflict_view import Unmerged
 from orchestrator.cli.terminal.exit_codes import ExitCode
+from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.failures import InvalidJob
 from orchestrator.jobs.result import JobError, JobResult, Usage
 from orchestrator.jobs.state import JobState
-from orchestrator.runs import KEPT_RUNS, Landing, Runs, land
-from orchestrator.workspace.merge import Conflict, ConflictKind, HeldBack, MergedFile, MergeReport
+from orchestrator.landing.runs import KEPT_RUNS, Landing, LandingReport, Runs, land
+from orchestrator.workspace.merge_report import Conflict, HeldBack, MergedFile, MergeReport
+from orchestrator.workspace.three_way import ConflictKind
+from tests.bundles import BundleBuilder
 
 BLOB = "0" * 64
 CONFLICT_KIND = get_args(ConflictKind)[0]
@@ -44,6 +49,11 @@ class Client:
         self.merged.append(ended.job_id)
         return self.report
 
+    @asynccontextmanager
+    async def changes(self, _job_id: str) -> AsyncIterator[ChangeBundle]:
+        with ChangeBundle.open(BundleBuilder().edit("b", b"base", b"theirs").build()) as opened:
+            yield opened
+
 
 APPLIED = MergedFile.model_validate({"path": "a", "change": "added", "how": "taken"})
 CONFLICT = Conflict(path="b", kind=CONFLICT_KIND, reason="both did")
@@ -57,7 +67,7 @@ def runs(tmp_path: Path) -> Runs:
     return Runs(tmp_path / "state")
 
 
-def landed(client: Client, runs: Runs, job_id: str, **fields: Any) -> MergeReport | None:
+def landed(client: Client, runs: Runs, job_id: str, **fields: Any) -> LandingReport | None:
     landing = runs.landing(job_id)
     assert landing is not None
     return asyncio.run(land(cast(Any, client), runs, result(job_id, **fields), landing))
@@ -67,8 +77,10 @@ def test_a_run_lands_once_when_all_of_it_has_landed(runs: Runs, tmp_path: Path) 
     client = Client(PART)
     runs.remember("r", Landing(workspace=tmp_path))
     landed(client, runs, "r")
+    assert runs.conflicts.place("r").is_dir()
     client.report = WHOLE
     landed(client, runs, "r")
+    assert not runs.conflicts.place("r").exists()
     landed(client, runs, "r")
 
     assert client.merged == ["r", "r"]
@@ -115,14 +127,20 @@ def test_the_end_of_a_run_says_what_did_not_land_and_the_next_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended = result("r", summary="Done.", files_modified=[{"path": "a", "change": "added"}])
-    outcome = RunOutcome(ended, Usage(), PART, (Unmerged("child", "c.txt", "same lines"),))
+    outcome = RunOutcome(
+        ended,
+        Usage(),
+        LandingReport(PART, conflicts_kept=tmp_path / "kept"),
+        (Unmerged("child", "c.txt", "same lines"),),
+    )
 
     print_outcome(outcome, Landing(workspace=tmp_path), None)
 
     out, err = capsys.readouterr()
     assert out == "Done.\n"
     assert "WARNING: c.txt of job child was not merged" in err
-    assert "WARNING: 1 conflict, changes not merged: b.\n  See: fanout diff r\n" in err
+    assert "WARNING: 1 conflict, changes not merged: b.\n  See: fanout diff r --conflicts" in err
+    assert f"both sides are in {tmp_path / 'kept'}" in err
     assert "fanout apply r --include-executable-config" in err
     assert exit_code_of(outcome) is ExitCode.WORK_FAILED
 

@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 
 from orchestrator.deep_agent import Entry
 from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.workspace.merge import FolderMerge, MergeReport
+from orchestrator.workspace.merge import FolderMerge
+from orchestrator.workspace.merge_report import MergeReport
 from orchestrator.workspace.rooted import (
     MAX_HELD_BYTES,
     PERMISSION_BITS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -13,14 +14,20 @@ from rich.console import Console
 from rich.text import Text
 
 from orchestrator.cli.terminal import held_back, output
+from orchestrator.cli.terminal.branches import branch_document, branch_lines
+from orchestrator.cli.terminal.conflict_view import landing_conflicts, task_conflicts
 from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from orchestrator.cli.terminal.grid import padded
 from orchestrator.cli.terminal.ids import resolve_job
-from orchestrator.cli.terminal.options import AsJson, JobArgument
+from orchestrator.cli.terminal.options import AsJson, BranchOption, JobArgument, JobArguments
 from orchestrator.cli.terminal.session import ended_result, open_client
+from orchestrator.client import JobClient
+from orchestrator.configuration.settings import load_settings
 from orchestrator.jobs.changes import ChangeKind, FileChange
+from orchestrator.landing.branch import BranchLanding, land_on_branch
+from orchestrator.landing.runs import Runs, base_of, keep_conflicts
 from orchestrator.workspace.hold_back import held_back_by_name
-from orchestrator.workspace.merge import MergeReport
+from orchestrator.workspace.merge_report import MergeReport
 
 _LINE_STYLES = (
     ("+++", "bold"),
@@ -38,10 +45,39 @@ def diff(
         bool,
         typer.Option("--stat", help="Print only the changed files, with lines added and removed."),
     ] = False,
+    conflicts: Annotated[
+        bool,
+        typer.Option(
+            "--conflicts",
+            help="Print both sides of what could not be merged: of its landing, and of its tasks.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print a job's changes as a patch for `git apply`."""
-    asyncio.run(_diff(job, stat=stat, as_json=as_json))
+    if stat and conflicts:
+        raise UsageProblem("--stat and --conflicts print different things: leave one of them out.")
+    if conflicts:
+        asyncio.run(_conflicts(job, as_json=as_json))
+    else:
+        asyncio.run(_diff(job, stat=stat, as_json=as_json))
+
+
+async def _conflicts(prefix: str, *, as_json: bool) -> None:
+    async with open_client() as client:
+        job_id = await resolve_job(client, prefix)
+        kept = Runs(load_settings().state_dir).conflicts
+        shown = [*landing_conflicts(kept, job_id), *await task_conflicts(client, job_id)]
+    if as_json:
+        output.document({"conflicts": [vars(one) for one in shown]})
+    elif not shown:
+        output.notice(f"Job {job_id} has no conflicts.")
+    for one in () if as_json else shown:
+        output.payload(
+            f"conflict  {output.one_line(one.path) or 'all'}: {output.one_line(one.reason)}"
+        )
+        output.payload(f"  {output.one_line(one.where)}")
+        _print_patch(one.diff.encode())
 
 
 async def _diff(prefix: str, *, stat: bool, as_json: bool) -> None:
@@ -72,11 +108,16 @@ async def _diff(prefix: str, *, stat: bool, as_json: bool) -> None:
 
 
 def apply(
-    job: JobArgument,
+    jobs: JobArguments,
+    *,
     into: Annotated[
         Path,
         typer.Option(metavar="DIR", help="The folder to merge into; default: the current one."),
     ] = Path(),
+    tree: Annotated[
+        bool, typer.Option("--tree", help="Merge all jobs that were submitted with each ID.")
+    ] = False,
+    branch: BranchOption = None,
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; print what a merge would do.")
     ] = False,
@@ -85,7 +126,7 @@ def apply(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Merge a job's changes into a folder (three-way merge).
+    """Merge the changes of jobs into a folder, one after the other (three-way merge).
 
     Changes that overlap with changes in the folder are reported as conflicts and not applied;
     nothing is overwritten. Files that become code on this machine by themselves are held back.
@@ -93,44 +134,125 @@ def apply(
     """
     if not into.is_dir():
         raise UsageProblem(f"--into {str(into)!r} is not a folder.")
-    done = _apply(
-        job,
-        into.resolve(),
-        check=check,
-        include_executable_config=include_executable_config,
-        as_json=as_json,
-    )
-    raise typer.Exit(asyncio.run(done))
+    if branch is not None and check:
+        raise UsageProblem("--check merges nothing, --branch commits: leave one of them out.")
+    target = _Target(into.resolve(), branch, include_executable_config, check=check)
+    raise typer.Exit(asyncio.run(_apply(jobs, target, tree=tree, as_json=as_json)))
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Where changes are merged, and how."""
+
+    folder: Path
+    branch: str | None
+    include_executable_config: bool
+    check: bool
 
 
 async def _apply(
-    prefix: str, into: Path, *, check: bool, include_executable_config: bool, as_json: bool
+    prefixes: Sequence[str], target: _Target, *, tree: bool, as_json: bool
 ) -> ExitCode:
     async with open_client() as client:
-        job_id = await resolve_job(client, prefix)
-        await ended_result(client, job_id)
-        report = await client.apply(
-            job_id, into, check=check, include_executable_config=include_executable_config
-        )
-        if held_back.may_land(report.held_back, ask=not (check or as_json)):
-            report = await client.apply(job_id, into, include_executable_config=True)
-    if as_json:
+        job_ids = [await resolve_job(client, prefix) for prefix in prefixes]
+        if tree:
+            job_ids = await _with_trees(client, job_ids)
+        for job_id in job_ids:
+            await ended_result(client, job_id)
+        runs = Runs(load_settings().state_dir)
+        if target.branch is not None:
+            return await _apply_to_branch(client, runs, job_ids, target, as_json=as_json)
+        reports = {}
+        for job_id in job_ids:
+            report = reports[job_id] = await _apply_one(
+                client, runs, job_id, target, ask=not (target.check or as_json)
+            )
+            if not as_json:
+                print_report(report, None if target.check else runs.conflicts.place(job_id))
+    if as_json and len(reports) == 1:
         output.document(report.model_dump(mode="json"))
+    elif as_json:
+        documents = [{"job_id": one, **reports[one].model_dump(mode="json")} for one in reports]
+        output.document({"jobs": documents})
+    elif target.check:
+        output.notice("Checked only; nothing was changed.")
+    is_complete = all(report.complete for report in reports.values())
+    return ExitCode.DONE if is_complete else ExitCode.WORK_FAILED
+
+
+async def _apply_one(
+    client: JobClient, runs: Runs, job_id: str, target: _Target, *, ask: bool
+) -> MergeReport:
+    into = target.folder
+    report = await client.apply(
+        job_id,
+        into,
+        check=target.check,
+        include_executable_config=target.include_executable_config,
+    )
+    if held_back.may_land(report.held_back, ask=ask):
+        report = await client.apply(job_id, into, include_executable_config=True)
+    if not target.check:
+        await keep_conflicts(client, runs, job_id, into, report)
+    return report
+
+
+async def _apply_to_branch(
+    client: JobClient, runs: Runs, job_ids: Sequence[str], target: _Target, *, as_json: bool
+) -> ExitCode:
+    run = runs.landing(job_ids[0])
+    is_same = run is not None and run.workspace == target.folder
+    where = BranchLanding(
+        target.folder,
+        str(target.branch),
+        await asyncio.to_thread(base_of, runs, run) if run and is_same else None,
+        target.include_executable_config,
+    )
+    report = await land_on_branch(client, job_ids, where)
+    kept = None
+    if report.outcome != "before":
+        kept = await asyncio.to_thread(runs.conflicts.keep, job_ids[-1], report.conflicts)
+    if as_json:
+        merge = report.merge.model_dump(mode="json")
+        output.document({**merge, "outcome": report.outcome, **branch_document(report)})
     else:
-        print_report(report)
-        if check:
-            output.notice("Checked only; nothing was changed.")
-    return ExitCode.DONE if report.complete else ExitCode.WORK_FAILED
+        print_report(report.merge, kept)
+        for line in branch_lines(report, target.folder):
+            output.notice(line)
+    return ExitCode.DONE if report.merge.complete else ExitCode.WORK_FAILED
 
 
-def print_report(report: MergeReport) -> None:
-    """Print the merged changes on stdout and those that were not merged on stderr."""
+async def _with_trees(client: JobClient, job_ids: Sequence[str]) -> list[str]:
+    """Return the jobs of trees that are nobody's children, and have succeeded with changes."""
+    found: dict[str, None] = {}
+    for job_id in job_ids:
+        records = await client.tree(job_id)
+        known = {record.id for record in records}
+        for record in records:
+            if record.parent_id not in known:
+                ended = await ended_result(client, record.id)
+                if ended.success and ended.changes:
+                    found[record.id] = None
+                elif not ended.success:
+                    output.notice(f"Job {record.id} did not succeed, so it is left out.")
+    return list(found)
+
+
+def print_report(report: MergeReport, kept: Path | None = None) -> None:
+    """Print the merged changes on stdout and those that were not merged on stderr.
+
+    Args:
+        report: The report.
+        kept: Where both sides of conflicts lie.
+    """
     for merged in report.applied:
         output.payload(f"{merged.how:<8}  {merged.change:<8}  {output.one_line(merged.path)}")
     for conflict in report.conflicts:
         output.notice(
             f"conflict  {output.one_line(conflict.path)}: {output.one_line(conflict.reason)}"
         )
+    if report.conflicts and kept:
+        output.notice(f"Both sides of what conflicts are in {kept}")
     for kind, left in (
         ("refused", report.refused),
         ("failed", report.failed),

@@ -36,7 +36,7 @@ from orchestrator.git import GitFailed, run_git
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.store.journal import EventType
-from orchestrator.runs import Landing, Runs
+from orchestrator.landing.runs import Landing, Runs
 
 CHECK_AGENT = "tester"
 CHECK_MODEL = f"scripted:{EXAMPLES / 'check.yaml'}"

@@ -15,7 +15,6 @@ from orchestrator.cli.commands.processes import announce_sandbox
 from orchestrator.cli.commands.run_report import (
     FailedJob,
     RunOutcome,
-    Unmerged,
     exit_code_of,
     print_outcome,
 )
@@ -25,7 +24,8 @@ from orchestrator.cli.commands.submission import (
     VerifyMergesOption,
     VerifyOption,
 )
-from orchestrator.cli.terminal import formatting, held_back, output
+from orchestrator.cli.terminal import held_back, output
+from orchestrator.cli.terminal.conflict_view import left_out_of
 from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from orchestrator.cli.terminal.ids import resolve_job
 from orchestrator.cli.terminal.included_files import (
@@ -34,7 +34,13 @@ from orchestrator.cli.terminal.included_files import (
     left_at_home_document,
     print_left_at_home,
 )
-from orchestrator.cli.terminal.options import AsJson, JobArgument, SandboxOption, chosen_sandbox
+from orchestrator.cli.terminal.options import (
+    AsJson,
+    BranchOption,
+    JobArgument,
+    SandboxOption,
+    chosen_sandbox,
+)
 from orchestrator.cli.terminal.run_view import follow
 from orchestrator.cli.terminal.session import open_client
 from orchestrator.client import JobClient
@@ -43,9 +49,10 @@ from orchestrator.configuration.settings import Settings, load_settings
 from orchestrator.embedded.services import outliving, revived
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.journal import EventType
-from orchestrator.runs import Landing, Runs, land
+from orchestrator.landing.branch import BranchUnusable, base_commit, require_branch
+from orchestrator.landing.runs import Landing, Runs, land
 from orchestrator.workspace.repositories.repository import is_clean_checkout
+from orchestrator.workspace.staging.failures import MergeUndone, MergeUnfinished
 
 FAILURES = {JobState.FAILED, JobState.TIMED_OUT}
 """Of a run's jobs; cancelled ones were given up on purpose."""
@@ -70,6 +77,7 @@ class _Wanted:
     workspace: Path | None
     include: Sequence[str]
     lands: bool
+    branch: str | None
     include_executable_config: bool
 
 
@@ -101,6 +109,7 @@ def run_(
         bool,
         typer.Option("--no-land", help="Change nothing in DIR; `fanout apply` merges it later."),
     ] = False,
+    branch: BranchOption = None,
     sandbox: SandboxOption = None,
     yes: YesOption = False,
     include_executable_config: Annotated[
@@ -116,8 +125,6 @@ def run_(
     private Redis and a worker are started, and end by themselves when they are not used any more.
     """
     settings = load_settings(**chosen_sandbox(sandbox))
-    if continues and include:
-        raise UsageProblem("A run that continues another has its files: leave --include out.")
     chosen = model or (settings.model if "model" in settings.model_fields_set else None)
     given = {
         "agent": agent,
@@ -132,9 +139,26 @@ def run_(
         workspace=workspace,
         include=include or (),
         lands=not no_land,
+        branch=branch,
         include_executable_config=include_executable_config,
     )
+    _check(wanted)
     asyncio.run(_run(settings, wanted, detach=detach, yes=yes, as_json=as_json))
+
+
+def _check(wanted: _Wanted) -> None:
+    """Refuse what cannot be done before anything is started for it.
+
+    Raises:
+        UsageProblem: Options exclude each other, or the folder does not exist.
+        BranchUnusable: The branch cannot be created in the folder.
+    """
+    if wanted.continues and wanted.include:
+        raise UsageProblem("A run that continues another has its files: leave --include out.")
+    if wanted.branch is not None and not wanted.lands:
+        raise UsageProblem("--branch lands the run, --no-land does not: leave one of them out.")
+    if wanted.branch is not None and not wanted.continues:
+        require_branch(_folder(wanted.workspace or Path()), wanted.branch)
 
 
 async def _run(
@@ -148,8 +172,14 @@ async def _run(
             output.notice("No worker is running, so jobs will wait; start one: fanout worker")
         runs = Runs(reachable.state_dir)
         landing, included = await _landing(client, runs, wanted)
-        if landing.lands and not yes:
-            _confirm(landing.workspace)
+        folder = landing.workspace
+        if landing.branch is not None and not await asyncio.to_thread(is_clean_checkout, folder):
+            output.notice(
+                f"{folder} has changes that are not committed: the agents see them, branch "
+                f"{landing.branch} gets only what they change besides."
+            )
+        if landing.lands and landing.branch is None and not yes:
+            _confirm(folder)
         root_id = await start_run(client, wanted.spec, landing, included)
         try:
             runs.remember(root_id, landing)
@@ -158,7 +188,7 @@ async def _run(
                 f"{reachable.state_dir} cannot be written ({error.strerror}), so `attach` will not "
                 f"know where run {root_id} lands: fanout apply {root_id} --into DIR"
             )
-        at_home = client.workspace(landing.workspace).left_at_home
+        at_home = client.workspace(folder).left_at_home
         if detach:
             if as_json:
                 left = left_at_home_document(at_home)
@@ -184,21 +214,29 @@ async def _landing(
 
     Raises:
         UsageProblem: The folder or a file does not exist.
+        BranchUnusable: The branch cannot be created in the folder.
         UnknownJob: The run that it continues does not exist.
     """
     continues = await resolve_job(client, wanted.continues) if wanted.continues else None
     before = runs.landing(continues) if continues else None
-    folder = wanted.workspace or (before.workspace if before else Path())
-    if not folder.is_dir():
-        raise UsageProblem(f"--workspace {str(folder)!r} is not a folder.")
-    folder = folder.resolve()
+    folder = _folder(wanted.workspace or (before.workspace if before else Path()))
+    if wanted.branch is not None:
+        await asyncio.to_thread(require_branch, folder, wanted.branch)
     landing = Landing(
         workspace=folder,
         lands=wanted.lands,
+        branch=wanted.branch,
+        base_commit=await asyncio.to_thread(base_commit, folder),
         include_executable_config=wanted.include_executable_config,
         continues=continues,
     )
     return landing, included_files(wanted.include, folder)
+
+
+def _folder(path: Path) -> Path:
+    if not path.is_dir():
+        raise UsageProblem(f"--workspace {str(path)!r} is not a folder.")
+    return path.resolve()
 
 
 def attach(job: JobArgument, *, yes: YesOption = False, as_json: AsJson = False) -> None:
@@ -294,29 +332,21 @@ async def finish_run(
         JobFailure: The run cannot be followed, or not be landed.
     """
     result = await follow(client, root_id, yes=yes)
-    landed = None if landing is None else await land(client, runs, result, landing)
-    if landing and landed and held_back.may_land(landed.held_back, ask=ask):
-        with_code = landing.model_copy(update={"include_executable_config": True})
-        landed = await land(client, runs, result, with_code)
+    landed, reason = None, None
+    try:
+        landed = None if landing is None else await land(client, runs, result, landing)
+        held = landed.merge.held_back if landed and landed.branch is None else ()
+        if landing and held_back.may_land(held, ask=ask):
+            with_code = landing.model_copy(update={"include_executable_config": True})
+            landed = await land(client, runs, result, with_code)
+    except (MergeUndone, MergeUnfinished) as failure:
+        reason = f"{failure} To land it then: fanout attach {root_id}"
+    except BranchUnusable as failure:
+        reason = str(failure)
     usage = await client.tree_usage((await client.get(root_id)).root_id)
-    conflicts = await _conflicts_between_agents(client, root_id)
-    return RunOutcome(result, usage, landed, conflicts, await _failed_jobs(client, root_id))
-
-
-async def _conflicts_between_agents(client: JobClient, root_id: str) -> tuple[Unmerged, ...]:
-    """Return what could not be put into the root agent's files."""
-    left_out: dict[str, list[Unmerged]] = {}
-    async for event in client.events(root_id, follow=False):
-        if event.type is EventType.CHILD_LANDED:
-            child = str(event.data["id"])
-            left_out[child] = [
-                Unmerged(child, str(conflict["path"]), str(conflict["reason"]))
-                for conflict in formatting.dicts(event.data, "conflicts")
-                if event.data.get("outcome") != "sent back"
-            ]
-            if event.data.get("outcome") == "out" and not left_out[child]:
-                left_out[child] = [Unmerged(child, "", str(event.data.get("reason")))]
-    return tuple(unmerged for of_child in left_out.values() for unmerged in of_child)
+    unmerged = await left_out_of(client, root_id)
+    failed = await _failed_jobs(client, root_id)
+    return RunOutcome(result, usage, landed, unmerged, failed, reason)
 
 
 async def _failed_jobs(client: JobClient, root_id: str) -> tuple[FailedJob, ...]:

@@ -9,29 +9,18 @@ from typing import Any
 from orchestrator.cli.commands.changes import print_stat
 from orchestrator.cli.failure_report import exit_code_of_results
 from orchestrator.cli.terminal import formatting, held_back, output
+from orchestrator.cli.terminal.branches import branch_document, branch_lines, kept_note
+from orchestrator.cli.terminal.conflict_view import Unmerged
 from orchestrator.cli.terminal.exit_codes import ExitCode
 from orchestrator.jobs.result import JobResult, Usage
-from orchestrator.runs import Landing
-from orchestrator.workspace.merge import MergeReport
+from orchestrator.landing.runs import Landing, LandingReport
 
 STAT_LINES = 20
 """Files that the end of a run names: a screen; `fanout diff --stat` names all."""
-
-
 FAILED_LINES = 3
 """Failed jobs that it names; their reasons are in the live view, too."""
 REASON_CHARACTERS = 120
 """Of a reason: with the ids before it, two or three lines of a terminal."""
-
-
-@dataclass(frozen=True)
-class Unmerged:
-    """A change of a child that could not be merged into its parent's files."""
-
-    job_id: str
-    path: str
-    """Empty: all that it changed."""
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -51,17 +40,20 @@ class RunOutcome:
     result: JobResult
     usage: Usage
     """What all jobs of the run have used."""
-    landed: MergeReport | None
-    """None when nothing was to be merged, or the run failed."""
+    landed: LandingReport | None
+    """None when nothing was to be landed, or the run failed."""
     unmerged: tuple[Unmerged, ...]
     """The conflicts between the agents of the run, of which the root agent was told."""
     failed_jobs: tuple[FailedJob, ...] = ()
     """What the root agent's helpers could not do; it was told."""
+    not_landed: str | None = None
+    """Why the landing failed."""
 
 
 def exit_code_of(outcome: RunOutcome) -> ExitCode:
-    """Return the exit code of a run: 1 if it failed, or if conflicts remain."""
-    if outcome.result.success and outcome.landed is not None and outcome.landed.conflicts:
+    """Return the exit code of a run: 1 if it or its landing failed, or if conflicts remain."""
+    conflicts = outcome.landed is not None and outcome.landed.merge.conflicts
+    if outcome.result.success and (conflicts or outcome.not_landed):
         return ExitCode.WORK_FAILED
     return exit_code_of_results([outcome.result])
 
@@ -76,16 +68,18 @@ def print_outcome(
         landing: Where it landed; None: that is not known here.
         document: Further keys of a JSON document; None prints text.
     """
-    result, landed = outcome.result, outcome.landed
+    result = outcome.result
     if document is not None:
         output.document({**_document(outcome), **document})
     elif result.summary:
         output.payload(output.printable(result.summary))
     if result.error is not None:
         output.notice(f"{result.error.type}: {result.error.message}")
-    if landed is not None and landed.applied:
-        output.notice(f"\nMerged into {landing.workspace if landing else ''}:")
-        merged = {file.path for file in landed.applied}
+    if outcome.landed is not None and outcome.landed.merge.applied:
+        branch = outcome.landed.branch
+        where = f"branch {branch.branch}" if branch else str(landing.workspace if landing else "")
+        output.notice(f"\n{'Committed to' if branch else 'Merged into'} {where}:")
+        merged = {file.path for file in outcome.landed.merge.applied}
         files = [file for file in result.files_modified if file.path in merged]
         print_stat(files, output.notice, most=STAT_LINES)
     for line in _left_out(outcome, landing):
@@ -96,6 +90,7 @@ def print_outcome(
 
 def _document(outcome: RunOutcome) -> dict[str, Any]:
     result, landed = outcome.result, outcome.landed
+    merged = landed.merge if landed else None
     job_id = result.job_id
     return {
         "success": result.success,
@@ -103,16 +98,19 @@ def _document(outcome: RunOutcome) -> dict[str, Any]:
         "root_id": job_id,
         "error": result.error.model_dump() if result.error else None,
         "verified": result.verified.model_dump() if result.verified else None,
-        "landed": None if landed is None else [file.path for file in landed.applied],
+        "landed": None if merged is None else [file.path for file in merged.applied],
+        "not_landed": outcome.not_landed,
+        **branch_document(landed.branch if landed else None),
         "conflicts": [
             {"job_id": job_id, "path": one.path, "reason": one.reason}
-            for one in (landed.conflicts if landed else ())
+            for one in (merged.conflicts if merged else ())
         ],
+        "conflicts_kept": str(landed.conflicts_kept) if landed and landed.conflicts_kept else None,
         "conflicts_between_agents": [vars(one) for one in outcome.unmerged],
         "failed_jobs": [vars(one) for one in outcome.failed_jobs],
         "held_back": [
             {"job_id": job_id, "path": one.path, "reason": one.reason}
-            for one in (landed.held_back if landed else ())
+            for one in (merged.held_back if merged else ())
         ],
         "usage": outcome.usage.model_dump(exclude_none=True),
     }
@@ -143,27 +141,40 @@ def _left_out(outcome: RunOutcome, landing: Landing | None) -> list[str]:
     lines += _failed(outcome)
     if not result.changes:
         return lines
+    if outcome.not_landed is not None:
+        return [*lines, outcome.not_landed]
     if landed is None and landing is not None and landing.landed:
-        return [*lines, f"It was merged into {landing.workspace} before."]
+        where = f"committed to branch {landing.branch}" if landing.branch else "merged"
+        return [*lines, f"It was {where} into {landing.workspace} before."]
     if landed is None:
         folder = "DIR" if landing is None else str(landing.workspace)
         see = f"fanout diff {result.job_id} --stat"
         merge = f"fanout apply {result.job_id} --into {folder}"
         count = f"{result.files_count} changed files were not merged"
         return [*lines, f"{count}.\n  To see them: {see}\n  To merge them: {merge}"]
-    if landed.conflicts:
-        named = ", ".join(output.one_line(conflict.path) for conflict in landed.conflicts)
-        count = "1 conflict" if len(landed.conflicts) == 1 else f"{len(landed.conflicts)} conflicts"
-        see = f"fanout diff {result.job_id}"
-        lines.append(f"WARNING: {count}, changes not merged: {named}.\n  See: {see}")
+    lines += _not_merged(landed, result.job_id)
+    if landed.branch is not None:
+        lines += branch_lines(landed.branch, landing.workspace if landing else None)
+    return lines
+
+
+def _not_merged(landed: LandingReport, job_id: str) -> list[str]:
+    merged = landed.merge
+    lines = []
+    if merged.conflicts:
+        named = ", ".join(output.one_line(conflict.path) for conflict in merged.conflicts)
+        count = "1 conflict" if len(merged.conflicts) == 1 else f"{len(merged.conflicts)} conflicts"
+        lines.append(
+            f"WARNING: {count}, changes not merged: {named}.\n"
+            f"  See: fanout diff {job_id} --conflicts{kept_note(landed.conflicts_kept)}"
+        )
     for kind in ("refused", "failed", "skipped"):
         lines += [
             f"{kind}  {output.one_line(entry.path)}: {output.one_line(entry.reason)}"
-            for entry in getattr(landed, kind)
+            for entry in getattr(merged, kind)
         ]
-    if landed.held_back:
-        lines += held_back.lines(landed.held_back)
-        lines.append(
-            f"To land what is held back:\n  fanout apply {result.job_id} {held_back.OPTION}"
-        )
+    if merged.held_back:
+        to = " --branch OTHER" if landed.branch else ""
+        lines += held_back.lines(merged.held_back)
+        lines.append(f"To land what is held back:\n  fanout apply {job_id}{to} {held_back.OPTION}")
     return lines

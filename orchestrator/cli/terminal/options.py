@@ -37,6 +37,15 @@ JobArgument = Annotated[
 JobArguments = Annotated[
     list[str], typer.Argument(metavar="ID", help="Job ids, or prefixes of them that are unique.")
 ]
+BranchOption = Annotated[
+    str | None,
+    typer.Option(
+        "--branch",
+        metavar="NAME",
+        help="Leave the files as they are, and create this Git branch with a commit for each job "
+        "that changed something.",
+    ),
+]
 LabelOption = Annotated[
     list[str] | None,
     typer.Option("--label", metavar="KEY=VALUE", help="A label of the job; repeat for several."),

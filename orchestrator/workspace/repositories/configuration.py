@@ -31,7 +31,7 @@ def settings_in(files: Sequence[Path]) -> list[tuple[str, str]]:
     Args:
         files: The repository's configuration.
     """
-    pending, seen = [*files, *_personal_configurations()], set[Path]()
+    pending, seen = [*files, *personal_configurations()], set[Path]()
     settings: list[tuple[str, str]] = []
     while pending and len(seen) < _MAX_INCLUDED:
         path = pending.pop()
@@ -79,7 +79,7 @@ def _pairs(content: bytes) -> list[tuple[str, str]]:
 def excludes_file(settings: Mapping[str, str]) -> Path:
     """Return the file of the ignore rules that a person has for all repositories."""
     value = settings.get("core.excludesfile")
-    for path in _personal_configurations():
+    for path in personal_configurations():
         if not value and (content := read_data(path)):
             value = parse_configuration(content).get("core.excludesfile")
     return Path(os.path.expanduser(value)) if value else _personal_folder() / "ignore"  # noqa: PTH111 - as above
@@ -110,7 +110,8 @@ def read_data(path: Path, max_bytes: int = _MAX_RULES_BYTES) -> bytes:
         raise Unreadable(f"{path} cannot be read") from error
 
 
-def _personal_configurations() -> tuple[Path, ...]:
+def personal_configurations() -> tuple[Path, ...]:
+    """Return the files of a person's and the machine's Git configuration, the nearest first."""
     home = Path(os.path.expanduser("~"))  # noqa: PTH111 - a home that is unknown is no failure
     return (home / ".gitconfig", _personal_folder() / "config", Path("/etc/gitconfig"))
 

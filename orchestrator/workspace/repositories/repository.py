@@ -103,7 +103,7 @@ def is_clean_checkout(folder: Path) -> bool:
         if repository is None:
             return False
         with _private(repository) as private:
-            private.set_head(_head(repository))
+            private.set_head(head_commit(repository))
             return not private.git(
                 *("status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"),
                 *("--untracked-files=normal", "--", "."),
@@ -144,7 +144,7 @@ def index_without(
         }
         if not missing:
             return None
-        head = _head(repository)
+        head = head_commit(repository)
         committed = private.listed("ls-tree", "-r", "-z", "--full-tree", head) if head else {}
         private.update_index("--force-remove", "-z", "--stdin", lines=missing)
         kept = {path: committed[path] for path in missing if path in committed}
@@ -236,7 +236,7 @@ def _private(repository: Repository) -> Iterator[_Private]:
         for folder in ("objects", "refs", "info"):
             (path / folder).mkdir()
         (path / "HEAD").write_text("ref: refs/heads/none\n")
-        (path / "config").write_text(_configuration(settings))
+        (path / "config").write_text(private_configuration(settings))
         for index in ("index", *_shared_indexes(repository.git_dir)):
             _copy(repository.git_dir / index, path / index)
         exclude = read_data(repository.common_dir / "info" / "exclude")
@@ -246,7 +246,7 @@ def _private(repository: Repository) -> Iterator[_Private]:
         yield _Private(path, repository)
 
 
-def _configuration(settings: Mapping[str, str]) -> str:
+def private_configuration(settings: Mapping[str, str]) -> str:
     """Return the configuration of a private repository for the same files."""
     is_sha256 = settings.get("extensions.objectformat") == "sha256"
     lines = ["[core]", f"repositoryformatversion = {int(is_sha256)}", "bare = false"]
@@ -290,7 +290,7 @@ def _pointer(path: Path, prefix: str) -> Path | None:
     return path.parent / text.removeprefix(prefix)
 
 
-def _head(repository: Repository) -> str | None:
+def head_commit(repository: Repository) -> str | None:
     """Return the id of the commit that is checked out; None if there is none or it is not found."""
     reference = "HEAD"
     for _ in range(_MAX_REFERENCES):

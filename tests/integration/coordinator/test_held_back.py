@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.terminal import held_back, output
-from orchestrator.workspace.merge import HeldBack
+from orchestrator.workspace.merge_report import HeldBack
 from tests.forked import run_module
 from tests.integration.coordinator.driving import task
 from tests.integration.scripts import call, calls, conversation, says, write_script

@@ -24,7 +24,7 @@ from orchestrator.jobs.failures import (
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.store.journal import EventType
 from orchestrator.landing.train import Train
-from orchestrator.workspace.merge import MergeReport
+from orchestrator.workspace.merge_report import MergeReport
 from workers.agent.delegation.conflict_files import ConflictFiles, Sides
 from workers.agent.delegation.landing import JobLanding, undo
 from workers.agent.delegation.reworks import Reworks

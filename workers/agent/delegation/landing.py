@@ -19,7 +19,7 @@ from orchestrator.jobs.result import Verification
 from orchestrator.jobs.store.journal import EventType
 from orchestrator.landing.restore_point import RestorePoint
 from orchestrator.workspace.blobs import BlobStore
-from orchestrator.workspace.merge import MergeReport
+from orchestrator.workspace.merge_report import MergeReport
 from workers.agent.session_journal import AttemptJournal
 from workers.agent.verification import run_verification
 from workers.heartbeat import HeldLease

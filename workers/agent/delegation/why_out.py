@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from orchestrator.deep_agent import CHANGES_BREAK, CHANGES_CONFLICT
 from orchestrator.landing.train import Outcome, Train
-from orchestrator.workspace.merge import MergeReport
+from orchestrator.workspace.merge_report import MergeReport
 
 SHOWN_CONFLICTS = 50
 """Of one landing, in the journal and in a message: as many as one reads before beginning."""

@@ -1,0 +1,62 @@
+"""The outcome of a merge: what was put in, and what was not and why."""
+
+from __future__ import annotations
+
+from orchestrator.jobs.changes import ChangeKind, SkippedFile
+from orchestrator.jobs.spec import WireModel
+from orchestrator.workspace.three_way import ConflictKind, How
+
+
+class MergedFile(WireModel):
+    """A change that the workspace contains now."""
+
+    path: str
+    change: ChangeKind
+    how: How
+    """`taken`: the job's version replaced an unchanged file; `already`: the workspace had the
+    change before; `merged`: combined with changes made in the workspace."""
+
+
+class Conflict(WireModel):
+    """A change that conflicts with another one; the workspace keeps its own version."""
+
+    path: str
+    kind: ConflictKind
+    reason: str
+    """The two changes that conflict, in one sentence."""
+
+
+class NotMerged(WireModel):
+    """A change that was not applied, for another reason than a conflict."""
+
+    path: str
+    reason: str
+
+
+class HeldBack(WireModel):
+    """A change that was not applied, because the file becomes code on the host by itself."""
+
+    path: str
+    change: ChangeKind
+    reason: str
+
+
+class MergeReport(WireModel):
+    """The outcome of each change of a bundle."""
+
+    applied: tuple[MergedFile, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+    refused: tuple[NotMerged, ...] = ()
+    """The path or link leads out of the workspace, or the bundle is inconsistent."""
+    failed: tuple[NotMerged, ...] = ()
+    """An operating system error (a full disk, no permission): the file is unchanged, and another
+    merge may succeed."""
+    skipped: tuple[SkippedFile, ...] = ()
+    """Changed by the job, but not contained in its bundle."""
+    held_back: tuple[HeldBack, ...] = ()
+    """Waits for a person's word: a merge with `include_executable_config` applies it."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the workspace contains every change of the job now."""
+        return not (self.conflicts or self.refused or self.failed or self.skipped or self.held_back)
