@@ -1,4 +1,4 @@
-"""Tar archives: unpacks snapshots, which are not trusted, and adds members. Stdlib only.
+"""Tar archives: unpacks snapshots and layers, which are not trusted, and adds members. Stdlib only.
 
 The steward unpacks with it inside its container, the worker for the local provider.
 """
@@ -28,20 +28,24 @@ def add_member(archive: tarfile.TarFile, name: str, content: bytes | IO[bytes], 
     archive.addfile(member, io.BytesIO(content) if isinstance(content, bytes) else content)
 
 
-def unpack(archive: Path, target: Path, own: Callable[[Path], None]) -> None:
+def unpack(
+    archive: Path, target: Path, own: Callable[[Path], None], removed: list[str] | None = None
+) -> None:
     """Unpack a plain tar into an empty folder. Times and permission bits are restored.
 
     Args:
         archive: the file; not trusted.
         target: the folder; nothing outside of it is written.
         own: is called with each path that was made, to set its owner; must not follow links.
+        removed: gets the paths that a layer removes, which are members as of an overlay: character
+            devices 0, 0. None: the archive is no layer.
 
     Raises:
         UnusableArchive: the archive is damaged, or has a member that is not a file, a folder or a
             symlink inside the target. What was unpacked until then stays.
         OSError: the file system refused.
     """
-    unpacking = _Unpacking(target, own)
+    unpacking = _Unpacking(target, own, removed)
     try:
         with tarfile.open(archive, "r:") as tar:
             for member in tar:
@@ -56,8 +60,10 @@ def unpack(archive: Path, target: Path, own: Callable[[Path], None]) -> None:
 class _Unpacking:
     """The state of unpacking one archive into a folder."""
 
-    def __init__(self, target: Path, own: Callable[[Path], None]) -> None:
-        self._target, self._own = target, own
+    def __init__(
+        self, target: Path, own: Callable[[Path], None], removed: list[str] | None
+    ) -> None:
+        self._target, self._own, self._removed = target, own, removed
         self._links: list[tuple[Path, str]] = []
         self._folders: list[tuple[Path, tarfile.TarInfo]] = []
 
@@ -76,6 +82,8 @@ class _Unpacking:
             _write_file(tar, member, path)
             self._own(path)
             _restore(path, member)
+        elif self._removed is not None and _is_whiteout(member):
+            self._removed.append(member.name)
         else:
             raise UnusableArchive("it has a member that is not a file, a folder or a symlink")
 
@@ -99,6 +107,19 @@ class _Unpacking:
             self._own(path)
         elif not path.is_dir():
             raise NotADirectoryError
+
+
+def _is_whiteout(member: tarfile.TarInfo) -> bool:
+    """Return whether a member marks a path as removed.
+
+    Raises:
+        UnusableArchive: it does, and it is the root, or written in another way than it is found.
+    """
+    if not member.ischr() or member.devmajor or member.devminor:
+        return False
+    if {"", "."}.intersection(member.name.split("/")):
+        raise UnusableArchive("it has a member outside its root")
+    return True
 
 
 def _write_file(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
