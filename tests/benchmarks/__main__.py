@@ -17,13 +17,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.benchmarks import harness, latency, ledger_load, memory, recovery, sandboxes, workspaces
+from tests.benchmarks import children, harness, latency, ledger_load, memory, recovery, sandboxes, workspaces
 from tests.benchmarks.measure import Row, Section, missing_row, row_of
 from tests.benchmarks.report import document, print_table
 
 SECTIONS = (
     sandboxes.SECTION,
     workspaces.SECTION,
+    children.SECTION,
     latency.SECTION,
     memory.SECTION,
     harness.SECTION,

@@ -64,10 +64,10 @@ async def element_archive(element: Element, source: SnapshotSource) -> AsyncIter
         SnapshotUnusable: the layer is damaged.
         NotUnderstood: a newer release wrote it.
     """
-    if element.blob is None or not element.is_layer:
-        yield await source(element.blob) if element.blob else Path(os.devnull)
+    if element.blob is not None and not element.is_layer:
+        yield await source(element.blob)
         return
-    bundle = await source(element.blob)
+    bundle = await source(element.blob) if element.blob else None
     archive = await asyncio.to_thread(_archived, bundle, element)
     try:
         yield archive
@@ -75,17 +75,18 @@ async def element_archive(element: Element, source: SnapshotSource) -> AsyncIter
         await asyncio.to_thread(archive.unlink)
 
 
-def _archived(bundle: Path, element: Element) -> Path:
-    """Write the archive of a layer into a temporary file; see `inside.archives`."""
+def _archived(bundle: Path | None, element: Element) -> Path:
+    """Write the archive of a layer, or of an empty snapshot, into a temporary file."""
     descriptor, name = tempfile.mkstemp(prefix="fanout-layer-", suffix=".tar")
     archive = Path(name)
     try:
         with (
             os.fdopen(descriptor, "wb") as file,
             tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar,
-            ChangeBundle.open(bundle) as opened,
         ):
-            _write_members(tar, opened)
+            if bundle is not None:
+                with ChangeBundle.open(bundle) as opened:
+                    _write_members(tar, opened)
     except BaseException as error:
         archive.unlink()
         if isinstance(error, NewerBundle):
@@ -120,6 +121,8 @@ def _removed(changes: Changes) -> set[str]:
 
 
 def _member(path: str, version: FileVersion | None = None) -> tarfile.TarInfo:
+    if "\0" in path:  # a tar would end its name there
+        raise MalformedBundle("a path cannot exist")
     member = tarfile.TarInfo(path)
     member.mtime = ARCHIVE_MTIME
     if version is not None:

@@ -71,6 +71,8 @@ class _Unpacking:
         """Unpack a member; links and the attributes of folders wait for `finish`."""
         if member.name.startswith("/") or ".." in member.name.split("/"):
             raise UnusableArchive("it has a member outside its root")
+        if self._removed is not None and {"", "."}.intersection(member.name.split("/")):
+            raise UnusableArchive("it has a path that is written in another way than it is found")
         path = self._target / member.name
         if member.issym():
             self._links.append((path, member.linkname))
@@ -110,16 +112,8 @@ class _Unpacking:
 
 
 def _is_whiteout(member: tarfile.TarInfo) -> bool:
-    """Return whether a member marks a path as removed.
-
-    Raises:
-        UnusableArchive: it does, and it is the root, or written in another way than it is found.
-    """
-    if not member.ischr() or member.devmajor or member.devminor:
-        return False
-    if {"", "."}.intersection(member.name.split("/")):
-        raise UnusableArchive("it has a member outside its root")
-    return True
+    """Return whether a member marks a path as removed."""
+    return member.ischr() and not (member.devmajor or member.devminor)
 
 
 def _write_file(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:

@@ -51,7 +51,8 @@ def unpack_element(element: Element, archive: Path, target: Path, below: Path | 
     part = Path(tempfile.mkdtemp(prefix=f".{target.name[:16]}-", dir=target.parent))
     try:
         tree, written = part / "tree", part / "written"
-        written.mkdir(mode=0o755)
+        written.mkdir()
+        written.chmod(0o755)
         removed: list[str] = []
         archives.unpack(archive, written, _keep_owner, None if below is None else removed)
         if below is None:
