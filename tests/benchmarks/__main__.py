@@ -17,7 +17,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.benchmarks import children, harness, latency, ledger_load, memory, recovery, sandboxes, workspaces
+from tests.benchmarks import (
+    children,
+    harness,
+    latency,
+    ledger_load,
+    memory,
+    recovery,
+    sandboxes,
+    workspaces,
+)
 from tests.benchmarks.measure import Row, Section, missing_row, row_of
 from tests.benchmarks.report import document, print_table
 

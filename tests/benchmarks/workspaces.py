@@ -100,7 +100,15 @@ async def _first_seedings(place: Bench, snapshot: BlobId) -> Samples:
 async def _prepare(place: Bench, snapshot: BlobId) -> float:
     steward, job = await place.provider._steward(), new_job_id()
     try:
-        return await milliseconds(steward.prepare(job, snapshot, overlay=True, disk_bytes=LIMITS.disk_bytes, first_uid=container_config.FIRST_UID))
+        return await milliseconds(
+            steward.prepare(
+                job,
+                snapshot,
+                overlay=True,
+                disk_bytes=LIMITS.disk_bytes,
+                first_uid=container_config.FIRST_UID,
+            )
+        )
     finally:
         await steward.delete(job)
 

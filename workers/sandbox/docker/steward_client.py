@@ -54,7 +54,7 @@ _READ_BYTES = 4 * 1024**2
 _PREPARE_TRIES = 3
 _MAX_OPTION_BYTES = 4000
 """Of a mount: the kernel takes one page, and cuts off the rest."""
-_OTHER_OPTION_BYTES = len("lowerdir=,upperdir=/upper,workdir=/work,userxattr,nosuid,nodev")
+_OVERLAY_OPTIONS = "lowerdir={0},upperdir={1}/upper,workdir={1}/work,userxattr,nosuid,nodev"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,8 +217,8 @@ class Steward:
     def _options_fit(self, job: str, chain: Sequence[Element]) -> bool:
         """Return whether a mount takes the paths of all elements, wherever they are shown."""
         home = f"{self.mount_point}/jobs/{job}/layers"
-        lower = sum(len(f"{home}/{element.id}/tree:") for element in chain)
-        return lower + 2 * len(home) + _OTHER_OPTION_BYTES <= _MAX_OPTION_BYTES
+        lower = ":".join(f"{home}/{element.id}/tree" for element in chain)
+        return len(_OVERLAY_OPTIONS.format(lower, home)) <= _MAX_OPTION_BYTES
 
     def _workspace_options(self, job: str, prepared: Mapping[str, Any]) -> dict[str, str]:
         if "layers" not in prepared:
@@ -229,8 +229,8 @@ class Steward:
             }
         lower = ":".join(f"{self.mount_point}/{tree}" for tree in prepared["lower"])
         layers = f"{self.mount_point}/{prepared['layers']}"
-        folders = f"lowerdir={lower},upperdir={layers}/upper,workdir={layers}/work"
-        return {"type": "overlay", "device": "overlay", "o": f"{folders},userxattr,nosuid,nodev"}
+        options = _OVERLAY_OPTIONS.format(lower, layers)
+        return {"type": "overlay", "device": "overlay", "o": options}
 
     async def _unpack(self, names: Sequence[str], element: Element) -> None:
         """Send an element once, however many jobs of this worker start with it at the same time."""

@@ -142,7 +142,7 @@ class Snapshots:
         under = self.trees(below[-1])
         if not written.exists():
             layers.stack(tree, removed, under, _give_to_agent)
-            return disks.used_bytes([tree])[0]
+            return disks.walked_bytes(tree)
         layers.copy_linked(under[0], tree)
         layers.merge_into(tree, written, removed, _give_to_agent)
         return disks.used_bytes([under[0], tree])[1]  # a linked file counts where it is found first

@@ -1,12 +1,10 @@
-"""The local provider's folders: unpacking, copying and measuring them."""
+"""The local provider's folders: unpacking and copying them."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 from workers.sandbox.errors import SnapshotUnusable
@@ -72,27 +70,3 @@ def unpack_element(element: Element, archive: Path, target: Path, below: Path | 
 
 def _keep_owner(_path: Path) -> None:
     """Leave a file to this process's user."""
-
-
-def disk_bytes(folder: Path) -> int:
-    """Return the disk usage of a folder, its entries included.
-
-    Files that vanish meanwhile do not count.
-    """
-    total, waiting = 0, [str(folder)]
-    while waiting:
-        try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    with suppress(FileNotFoundError):
-                        status = entry.stat(follow_symlinks=False)
-                        total += status.st_blocks * 512 + _ENTRY_BYTES
-                        if entry.is_dir(follow_symlinks=False):
-                            waiting.append(entry.path)
-        except OSError:
-            continue
-    return total
-
-
-_ENTRY_BYTES = 1024
-"""The cost of an inode and its name; without it, ten million empty files would count as nothing."""
