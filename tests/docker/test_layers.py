@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import Callable
 
 import pytest
@@ -61,7 +62,7 @@ async def test_another_host_fetches_what_it_lacks_and_nothing_twice(
 ) -> None:
     base = snapshots.add({"base": b"x"})
     first, second = (add_layer(snapshots, name, b"new") for name in ("one", "two"))
-    here, there = make_provider(), make_provider(installation="test-layers-another-host")
+    here, there = make_provider(), make_provider(installation=f"test-{secrets.token_hex(4)}")
     try:
         await use(here, StartFiles(base, (first,)))
         await use(there, StartFiles(base))
