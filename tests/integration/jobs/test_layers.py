@@ -1,4 +1,4 @@
-"""Children start from layers: what their parent changed is read, and nothing of what it started from."""
+"""Children start from layers: what their parent changed is read, not what it started from."""
 
 from __future__ import annotations
 
