@@ -174,7 +174,12 @@ class JobClient:
             else spec
             for spec, folder in jobs
         ]
-        used = {blob for spec in specs for blob in (*spec.start.blobs(), spec.conversation) if blob}
+        used = {
+            blob
+            for spec in specs
+            for blob in (*spec.start.blobs(), spec.changes, spec.conversation)
+            if blob
+        }
         for blob in used:
             await self._blobs.keep(blob)  # an old one, of a retried job, may be about to expire
         ids = await self._ledger.submit(specs)

@@ -42,6 +42,22 @@ def merge_text(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
     return None
 
 
+def marked_text(base: bytes, ours: bytes, theirs: bytes, labels: tuple[str, str]) -> bytes:
+    """Return `ours` with the changes from `base` to `theirs`, conflicts between Git's markers.
+
+    Args:
+        base: The common origin.
+        ours: The content to change.
+        theirs: The changed origin.
+        labels: The names of the two sides at the markers.
+
+    Raises:
+        GitFailed: Git is not installed, or failed otherwise than by a conflict.
+    """
+    _, merged = _run_merge_file(base, ours, theirs, "-L", labels[0], "-L", "base", "-L", labels[1])
+    return merged
+
+
 def contains_change(base: bytes, ours: bytes, theirs: bytes) -> bool:
     """Return whether `ours` already contains the change from `base` to `theirs`.
 
@@ -92,13 +108,17 @@ def _joined(separated: bytes) -> bytes | None:
 
 
 def _merge_file(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
+    code, merged = _run_merge_file(base, ours, theirs)
+    return None if code in _CONFLICT_CODES else merged
+
+
+def _run_merge_file(base: bytes, ours: bytes, theirs: bytes, *options: str) -> tuple[int, bytes]:
     with tempfile.TemporaryDirectory(prefix="fanout-merge-") as folder:
         for name, content in (("ours", ours), ("base", base), ("theirs", theirs)):
             Path(folder, name).write_bytes(content)
-        code, merged = run_git(
-            ["merge-file", "-p", "-q", "ours", "base", "theirs"],
+        return run_git(
+            ["merge-file", "-p", "-q", *options, "ours", "base", "theirs"],
             folder=Path(folder),
             accepted=(0, *_CONFLICT_CODES),
             max_output_bytes=2 * (len(base) + len(ours) + len(theirs)) + _PROBE_BYTES,
         )
-    return None if code in _CONFLICT_CODES else merged

@@ -211,6 +211,7 @@ class WorkerProcess:
         settings = self._settings
         services = JobServices(
             ledger=self._ledger,
+            journal=self._journal,
             blobs=self._blobs,
             definitions=self._definitions,
             defaults=settings.limits.for_jobs(),
@@ -221,7 +222,6 @@ class WorkerProcess:
         )
         return JobRunner(
             services,
-            journal=self._journal,
             admission=admission,
             provider=self._provider,
             heartbeats=self._heartbeats,

@@ -78,7 +78,11 @@ class AgentDefinition(WireModel):
     verify: ShellCommand | None = None
     """A command that has to exit with 0 in the sandbox before one of its jobs succeeds."""
     max_reworks: MaxReworks | None = None
-    """How often a job is told that it did not, before it fails; None: twice."""
+    """How often a job is told that it did not, before it fails, and how often what one of its tasks
+    changed is sent back; None: twice."""
+    verify_merges: ShellCommand | None = None
+    """A command that has to exit with 0 in the sandbox before what tasks changed is in the files of
+    one of its jobs."""
     include: tuple[str, ...] = ()
     """Files of the workspace that its jobs get even if Git ignores them or they seem to be secret:
     paths relative to the workspace."""

@@ -109,7 +109,10 @@ from .names import agent_identifier as agent_identifier
 from .part import Part as Part
 from .progress_tool import ProgressTool as ProgressTool
 from .prompts import ANSWER_REJECTED as ANSWER_REJECTED
+from .prompts import CHANGES_BREAK as CHANGES_BREAK
+from .prompts import CHANGES_CONFLICT as CHANGES_CONFLICT
 from .prompts import CONTINUED as CONTINUED
+from .prompts import TASKS_VERIFIED as TASKS_VERIFIED
 from .prompts import WORKSPACE_RESTORED as WORKSPACE_RESTORED
 from .summary import summary_of as summary_of
 from .tool import MethodTool as MethodTool

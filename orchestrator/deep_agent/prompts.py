@@ -147,6 +147,25 @@ ANSWER_REJECTED = (
     "with exit code {exit_code}. The end of its output:\n\n{output_tail}\n\nMend the cause, not the "
     "command, and then answer again, completely."
 )
+CHANGES_CONFLICT = (
+    "Settle the conflicts of what you changed. It could not be put into the files of the agent that "
+    "gave you the task, because others have changed the same places meanwhile. Your workspace has its files as they are now, "
+    "with your changes merged in as far as they fit. These conflict:\n\n{conflicts}\n\nWhere both "
+    "sides are text, the place is marked with <<<<<<< and >>>>>>>; otherwise the file is theirs, "
+    "and yours is below $HOME/conflicts. "
+    "Keep what both sides want, leave no marker, and then answer your task again, completely."
+)
+CHANGES_BREAK = (
+    "Mend what you changed. It was put into the files of the agent that gave you the task, together "
+    "with the work of others, and they fail then. Your workspace has its files as they are now, with "
+    "your changes. They are verified with this command:\n\n{command}\n\nIt ended with exit code "
+    "{exit_code}. The end of its output:\n\n{output_tail}\n\nMend the cause, not the command, and "
+    "then answer your task again, completely."
+)
+TASKS_VERIFIED = (
+    "\n\nWhat your tasks change is in your workspace when this command passes with it: {command}. "
+    "What breaks it, or conflicts, goes back to the agent of its task first, which takes longer."
+)
 CALL_PENDING = (
     "This call has not answered yet. When it does, its result takes the place of this one."
 )

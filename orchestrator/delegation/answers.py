@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import structlog
 from google.adk.events import Event
@@ -24,12 +25,20 @@ TaskResult = dict[str, JsonValue]
 _Explained = Conflict | HeldBack | NotMerged | SkippedFile
 
 
-def task_result(result: JobResult, merged: MergeReport | None) -> TaskResult:
+def task_result(
+    result: JobResult,
+    merged: MergeReport | None,
+    landed: Mapping[str, JsonValue] = MappingProxyType({}),
+    sides: Mapping[str, Mapping[str, JsonValue]] = MappingProxyType({}),
+) -> TaskResult:
     """Return the tool result of a job that has ended.
 
     Args:
         result: The job's result.
         merged: The report of the merge of its changes; None if nothing was merged.
+        landed: The data of its `child.landed`: `conflicts` are told if there is no report, and a
+            `reason` always.
+        sides: What is to be told about each path that conflicts.
     """
     found: TaskResult = {
         "status": "success" if result.success else "error",
@@ -38,7 +47,7 @@ def task_result(result: JobResult, merged: MergeReport | None) -> TaskResult:
         "files_modified": [
             {"path": file.path, "change": str(file.change)} for file in result.files_modified
         ],
-        "merge": _merge_summary(merged),
+        "merge": _merge_summary(merged, landed, sides),
         "execution_seconds": result.execution_seconds,
         "usage": result.usage.model_dump(exclude_none=True),
     }
@@ -52,7 +61,24 @@ def task_result(result: JobResult, merged: MergeReport | None) -> TaskResult:
         found["unread_messages"] = list(result.unread_messages)
     if result.error is not None:
         found["error"] = f"{result.state}: {result.error.message}"
+    elif landed.get("outcome") == "out":
+        found |= {
+            "status": "error",
+            "error": f"Its changes are not in your files. {landed['reason']}",
+        }
+        if verification := landed.get("verification"):
+            found["verified"] = verification
     return found
+
+
+def sent_back_result(job_id: str, reason: str) -> TaskResult:
+    """Return the tool result of a task whose changes did not land, and that mends them now."""
+    return {
+        "status": "success",
+        "job_id": job_id,
+        "state": "reworking",
+        "sent_back": reason,
+    }
 
 
 def started_result(job_id: str) -> TaskResult:
@@ -65,14 +91,22 @@ def task_results(results: Sequence[TaskResult]) -> TaskResult:
     return {"status": "success", "results": [*results]}
 
 
-def _merge_summary(report: MergeReport | None) -> JsonValue:
+def _merge_summary(
+    report: MergeReport | None,
+    landed: Mapping[str, JsonValue],
+    sides: Mapping[str, Mapping[str, JsonValue]],
+) -> JsonValue:
     """Return the merge's report for the model; kinds without an entry are left out, but for two."""
-    if report is None:
-        return {"applied": [], "conflicts": []}
+    known = landed.get("conflicts") if report is None else _with_reasons(report.conflicts)
+    conflicts = [one for one in known if isinstance(one, dict)] if isinstance(known, list) else []
     merged: dict[str, JsonValue] = {
-        "applied": [file.path for file in report.applied],
-        "conflicts": _with_reasons(report.conflicts),
+        "applied": [] if report is None else [file.path for file in report.applied],
+        "conflicts": [{**one, **sides.get(str(one["path"]), {})} for one in conflicts],
     }
+    if landed.get("outcome") == "in" and (reason := landed.get("reason")):
+        merged["note"] = reason
+    if report is None:
+        return merged
     left_out: dict[str, Sequence[_Explained]] = {
         "refused": report.refused,
         "failed": report.failed,

@@ -150,12 +150,19 @@ class JobSpec(WireModel):
     """The workspace that the job starts from; None: an empty workspace."""
     layers: tuple[BlobId, ...] = Field(default=(), max_length=MAX_LAYERS)
     """What was changed in that workspace before the job starts: change bundles, in order."""
+    changes: BlobId | None = None
+    """A change bundle that is merged into the files before the agent begins, as changes of this
+    job; conflicts are marked. A task whose changes did not land goes on with them."""
     output_schema: dict[str, JsonValue] | None = None
     verify: ShellCommand | None = None
     """A command that has to exit with 0 in the sandbox before the job succeeds; it overrides the
     agent definition's."""
     max_reworks: MaxReworks | None = None
-    """How often the agent is told that it did not; it overrides the agent definition's."""
+    """How often the agent is told that it did not, and how often what one of its tasks changed is
+    sent back; it overrides the agent definition's."""
+    verify_merges: ShellCommand | None = None
+    """A command that has to exit with 0 in the sandbox before what tasks changed is in the job's
+    files; it overrides the agent definition's."""
     model: str | None = None
     """Overrides the agent definition's model."""
     limits: Limits = Limits()

@@ -26,6 +26,7 @@ from orchestrator.jobs.changes import (
     SkippedFile,
 )
 from orchestrator.jobs.spec import WireModel
+from orchestrator.text_merge import is_text, marked_text
 from orchestrator.workspace.dry_run import DryRun
 from orchestrator.workspace.hold_back import HoldBack, code_of_folder, names_below
 from orchestrator.workspace.rooted import (
@@ -116,6 +117,9 @@ class FolderMerge:
     """None holds nothing back: in a sandbox, or by a person's word."""
     umask: int = 0o022
     """The bits that new files and directories do not get."""
+    mark: str | None = None
+    """The label of the job's side: a text that conflicts is written with both sides between
+    conflict markers. None leaves it as it is."""
     applied: list[MergedFile] = field(default_factory=list)
     conflicts: list[Conflict] = field(default_factory=list)
     refused: list[NotMerged] = field(default_factory=list)
@@ -159,6 +163,9 @@ class FolderMerge:
             self.applied.append(MergedFile(path=file.path, change=file.change, how=how))
         except ChangesCollide as collision:
             self._conflict(file, collision.kind, collision.reason)
+            if self.mark is not None:
+                with suppress(OSError, GitFailed, ChangedMeanwhile, PathRefused, MalformedBundle):
+                    self._write_marked(file, self.mark)
         except NotADirectoryError:
             self._conflict(file, "type", "The workspace has a file where the job has a directory.")
         except (PathRefused, MalformedBundle) as refusal:
@@ -186,6 +193,19 @@ class FolderMerge:
 
     def _conflict(self, file: ChangedFile, kind: ConflictKind, reason: str) -> None:
         self.conflicts.append(Conflict(path=file.path, kind=kind, reason=reason))
+
+    def _write_marked(self, file: ChangedFile, label: str) -> None:
+        """Write both sides of a conflict into the file, if they are texts."""
+        after, before = file.after, file.before
+        path = file.from_path or file.path
+        ours = self.folder.find(path) or self.folder.find(path := file.path)
+        if ours is None or ours.content is None or after is None or ours.kind != after.kind:
+            return
+        base = self._content(before) if before is not None else b""
+        sides = (base, ours.content, self._content(after))
+        if after.kind == "file" and all(map(is_text, sides)):
+            marked = marked_text(*sides, ("the files as they are", label))
+            self.folder.put_file(path, marked, ours.mode, ours)
 
     def _write(self, file: ChangedFile) -> How:
         """Apply an addition or a modification."""

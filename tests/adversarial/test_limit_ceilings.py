@@ -113,7 +113,7 @@ def services(*definitions: AgentDefinition, **fields: Any) -> JobServices:
         "bounds": Settings().limits.tree_bounds(),
         **fields,
     }
-    return JobServices(ledger=unused, blobs=unused, definitions=known, **values)
+    return JobServices(ledger=unused, journal=unused, blobs=unused, definitions=known, **values)
 
 
 def agent(name: str, **fields: Any) -> AgentDefinition:

@@ -45,7 +45,7 @@ def test_the_sample_is_red_and_green_after_the_scripted_edits(tmp_path):
 
     assert (before.returncode, after.returncode) == (1, 0)
     assert "failures=5" in before.stderr
-    assert "Ran 9 tests" in after.stderr
+    assert "Ran 10 tests" in after.stderr
 
 
 def test_the_script_gives_every_task_of_the_coordinator_a_conversation_of_its_own():

@@ -13,7 +13,7 @@ from itertools import groupby
 
 from google.adk.events import Event, EventActions
 from google.adk.tools.tool_confirmation import ToolConfirmation
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
 from orchestrator.approvals import ApprovalAnswer
 from orchestrator.deep_agent import (
@@ -64,8 +64,12 @@ class History:
     """Whether the last one was after the last event: it was of the last answer."""
     children: dict[str, str] = field(default_factory=dict)
     """The children that have ended, by id, with the reason of a refusal; empty for one that ran."""
-    merged: set[str] = field(default_factory=set)
-    """The children whose changes are in the job's files."""
+    landed: dict[str, dict[str, JsonValue]] = field(default_factory=dict)
+    """What became of the changes of children, by id, as `child.landed` says."""
+    landing: str | None = None
+    """The blob that undoes a landing which has not ended."""
+    _landing_children: frozenset[str] = frozenset()
+    """The children whose changes it lands."""
 
     def add(self, entry: JournalEvent, event: Event | None) -> None:
         """Add the next entry of the journal.
@@ -90,8 +94,10 @@ class History:
         if entry.type is EventType.APPROVAL_RESOLVED:
             answer = {name: value for name, value in entry.data.items() if name != "id"}
             self.answers[str(entry.data["id"])] = ApprovalAnswer.model_validate(answer)
-        if entry.type is EventType.VERIFY:
+        if entry.type is EventType.VERIFY and "children" not in entry.data:
             self.add_verification(Verification.model_validate(entry.data))
+        if entry.type is EventType.LANDING:
+            self._begin_landing(entry)
         if str(entry.type).startswith("child."):
             self._add_of_child(entry)
         if event is not None:
@@ -100,10 +106,26 @@ class History:
             self.started_calls -= {str(answer.id) for answer in event.get_function_responses()}
             self.started_calls -= self._calls_decided_by(event)
 
+    def _begin_landing(self, entry: JournalEvent) -> None:
+        """Begin a landing; one that had not ended has been undone."""
+        self.undo_landing()
+        children = entry.data["children"]
+        self._landing_children = frozenset(map(str, children if isinstance(children, list) else ()))
+        self.landing = str(entry.data["before"]) if self._landing_children else None
+
+    def undo_landing(self) -> None:
+        """Forget a landing that has not ended: what it touched was put back."""
+        if self.landing is not None:
+            for child in self._landing_children:
+                self.landed.pop(child, None)
+        self.landing = None
+
     def _add_of_child(self, entry: JournalEvent) -> None:
         child = str(entry.data["id"])
-        if entry.type is EventType.CHILD_MERGED:
-            self.merged.add(child)
+        if entry.type is EventType.CHILD_LANDED:
+            self.landed[child] = {key: value for key, value in entry.data.items() if key != "id"}
+            if self._landing_children <= self.landed.keys():
+                self.landing = None
         elif entry.type is EventType.CHILD_FINISHED:
             self.children[child] = str(entry.data.get("reason") or "")
 

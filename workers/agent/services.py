@@ -11,6 +11,7 @@ from orchestrator.configuration.agent_definitions import AgentDefinitions
 from orchestrator.jobs.ceilings import Ceilings
 from orchestrator.jobs.failures import UnknownAgent
 from orchestrator.jobs.spec import JobSpec, Limits, TreeBounds
+from orchestrator.jobs.store.journal import Journal
 from orchestrator.jobs.store.ledger import Ledger
 from orchestrator.workspace.blobs import BlobStore
 
@@ -20,6 +21,8 @@ class JobServices:
     """The stores, the agents and the limits of an installation, for the jobs of one worker."""
 
     ledger: Ledger
+    journal: Journal
+    """The journals of all jobs."""
     blobs: BlobStore
     definitions: AgentDefinitions
     defaults: Limits

@@ -68,8 +68,8 @@ from workers.agent.session_journal import (
 )
 from workers.agent.shared_budget import SharedBudget, subtract_usage
 from workers.agent.verification import (
-    DEFAULT_MAX_REWORKS,
     Verifier,
+    max_reworks,
     rejection,
     verification_failure,
 )
@@ -178,10 +178,10 @@ class Subagent:
         self._schema = spec.output_schema or definition.output_schema
         self._sandbox = sandbox
         self._journal = journal
-        max_reworks = spec.max_reworks if spec.max_reworks is not None else definition.max_reworks
+        reworks = max_reworks(spec, definition)
         self._verifier = Verifier(
             spec.verify or definition.verify,
-            DEFAULT_MAX_REWORKS if max_reworks is None else max_reworks,
+            reworks,
             sandbox=sandbox,
             journal=journal,
             ends_at=ends_at,
@@ -196,6 +196,7 @@ class Subagent:
             sandbox=sandbox,
             journal=journal,
             lease=lease,
+            max_reworks=reworks,
             ends_at=ends_at,
             used=self._charged,
         )
@@ -223,7 +224,7 @@ class Subagent:
         """
         history = await self._journal.history()
         self.checkpoints.resume_from(history.checkpoints)
-        self.children.resume(history)
+        await self.children.resume(history)
         while True:
             answer = await self._answer_after(history)
             if not answer.is_final or not self._verifier.is_wanted:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from google.genai import types
 
+from orchestrator.configuration.agent_definitions import AgentDefinition
 from orchestrator.deep_agent import ANSWER_REJECTED
 from orchestrator.jobs.failures import VerificationFailed
 from orchestrator.jobs.result import MAX_TAIL_CHARACTERS, Verification
+from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.store.journal import EventType
 from workers.agent.history import History
 from workers.agent.session_journal import AttemptJournal
@@ -17,6 +22,13 @@ DEFAULT_MAX_REWORKS = 2
 """A third failure with the output in sight means that the agent does not see how."""
 SHORTEST_SECONDS = 1.0
 """For a command that begins when the job's time is nearly over: its deadline ends it."""
+
+
+def max_reworks(spec: JobSpec, definition: AgentDefinition) -> int:
+    """Return how often an agent may mend what a job's verifications reject."""
+    if spec.max_reworks is not None:
+        return spec.max_reworks
+    return DEFAULT_MAX_REWORKS if definition.max_reworks is None else definition.max_reworks
 
 
 class Verifier:
@@ -64,15 +76,8 @@ class Verifier:
         if history.is_verified:
             return history.verifications[-1]
         assert self._command is not None  # noqa: S101 - see `is_wanted`
-        seconds = max(self._ends_at - elapsed_clock(), SHORTEST_SECONDS)
-        ended = await self._sandbox.run(Command(argv=self._command, timeout_seconds=seconds))
-        verification = Verification(
-            command=self._command,
-            exit_code=ended.exit_code,
-            output_tail=ended.output.decode(errors="replace")[-MAX_TAIL_CHARACTERS:],
-            seconds=round(ended.seconds, 3),
-        )
-        line = f"verification: exit code {ended.exit_code}"
+        verification = await run_verification(self._sandbox, self._command, ends_at=self._ends_at)
+        line = f"verification: exit code {verification.exit_code}"
         await self._journal.note(EventType.VERIFY, verification.model_dump(), line)
         history.add_verification(verification)
         return verification
@@ -83,6 +88,30 @@ class Verifier:
             return False
         failed = sum(one.exit_code != 0 for one in history.verifications)
         return failed <= self._max_reworks
+
+
+async def run_verification(
+    sandbox: Sandbox, command: str, *, ends_at: float, env: Mapping[str, str] = MappingProxyType({})
+) -> Verification:
+    """Run a command that verifies a job's files, and return what came of it.
+
+    Args:
+        sandbox: The job's sandbox.
+        command: For `/bin/sh -c`.
+        ends_at: When the job's time is over, on `elapsed_clock`.
+        env: Variables of the command.
+
+    Raises:
+        SandboxFailure: The sandbox failed.
+    """
+    seconds = max(ends_at - elapsed_clock(), SHORTEST_SECONDS)
+    ended = await sandbox.run(Command(argv=command, timeout_seconds=seconds, env=env))
+    return Verification(
+        command=command,
+        exit_code=ended.exit_code,
+        output_tail=ended.output.decode(errors="replace")[-MAX_TAIL_CHARACTERS:],
+        seconds=round(ended.seconds, 3),
+    )
 
 
 def rejection(verification: Verification) -> types.Content:

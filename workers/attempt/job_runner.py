@@ -28,7 +28,6 @@ from orchestrator.jobs.failures import (
 )
 from orchestrator.jobs.result import JobResult, ResultSoFar
 from orchestrator.jobs.store.admission import Admission
-from orchestrator.jobs.store.journal import Journal
 from orchestrator.jobs.store.ledger import NOT_UNDERSTOOD, Claim
 from orchestrator.jobs.worker_info import WorkerInfo
 from workers.agent.delegation.children import AwaitedTasks
@@ -71,7 +70,6 @@ class JobRunner:
 
     Args:
         services: What all jobs of this worker share.
-        journal: The journals of all jobs.
         admission: Dispatches the next jobs when one has ended.
         provider: Opens the sandboxes.
         heartbeats: Renews the leases.
@@ -85,7 +83,6 @@ class JobRunner:
         self,
         services: JobServices,
         *,
-        journal: Journal,
         admission: Admission,
         provider: SandboxProvider,
         heartbeats: Heartbeats,
@@ -97,7 +94,7 @@ class JobRunner:
         self._services = services
         self._ledger = services.ledger
         self._blobs = services.blobs
-        self._journal = journal
+        self._journal = services.journal
         self._admission = admission
         self._provider = provider
         self._heartbeats = heartbeats

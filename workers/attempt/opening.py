@@ -12,16 +12,22 @@ from collections.abc import AsyncIterator
 
 from pydantic import JsonValue
 
+from orchestrator.jobs.changes import MalformedBundle, NewerBundle
+from orchestrator.jobs.failures import InvalidJob, NotUnderstood
 from orchestrator.jobs.store.journal import EventType, JournalEvent
 from orchestrator.jobs.store.ledger import Claim
 from orchestrator.workspace.blobs import BlobStore
 from workers.agent import checkpoint
 from workers.agent.credentials import credentials_of
+from workers.agent.delegation.conflict_files import ConflictFiles
 from workers.agent.services import JobServices
 from workers.agent.session_journal import AttemptJournal
 from workers.attempt.attempt import Attempt
 from workers.attempt.network_journal import journaled_network
-from workers.sandbox import Sandbox, SandboxProvider, SandboxSpec
+from workers.sandbox import Sandbox, SandboxProvider, SandboxSpec, merge_into
+
+YOUR_CHANGES = "your changes"
+"""The label of a job's own side where the changes with which it begins conflict."""
 
 
 def sandbox_spec(attempt: Attempt, services: JobServices, default_image: str) -> SandboxSpec:
@@ -68,7 +74,9 @@ async def open_sandbox(
     Raises:
         LeaseLost: The attempt's lease is lost.
         LedgerUnavailable: Redis does not answer.
-        NotUnderstood: A newer release wrote the checkpoint.
+        NotUnderstood: A newer release wrote the checkpoint, or the changes with which it begins.
+        BlobMissing: These changes are not stored any more.
+        InvalidJob: They cannot be read.
         SandboxFailure: See `workers.sandbox`.
     """
     last = await journal.last_sandbox()
@@ -96,8 +104,29 @@ async def open_sandbox(
             entry = await checkpoint.restore(sandbox, blobs, journal)
             resumed = entry is not None
             ready |= {"checkpoint": entry} if entry else {}
+        if not resumed and claim.spec.changes is not None:
+            await _put_in_changes(sandbox, blobs, claim.spec.changes)
         await journal.note(EventType.SANDBOX_READY, ready | {"resumed": resumed}, "sandbox ready")
         yield sandbox
+
+
+async def _put_in_changes(sandbox: Sandbox, blobs: BlobStore, changes: str) -> None:
+    """Merge the changes with which a job begins into its files; conflicts are marked there.
+
+    Raises:
+        BlobMissing: They are not stored any more.
+        InvalidJob: They cannot be read.
+        NotUnderstood: A newer release wrote them.
+        SandboxFailure: The sandbox failed.
+    """
+    try:
+        report = await merge_into(sandbox, await blobs.fetch(changes), mark=YOUR_CHANGES)
+    except NewerBundle as error:
+        raise NotUnderstood(str(error)) from error
+    except MalformedBundle as error:
+        raise InvalidJob("The changes with which the job begins cannot be read.") from error
+    paths = [conflict.path for conflict in report.conflicts]
+    await ConflictFiles(sandbox, blobs).write("", changes, paths)
 
 
 def _are_files_of(last: JournalEvent, sandbox: Sandbox) -> bool:

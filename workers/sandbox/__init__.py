@@ -7,7 +7,8 @@ name is loaded when it is first used, so that importing a module below this one,
 A worker makes one `SandboxProvider` (`DockerProvider` or `LocalProvider`) and opens a `Sandbox`
 with a `SandboxSpec` for each attempt. A `Sandbox` is a deep agent's backend with a shell; it also
 runs a `Command`, starts a `Process` and collects the job's changes. `merge_into` merges another
-job's changes into it. The failures are listed in `workers.sandbox.errors`.
+job's changes into it, `in_folder` does other work on its files. The failures are listed in
+`workers.sandbox.errors`.
 """
 
 import lazy_loader as lazy

@@ -10,7 +10,7 @@ from .errors import (
     SnapshotUnusable,
 )
 from .local.provider import LocalProvider
-from .merge_target import merge_into
+from .merge_target import SandboxFolder, in_folder, merge_into
 from .network import ConnectionRecord, Credential, NetworkLimitReached, TrafficRecord
 from .process import Process, ProcessEnded
 from .protocol import (
@@ -39,6 +39,7 @@ __all__ = [
     "ProcessEnded",
     "Sandbox",
     "SandboxDied",
+    "SandboxFolder",
     "SandboxNotSecluded",
     "SandboxProvider",
     "SandboxSpec",
@@ -46,5 +47,6 @@ __all__ = [
     "SnapshotSource",
     "SnapshotUnusable",
     "TrafficRecord",
+    "in_folder",
     "merge_into",
 ]

@@ -12,7 +12,7 @@ import errno
 import hashlib
 import os
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -40,25 +40,36 @@ ones."""
 MERGING = ThreadPoolExecutor(MAX_MERGES, thread_name_prefix="merge")
 
 
-async def merge_into(sandbox: Sandbox, bundle: Path) -> MergeReport:
+async def merge_into(sandbox: Sandbox, bundle: Path, *, mark: str | None = None) -> MergeReport:
     """Merge a change bundle into a sandbox's workspace; repeating it changes nothing.
 
     Args:
         sandbox: an open sandbox.
         bundle: the file of the bundle.
+        mark: as of `FolderMerge`; with it a merge is not repeated.
 
     Raises:
         MalformedBundle: the file is not a change bundle.
         SandboxFailure: the sandbox failed; the merge can be repeated in the next one with these
             files.
     """
-    loop = asyncio.get_running_loop()
 
-    def merge() -> MergeReport:
+    def merge(folder: SandboxFolder) -> MergeReport:
         with ChangeBundle.open(bundle) as opened:
-            return FolderMerge(SandboxFolder(sandbox, loop), opened).run()
+            return FolderMerge(folder, opened, mark=mark).run()
 
-    return await loop.run_in_executor(MERGING, merge)
+    return await in_folder(sandbox, merge)
+
+
+async def in_folder(sandbox: Sandbox, work: Callable[[SandboxFolder], Result]) -> Result:
+    """Run blocking work on a sandbox's workspace in a thread of `MERGING`, and return its result.
+
+    Args:
+        sandbox: an open sandbox.
+        work: is called with the workspace's files; its exceptions pass.
+    """
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(MERGING, lambda: work(SandboxFolder(sandbox, loop)))
 
 
 class SandboxFolder:

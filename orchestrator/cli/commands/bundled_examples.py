@@ -19,8 +19,9 @@ DEMO = "bakery"
 class Example:
     """A bundled folder: `workspace/`, `goal.txt`, `script.yaml`, `README.md`.
 
-    It may also have agent definitions (`agents/`) and a check command (`check.txt`), which fails
-    before the goal is reached and succeeds afterwards.
+    It may also have agent definitions (`agents/`), a check command (`check.txt`), which fails
+    before the goal is reached and succeeds afterwards, and one that verifies what the agents
+    change (`verify_merges.txt`), which succeeds all the time.
     """
 
     folder: Path
@@ -44,6 +45,11 @@ class Example:
     def check(self) -> str | None:
         """The check command; None for an example without one."""
         return self._text("check.txt").strip() or None
+
+    @property
+    def verify_merges(self) -> str | None:
+        """The command that verifies what the agents change; None: nothing is verified."""
+        return self._text("verify_merges.txt").strip() or None
 
     @property
     def agents_dir(self) -> Path | None:

@@ -107,8 +107,8 @@ def demo(
 ) -> None:
     """Run six sub-agents that repair a small Python project.
 
-    A coordinator delegates the faults, merges the changes and ends with passing tests. One agent
-    answers too early, and its work is sent back to it by the tests that it was given. A private
+    A coordinator delegates the faults, lands the changes and ends with passing tests. One agent's
+    change breaks a test that passed before: it is left out and sent back to its agent. A private
     Redis and a worker are started for this run. The model's replies are scripted, so no key is
     needed; agents, jobs, sandboxes and merges are real. Where no Docker engine is ready, this
     command alone runs its own, harmless commands without isolation, and says so.
@@ -175,9 +175,12 @@ async def _run(
         before = await _check(client, found, folder, "before")
         output.notice(f"\nThe goal: {found.goal}")
         landing = Landing(workspace=folder)
-        root_id = await start_run(
-            client, {"agent": COORDINATOR, "description": found.goal}, landing
-        )
+        spec = {
+            "agent": COORDINATOR,
+            "description": found.goal,
+            "verify_merges": found.verify_merges,
+        }
+        root_id = await start_run(client, spec, landing)
         killing = [asyncio.create_task(_kill_worker(client, embedded, root_id))] if chaos else []
         outcome = await finish_run(client, Runs(settings.state_dir), root_id, landing)
         await cancel_and_wait(*killing)

@@ -18,7 +18,12 @@ from orchestrator.cli.commands.run_report import (
     exit_code_of,
     print_outcome,
 )
-from orchestrator.cli.commands.submission import ContinueOption, MaxReworksOption, VerifyOption
+from orchestrator.cli.commands.submission import (
+    ContinueOption,
+    MaxReworksOption,
+    VerifyMergesOption,
+    VerifyOption,
+)
 from orchestrator.cli.terminal import formatting, held_back, output
 from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
 from orchestrator.cli.terminal.ids import resolve_job
@@ -82,6 +87,7 @@ def run_(
         str | None, typer.Option(help="Its model; default: the agent's own, else FANOUT_MODEL.")
     ] = None,
     verify: VerifyOption = None,
+    verify_merges: VerifyMergesOption = None,
     max_reworks: MaxReworksOption = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Print the run's id and do not wait for its end.")
@@ -108,7 +114,13 @@ def run_(
     if continues and include:
         raise UsageProblem("A run that continues another has its files: leave --include out.")
     chosen = model or (settings.model if "model" in settings.model_fields_set else None)
-    given = {"agent": agent, "model": chosen, "verify": verify, "max_reworks": max_reworks}
+    given = {
+        "agent": agent,
+        "model": chosen,
+        "verify": verify,
+        "verify_merges": verify_merges,
+        "max_reworks": max_reworks,
+    }
     wanted = _Wanted(
         spec={"description": goal, **given},
         continues=continues,
@@ -283,14 +295,19 @@ async def finish_run(
 
 
 async def _conflicts_between_agents(client: JobClient, root_id: str) -> tuple[Unmerged, ...]:
-    """Return the conflicts of the merges into the root agent's files."""
-    found = [
-        Unmerged(str(event.data["id"]), str(conflict["path"]), str(conflict["reason"]))
-        async for event in client.events(root_id, follow=False)
-        if event.type is EventType.CHILD_MERGED
-        for conflict in formatting.dicts(event.data, "conflicts")
-    ]
-    return tuple(found)
+    """Return what could not be put into the root agent's files."""
+    left_out: dict[str, list[Unmerged]] = {}
+    async for event in client.events(root_id, follow=False):
+        if event.type is EventType.CHILD_LANDED:
+            child = str(event.data["id"])
+            left_out[child] = [
+                Unmerged(child, str(conflict["path"]), str(conflict["reason"]))
+                for conflict in formatting.dicts(event.data, "conflicts")
+                if event.data.get("outcome") != "sent back"
+            ]
+            if event.data.get("outcome") == "out" and not left_out[child]:
+                left_out[child] = [Unmerged(child, "", str(event.data.get("reason")))]
+    return tuple(unmerged for of_child in left_out.values() for unmerged in of_child)
 
 
 def _confirm(folder: Path) -> None:

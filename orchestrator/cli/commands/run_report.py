@@ -20,6 +20,7 @@ class Unmerged:
 
     job_id: str
     path: str
+    """Empty: all that it changed."""
     reason: str
 
 
@@ -96,8 +97,8 @@ def _left_out(outcome: RunOutcome, landing: Landing | None) -> list[str]:
     """Return the lines about what did not land, with the next command."""
     result, landed = outcome.result, outcome.landed
     lines = [
-        f"WARNING: {output.one_line(one.path)} of job {one.job_id} was not merged, and the agent "
-        f"was told: {output.one_line(one.reason)}. See: fanout diff {one.job_id}"
+        f"WARNING: {output.one_line(one.path) or 'all'} of job {one.job_id} was not merged, and the "
+        f"agent was told: {output.one_line(one.reason)}. See: fanout diff {one.job_id}"
         for one in outcome.unmerged
     ]
     if not result.changes:

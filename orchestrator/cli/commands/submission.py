@@ -74,11 +74,20 @@ VerifyOption = Annotated[
         "fails, the agent is told its output and mends its work.",
     ),
 ]
+VerifyMergesOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COMMAND",
+        help="A shell command that must succeed before what the agent's tasks changed is in its "
+        "files; what breaks it goes back to the agent of its task.",
+    ),
+]
 MaxReworksOption = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="How often it may do so before the job fails; default: the agent's, else 2.",
+        help="How often an agent mends its work before the job fails, or what a task changed is "
+        "left out; default: the agent's, else 2.",
     ),
 ]
 
@@ -99,6 +108,7 @@ def submit(
         str | None, typer.Option(help="The model; default: the agent's own, else FANOUT_MODEL.")
     ] = None,
     verify: VerifyOption = None,
+    verify_merges: VerifyMergesOption = None,
     max_reworks: MaxReworksOption = None,
     timeout: JobTimeoutOption = None,
     label: LabelOption = None,
@@ -123,6 +133,7 @@ def submit(
         "context": context,
         "model": model,
         "verify": verify,
+        "verify_merges": verify_merges,
         "max_reworks": max_reworks,
         "limits": None if timeout is None else {"timeout_seconds": timeout},
         "labels": parse_labels(label) if label else None,

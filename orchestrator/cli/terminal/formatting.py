@@ -208,6 +208,25 @@ def dicts(data: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     return [item for item in data.get(name) or () if isinstance(item, dict)]
 
 
+def verified_tasks(data: Mapping[str, Any]) -> str:
+    """Return one line about the verification of what tasks changed."""
+    count = len(data.get("children") or ())
+    what = {0: "without any task", 1: "with 1 task"}.get(count, f"with {count} tasks together")
+    verdict = "passes" if data.get("exit_code") == 0 else f"fails ({data.get('exit_code')})"
+    return f"{what} {verdict}: {data.get('command')}"
+
+
+def _format_landing(data: dict[str, Any]) -> str:
+    count = len(data.get("children") or ())
+    return f"puts in what {count} tasks changed" if count else "an unfinished landing was undone"
+
+
+def _format_landed(data: dict[str, Any]) -> str:
+    conflicts = ", ".join(str(one.get("path")) for one in dicts(data, "conflicts"))
+    why = data.get("reason") or (f"conflicts: {conflicts}" if conflicts else "")
+    return f"{data.get('id')} {data.get('outcome')}" + (f": {why}" if why else "")
+
+
 _FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
     EventType.JOB_STATE: _format_state,
     EventType.SANDBOX_READY: lambda data: f"{data.get('sandbox')} on {data.get('host')}",
@@ -223,6 +242,12 @@ _FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
     EventType.APPROVAL_RESOLVED: _format_answer,
     EventType.LOG: lambda data: _text(data.get("text")),
     EventType.MESSAGE: lambda data: _text(data.get("text")),
-    EventType.VERIFY: lambda data: f"exit code {data.get('exit_code')}: {data.get('command')}",
+    EventType.VERIFY: lambda data: (
+        verified_tasks(data)
+        if "children" in data
+        else f"exit code {data.get('exit_code')}: {data.get('command')}"
+    ),
+    EventType.LANDING: _format_landing,
+    EventType.CHILD_LANDED: _format_landed,
     EventType.NETWORK_CONNECTION: _format_connection,
 }

@@ -30,9 +30,10 @@ def test_the_demo_turns_red_tests_green_and_leaves_nothing(lonely_fanout: Fanout
 
     assert ended.code == 0, ended.err
     assert (ended.json["tests_before"], ended.json["tests_after"]) == ("failed", "passed")
-    assert ended.json["jobs"] == 6
+    assert ended.json["jobs"] == 7  # six, and the rework of one of them
     assert "That isolates nothing" in ended.err
-    assert "sent back, because this failed: python3 -m unittest tests.test_recipes" in ended.err
+    assert "with 6 tasks together fails (1): python3 -m unittest tests.test_sale" in ended.err
+    assert "sent back: With it the files fail the verification" in ended.err
     assert 'Traceback (most recent call last):\n  File "/work' not in ended.err
     assert list((lonely_fanout.folder / "tmp").glob("fanout-demo-*")) == []
 
@@ -43,7 +44,7 @@ def test_a_worker_that_is_killed_in_the_middle_costs_the_demo_nothing(lonely_fan
 
     assert ended.code == 0, ended.err
     assert "kill -9 of the worker" in ended.err
-    assert (ended.json["tests_after"], ended.json["jobs"]) == ("passed", 6)
+    assert (ended.json["tests_after"], ended.json["jobs"]) == ("passed", 7)
     assert ended.json["seconds"] < 60
 
 
@@ -52,7 +53,8 @@ def test_run_starts_its_own_services_and_changes_the_workspace(lonely_fanout: Fa
     bakery.copy_workspace(lonely_fanout.folder / "project")
     env = temporary(lonely_fanout) | {"FANOUT_MODEL": bakery.scripted_model}
 
-    ended = lonely_fanout("run", bakery.goal, "--workspace", "project", env=env, timeout=100)
+    given = ("--workspace", "project", "--verify-merges", str(bakery.verify_merges))
+    ended = lonely_fanout("run", bakery.goal, *given, env=env, timeout=100)
 
     assert ended.code == 0, ended.err
     assert "Five faults are mended" in ended.out

@@ -144,6 +144,7 @@ class Bench:
     def _runner(self) -> JobRunner:
         services = JobServices(
             ledger=self.ledger,
+            journal=self.journal,
             blobs=self.blobs,
             definitions=self._definitions,
             defaults=LimitSettings().for_jobs(),
@@ -151,7 +152,6 @@ class Bench:
         )
         return JobRunner(
             services,
-            journal=self.journal,
             admission=self.admission,
             provider=self.provider,
             heartbeats=self.heartbeats,

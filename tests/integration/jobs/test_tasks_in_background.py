@@ -88,7 +88,7 @@ async def test_tasks_go_on_beside_their_parent_and_are_merged_once(bench: Bench)
     result = await bench.ended(job_id)
 
     assert result.success, result.error
-    merged = await kinds(bench, job_id, EventType.CHILD_MERGED)
+    merged = await kinds(bench, job_id, EventType.CHILD_LANDED)
     assert [one["applied"] for one in merged] == [1, 1]
     assert {file.path for file in result.files_modified} == {"all.txt", "x.txt", "y.txt"}
 

@@ -131,7 +131,7 @@ async def test_an_agent_works_on_beside_its_tasks_and_merges_them_when_it_waits(
         assert (checked["status"], checked["merge"]["applied"]) == ("success", [])
         listed = await result_of(client, job_id, "list_tasks")
         assert [task["state"] for task in listed["tasks"]] == ["succeeded"] * 2
-        assert len(await journal(client, job_id, EventType.CHILD_MERGED)) == 2
+        assert len(await journal(client, job_id, EventType.CHILD_LANDED)) == 2
         assert (result.attempts, result.usage.model_calls) == (1, 7)
 
 

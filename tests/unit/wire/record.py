@@ -42,8 +42,8 @@ FULL = JobSpec.model_validate(
         "agent": "tester", "description": "Move the tax rates.", "context": "The rates are in rates.py.",
         "continues": "job-earlier", "at": "1700000000000-0", "conversation": HASH, "snapshot": HASH,
         "layers": [HASH],
-        "output_schema": {"type": "object"}, "verify": "make test", "max_reworks": 1,
-        "model": "gemini-2.5-pro",
+        "changes": HASH, "output_schema": {"type": "object"}, "verify": "make test", "max_reworks": 1,
+        "verify_merges": "make check", "model": "gemini-2.5-pro",
         "limits": {
             "timeout_seconds": 60, "max_model_calls": 5, "max_tokens": 10_000, "max_cost_usd": 0.5,
             "max_tool_calls": 9, "cpus": 2, "memory_bytes": 1024**3, "pids": 100, "disk_bytes": 1024**3,
@@ -150,7 +150,8 @@ async def _other_events(ledger: Ledger, redis: FakeAsyncRedis) -> list[dict[str,
     entries = await _journal(redis, "job-2")
     for kind, data in (
         (EventType.CHECKPOINT, {"changes": HASH}),
-        (EventType.CHILD_MERGED, {"id": "job-3", "applied": 1, "conflicts": 0}),
+        (EventType.LANDING, {"children": ["job-3"], "before": HASH}),
+        (EventType.CHILD_LANDED, {"id": "job-3", "outcome": "in", "applied": 1, "conflicts": []}),
         (
             EventType.VERIFY,
             {"command": "make test", "exit_code": 0, "output_tail": "", "seconds": 2.5},

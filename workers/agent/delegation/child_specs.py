@@ -106,7 +106,7 @@ class ChildSpecs:
                 parent_id=parent.id,
                 depth=parent.depth + 1,
                 tenant=parent.tenant,
-                limits=self._limits_of(task),
+                limits=self._limits_of(task.subagent_type, task.timeout_seconds),
                 interrupt_on=policies,
                 priority=parent.priority,
                 max_attempts=parent.max_attempts,
@@ -118,13 +118,31 @@ class ChildSpecs:
             return failure
         return child
 
-    def _limits_of(self, task: TaskCall) -> Limits:
+    def rework(self, earlier: JobSpec, **fields: Any) -> JobSpec:
+        """Return the job that goes on with a child's work, to be completed as a continuation.
+
+        Args:
+            earlier: The child, or its last rework.
+            fields: What differs from it: its id, its files and what its agent is told.
+        """
+        return JobSpec(
+            root_id=earlier.root_id,
+            parent_id=earlier.parent_id,
+            depth=earlier.depth,
+            priority=earlier.priority,
+            max_attempts=earlier.max_attempts,
+            traceparent=earlier.traceparent,
+            limits=self._limits_of(earlier.agent, earlier.limits.timeout_seconds),
+            **fields,
+        )
+
+    def _limits_of(self, agent: str, timeout_seconds: float | None) -> Limits:
         """Return a child's limits: those of its agent, but no more than its parent has or has left.
 
         A call can give a child less time than its agent's definition does, and never more.
         """
         services = self._services
-        definition = services.definitions[task.subagent_type]
+        definition = services.definitions[agent]
         agent_limits = no_more_than(
             services.ceilings.within(definition.job_limits().over(services.defaults)),
             services.limits_of(self._spec),
@@ -136,7 +154,7 @@ class ChildSpecs:
             if agent_limit is not None:
                 budgets[name] = min(agent_limit, budgets[name])
         left_seconds = max(self._ends_at - elapsed_clock(), SHORTEST_CHILD_SECONDS)
-        given = (task.timeout_seconds, agent_limits.timeout_seconds, left_seconds)
+        given = (timeout_seconds, agent_limits.timeout_seconds, left_seconds)
         timeout_seconds = min(seconds or math.inf for seconds in given)
         resources = agent_limits.model_dump(
             include={"cpus", "memory_bytes", "pids", "disk_bytes", "network", "network_bytes"}

@@ -21,6 +21,7 @@ from google.adk.tools.tool_context import ToolContext
 from orchestrator.approvals import merge_policies
 from orchestrator.configuration.agent_definitions import AgentDefinition
 from orchestrator.deep_agent import (
+    TASKS_VERIFIED,
     DeferredCall,
     MethodTool,
     ModelUsage,
@@ -48,6 +49,7 @@ from orchestrator.jobs.failures import LimitReached
 from orchestrator.jobs.spec import JobSpec
 from workers.agent.delegation.child_specs import Child, ChildSpecs
 from workers.agent.delegation.collector import Collector
+from workers.agent.delegation.reworks import Reworks
 from workers.agent.delegation.snapshots import ChildSnapshots
 from workers.agent.delegation.started_tasks import StartedTasks
 from workers.agent.history import History
@@ -80,6 +82,7 @@ class Children:
         sandbox: The job's sandbox.
         journal: The attempt's journal.
         lease: The attempt's lease.
+        max_reworks: How often a task is sent back whose changes do not land.
         ends_at: When the job's time is over, on `elapsed_clock`.
         used: Returns what the job and its children have used.
     """
@@ -93,21 +96,35 @@ class Children:
         sandbox: Sandbox,
         journal: AttemptJournal,
         lease: HeldLease,
+        max_reworks: int,
         ends_at: float,
         used: Callable[[], ModelUsage],
     ) -> None:
         self._delegation = definition.delegation
+        self._command = spec.verify_merges or definition.verify_merges
         self._policy = merge_policies(spec.interrupt_on, definition.interrupt_on)
         self._specs = ChildSpecs(services, spec, definition, ends_at=ends_at, used=used)
         self._snapshots = ChildSnapshots(sandbox, services.blobs, spec.start)
-        self._collector = Collector(services, sandbox, journal)
+        self._collector = Collector(
+            services,
+            sandbox,
+            journal,
+            Reworks(services, spec, self._specs, self._snapshots, lease=lease),
+            verify_merges=self._command,
+            max_reworks=max_reworks,
+            ends_at=ends_at,
+        )
         self._started = StartedTasks(
             *(services, spec, self._specs, self._snapshots, self._collector), lease=lease
         )
 
-    def resume(self, history: History) -> None:
-        """Continue from the conversation of earlier attempts."""
-        self._collector.merged = set(history.merged)
+    async def resume(self, history: History) -> None:
+        """Continue from the conversation of earlier attempts.
+
+        Raises:
+            JobFailure: A landing that did not end cannot be undone.
+        """
+        await self._collector.resume(history)
 
     def tools(self) -> list[BaseTool]:
         """Return the tools that delegate; nothing for an agent that may not call others."""
@@ -122,7 +139,10 @@ class Children:
 
     def instruction(self) -> str:
         """Return the text about callable agents for the agent's instruction."""
-        return f"\n\n{agent_list(self._specs.agents)}" if self._specs.agents else ""
+        if not self._specs.agents:
+            return ""
+        verified = TASKS_VERIFIED.format(command=self._command) if self._command else ""
+        return f"\n\n{agent_list(self._specs.agents)}{verified}"
 
     async def task(
         self,
@@ -203,12 +223,15 @@ class Children:
         if not calls:
             return None
         children = [child for waiting in calls for child in self._children_of_call(waiting)]
+        jobs = [child for child in children if isinstance(child, JobSpec)]
         waits = [call.arguments for call in calls if call.made.call.name == WAIT_TOOL]
+        started = [job_id for wait in waits for job_id in wait["job_ids"]]
+        started += [job.id for job in jobs if self._collector.newest(job.id) != job.id]
         # A wait beside tasks lasts until these have ended: one of them is the job's next step.
         ends = [float(wait["until"]) for wait in waits] if len(waits) == len(calls) else []
         return AwaitedTasks(
-            tuple(child for child in children if isinstance(child, JobSpec)),
-            tuple(dict.fromkeys(job_id for wait in waits for job_id in wait["job_ids"])),
+            tuple(job for job in jobs if job.id not in started),
+            tuple(dict.fromkeys(map(self._collector.newest, started))),
             min(ends, default=None),
         )
 
@@ -232,9 +255,9 @@ class Children:
         return replace(awaited, children=children)
 
     async def results(self, history: History) -> list[tuple[DeferredCall, TaskResult]] | None:
-        """Merge the children's changes and return the results of the deferred calls.
+        """Land the children's changes and return the results of the deferred calls.
 
-        None while there is something to wait for.
+        None while there is something to wait for, also for what was sent back.
 
         Args:
             history: The job's conversation, which names the children that have ended.
@@ -248,6 +271,9 @@ class Children:
         calls = [(call, self._children_of_call(call)) for call in deferred_calls(history.events)]
         jobs = [child for _, children in calls for child in children if isinstance(child, JobSpec)]
         if any(job.id not in history.children for job in jobs):
+            return None
+        begun = [job.id for job in jobs if not history.children[job.id]]
+        if await self._collector.land(begun):
             return None
         waits = [call for call, _ in calls if call.made.call.name == WAIT_TOOL]
         if len(waits) == len(calls):

@@ -1,22 +1,42 @@
-"""Collects the results of children: their changes are merged into the agent's files, once."""
+"""Collects the results of children: what they changed is landed in the agent's files, once.
+
+Without `verify_merges` it is merged, and what conflicts is told. With it, it lands as a train
+(`orchestrator.landing.train`): what is not green with the rest goes back to its own agent, and the
+parent waits for the rework in its place.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
-from pydantic import JsonValue
-
-from orchestrator.delegation.answers import TaskResult, task_error, task_result
-from orchestrator.jobs.changes import MalformedBundle, NewerBundle
+from orchestrator.delegation.answers import TaskResult, sent_back_result, task_error, task_result
+from orchestrator.jobs.changes import ChangeBundle, MalformedBundle, NewerBundle
 from orchestrator.jobs.failures import (
     BlobMissing,
     InvalidJob,
+    LimitReached,
     NotUnderstood,
     UnknownJob,
 )
 from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.store.journal import EventType
+from orchestrator.landing.train import Train
 from orchestrator.workspace.merge import MergeReport
+from workers.agent.delegation.conflict_files import ConflictFiles, Sides
+from workers.agent.delegation.landing import JobLanding, undo
+from workers.agent.delegation.reworks import Reworks
+from workers.agent.delegation.why_out import (
+    Landed,
+    conflicts_of,
+    doubts,
+    merge_notes,
+    message,
+    outcome_notes,
+)
+from workers.agent.history import History
 from workers.agent.services import JobServices
 from workers.agent.session_journal import AttemptJournal
 from workers.sandbox import Sandbox, merge_into
@@ -27,22 +47,69 @@ class Collector:
 
     Args:
         services: What all jobs of this worker share.
-        sandbox: The job's sandbox, into which changes are merged.
-        journal: The attempt's journal, which says whose changes have been merged.
+        sandbox: The job's sandbox, in whose files changes land.
+        journal: The attempt's journal, which says whose changes have landed.
+        reworks: Sends tasks back.
+        verify_merges: The command that verifies what lands; None: nothing is verified.
+        max_reworks: How often a task is sent back.
+        ends_at: When the job's time is over, on `elapsed_clock`.
     """
 
-    def __init__(self, services: JobServices, sandbox: Sandbox, journal: AttemptJournal) -> None:
+    def __init__(
+        self,
+        services: JobServices,
+        sandbox: Sandbox,
+        journal: AttemptJournal,
+        reworks: Reworks,
+        *,
+        verify_merges: str | None,
+        max_reworks: int,
+        ends_at: float,
+    ) -> None:
         self._services = services
         self._sandbox = sandbox
         self._journal = journal
+        self._reworks = reworks
+        self._command = verify_merges
+        self._max_reworks = max_reworks
+        self._ends_at = ends_at
+        self._conflict_files = ConflictFiles(sandbox, services.blobs)
         self._lock = asyncio.Lock()
-        self.merged: set[str] = set()
-        """The children whose changes have been merged into the files that the sandbox has."""
+        self._landed: dict[str, Landed] = {}
+        """What became of the changes of each child."""
+        self._reports: dict[str, MergeReport] = {}
+        """Of merges that no result has told yet."""
+        self._results: dict[str, JobResult] = {}
+        """Of children that have ended."""
+        self._sides: dict[str, Mapping[str, Sides]] = {}
+        """Of each child's conflicts, by path."""
+
+    async def resume(self, history: History) -> None:
+        """Continue from earlier attempts; a landing that did not end is undone.
+
+        Raises:
+            BlobMissing: What it touched cannot be put back.
+            SandboxFailure: The sandbox failed.
+            LeaseLost: The attempt's lease is lost.
+        """
+        if history.landing is not None:
+            await undo(self._sandbox, self._services.blobs, self._journal, history.landing)
+            history.undo_landing()
+        self._landed = dict(history.landed)
+        for job_id in self._landed:
+            await self._write_conflicts(job_id)
+
+    def newest(self, job_id: str) -> str:
+        """Return the id of a task's last rework; its own if it was never sent back."""
+        while rework := self._landed.get(job_id, {}).get("rework"):
+            job_id = str(rework)
+        return job_id
 
     async def collect(self, job_id: str) -> TaskResult:
-        """Return the result of a child that has ended, its changes merged if it succeeded.
+        """Return the result of a child that has ended, its changes landed if it succeeded.
 
-        Changes that were merged before are not merged again: the agent may have gone on from them.
+        Args:
+            job_id: A child of the job. One that was sent back stands for its rework.
 
         Raises:
             NotUnderstood: A newer release wrote the child's changes.
@@ -50,31 +117,155 @@ class Collector:
             LeaseLost: The attempt's lease is lost.
             LedgerUnavailable: Redis does not answer.
         """
+        pending = await self.land([job_id])
+        newest = self.newest(job_id)
+        if pending and newest != job_id:
+            return sent_back_result(job_id, self._reason(job_id))
         try:
-            result = await self._services.ledger.result(job_id)
-            if result is None:
-                return task_error(InvalidJob("The task has not ended."), job_id)
-            async with self._lock:
-                merged = await self._merge(result)
-        except (UnknownJob, BlobMissing) as failure:
+            result = await self._services.ledger.result(newest)
+        except UnknownJob as failure:
             return task_error(failure, job_id)
-        except NewerBundle as newer:
-            raise NotUnderstood(str(newer)) from newer
-        except MalformedBundle:
-            return task_error(InvalidJob("What the task changed cannot be read."), job_id)
-        return task_result(result, merged)
-
-    async def _merge(self, result: JobResult) -> MergeReport | None:
-        if not (result.success and result.changes) or result.job_id in self.merged:
-            return None
-        bundle = await self._services.blobs.fetch(result.changes)
-        report = await merge_into(self._sandbox, bundle)
-        conflicts: list[JsonValue] = [
-            {"path": one.path, "reason": one.reason} for one in report.conflicts
-        ]
-        await self._journal.note(
-            EventType.CHILD_MERGED,
-            {"id": result.job_id, "applied": len(report.applied), "conflicts": conflicts},
+        if result is None:
+            return task_error(InvalidJob("The task has not ended."), job_id)
+        landed = self._landed.get(newest, {})
+        found = task_result(
+            result.model_copy(update={"job_id": job_id}),
+            self._reports.pop(newest, None),
+            landed,
+            self._sides.get(newest, {}),
         )
-        self.merged.add(result.job_id)
-        return report
+        if newest != job_id:
+            found["sent_back"] = self._reason(job_id)
+        return found
+
+    def _reason(self, job_id: str) -> str:
+        return str(self._landed[job_id].get("reason"))
+
+    async def land(self, job_ids: Sequence[str]) -> frozenset[str]:
+        """Land what these children changed, as far as they have ended.
+
+        What has landed before, or was left out, is not landed again: the agent may have gone on
+        from there.
+
+        Args:
+            job_ids: Children of the job. One that was sent back stands for its rework.
+
+        Returns:
+            Those of them that have not ended; a task that was sent back has not.
+
+        Raises:
+            NotUnderstood: A newer release wrote a child's changes.
+            SandboxFailure: The sandbox failed.
+            LeaseLost: The attempt's lease is lost.
+            LedgerUnavailable: Redis does not answer.
+        """
+        async with self._lock:
+            results = [await self._result(self.newest(job_id)) for job_id in job_ids]
+            ready = {
+                result.job_id: result
+                for result in results
+                if result and result.success and result.changes
+                if result.job_id not in self._landed
+            }
+            bundles = await self._bundles(ready)
+            if bundles and self._command is not None:
+                await self._land_verified(ready, bundles, self._command)
+            else:
+                for job_id, bundle in bundles.items():
+                    await self._merge(job_id, bundle)
+            return frozenset(
+                [one for one in job_ids if await self._result(self.newest(one)) is None]
+            )
+
+    async def _result(self, job_id: str) -> JobResult | None:
+        if job_id not in self._results:
+            with suppress(UnknownJob):
+                result = await self._services.ledger.result(job_id)
+                if result is not None:
+                    self._results[job_id] = result
+        return self._results.get(job_id)
+
+    async def _bundles(self, ready: Mapping[str, JobResult]) -> dict[str, Path]:
+        """Return the change bundles; of one that cannot be read nothing lands, and that is told."""
+        bundles = {}
+        for job_id, result in ready.items():
+            try:
+                path = await self._services.blobs.fetch(str(result.changes))
+                await asyncio.to_thread(_check, path)
+                bundles[job_id] = path
+            except NewerBundle as newer:
+                raise NotUnderstood(str(newer)) from newer
+            except BlobMissing as missing:
+                await self._note(job_id, {"outcome": "out", "reason": str(missing)})
+            except MalformedBundle:
+                reason = "What the task changed cannot be read."
+                await self._note(job_id, {"outcome": "out", "reason": reason})
+        return bundles
+
+    async def _merge(self, job_id: str, bundle: Path) -> None:
+        """Merge what a child changed, and leave out what conflicts."""
+        report = await merge_into(self._sandbox, bundle)
+        self._reports[job_id] = report
+        await self._note(job_id, {"outcome": "in", **merge_notes(report)})
+
+    async def _land_verified(
+        self, ready: Mapping[str, JobResult], bundles: dict[str, Path], command: str
+    ) -> None:
+        """Land what these children changed as a train, and send back what is not green."""
+        landing = JobLanding(
+            self._sandbox, self._services.blobs, self._journal, command, ends_at=self._ends_at
+        )
+        train: Train[MergeReport] = Train(landing)
+        try:
+            await landing.begin(bundles)
+            await train.run([*bundles])
+        finally:
+            landing.close()
+        for job_id, outcome in train.outcomes.items():
+            notes = outcome_notes(outcome, landing.reports[job_id])
+            if outcome.is_in:
+                self._reports[job_id] = landing.reports[job_id]
+                notes |= {"outcome": "in", "reason": doubts(train)}
+            else:
+                notes |= await self._send_back(ready[job_id], notes)
+            await self._note(job_id, notes)
+
+    async def _send_back(self, result: JobResult, notes: Landed) -> Landed:
+        """Send a task back to its agent; return what became of it, and why it stays out if so."""
+        if self._times_sent_back(result.job_id) >= self._max_reworks:
+            return {"outcome": "out"}
+        try:
+            rework = await self._reworks.send_back(result, message(notes))
+        except (LimitReached, InvalidJob) as failure:
+            return {"outcome": "out", "reason": f"{notes['reason']} No rework: {failure}"}
+        return {"outcome": "sent back", "rework": rework}
+
+    def _times_sent_back(self, job_id: str) -> int:
+        times = 0
+        sent = {str(one.get("rework")): task for task, one in self._landed.items()}
+        while job_id in sent:
+            job_id = sent[job_id]
+            times += 1
+        return times
+
+    async def _note(self, job_id: str, landed: Landed) -> None:
+        line = f"{job_id[:4]} {landed['outcome']}"
+        await self._journal.note(EventType.CHILD_LANDED, {"id": job_id, **landed}, line)
+        self._landed[job_id] = landed
+        await self._write_conflicts(job_id)
+
+    async def _write_conflicts(self, job_id: str) -> None:
+        """Put both sides of a child's conflicts where the agent can read them."""
+        landed = self._landed[job_id]
+        paths = [str(one["path"]) for one in conflicts_of(landed)]
+        if not paths or landed["outcome"] == "sent back":
+            return
+        result = await self._result(job_id)
+        if result is not None and result.changes:
+            written = await self._conflict_files.write(job_id, result.changes, paths)
+            self._sides[job_id] = written
+
+
+def _check(bundle: Path) -> None:
+    with ChangeBundle.open(bundle):
+        pass

@@ -149,7 +149,9 @@ class StartedTasks:
         return deferred_result(tool_context, wait)
 
     async def is_over(self, wait: Mapping[str, Any]) -> bool:
-        """Return whether a call of `wait_tasks` has its result.
+        """Return whether a call of `wait_tasks` has its result; what has ended lands then.
+
+        A task whose changes were sent back has not ended.
 
         Args:
             wait: The call's `job_ids`, and `until`: when it ends, by the clock of Redis.
@@ -159,13 +161,15 @@ class StartedTasks:
         """
         if await self._ledger.now_ms() / 1000 >= wait["until"]:
             return True
-        records = await self._ledger.get_many(wait["job_ids"])
-        return all(
-            record.state.is_terminal or record.parent_id != self._spec.id for record in records
-        )
+        newest = [self._collector.newest(job_id) for job_id in wait["job_ids"]]
+        records = await self._ledger.get_many(newest)
+        own = [record for record in records if record.parent_id == self._spec.id]
+        if not all(record.state.is_terminal for record in own):
+            return False
+        return not await self._collector.land([record.id for record in own])
 
     async def collected(self, job_ids: Sequence[str]) -> TaskResult:
-        """Return the result of `wait_tasks`: what has ended, merged, and the ids of the others.
+        """Return the result of `wait_tasks`: what has ended, landed, and the ids of the others.
 
         Args:
             job_ids: The ids that the call was given.
@@ -177,17 +181,18 @@ class StartedTasks:
             LedgerUnavailable: Redis does not answer.
         """
         results: list[TaskResult] = []
+        records = await self._ledger.get_many(job_ids)
+        own = {record.id: record for record in records if record.parent_id == self._spec.id}
+        ended = [job_id for job_id, record in own.items() if record.state.is_terminal]
         unfinished: list[str] = []
+        sent_back = await self._collector.land(ended)
         for job_id in job_ids:
-            try:
-                record = await self._own(job_id)
-            except UnknownJob as failure:
-                results.append(task_error(failure, job_id))
-                continue
-            if record.state.is_terminal:
-                results.append(await self._collector.collect(job_id))
-            else:
+            if job_id not in own:
+                results.append(task_error(_unknown(job_id), job_id))
+            elif job_id not in ended or job_id in sent_back:
                 unfinished.append(job_id)
+            else:
+                results.append(await self._collector.collect(job_id))
         return {"status": "success", "results": [*results], "unfinished": [*unfinished]}
 
     async def update_task(self, job_id: str, message: str, tool_context: ToolContext) -> TaskResult:
@@ -195,7 +200,7 @@ class StartedTasks:
         del tool_context
         try:
             await self._own(job_id)
-            await self._ledger.send(job_id, message)
+            await self._ledger.send(self._collector.newest(job_id), message)
         except (UnknownJob, InvalidJob) as failure:
             return task_error(failure, job_id)
         return started_result(job_id)
@@ -205,7 +210,7 @@ class StartedTasks:
         del tool_context
         try:
             await self._own(job_id)
-            before = await self._ledger.cancel(job_id)
+            before = await self._ledger.cancel(self._collector.newest(job_id))
         except UnknownJob as failure:
             return task_error(failure, job_id)
         if before.is_terminal:
@@ -218,8 +223,16 @@ class StartedTasks:
         """List all tasks of this job. The model reads `LIST_TASKS`."""
         del tool_context
         ids = await self._ledger.tree_ids(self._spec.root_id)
-        own = [one for one in await self._ledger.get_many(ids) if one.parent_id == self._spec.id]
-        return {"status": "success", "tasks": [job_summary(record) for record in own]}
+        records = {record.id: record for record in await self._ledger.get_many(ids)}
+        own = [one.id for one in records.values() if one.parent_id == self._spec.id]
+        newest = {job_id: self._collector.newest(job_id) for job_id in own}
+        reworks = {rework for task, rework in newest.items() if rework != task}
+        tasks = [
+            {**job_summary(records.get(newest[task], records[task])), "job_id": task}
+            for task in own
+            if task not in reworks
+        ]
+        return {"status": "success", "tasks": [*tasks]}
 
     async def _own(self, job_id: str) -> JobRecord:
         """Return the record of a task of this job.
@@ -231,7 +244,11 @@ class StartedTasks:
             record = await self._ledger.get(job_id)
             if record.parent_id == self._spec.id:
                 return record
-        raise UnknownJob(f"You have no task {job_id}; list_tasks shows those that you have.")
+        raise _unknown(job_id)
+
+
+def _unknown(job_id: str) -> UnknownJob:
+    return UnknownJob(f"You have no task {job_id}; list_tasks shows those that you have.")
 
 
 def _name_of(tool_context: ToolContext) -> str:

@@ -1,0 +1,248 @@
+"""What tasks changed lands as a train: verified together, and sent back where it breaks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.client import JobClient
+from orchestrator.jobs.result import JobResult
+from orchestrator.jobs.store.journal import EventType, JournalEvent
+from tests.builders import make_spec
+from tests.integration.scripts import DONE, call, calls, conversation, says, shell
+from tests.integration.worker.children import answers, children_of
+from tests.services import Installation, Installer
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
+
+TESTS = "python3 -m unittest -q test_all"
+PROJECT = {
+    "core.py": "def total(values):\n    return sum(values)\n",
+    "app.py": "from core import total\n\n\ndef main():\n    return total([1, 2])\n",
+    "colour.txt": "red\n",
+    "test_all.py": """\
+import importlib, pathlib, unittest
+
+class All(unittest.TestCase):
+    def test_modules(self):
+        for path in pathlib.Path(".").glob("*.py"):
+            if path.stem != "test_all":
+                module = importlib.import_module(path.stem)
+                getattr(module, "main", int)()
+
+    def test_colour(self):
+        self.assertNotIn("<", pathlib.Path("colour.txt").read_text())
+""",
+}
+RENAME = shell("sed -i s/total/add_up/ core.py app.py")
+USE_OLD = shell(
+    "printf 'from core import total\\n\\n\\ndef main():\\n    total([3])\\n' > extra.py"
+)
+USE_NEW = shell("sed -i s/total/add_up/ extra.py")
+TO_GREEN, TO_BLUE = (shell(f"echo {colour} > colour.txt") for colour in ("green", "blue"))
+SEES_BOTH = shell(
+    "grep -q '<<<<<<<' colour.txt && grep -q green colour.txt && echo teal > colour.txt"
+)
+ADDS = [f"adds part {number}" for number in range(1, 5)]
+GREEN = [f"adds part {number}" for number in range(1, 9)]
+MIXED = [*ADDS, "renames it", "uses it", "makes it green", "makes it blue"]
+SAME = ["bad twin", "twin"]
+
+SCRIPT = (
+    *(
+        conversation(f"^{name}", shell(f"echo 'X = {number}' > part_{number}.py"), DONE)
+        for number, name in enumerate(GREEN, 1)
+    ),
+    conversation("^renames it", RENAME, DONE),
+    conversation("^uses it", USE_OLD, says("It uses it."), USE_NEW, says("It uses the new name.")),
+    conversation("^makes it green", TO_GREEN, DONE),
+    conversation("^makes it blue", TO_BLUE, says("Blue."), SEES_BOTH, says("Teal is both.")),
+    conversation("^never", USE_OLD, says("Used."), says("It is right."), says("Believe me.")),
+    conversation("^all green", calls(call("tasks", tasks=[{"description": d} for d in GREEN])), DONE),
+    conversation("^mixed", calls(call("tasks", tasks=[{"description": d} for d in MIXED])), DONE),
+    conversation(
+        "^hears why",
+        calls(*(call("task", description=d) for d in ("makes it green", "makes it blue"))),
+        shell("cat $HOME/conflicts/*/theirs/colour.txt $HOME/conflicts/*/yours/colour.txt; ls"),
+        DONE,
+    ),
+    conversation(
+        "^gives up",
+        calls(*(call("task", description=d) for d in ("renames it", "never right"))),
+        DONE,
+    ),
+    conversation("^same twice", calls(*(call("task", description=d) for d in SAME)), DONE),
+    conversation("^twin", shell("echo 'Y = 1' > twin.py"), DONE),
+    conversation("^bad twin", shell("echo 'Y = 1' > twin.py; echo 'import gone' > bad.py"),
+        says("Done."), shell("rm -f bad.py"), says("Without it.")),
+    conversation(
+        "^starts",
+        *(calls(call("start_task", description=name)) for name in ("renames it", "uses it")),
+        calls(call("wait_tasks", job_ids=["{{started_1}}", "{{started_2}}"])),
+        calls(call("list_tasks")),
+        DONE,
+    ),
+)  # fmt: skip
+
+LEAD = f"""\
+name: lead
+description: Delegates.
+instruction: Delegate.
+subagents: [general-purpose]
+verify_merges: {TESTS}
+"""
+
+
+@pytest.fixture(scope="module", params=["local", pytest.param("docker", marks=pytest.mark.docker)])
+def place(request: pytest.FixtureRequest, install_for_module: Installer) -> Installation:
+    installer = install_for_module.below(str(request.param))
+    agents = installer.folder / "agents"
+    agents.mkdir(parents=True)
+    (agents / "lead.yaml").write_text(LEAD)
+    made = installer(
+        *SCRIPT, FANOUT_AGENTS_DIR=str(agents), FANOUT_SANDBOX__PROVIDER=str(request.param)
+    )
+    made.start_worker(concurrency=8)
+    return made
+
+
+@pytest.fixture
+async def client(place: Installation) -> AsyncIterator[JobClient]:
+    async with place.client() as client:
+        await place.ready(client)
+        yield client
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    for name, text in PROJECT.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+async def run(client: JobClient, project: Path, description: str, **fields: object) -> JobResult:
+    spec = make_spec(description, agent="lead", **fields)
+    job_id = await client.submit(spec, workspace=project)
+    result = await client.wait(job_id, 120)
+    assert result.success, result.error
+    await client.merge(result, project)
+    return result
+
+
+async def of_kind(client: JobClient, job_id: str, kind: EventType) -> list[JournalEvent]:
+    found = [event async for event in client.events(job_id, follow=False)]
+    return [event for event in found if event.type is kind]
+
+
+async def test_eight_green_tasks_cost_one_verification(client: JobClient, project: Path) -> None:
+    result = await run(client, project, "all green")
+    (told,) = await answers(client, result.job_id, "tasks")
+    assert [one["status"] for one in told["results"]] == ["success"] * 8
+    verified = await of_kind(client, result.job_id, EventType.VERIFY)
+    assert [(event.data["exit_code"], len(event.data["children"])) for event in verified] == [
+        (0, 8)
+    ]
+    assert all((project / f"part_{number}.py").exists() for number in range(1, 9))
+
+
+async def test_what_breaks_or_conflicts_goes_back_to_its_own_agent(
+    client: JobClient, project: Path
+) -> None:
+    result = await run(client, project, "mixed")
+    (told,) = await answers(client, result.job_id, "tasks")
+    by_task = dict(zip(MIXED, told["results"], strict=True))
+    assert [one["status"] for one in told["results"]] == ["success"] * 8, json.dumps(told, indent=1)
+    assert by_task["uses it"]["summary"] == "It uses the new name."
+    assert "exit code 1" in by_task["uses it"]["sent_back"]
+    assert by_task["makes it blue"]["summary"] == "Teal is both."
+    assert "colour.txt" in by_task["makes it blue"]["sent_back"]
+    assert (project / "colour.txt").read_text() == "teal\n"
+    assert "add_up([3])" in (project / "extra.py").read_text()
+    assert "add_up" in (project / "app.py").read_text()
+    assert all((project / f"part_{number}.py").exists() for number in range(1, 5))
+    children = await children_of(client, result.job_id)
+    assert len(children) == 10
+
+
+async def test_what_stays_out_is_told_with_both_sides(client: JobClient, project: Path) -> None:
+    result = await run(client, project, "hears why", max_reworks=0)
+    green, blue = await answers(client, result.job_id)
+    assert (green["status"], blue["status"]) == ("success", "error")
+    assert "colour.txt" in blue["error"]
+    (conflict,) = blue["merge"]["conflicts"]
+    assert "+blue" in conflict["diff"]
+    assert {"theirs", "yours"} <= conflict.keys()
+    (seen,) = await answers(client, result.job_id, "execute")
+    assert seen["output"].split()[:2] == ["blue", "green"]
+    assert (project / "colour.txt").read_text() == "green\n"
+    landed = await of_kind(client, result.job_id, EventType.CHILD_LANDED)
+    assert {str(event.data["outcome"]) for event in landed} == {"in", "out"}
+
+
+async def test_a_task_is_sent_back_as_often_as_the_job_says(
+    client: JobClient, project: Path
+) -> None:
+    result = await run(client, project, "gives up")
+    _, never = await answers(client, result.job_id)
+    assert never["status"] == "error"
+    assert never["verified"]["exit_code"] == 1
+    assert "ImportError" in never["verified"]["output_tail"]
+    assert not (project / "extra.py").exists()
+    landed = await of_kind(client, result.job_id, EventType.CHILD_LANDED)
+    assert sorted(str(event.data["outcome"]) for event in landed) == [
+        *("in", "out", "sent back", "sent back"),
+    ]
+
+
+async def test_taking_out_one_of_two_equal_changes_leaves_the_other(
+    client: JobClient, project: Path
+) -> None:
+    result = await run(client, project, "same twice")
+    first, second = await answers(client, result.job_id)
+    assert (first["summary"], second["status"]) == ("Without it.", "success")
+    assert (project / "twin.py").read_text() == "Y = 1\n"
+    assert not (project / "bad.py").exists()
+
+
+async def test_started_tasks_are_waited_for_until_their_reworks_have_ended(
+    client: JobClient, project: Path
+) -> None:
+    result = await run(client, project, "starts")
+    (waited,) = await answers(client, result.job_id, "wait_tasks")
+    assert waited["unfinished"] == []
+    assert [one["status"] for one in waited["results"]] == ["success"] * 2
+    assert waited["results"][1]["summary"] == "It uses the new name."
+    (listed,) = await answers(client, result.job_id, "list_tasks")
+    assert {one["job_id"] for one in listed["tasks"]} == {
+        one["job_id"] for one in waited["results"]
+    }
+    assert "add_up([3])" in (project / "extra.py").read_text()
+
+
+FIRST_FAILS = "test -e $HOME/ran || { touch $HOME/ran; echo no luck; exit 1; }"
+
+
+async def test_a_verification_with_two_answers_is_reported_and_not_believed(
+    client: JobClient, project: Path
+) -> None:
+    result = await run(client, project, "all green", verify_merges=FIRST_FAILS)
+    (told,) = await answers(client, result.job_id, "tasks")
+    assert [one["status"] for one in told["results"]] == ["success"] * 8
+    assert "flaky" in told["results"][0]["merge"]["note"]
+    assert all((project / f"part_{number}.py").exists() for number in range(1, 9))
+
+
+async def test_a_verification_that_fails_without_the_changes_blames_none(
+    client: JobClient, project: Path
+) -> None:
+    result = await run(client, project, "all green", verify_merges="exit 3")
+    (told,) = await answers(client, result.job_id, "tasks")
+    assert [one["status"] for one in told["results"]] == ["success"] * 8
+    assert "without the changes too (exit code 3)" in told["results"][0]["merge"]["note"]
+    verified = await of_kind(client, result.job_id, EventType.VERIFY)
+    assert [len(event.data["children"]) for event in verified] == [8, 0, 0]
