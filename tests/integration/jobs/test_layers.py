@@ -98,5 +98,5 @@ async def test_sixty_waits_of_a_job_and_its_continuation_read_the_snapshot_once(
 
 async def _children(bench: Bench, parent: str) -> list[JobSpec]:
     entries = await bench.journal.read(parent)
-    ids = [str(one.data["id"]) for one in entries if one.type is EventType.CHILD_MERGED]
+    ids = [str(one.data["id"]) for one in entries if one.type is EventType.CHILD_LANDED]
     return [await bench.ledger.specification(job_id) for job_id in ids]
