@@ -126,8 +126,10 @@ class _Stacking:
 
     def adapt_folders(self) -> None:
         """Make the folders that only lead to a member like those that they lie on."""
-        for folder in _folders(self._layer):
-            if self._written.is_empty(folder):  # only a member of its own makes such a folder
+        root = os.fspath(self._layer)
+        for place, folders, files in os.walk(root):
+            folder = place[len(root) + 1 :]
+            if not folders and not files:  # only a member of its own makes such a folder
                 self._kept.add(folder)
             else:
                 _take_attributes(self._layer / folder, self._under.status(folder))
@@ -164,14 +166,6 @@ class _Stacking:
             folder.mkdir(mode=0o755)
             self._own(folder)
             _take_attributes(folder, self._under.status(path))
-
-
-def _folders(tree: Path) -> Iterator[str]:
-    """Yield the relative paths of all folders in a tree, those above others first."""
-    for place, folders, _ in os.walk(tree):
-        for path in (Path(place, name) for name in folders):
-            if not path.is_symlink():
-                yield str(path.relative_to(tree))
 
 
 def _folder_of(path: str) -> str:

@@ -132,7 +132,8 @@ class Snapshots:
                         self._evict(self._cache_bytes - size, {*below})
                         self._install(fresh, name, size, below[-1] if below else "")
         finally:
-            self._discard(fresh)
+            if fresh.exists():
+                self._discard(fresh)
 
     def _finished(self, fresh: Path, below: Sequence[str], removed: Sequence[str]) -> int:
         """Put what was unpacked on top of those below it; return its size in bytes."""
