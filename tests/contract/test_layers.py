@@ -294,7 +294,19 @@ async def test_continuations_go_on_past_the_fold(place: Place, base: StartFiles)
 
 
 @pytest.mark.parametrize(
-    "path", ["../out", "/out", "a/../../out", "a//b", "./a", "a/./b", "", ".", "nul\0"]
+    "path",
+    [
+        "../out",
+        "/out",
+        "a/../../out",
+        "a//b",
+        "./a",
+        "a/./b",
+        "",
+        ".",
+        "nul\0",
+        "a/" * 1990 + "deep",
+    ],
 )
 @pytest.mark.parametrize("kind", ["written", "removed"])
 async def test_a_hostile_layer_is_refused(
@@ -306,6 +318,15 @@ async def test_a_hostile_layer_is_refused(
     layer = await place.blobs.put_file(bundle.build())
     with pytest.raises(SnapshotUnusable):
         await place.seen(base._replace(layers=(layer,)))
+
+
+async def test_the_deepest_path_that_is_collected_arrives(place: Place) -> None:
+    path = "a/" * 256 + "deep"
+    start = await place.ran(StartFiles(), f"mkdir -p {path[:-5]}; echo deep > {path}")
+    assert len(start.layers) == 1
+    assert await place.seen(start, f"cat {path}") == "deep\n"
+    without = await place.ran(start, f"rm {path}")
+    assert await place.seen(without, "ls") == ""
 
 
 async def test_a_layer_does_not_go_through_a_link(place: Place) -> None:

@@ -168,7 +168,7 @@ class SandboxProvider(Protocol):
     """Opens sandboxes; each worker process has one."""
 
     def open(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
-        """Open a sandbox for one attempt, its workspace filled from the snapshot.
+        """Open a sandbox for one attempt, its workspace filled from the snapshot and the layers.
 
         When the context ends, the sandbox and all its processes are removed. Where the provider
         can, it keeps the job's files for the next attempt, until `discard`.

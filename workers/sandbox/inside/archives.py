@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+MAX_NAMES = 257
+"""In a path of a layer: a collection goes into 256 folders, one in another."""
 _COPY_BYTES = 1 << 20
 """Copied at once: large enough to be quick, small beside a process."""
 
@@ -71,8 +73,8 @@ class _Unpacking:
         """Unpack a member; links and the attributes of folders wait for `finish`."""
         if member.name.startswith("/") or ".." in member.name.split("/"):
             raise UnusableArchive("it has a member outside its root")
-        if self._removed is not None and {"", "."}.intersection(member.name.split("/")):
-            raise UnusableArchive("it has a path that is written in another way than it is found")
+        if self._removed is not None:
+            _check_path(member.name.split("/"))
         path = self._target / member.name
         if member.issym():
             self._links.append((path, member.linkname))
@@ -103,12 +105,23 @@ class _Unpacking:
 
     def _make_folders(self, path: Path) -> None:
         """Create a folder and those above it that no member names."""
-        if not path.exists():
-            self._make_folders(path.parent)
-            path.mkdir(mode=0o755)
-            self._own(path)
-        elif not path.is_dir():
+        missing = []
+        while not path.exists():
+            missing.append(path)
+            path = path.parent
+        if not path.is_dir():
             raise NotADirectoryError
+        for folder in reversed(missing):
+            folder.mkdir(mode=0o755)
+            self._own(folder)
+
+
+def _check_path(names: list[str]) -> None:
+    """Refuse a path that no collection writes."""
+    if {"", "."}.intersection(names):
+        raise UnusableArchive("it has a path that is written in another way than it is found")
+    if len(names) > MAX_NAMES:
+        raise UnusableArchive(f"it has a path of more than {MAX_NAMES} names")
 
 
 def _is_whiteout(member: tarfile.TarInfo) -> bool:

@@ -12,6 +12,7 @@ import os
 import shutil
 import stat
 import subprocess
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -83,7 +84,7 @@ def _is_whiteout(status: os.stat_result) -> bool:
 
 def can_stack(folder: Path) -> bool:
     """Return whether whiteouts can be made in a folder (by any process since Linux 5.8)."""
-    probe = folder / f"whiteout-{os.getpid()}"
+    probe = folder / f"whiteout-{uuid.uuid4().hex}"  # others probe at the same time
     try:
         _make_whiteout(probe)
         probe.unlink()
@@ -160,12 +161,12 @@ class _Stacking:
 
     def _make_folders(self, path: str) -> None:
         """Create a folder, and those above it, like those that they lie on."""
-        folder = self._layer / path
-        if not folder.is_dir():
-            self._make_folders(_folder_of(path))
-            folder.mkdir(mode=0o755)
-            self._own(folder)
-            _take_attributes(folder, self._under.status(path))
+        for each in (*reversed(list(_folders_above(path))), path):
+            folder = self._layer / each
+            if not folder.is_dir():
+                folder.mkdir(mode=0o755)
+                self._own(folder)
+                _take_attributes(folder, self._under.status(each))
 
 
 def _folder_of(path: str) -> str:
@@ -200,7 +201,7 @@ def copy_linked(source: Path, target: Path) -> None:
         done = subprocess.run(command, stderr=subprocess.DEVNULL, check=False)  # noqa: S603 - ours
         if not done.returncode:
             return
-        shutil.rmtree(target, ignore_errors=True)
+        _delete(target)
     done.check_returncode()
 
 
@@ -253,9 +254,15 @@ def _merge_folder(made: Path, target: Path, own: Own) -> None:
 def _make_way(target: Path) -> None:
     with suppress(FileNotFoundError):
         if _is_folder(target.lstat()):
-            shutil.rmtree(target)
+            _delete(target)
         else:
             target.unlink()
+
+
+def _delete(tree: Path) -> None:
+    """Delete a tree of any depth, if there is one."""
+    command = ["rm", "-rf", "--", os.fspath(tree)]
+    subprocess.run(command, check=True)  # noqa: S603 - our own paths
 
 
 def _is_folder(status: os.stat_result | None) -> bool:

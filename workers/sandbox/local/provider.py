@@ -94,7 +94,8 @@ class LocalProvider:
         """See `SandboxProvider.open`.
 
         Raises:
-            SnapshotUnusable: the snapshot's archive is damaged or leaves its root.
+            SnapshotUnusable: the snapshot's archive or a layer is damaged or leaves its root.
+            NotUnderstood: a newer release wrote a layer.
             SandboxStartFailed: the job's folder could not be created, or its commands would be able
                 to read this worker's memory.
             InvalidJob: the job has credentials, which only a proxy could keep outside.
