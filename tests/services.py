@@ -65,6 +65,10 @@ class RedisProcess:
                 assert time.monotonic() < deadline, "redis-server did not start"
             time.sleep(0.05)
 
+    def send(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def kill(self) -> None:
         assert self._process is not None
         self._process.kill()

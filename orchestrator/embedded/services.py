@@ -6,9 +6,10 @@ import asyncio
 import fcntl
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import IO, Self
 
+from orchestrator.cancellation import cancel_and_wait
 from orchestrator.client import JobClient
 from orchestrator.configuration.settings import PREFIX, Settings
 from orchestrator.embedded.child_process import ChildProcess
@@ -27,12 +28,15 @@ from orchestrator.embedded.state_folder import (
     acquire,
     try_lock,
 )
-from orchestrator.jobs.failures import LedgerUnavailable
+from orchestrator.jobs.failures import JobFailure, LedgerUnavailable
 from orchestrator.jobs.state import LIVE_STATES
 from orchestrator.jobs.store.connection import answers
 
 WORKER_START_SECONDS = 60.0
 """Importing the agent libraries takes several seconds on a busy machine."""
+
+REVIVE_SECONDS = 2.0
+"""Between two looks at what a command uses: a killed worker's lease lasts longer."""
 
 NO_REDIS = "No Redis: set FANOUT_REDIS_URL, or start one here with `fanout up`."
 
@@ -285,6 +289,8 @@ def outliving(settings: Settings, notice: Callable[[str], None] = lambda _text: 
 async def in_use(settings: Settings, notice: Callable[[str], None]) -> AsyncIterator[Settings]:
     """Yield the settings with the URL of Redis, as `reachable`; it does not end meanwhile.
 
+    What is killed meanwhile is started again.
+
     Args:
         settings: The settings of this process.
         notice: Called with a text before a restart.
@@ -297,7 +303,30 @@ async def in_use(settings: Settings, notice: Callable[[str], None]) -> AsyncIter
         yield found
         return
     with await _state_folder(settings).open_users():
-        yield found
+        async with revived(settings, notice):
+            yield found
+
+
+@asynccontextmanager
+async def revived(settings: Settings, notice: Callable[[str], None]) -> AsyncIterator[None]:
+    """Start again what is killed in the state folder, while the context is open.
+
+    Args:
+        settings: The settings of this process.
+        notice: Called with a text before a restart.
+    """
+
+    async def revive() -> None:
+        while True:
+            await asyncio.sleep(REVIVE_SECONDS)
+            with suppress(JobFailure, NotStarted):  # tried again
+                await reachable(settings, notice)
+
+    task = asyncio.create_task(revive())
+    try:
+        yield
+    finally:
+        await cancel_and_wait(task)
 
 
 def attached(settings: Settings) -> Settings:

@@ -11,10 +11,9 @@ from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import AgentDefinition, AgentDefinitions
 from orchestrator.configuration.settings import Settings
 from orchestrator.deep_agent import ModelUsage
-from orchestrator.delegation.calls import TaskCall
 from orchestrator.jobs.ceilings import Ceilings, no_more_than
 from orchestrator.jobs.failures import LimitExceeded
-from orchestrator.jobs.spec import GIB, Limits
+from orchestrator.jobs.spec import GIB, JobSpec, Limits
 from tests.builders import make_spec
 from workers.agent.delegation.child_specs import ChildSpecs
 from workers.agent.services import JobServices
@@ -144,7 +143,9 @@ def child_limits(parent: dict[str, Any], helper: dict[str, Any], **task: Any) ->
     shared = services(lead, agent("helper", **helper), agent("general-purpose"))
     spec = make_spec(agent="lead", limits=parent)
     specs = ChildSpecs(shared, spec, lead, ends_at=math.inf, used=ModelUsage)
-    return specs._limits_of(TaskCall("do it", "helper", "", **{"timeout_seconds": None, **task}))
+    child = specs.child("call", 0, {"description": "do it", "subagent_type": "helper", **task})
+    assert isinstance(child, JobSpec), child
+    return child.limits
 
 
 def test_a_child_has_at_most_its_parents_resources():

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +16,9 @@ import pytest
 from orchestrator.client import JobClient
 from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.journal import EventType
+from tests.faults.counting_model import CountingModel, counting_model
 from tests.forked import ForkedProcess, run_module
-from tests.integration.scripts import call, calls, conversation, says, shell
+from tests.integration.scripts import call, calls, conversation, says, shell, write_script
 from tests.services import Installation, Installer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(240)]
@@ -48,14 +53,23 @@ MOMENTS = {
     "worker": (5, 17, 30, 44),
     "redis": (9, 24, 38),
     "container": (7, 20, 41),
+    "lid": (12, 35),
 }
-"""After how many entries of the run's journal what is killed."""
+"""After how many entries of the run's journal what is killed, or put to sleep with all the rest."""
+ASLEEP_SECONDS = 5.0
+"""Longer than a lease."""
 
 
 @pytest.fixture
-def place(install: Installer, provider: str) -> Installation:
+def model(tmp_path: Path) -> Iterator[CountingModel]:
+    with counting_model(write_script(tmp_path, *SCRIPT)) as model:
+        yield model
+
+
+@pytest.fixture
+def place(install: Installer, provider: str, model: CountingModel) -> Installation:
     settings = {"FANOUT_SANDBOX__PROVIDER": provider, "FANOUT_WORKER__LEASE_SECONDS": "2"}
-    return install(*SCRIPT, **settings)
+    return install(**settings, **model.environment())
 
 
 def read(folder: Path) -> dict[str, str]:
@@ -94,6 +108,14 @@ def kill(place: Installation, victim: str, terminal: ForkedProcess) -> None:
     elif victim == "redis":
         place.redis.kill()
         place.redis.start()
+    elif victim == "lid":
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            os.kill(terminal.pid, number)
+            for service in (place.redis, place.workers[-1]):
+                service.send(number)
+            time.sleep(ASLEEP_SECONDS if number is signal.SIGSTOP else 0)
+        terminal.communicate(timeout=60)
+        return
     elif victim == "container":
         engine = ["docker", "ps", "-q", "--filter", f"label=fanout.installation={place.identity}"]
         listed = subprocess.run(
@@ -106,7 +128,7 @@ def kill(place: Installation, victim: str, terminal: ForkedProcess) -> None:
 
 @pytest.mark.parametrize("victim", MOMENTS)
 async def test_a_run_survives_a_death_at_any_moment_and_lands_as_if_undisturbed(
-    place: Installation, tmp_path: Path, provider: str, victim: str
+    place: Installation, model: CountingModel, tmp_path: Path, provider: str, victim: str
 ) -> None:
     if victim == "container" and provider == "local":
         pytest.skip("there is none")
@@ -115,6 +137,7 @@ async def test_a_run_survives_a_death_at_any_moment_and_lands_as_if_undisturbed(
         await place.ready(client)
         for moment in MOMENTS[victim]:
             folder = tmp_path / f"at-{moment}"
+            model.completed.clear()
             terminal, run_id = await asyncio.to_thread(started, place, folder)
             async with asyncio.timeout(60):
                 await until_entries(client, run_id, moment)
@@ -132,6 +155,9 @@ async def test_a_run_survives_a_death_at_any_moment_and_lands_as_if_undisturbed(
             jobs = await client.tree(run_id)
             assert [job.state for job in jobs] == [JobState.SUCCEEDED] * 7, moment
             assert (await client.tree_usage(run_id)).model_calls == MODEL_CALLS, moment
+            # An answer that comes while the worker sleeps is not heard, and is asked for again.
+            assert max(model.completed.values()) <= (2 if victim == "lid" else 1), model.completed
+            assert len(model.completed) == MODEL_CALLS, moment
             commands = [
                 str(event.data["arguments"])
                 for job in jobs

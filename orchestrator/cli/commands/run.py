@@ -39,7 +39,7 @@ from orchestrator.cli.terminal.session import open_client
 from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import COORDINATOR
 from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.embedded.services import outliving
+from orchestrator.embedded.services import outliving, revived
 from orchestrator.jobs.spec import JobSpec
 from orchestrator.jobs.store.journal import EventType
 from orchestrator.runs import Landing, Runs, land
@@ -230,7 +230,10 @@ async def _services(settings: Settings) -> AsyncIterator[Settings]:
     if settings.redis_url is not None:
         yield settings
         return
-    async with outliving(settings, output.notice) as embedded:
+    async with (
+        outliving(settings, output.notice) as embedded,
+        revived(settings, output.notice),
+    ):
         yield embedded.settings
 
 

@@ -95,10 +95,10 @@ async def _print_words(client: JobClient, root_id: str, console: Console | None)
 
 def _print_setback(record: JobRecord, event: JournalEvent, console: Console | None) -> None:
     """Say why work is sent back or left out, or why a job other than the root has failed."""
-    if event.type is EventType.CHILD_LANDED and event.data.get("outcome") != "in":
-        what = "sent back" if event.data["outcome"] == "sent back" else "left out"
-        reason = output.one_line(str(event.data.get("reason")), 300)
-        _print(f"↩ {event.data['id']}: {what}: {reason}", "yellow", console)
+    if event.type is EventType.CHILD_LANDED and (reason := event.data.get("reason")):
+        what = {"in": "landed", "out": "left out"}.get(str(event.data.get("outcome")), "sent back")
+        line = f"↩ {event.data['id']}: {what}: {output.one_line(str(reason), 300)}"
+        _print(line, "yellow", console)
     elif event.type is EventType.VERIFY and "children" in event.data:
         tasks = formatting.verified_tasks(event.data)
         _print(f"{record.agent} {record.id}: {tasks}", "dim", console)

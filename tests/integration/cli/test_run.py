@@ -5,6 +5,7 @@ Its services outlive the command, and end when nobody uses them.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -136,6 +137,25 @@ def test_a_run_goes_on_without_its_terminal_and_is_landed_by_another(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("victim", ["worker", "redis"])
+def test_services_that_are_killed_under_a_run_come_back_by_themselves(
+    apart: Fanout, victim: str
+) -> None:
+    child, _ = started(apart)
+    state = Path(apart.env["FANOUT_STATE_DIR"])
+    record = StateFolder(state).read_record()
+    assert record is not None
+    pid = record.worker_pid if victim == "worker" else record.redis_pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+    whole = ended(child)
+
+    assert (whole.code, whole.out) == (0, "Both are made.\n"), whole.err
+    assert "was killed; it is started again" in whole.err
+    assert files(apart) == WHOLE
+
+
 def test_two_terminals_follow_one_run_and_it_lands_once(own: Fanout) -> None:
     child, run_id = started(own)
     others = [own.start("attach", run_id) for _ in range(2)]

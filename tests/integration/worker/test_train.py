@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from orchestrator.client import JobClient
 from orchestrator.jobs.result import JobResult
+from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell
@@ -222,6 +224,21 @@ async def test_started_tasks_are_waited_for_until_their_reworks_have_ended(
         one["job_id"] for one in waited["results"]
     }
     assert "add_up([3])" in (project / "extra.py").read_text()
+
+
+async def test_a_job_that_is_stopped_while_it_verifies_keeps_nothing_unverified(
+    client: JobClient, project: Path
+) -> None:
+    spec = make_spec("all green", agent="lead", verify_merges="sleep 60")
+    job_id = await client.submit(spec, workspace=project)
+    async for event in client.events(job_id):
+        if event.type is EventType.LANDING:
+            break
+    await asyncio.sleep(1)  # it is verified now
+    await client.cancel(job_id)
+    result = await client.wait(job_id, 30)
+    assert result.state is JobState.CANCELLED
+    assert result.files_modified == ()
 
 
 FIRST_FAILS = "test -e $HOME/ran || { touch $HOME/ran; echo no luck; exit 1; }"

@@ -110,6 +110,7 @@ class Children:
             sandbox,
             journal,
             Reworks(services, spec, self._specs, self._snapshots, lease=lease),
+            lease=lease,
             verify_merges=self._command,
             max_reworks=max_reworks,
             ends_at=ends_at,

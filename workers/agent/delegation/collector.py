@@ -39,7 +39,11 @@ from workers.agent.delegation.why_out import (
 from workers.agent.history import History
 from workers.agent.services import JobServices
 from workers.agent.session_journal import AttemptJournal
+from workers.heartbeat import HeldLease
 from workers.sandbox import Sandbox, merge_into
+
+MAX_TASKS = 100
+"""Of one train: what each touches is kept in an open file."""
 
 
 class Collector:
@@ -50,6 +54,7 @@ class Collector:
         sandbox: The job's sandbox, in whose files changes land.
         journal: The attempt's journal, which says whose changes have landed.
         reworks: Sends tasks back.
+        lease: The attempt's lease.
         verify_merges: The command that verifies what lands; None: nothing is verified.
         max_reworks: How often a task is sent back.
         ends_at: When the job's time is over, on `elapsed_clock`.
@@ -62,6 +67,7 @@ class Collector:
         journal: AttemptJournal,
         reworks: Reworks,
         *,
+        lease: HeldLease,
         verify_merges: str | None,
         max_reworks: int,
         ends_at: float,
@@ -70,6 +76,7 @@ class Collector:
         self._sandbox = sandbox
         self._journal = journal
         self._reworks = reworks
+        self._lease = lease
         self._command = verify_merges
         self._max_reworks = max_reworks
         self._ends_at = ends_at
@@ -168,8 +175,11 @@ class Collector:
                 if result.job_id not in self._landed
             }
             bundles = await self._bundles(ready)
-            if bundles and self._command is not None:
-                await self._land_verified(ready, bundles, self._command)
+            if self._command is not None:
+                ids = [*bundles]
+                for first in range(0, len(ids), MAX_TASKS):
+                    together = {one: bundles[one] for one in ids[first : first + MAX_TASKS]}
+                    await self._land_verified(ready, together, self._command)
             else:
                 for job_id, bundle in bundles.items():
                     await self._merge(job_id, bundle)
@@ -213,7 +223,12 @@ class Collector:
     ) -> None:
         """Land what these children changed as a train, and send back what is not green."""
         landing = JobLanding(
-            self._sandbox, self._services.blobs, self._journal, command, ends_at=self._ends_at
+            self._sandbox,
+            self._services.blobs,
+            self._journal,
+            self._lease,
+            command=command,
+            ends_at=self._ends_at,
         )
         train: Train[MergeReport] = Train(landing)
         try:
@@ -221,13 +236,17 @@ class Collector:
             await train.run([*bundles])
         finally:
             landing.close()
+        doubt = doubts(train)
         for job_id, outcome in train.outcomes.items():
             notes = outcome_notes(outcome, landing.reports[job_id])
             if outcome.is_in:
                 self._reports[job_id] = landing.reports[job_id]
-                notes |= {"outcome": "in", "reason": doubts(train)}
+                notes["outcome"] = "in"
             else:
                 notes |= await self._send_back(ready[job_id], notes)
+            if doubt:
+                notes["reason"] = " ".join(filter(None, (str(notes.get("reason", "")), doubt)))
+                doubt = ""  # it is said once
             await self._note(job_id, notes)
 
     async def _send_back(self, result: JobResult, notes: Landed) -> Landed:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from orchestrator.jobs.changes import ChangeBundle
+from orchestrator.jobs.failures import SandboxFailure
 from orchestrator.jobs.result import Verification
 from orchestrator.jobs.store.journal import EventType
 from orchestrator.landing.restore_point import RestorePoint
@@ -21,11 +22,15 @@ from orchestrator.workspace.blobs import BlobStore
 from orchestrator.workspace.merge import MergeReport
 from workers.agent.session_journal import AttemptJournal
 from workers.agent.verification import run_verification
+from workers.heartbeat import HeldLease
 from workers.sandbox import Sandbox, SandboxFolder, in_folder, merge_into
 
 REPRODUCIBLE = {"PYTHONDONTWRITEBYTECODE": "1"}
 """For the command: files are exchanged within a second, and Python takes a compiled file of the
 same second and size for that of the new source."""
+
+UNDO_SECONDS = 0.5
+"""For taking out what is not verified when the job is stopped: it has to end within two seconds."""
 
 
 class JobLanding:
@@ -35,6 +40,7 @@ class JobLanding:
         sandbox: The job's sandbox.
         blobs: Where what the changes touch is stored.
         journal: The attempt's journal.
+        lease: The attempt's lease.
         command: The job's `verify_merges`.
         ends_at: When the job's time is over, on `elapsed_clock`.
     """
@@ -44,10 +50,12 @@ class JobLanding:
         sandbox: Sandbox,
         blobs: BlobStore,
         journal: AttemptJournal,
-        command: str,
+        lease: HeldLease,
         *,
+        command: str,
         ends_at: float,
     ) -> None:
+        self._lease = lease
         self._sandbox = sandbox
         self._blobs = blobs
         self._journal = journal
@@ -105,13 +113,22 @@ class JobLanding:
     async def verify(self, job_ids: Sequence[str]) -> Verification:
         """Run the command; see `LandingFiles.verify`.
 
+        If the job is stopped meanwhile, its result has nothing that was not verified.
+
         Raises:
             SandboxFailure: The sandbox failed.
             LeaseLost: The attempt's lease is lost.
         """
-        verification = await run_verification(
-            self._sandbox, self._command, ends_at=self._ends_at, env=REPRODUCIBLE
-        )
+        try:
+            verification = await run_verification(
+                self._sandbox, self._command, ends_at=self._ends_at, env=REPRODUCIBLE
+            )
+        except asyncio.CancelledError:
+            if self._lease.is_held:  # else another attempt may have begun with these files
+                with suppress(TimeoutError, OSError, SandboxFailure):
+                    async with asyncio.timeout(UNDO_SECONDS):
+                        await self.take_out(0)
+            raise
         data = {**verification.model_dump(), "children": [*job_ids]}
         line = f"verified {len(job_ids)} tasks: exit code {verification.exit_code}"
         await self._journal.note(EventType.VERIFY, data, line)

@@ -1,0 +1,103 @@
+"""A loopback model that replies from a script, and counts which requests it has answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import select
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from google.adk.models.llm_request import LlmRequest
+from google.genai import types
+
+from orchestrator.deep_agent.models.resolve import resolve_model
+from tests.integration.models.wires import Answer, Gemini, call, text
+
+THINKS_SECONDS = 0.1
+"""Most of a job's time is spent like this: a death comes mostly before an answer."""
+
+
+@dataclass
+class CountingModel:
+    """What was answered."""
+
+    url: str
+    script: Path
+    completed: Counter[str] = field(default_factory=Counter)
+    """The requests whose answers went out whole to a client that was there, by conversation."""
+
+    def environment(self) -> dict[str, str]:
+        return {
+            "GOOGLE_API_KEY": "none",
+            "GOOGLE_GEMINI_BASE_URL": self.url,
+            "FANOUT_MODEL": "gemini-2.5-flash",
+            "NO_PROXY": "127.0.0.1",
+            "no_proxy": "127.0.0.1",
+        }
+
+    async def reply(self, contents: list[types.Content]) -> list[dict[str, Any]]:
+        """The parts of the script's next reply."""
+        model: Any = resolve_model(f"scripted:{self.script}", agent_name="any")
+        parts: list[dict[str, Any]] = []
+        async for response in model.generate_content_async(LlmRequest(contents=contents)):
+            for part in response.content.parts:
+                if part.function_call:
+                    parts.append(call(part.function_call.name, **part.function_call.args))
+                elif part.text:
+                    parts.append(text(part.text))
+        return parts
+
+
+@contextmanager
+def counting_model(script: Path) -> Iterator[CountingModel]:
+    """Serve on a port of 127.0.0.1."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server.daemon_threads = True
+    state = CountingModel(f"http://127.0.0.1:{server.server_port}", script)
+    server.state = state
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield state
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        state: CountingModel = self.server.state
+        contents = [types.Content.model_validate(one) for one in request["contents"]]
+        parts = asyncio.run(state.reply(contents))
+        time.sleep(THINKS_SECONDS)
+        body = json.dumps(Gemini().whole(Answer(parts=parts))).encode()
+        if _is_gone(self.connection):
+            return
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.wfile.write(body)
+            state.completed[f"{len(contents)}: {contents[0].parts}"] += 1
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+def _is_gone(connection: socket.socket) -> bool:
+    with suppress(OSError):
+        readable, _, _ = select.select([connection], [], [], 0)
+        return bool(readable) and not connection.recv(1, socket.MSG_PEEK)
+    return True
