@@ -57,6 +57,7 @@ async def test_layers_are_mounted_on_a_snapshot_that_is_neither_read_nor_copied_
     assert snapshots.fetched == [first, second]
 
 
+@pytest.mark.slow
 async def test_another_host_fetches_what_it_lacks_and_nothing_twice(
     make_provider: Callable[..., DockerProvider], snapshots: SnapshotFolder
 ) -> None:
@@ -82,6 +83,7 @@ async def test_another_host_fetches_what_it_lacks_and_nothing_twice(
         await there.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quota", ["auto", "watch"])
 async def test_nothing_of_a_chain_in_use_is_evicted_and_of_another_the_top_goes_first(
     make_provider: Callable[..., DockerProvider], snapshots: SnapshotFolder, quota: str
@@ -109,6 +111,7 @@ async def test_nothing_of_a_chain_in_use_is_evicted_and_of_another_the_top_goes_
     assert snapshots.fetched == []  # a layer above it went, or has to go before it
 
 
+@pytest.mark.slow
 async def test_a_layer_whose_unpacking_was_killed_is_unpacked_again(
     make_provider: Callable[..., DockerProvider],
     snapshots: SnapshotFolder,
