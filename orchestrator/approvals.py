@@ -37,7 +37,7 @@ or which decisions are offered."""
 class ApprovalRequest(BaseModel):
     """A tool call that needs a person's decision."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     agent: str
     call_id: str
@@ -54,7 +54,7 @@ class ApprovalRequest(BaseModel):
 class ApprovalAnswer(BaseModel):
     """A person's answer to one request."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     decision: Decision
     arguments: dict[str, JsonValue] | None = None
@@ -107,7 +107,8 @@ def parse_policy(interrupt_on: InterruptOn) -> dict[str, tuple[Decision, ...]]:
 
 
 _VALUE: TypeAdapter[bool | tuple[Decision, ...]] = TypeAdapter(
-    Annotated[bool, Field(strict=True)] | Annotated[tuple[Decision, ...], Field(min_length=1)]
+    Annotated[bool, Field(strict=True)] | Annotated[tuple[Decision, ...], Field(min_length=1)],
+    config=ConfigDict(defer_build=True),
 )
 
 

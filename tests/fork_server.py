@@ -36,9 +36,25 @@ NUMBER = struct.Struct("!i")
 BROKEN_OUTPUT = 120
 """Python's exit status when its standard output cannot be flushed."""
 
+COMMAND_MODULES = (
+    "approving",
+    "changes",
+    "cleaning",
+    "configuration",
+    "doctor",
+    "examples",
+    "inspection",
+    "processes",
+    "run",
+    "submission",
+    "waiting",
+)
 PRELOADED = (
     "orchestrator.cli.app",
     "workers.celery_app",
+    # What a command imports when it is called.
+    *(f"orchestrator.cli.commands.{name}" for name in COMMAND_MODULES),
+    "orchestrator.cli.failure_report",
     # What follows is imported late, by every worker or run all the same.
     "celery.apps.worker",
     "celery.bin.celery",

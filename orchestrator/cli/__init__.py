@@ -1,21 +1,34 @@
 """The `fanout` command line."""
 
+import atexit
+import gc
 import sys
 
 from orchestrator.process_secrets import seal_process
 
 __all__ = ["main"]
 
+NEW_OBJECTS = 100_000
+"""Between two searches for garbage: more than the imports of a command make, and none of theirs is
+garbage."""
+
 
 def main() -> None:
     """Run the command line and end the process.
 
-    The import takes up to a second; Ctrl-C during it must end the process without a traceback too.
+    Ctrl-C while modules are imported must end the process without a traceback, too.
     """
     seal_process()
+    _search_less_for_garbage()
     try:
         from orchestrator.cli.app import main as run_commands  # noqa: PLC0415 - see above
 
         run_commands()
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _search_less_for_garbage() -> None:
+    """Save a fifth of a short command's time."""
+    gc.set_threshold(NEW_OBJECTS)
+    atexit.register(gc.freeze)  # otherwise Python's end looks through all that was imported

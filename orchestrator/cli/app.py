@@ -1,6 +1,6 @@
 """The `fanout` command line: all commands in one application.
 
-`terminal.exit_codes` turns every failure into one sentence and an exit code.
+`failure_report` turns every failure into one sentence and an exit code.
 """
 
 from __future__ import annotations
@@ -10,69 +10,64 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from importlib.metadata import version as distribution_version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from orchestrator.cli.commands import (
-    approving,
-    changes,
-    cleaning,
-    configuration,
-    doctor,
-    examples,
-    inspection,
-    processes,
-    run,
-    submission,
-    waiting,
-)
-from orchestrator.cli.terminal.exit_codes import ExitCode, debugging, report
+from orchestrator.cli.lazy_commands import LazyGroup
+from orchestrator.cli.terminal.exit_codes import ExitCode, debugging
 from orchestrator.cli.terminal.output import payload
-from orchestrator.configuration.configuration_file import VARIABLE, absolute
 
-_COMMANDS = (
-    examples.demo,
-    examples.example,
-    run.run_,
-    run.attach,
-    submission.submit,
-    inspection.ps,
-    inspection.tree,
-    inspection.show,
-    inspection.result,
-    inspection.logs,
-    waiting.watch,
-    waiting.wait,
-    changes.diff,
-    changes.apply,
-    submission.cancel,
-    approving.approvals,
-    approving.approve,
-    approving.reject,
-    submission.tell,
-    submission.fork,
-    submission.retry,
-    processes.worker,
-    processes.flower,
-    processes.up,
-    processes.down,
-    cleaning.clean,
-    configuration.agents,
-    configuration.config,
-    doctor.doctor,
-)
-"""In the order in which `fanout --help` lists them."""
+COMMANDS = {
+    "demo": "examples.demo",
+    "example": "examples.example",
+    "run": "run.run_",
+    "attach": "run.attach",
+    "submit": "submission.submit",
+    "ps": "inspection.ps",
+    "tree": "inspection.tree",
+    "show": "inspection.show",
+    "result": "inspection.result",
+    "logs": "inspection.logs",
+    "watch": "waiting.watch",
+    "wait": "waiting.wait",
+    "diff": "changes.diff",
+    "apply": "changes.apply",
+    "cancel": "submission.cancel",
+    "approvals": "approving.approvals",
+    "approve": "approving.approve",
+    "reject": "approving.reject",
+    "tell": "submission.tell",
+    "fork": "submission.fork",
+    "retry": "submission.retry",
+    "worker": "processes.worker",
+    "flower": "processes.flower",
+    "up": "processes.up",
+    "down": "processes.down",
+    "clean": "cleaning.clean",
+    "agents": "configuration.agents",
+    "config": "configuration.config",
+    "doctor": "doctor.doctor",
+}
+"""The functions of the commands, in the order in which `fanout --help` lists them."""
+
+IMAGE_COMMANDS = {"build": "processes.images_build", "ls": "processes.images_ls"}
+"""Those of `fanout images`."""
 
 
-class _Commands(TyperGroup):
-    """Lists commands in the order of registration and reports every failure in the same way.
+class _ImageCommands(LazyGroup):
+    functions = IMAGE_COMMANDS
+
+
+class _Commands(LazyGroup):
+    """Reports every failure in the same way.
 
     The option --config is understood before and after the name of a command.
     """
+
+    functions = COMMANDS
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -80,11 +75,6 @@ class _Commands(TyperGroup):
             if "--config" in option.opts:
                 for command in _leaf_commands(self):
                     command.params.append(option)
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the commands' names in the order of their registration."""
-        del ctx
-        return list(self.commands)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command.
@@ -103,6 +93,8 @@ class _Commands(TyperGroup):
         except Exception as error:
             if isinstance(error, typer.TyperException):
                 raise
+            from orchestrator.cli.failure_report import report  # noqa: PLC0415 - see there
+
             raise typer.Exit(report(error)) from None
         return result
 
@@ -124,13 +116,16 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
-for _command in _COMMANDS:
-    app.command(_command.__name__.rstrip("_"))(_command)
-app.add_typer(processes.images, name="images")
+images = typer.Typer(
+    help="Build and list the images of sandboxes.", cls=_ImageCommands, no_args_is_help=True
+)
+app.add_typer(images, name="images")
 
 
 def _print_version(requested: bool) -> None:
     if requested:
+        from importlib.metadata import version as distribution_version  # noqa: PLC0415 - only here
+
         payload(distribution_version("fanout-orchestrator"))
         raise typer.Exit
 
@@ -138,6 +133,11 @@ def _print_version(requested: bool) -> None:
 def _use_configuration(path: Path | None) -> None:
     """Set the variable that this process and all that it starts read."""
     if path is not None:
+        from orchestrator.configuration.configuration_file import (  # noqa: PLC0415 - only here
+            VARIABLE,
+            absolute,
+        )
+
         os.environ[VARIABLE] = str(absolute(path))
 
 

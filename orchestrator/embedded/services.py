@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import IO, Self
 
 from orchestrator.cancellation import cancel_and_wait
-from orchestrator.client import JobClient
+from orchestrator.client.job_reader import JobReader
 from orchestrator.configuration.settings import PREFIX, Settings
 from orchestrator.embedded.child_process import ChildProcess
 from orchestrator.embedded.python_process import (
@@ -164,8 +164,8 @@ class Embedded:
         now = fingerprint(self._worker_environment(settings), record.environment)
         if self._revive or now == record.environment or not self._worker.is_alive:
             return
-        async with JobClient.from_settings(settings) as client:
-            if await client.list(states=LIVE_STATES, limit=1):
+        async with JobReader.from_settings(settings) as reader:
+            if await reader.list(states=LIVE_STATES, limit=1):
                 self._notice(
                     "The worker that runs here was started with other settings or keys, and has "
                     "jobs; it keeps them. For these: fanout down, when they have ended."
@@ -197,9 +197,9 @@ class Embedded:
 
     async def _worker_registered(self) -> None:
         deadline = time.monotonic() + WORKER_START_SECONDS
-        async with JobClient.from_settings(self.settings) as client:
+        async with JobReader.from_settings(self.settings) as reader:
             while not any(
-                worker.name.endswith(f"-{self._worker.pid}") for worker in await client.workers()
+                worker.name.endswith(f"-{self._worker.pid}") for worker in await reader.workers()
             ):
                 if not self._worker.is_alive or time.monotonic() > deadline:
                     why = self._worker.last_log_line() or "it wrote nothing"

@@ -36,9 +36,12 @@ EventId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}-[0-9]{1,20}$")
 
 
 class WireModel(BaseModel):
-    """The base of all models that cross a boundary: frozen, and strict about unknown fields."""
+    """The base of all models that cross a boundary: frozen, and strict about unknown fields.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    A model's validator is built when it is first needed: a short command needs few of them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class StartFiles(NamedTuple):

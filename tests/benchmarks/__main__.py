@@ -25,6 +25,7 @@ from tests.benchmarks import (
     memory,
     recovery,
     sandboxes,
+    start,
     workspaces,
 )
 from tests.benchmarks.measure import Row, Section, missing_row, row_of
@@ -39,6 +40,7 @@ SECTIONS = (
     harness.SECTION,
     ledger_load.SECTION,
     recovery.SECTION,
+    start.SECTION,
 )
 REASON_CHARACTERS = 300
 WIDTH = 132

@@ -122,7 +122,7 @@ def test_the_end_of_a_run_says_what_did_not_land_and_the_next_command(
     out, err = capsys.readouterr()
     assert out == "Done.\n"
     assert "WARNING: c.txt of job child was not merged" in err
-    assert "WARNING: 1 conflict, changes not merged: b. See: fanout diff r" in err
+    assert "WARNING: 1 conflict, changes not merged: b.\n  See: fanout diff r\n" in err
     assert "fanout apply r --include-executable-config" in err
     assert exit_code_of(outcome) is ExitCode.WORK_FAILED
 

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from orchestrator.cli.terminal import held_back, output
 from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
+from orchestrator.cli.terminal.grid import padded
 from orchestrator.cli.terminal.ids import resolve_job
 from orchestrator.cli.terminal.options import AsJson, JobArgument
 from orchestrator.cli.terminal.session import ended_result, open_client
@@ -144,17 +146,25 @@ def print_report(report: MergeReport) -> None:
         output.notice(f"What is held back lands with {held_back.OPTION}.")
 
 
-def print_stat(files: Sequence[FileChange], write: Callable[[str], None] = output.payload) -> None:
+def print_stat(
+    files: Sequence[FileChange],
+    write: Callable[[str], None] = output.payload,
+    most: int | None = None,
+) -> None:
     """Print the changed files with lines added and removed, the totals, and what is held back.
 
     Args:
         files: The files.
         write: Prints a line.
+        most: Of the files; the others are counted only.
     """
-    width = max((len(_name(change)) for change in files), default=0)
-    for change in files:
+    named = files[:most]
+    width = max((cell_len(_name(change)) for change in named), default=0)
+    for change in named:
         lines = "binary" if change.binary else f"+{change.lines_added} -{change.lines_removed}"
-        write(f"{_name(change):<{width}}  {change.change:<8}  {lines}")
+        write(f"{padded(_name(change), width)}  {change.change:<8}  {lines}")
+    if len(files) > len(named):
+        write(f"… and {len(files) - len(named)} more")
     added = sum(change.lines_added for change in files)
     removed = sum(change.lines_removed for change in files)
     write(f"{len(files)} {'file' if len(files) == 1 else 'files'} changed, +{added} -{removed}")

@@ -13,7 +13,7 @@ from orchestrator.cli.terminal import formatting, output
 from orchestrator.cli.terminal.exit_codes import UsageProblem
 from orchestrator.cli.terminal.ids import resolve_job, resolve_tree
 from orchestrator.cli.terminal.options import AsJson, JobArgument, LabelFilter, parse_labels
-from orchestrator.cli.terminal.session import ended_result, open_client
+from orchestrator.cli.terminal.session import ended_result, open_reader
 from orchestrator.jobs.result import JobResult, Verification
 from orchestrator.jobs.state import LIVE_STATES, JobRecord, JobState
 
@@ -49,8 +49,8 @@ def ps(
 async def _ps(
     states: Collection[JobState] | None, labels: dict[str, str], limit: int, *, as_json: bool
 ) -> None:
-    async with open_client() as client:
-        records = await client.list(states=states, labels=labels or None, limit=limit)
+    async with open_reader() as reader:
+        records = await reader.list(states=states, labels=labels or None, limit=limit)
     if as_json:
         output.document({"jobs": [record.model_dump(mode="json") for record in records]})
         return
@@ -68,9 +68,9 @@ def tree(job: JobArgument, as_json: AsJson = False) -> None:
 
 
 async def _tree(prefix: str, *, as_json: bool) -> None:
-    async with open_client() as client:
-        records = await client.tree(await resolve_tree(client, prefix))
-        usage = await client.tree_usage(records[0].root_id)
+    async with open_reader() as reader:
+        records = formatting.in_tree_order(await reader.tree(await resolve_tree(reader, prefix)))
+        usage = await reader.tree_usage(records[0].root_id)
     if as_json:
         jobs = [record.model_dump(mode="json") for record in records]
         output.document({"jobs": jobs, "usage": usage.model_dump(mode="json")})
@@ -85,8 +85,8 @@ def show(job: JobArgument, as_json: AsJson = False) -> None:
 
 
 async def _show(prefix: str, *, as_json: bool) -> None:
-    async with open_client() as client:
-        record = await client.get(await resolve_job(client, prefix))
+    async with open_reader() as reader:
+        record = await reader.get(await resolve_job(reader, prefix))
     if as_json:
         output.document(record.model_dump(mode="json"))
         return
@@ -111,8 +111,8 @@ def result(job: JobArgument, as_json: AsJson = False) -> None:
 
 
 async def _result(prefix: str, *, as_json: bool) -> None:
-    async with open_client() as client:
-        found = await ended_result(client, await resolve_job(client, prefix))
+    async with open_reader() as reader:
+        found = await ended_result(reader, await resolve_job(reader, prefix))
     if as_json:
         output.document(found.model_dump(mode="json"))
     else:
@@ -171,10 +171,10 @@ def logs(
 
 
 async def _logs(prefix: str, after: str, *, follow: bool, as_json: bool) -> None:
-    async with open_client() as client:
-        job_id = await resolve_job(client, prefix)
+    async with open_reader() as reader:
+        job_id = await resolve_job(reader, prefix)
         try:
-            async for event in client.events(job_id, after, follow=follow):
+            async for event in reader.events(job_id, after, follow=follow):
                 if as_json:
                     output.json_line(event.model_dump(mode="json"))
                 else:

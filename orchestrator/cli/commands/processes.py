@@ -90,10 +90,6 @@ def flower() -> None:
     _become(python_argv("workers.dashboard"), env)
 
 
-images = typer.Typer(help="Build and list the images of sandboxes.", no_args_is_help=True)
-
-
-@images.command("build")
 def images_build(
     names: Annotated[
         list[str] | None, typer.Argument(help="The images to build; default: all.")
@@ -121,7 +117,6 @@ def images_build(
     _images(argv)
 
 
-@images.command("ls")
 def images_ls(as_json: AsJson = False) -> None:
     """List the sandbox images and whether the Docker engine has them."""
     _images(["ls", *(["--json"] if as_json else [])])

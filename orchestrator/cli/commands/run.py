@@ -13,6 +13,7 @@ import typer
 
 from orchestrator.cli.commands.processes import announce_sandbox
 from orchestrator.cli.commands.run_report import (
+    FailedJob,
     RunOutcome,
     Unmerged,
     exit_code_of,
@@ -41,9 +42,13 @@ from orchestrator.configuration.agent_definitions import COORDINATOR
 from orchestrator.configuration.settings import Settings, load_settings
 from orchestrator.embedded.services import outliving, revived
 from orchestrator.jobs.spec import JobSpec
+from orchestrator.jobs.state import JobState
 from orchestrator.jobs.store.journal import EventType
 from orchestrator.runs import Landing, Runs, land
 from orchestrator.workspace.repositories.repository import is_clean_checkout
+
+FAILURES = {JobState.FAILED, JobState.TIMED_OUT}
+"""Of a run's jobs; cancelled ones were given up on purpose."""
 
 YesOption = Annotated[
     bool,
@@ -294,7 +299,8 @@ async def finish_run(
         with_code = landing.model_copy(update={"include_executable_config": True})
         landed = await land(client, runs, result, with_code)
     usage = await client.tree_usage((await client.get(root_id)).root_id)
-    return RunOutcome(result, usage, landed, await _conflicts_between_agents(client, root_id))
+    conflicts = await _conflicts_between_agents(client, root_id)
+    return RunOutcome(result, usage, landed, conflicts, await _failed_jobs(client, root_id))
 
 
 async def _conflicts_between_agents(client: JobClient, root_id: str) -> tuple[Unmerged, ...]:
@@ -311,6 +317,25 @@ async def _conflicts_between_agents(client: JobClient, root_id: str) -> tuple[Un
             if event.data.get("outcome") == "out" and not left_out[child]:
                 left_out[child] = [Unmerged(child, "", str(event.data.get("reason")))]
     return tuple(unmerged for of_child in left_out.values() for unmerged in of_child)
+
+
+async def _failed_jobs(client: JobClient, root_id: str) -> tuple[FailedJob, ...]:
+    """Return the jobs below the root job that did not succeed, with what their results say."""
+    failed = [
+        record
+        for record in await client.tree(root_id)
+        if record.id != root_id and record.state in FAILURES
+    ]
+    results = [await client.result(record.id) for record in failed]
+    return tuple(
+        FailedJob(
+            record.id,
+            record.agent,
+            record.state,
+            f"{result.error.type}: {result.error.message}" if result and result.error else "",
+        )
+        for record, result in zip(failed, results, strict=True)
+    )
 
 
 def _confirm(folder: Path) -> None:

@@ -11,8 +11,9 @@ import typer
 from rich.console import Console
 
 from orchestrator.cancellation import cancel_and_wait
+from orchestrator.cli.failure_report import exit_code_of_results
 from orchestrator.cli.terminal import formatting, output
-from orchestrator.cli.terminal.exit_codes import ExitCode, exit_code_of_results
+from orchestrator.cli.terminal.exit_codes import ExitCode
 from orchestrator.cli.terminal.ids import resolve_jobs, resolve_tree
 from orchestrator.cli.terminal.live import POLL_SECONDS, Fetch, change_line, shown
 from orchestrator.cli.terminal.options import AsJson, JobArguments, TimeoutOption

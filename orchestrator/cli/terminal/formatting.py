@@ -30,6 +30,9 @@ SHORT_ID_CHARACTERS = 12
 SHORT_APPROVAL_CHARACTERS = 11
 """Eight of them are of a hash: enough to identify an approval among thousands."""
 
+ASKS_CHARACTERS = 36
+"""Of what a job waits for, beside the command to answer it: both fit on a line of a terminal."""
+
 EVENT_CHARACTERS = 400
 """Of an event in `fanout logs`; `fanout logs --json` prints it in full."""
 
@@ -71,9 +74,8 @@ def asks(record: JobRecord) -> str:
     if not record.approvals:
         return ""
     only = record.approvals[0][:SHORT_APPROVAL_CHARACTERS] if len(record.approvals) == 1 else None
-    return f"waiting: {record.waiting_for} — " + (
-        f"fanout approve {only}" if only else "fanout approvals"
-    )
+    command = f"fanout approve {only}" if only else "fanout approvals"
+    return f"waiting: {one_line(record.waiting_for or '', ASKS_CHARACTERS)} — {command}"
 
 
 def elapsed(record: JobRecord, now: float | None = None) -> str:
@@ -185,8 +187,22 @@ def ended_line(result: JobResult) -> str:
 def used(usage: Usage) -> str:
     """Format model calls, tool calls, tokens and cost as one line."""
     cost = "" if usage.cost_usd is None else f", ${usage.cost_usd:.4f}"
-    tokens = f"{usage.input_tokens:,} in, {usage.output_tokens:,} out"
+    tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
     return f"{usage.model_calls} model calls, {usage.tool_calls} tool calls, {tokens}{cost}"
+
+
+def in_tree_order(records: Sequence[JobRecord]) -> list[JobRecord]:
+    """Return the records with each job's children directly below it, otherwise in their order."""
+    children: dict[str | None, list[JobRecord]] = {}
+    known = {record.id for record in records}
+    for record in records:
+        parent = record.parent_id if record.parent_id in known else None
+        children.setdefault(parent, []).append(record)
+    ordered, below = [], children.get(None, [])[::-1]
+    while below:
+        ordered.append(below.pop())
+        below += children.get(ordered[-1].id, [])[::-1]
+    return ordered
 
 
 def count_states(records: Sequence[JobRecord]) -> str:

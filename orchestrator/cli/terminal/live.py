@@ -14,25 +14,40 @@ from rich.text import Text
 
 from orchestrator.cancellation import cancel_and_wait
 from orchestrator.cli.terminal import formatting, output
+from orchestrator.cli.terminal.grid import STYLES
 from orchestrator.client import JobClient
 from orchestrator.jobs.failures import JobFailure
-from orchestrator.jobs.state import JobRecord
+from orchestrator.jobs.state import JobRecord, JobState
 from orchestrator.jobs.store.journal import JournalEvent
 
 POLL_SECONDS = 0.5
 """Between two polls of the jobs: fast enough to watch, and two requests per second for Redis."""
 FRAMES_PER_SECOND = 4
-SAYING_CHARACTERS = 80
-"""Of the text that the coordinator is writing, the end: one line of a terminal."""
 MOST_ASKING = 3
 """Approvals listed below the jobs, each with the command that answers it; `fanout approvals` lists
 all."""
+RESERVED_LINES = 4
+"""Of the height: for the counts above and below the jobs, more approvals, the cursor."""
+AGENT_CHARACTERS = 11
+"""Of an agent's name on a narrow terminal: what its job does is more telling."""
+WIDE = 200
+"""Of a terminal on which every column has room."""
 FOLLOWED_JOBS = 200
 """Jobs whose journals are read for token counts; further jobs are shown without."""
 
 _ELASTIC = (None, None, None, 3, None, 4, None, None)
 """For symbol, id, agent, title, attempt, activity, time and tokens: the columns with a ratio shrink
 on a narrow terminal."""
+
+_RANKS = {
+    JobState.RUNNING: 1,
+    JobState.FAILED: 2,
+    JobState.TIMED_OUT: 2,
+    JobState.WAITING: 3,
+    JobState.QUEUED: 4,
+    JobState.CANCELLED: 5,
+    JobState.SUCCEEDED: 5,
+}
 
 Fetch = Callable[[], Awaitable[Sequence[JobRecord]]]
 """Returns the jobs to show, parents first."""
@@ -48,19 +63,22 @@ class Board:
     tokens: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     """Why jobs failed, by id."""
-    saying: str = ""
-    """The end of the text that the coordinator is writing."""
 
-    def say(self, piece: str) -> None:
-        """Append a piece of the coordinator's text."""
-        self.saying = (self.saying + piece)[-SAYING_CHARACTERS:]
+    def render(self, height: int, width: int = WIDE) -> RenderableType:
+        """Return a table of at most `height` lines, with a count of the jobs that do not fit.
 
-    def render(self, height: int) -> RenderableType:
-        """Return a table of at most `height` lines; ended jobs are omitted first."""
-        asking = [text for text in map(formatting.asks, self.records) if text][:MOST_ASKING]
-        shown_records = self._fitting(max(1, height - 4 - len(asking)))
+        The most urgent jobs are shown, each below its parents.
+        """
+        asking = [text for text in map(formatting.asks, self.records) if text]
+        more_asking = len(asking) - MOST_ASKING
+        asking = asking[:MOST_ASKING]
+        if more_asking > 0:
+            asking.append(f"{more_asking} more wait for an approval: fanout approvals")
+        most = height - RESERVED_LINES - min(len(asking), MOST_ASKING)
+        shown_records = self._fitting(max(1, most))
         short = formatting.short_ids(record.id for record in self.records)
-        cells = [self._cells(record, short[record.id]) for record in shown_records]
+        agents = max(AGENT_CHARACTERS, width // 8)
+        cells = [self._cells(record, short[record.id], agents) for record in shown_records]
         rows = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
         for column, ratio in enumerate(_ELASTIC):
             widest = max((line[column].cell_len for line in cells), default=0)
@@ -69,30 +87,41 @@ class Board:
             )
         for line in cells:
             rows.add_row(*line)
-        hidden = len(self.records) - len(shown_records)
-        head = formatting.count_states(self.records) + (f" ({hidden} not shown)" if hidden else "")
-        saying = Text(output.one_line(self.saying), style="dim", no_wrap=True, overflow="ellipsis")
-        asks = [Text(output.one_line(text), style=output.STYLES["waiting"]) for text in asking]
-        return Group(Text(head, style="bold"), rows, *asks, *([saying] if self.saying else []))
+        shown_ids = {record.id for record in shown_records}
+        hidden = [record for record in self.records if record.id not in shown_ids]
+        below = [_line(text, STYLES["waiting"]) for text in asking]
+        if hidden:
+            below.insert(0, _line(f"… and {formatting.count_states(hidden)}", "dim"))
+        return Group(_line(formatting.count_states(self.records), "bold"), rows, *below)
 
     def _activity(self, record: JobRecord) -> str:
         return self.reasons.get(record.id) or formatting.doing(record) or record.state
 
     def _fitting(self, most: int) -> list[JobRecord]:
-        if len(self.records) <= most:
-            return list(self.records)
-        active_first = sorted(self.records, key=_urgency)
-        chosen = {record.id for record in active_first[:most]}
-        return [record for record in self.records if record.id in chosen]
+        """Return the most urgent records with their parents, each below its parent."""
+        ordered = formatting.in_tree_order(self.records)
+        if len(ordered) <= most:
+            return ordered
+        by_id = {record.id: record for record in self.records}
+        chosen: set[str] = set()
+        for record in sorted(ordered, key=_urgency):
+            line: JobRecord | None = record
+            needed = set()
+            while line is not None and line.id not in chosen:
+                needed.add(line.id)
+                line = by_id.get(line.parent_id or "")
+            if len(chosen) + len(needed) <= most:
+                chosen |= needed
+        return [record for record in ordered if record.id in chosen]
 
-    def _cells(self, record: JobRecord, short_id: str) -> list[Text]:
-        style = output.STYLES.get(record.state, "")
+    def _cells(self, record: JobRecord, short_id: str, agents: int) -> list[Text]:
+        style = STYLES.get(record.state, "")
         tokens = self.tokens.get(record.id, 0)
         indent = "  " * record.depth
         return [
             Text(f"{indent}{formatting.SYMBOLS[record.state]}", style=style),
             Text(short_id, style="dim"),
-            Text(record.agent),
+            Text(output.one_line(record.agent, agents)),
             Text(formatting.title(record)),
             Text(f"#{record.attempt}" if record.attempt > 1 else "", style="yellow"),
             Text(output.one_line(self._activity(record), 120), style=style),
@@ -101,10 +130,14 @@ class Board:
         ]
 
 
+def _line(text: str, style: str) -> Text:
+    """Return foreign text as one line, which a narrow terminal cuts and does not wrap."""
+    return Text(output.one_line(text), style=style, no_wrap=True, overflow="ellipsis")
+
+
 def _urgency(record: JobRecord) -> int:
-    if record.state == "running":
-        return 0
-    return 2 if record.state.is_terminal else 1
+    """Return the rank of a job among those that compete for lines: the least is shown first."""
+    return 0 if record.approvals else _RANKS[record.state]
 
 
 class Watcher:
@@ -120,8 +153,8 @@ class Watcher:
         self.board = Board()
         self.failure: JobFailure | None = None
         """The failure of the last poll; None if it succeeded."""
-        self.live: Live | None = None
-        """The table on the terminal, where one is drawn."""
+        self._console: Console | None = None
+        self._live: Live | None = None
         self._client = client
         self._fetch = fetch
         self._on_change = on_change
@@ -132,14 +165,35 @@ class Watcher:
     @contextmanager
     def set_aside(self) -> Iterator[None]:
         """Remove the table from the screen while a person is asked a question."""
-        if self.live is None:
+        console = self._console
+        if console is None:
             yield
             return
-        self.live.stop()
+        self.stop_drawing(erase=True)
         try:
             yield
         finally:
-            self.live.start(refresh=True)
+            self.draw(console)
+
+    def draw(self, console: Console) -> None:
+        """Draw the table from now on below everything else that is printed on a terminal."""
+        self._console = console
+        # One that was stopped cannot be started again: it would erase what was printed meanwhile.
+        self._live = Live(
+            console=console,
+            get_renderable=lambda: self.board.render(console.height, console.width),
+            refresh_per_second=FRAMES_PER_SECOND,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._live.start(refresh=True)
+
+    def stop_drawing(self, *, erase: bool = False) -> None:
+        """Leave the table on the terminal as it is now, or erase it."""
+        if self._live is not None:
+            self._live.transient = erase
+            self._live.stop()
+            self._live = None
 
     async def poll(self) -> None:
         """Fetch the jobs once and report those whose state changed.
@@ -208,24 +262,14 @@ async def shown(
     watcher = Watcher(client, fetch, on_change, on_event)
     watching = asyncio.create_task(watcher.watch())
     try:
-        if console is None:
-            yield watcher
-            with suppress(JobFailure):
-                await watcher.poll()  # reports the final states
-                await watcher.read_to_the_end()
-        else:
-            with Live(
-                console=console,
-                get_renderable=lambda: watcher.board.render(console.height),
-                refresh_per_second=FRAMES_PER_SECOND,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            ) as watcher.live:
-                yield watcher
-                with suppress(JobFailure):
-                    await watcher.poll()  # for the last frame
-                    await watcher.read_to_the_end()
+        if console is not None:
+            watcher.draw(console)
+        yield watcher
+        with suppress(JobFailure):
+            await watcher.poll()  # reports the final states
+            await watcher.read_to_the_end()
     finally:
+        watcher.stop_drawing()
         await cancel_and_wait(watching)
         await watcher.close()
 

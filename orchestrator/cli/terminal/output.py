@@ -7,11 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Literal
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from typing import Any
 
 from orchestrator import shortening
 
@@ -21,23 +17,14 @@ _CONTROL = re.compile(
 """Control characters, direction marks and bytes that are no text: a job's output must not control a
 person's terminal."""
 
-STYLES = {
-    "queued": "dim",
-    "running": "cyan",
-    "waiting": "yellow",
-    "succeeded": "green",
-    "failed": "red",
-    "timed_out": "red",
-    "cancelled": "magenta",
-    "ok": "green",
-    "warn": "yellow",
-    "fail": "red",
-}
+MOST_CELLS = 2
+"""Of a terminal, for one character: a wide one has two."""
+
+USUAL_COLUMNS = 80
+"""Of a terminal that does not say how wide it is."""
 
 GAP = 2
 """Spaces between the columns of a table."""
-LEAST_WIDTH = 12
-"""Of an elastic column: less of it would be unreadable."""
 
 
 def printable(text: object) -> str:
@@ -88,8 +75,31 @@ def _escaped(document: str) -> str:
 
 
 def notice(text: str) -> None:
-    """Print on stderr what a person should know and is not the result."""
-    print(printable(text), file=sys.stderr, flush=True)
+    """Print on stderr what a person should know and is not the result.
+
+    A terminal's lines are wrapped between words, except those that are indented: they hold a
+    command, and only what the terminal itself wraps can be copied from it as one line.
+    """
+    shown = printable(text)
+    if stderr_is_terminal():
+        shown = "\n".join(map(_wrapped, shown.split("\n")))
+    print(shown, file=sys.stderr, flush=True)
+
+
+def _wrapped(line: str) -> str:
+    columns = _columns()
+    if line.startswith(" ") or MOST_CELLS * len(line) <= columns:
+        return line
+    from orchestrator.cli.terminal.grid import wrapped  # noqa: PLC0415 - a pipe needs no rich
+
+    return wrapped(line, columns)
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or USUAL_COLUMNS
+    except OSError:
+        return USUAL_COLUMNS
 
 
 def stdout_is_terminal() -> bool:
@@ -125,50 +135,18 @@ def table(
         wrapped: whether elastic columns are wrapped instead of cut.
     """
     lines = [list(header), *(list(row) for row in rows)]
-    widths = _widths(lines)
     if stdout_is_terminal():
-        fitted = _fitted(widths, elastic, Console().width - GAP * (len(widths) - 1))
-        grid = _grid(lines, fitted, state_column, wrapped=wrapped)
-        # A table that is still too wide is wrapped by the terminal: rich would omit columns.
-        Console(width=sum(fitted) + GAP * len(fitted)).print(grid)
+        from orchestrator.cli.terminal.grid import print_grid  # noqa: PLC0415 - a pipe needs no rich
+
+        print_grid(lines, GAP, state_column, elastic, wrapped=wrapped)
         return
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     for line in lines:
         print(
             (" " * GAP)
             .join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
             .rstrip()
         )
-
-
-def _fitted(widths: Sequence[int], elastic: Collection[int], room: int) -> list[int]:
-    """Shorten the elastic columns, the widest first, until all columns fit into the room."""
-    fitted = list(widths)
-    columns = [column % len(fitted) for column in elastic]
-    while sum(fitted) > room:
-        widest = max(columns, key=fitted.__getitem__)
-        if fitted[widest] <= LEAST_WIDTH:
-            break
-        fitted[widest] -= 1
-    return fitted
-
-
-def _grid(
-    lines: list[list[str]], widths: list[int], state_column: int | None, *, wrapped: bool
-) -> Table:
-    grid = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
-    overflow: Literal["fold", "ellipsis"] = "fold" if wrapped else "ellipsis"
-    for title, width in zip(lines[0], widths, strict=True):
-        grid.add_column(title, width=width, no_wrap=not wrapped, overflow=overflow)
-    for row in lines[1:]:
-        cells = [Text(cell) for cell in row]
-        if state_column is not None:
-            cells[state_column].stylize(STYLES.get(row[state_column], ""))
-        grid.add_row(*cells)
-    return grid
-
-
-def _widths(lines: list[list[str]]) -> list[int]:
-    return [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
 
 
 def pairs(rows: Iterable[tuple[str, object]]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 
 from rich.console import Console
 from rich.text import Text
@@ -11,7 +13,7 @@ from rich.text import Text
 from orchestrator.cancellation import cancel_and_wait
 from orchestrator.cli.terminal import formatting, output
 from orchestrator.cli.terminal.approval_prompt import answer_approvals
-from orchestrator.cli.terminal.live import Fetch, change_line, shown
+from orchestrator.cli.terminal.live import Fetch, Watcher, change_line, shown
 from orchestrator.client import JobClient
 from orchestrator.jobs.failures import JobFailure
 from orchestrator.jobs.result import JobResult
@@ -20,6 +22,8 @@ from orchestrator.jobs.store.journal import EventType, JournalEvent
 
 CALL_CHARACTERS = 100
 """A tool call is shown in one line of a terminal."""
+MOST_CALLS = 8
+"""Calls of one tool in a row: the tree shows what three hundred tasks are."""
 
 
 async def follow(client: JobClient, root_id: str, *, yes: bool) -> JobResult:
@@ -37,6 +41,7 @@ async def follow(client: JobClient, root_id: str, *, yes: bool) -> JobResult:
         UnknownJob: The job does not exist.
     """
     console = Console(stderr=True) if output.stderr_is_terminal() else None
+    lines = _Lines(console)
     on_change = _print_change if console is None else None
     try:
         async with shown(
@@ -44,15 +49,15 @@ async def follow(client: JobClient, root_id: str, *, yes: bool) -> JobResult:
             tree_of(client, root_id),
             console=console,
             on_change=on_change,
-            on_event=lambda record, event: _print_setback(record, event, console),
+            on_event=lambda record, event: _print_setback(record, event, lines),
         ) as watcher:
-            words = asyncio.create_task(_print_words(client, root_id, console))
+            words = asyncio.create_task(_print_words(client, root_id, lines))
             asking = asyncio.create_task(
                 answer_approvals(
                     client,
                     root_id,
                     yes=yes,
-                    set_aside=watcher.set_aside,
+                    set_aside=lambda: _only_question(watcher, lines),
                     jobs=lambda: {record.id for record in watcher.board.records},
                 )
             )
@@ -65,8 +70,8 @@ async def follow(client: JobClient, root_id: str, *, yes: bool) -> JobResult:
                 await cancel_and_wait(words, asking)
     except asyncio.CancelledError:
         output.notice(
-            f"Detached; the run goes on. To look again: fanout attach {root_id}"
-            f" · to end it: fanout cancel {root_id}"
+            f"Detached; the run goes on.\n  To look again: fanout attach {root_id}"
+            f"\n  To end it: fanout cancel {root_id}"
         )
         raise
 
@@ -80,34 +85,88 @@ def tree_of(client: JobClient, job_id: str) -> Fetch:
     return fetch
 
 
-async def _print_words(client: JobClient, root_id: str, console: Console | None) -> None:
-    """Print the texts and the calls of the root agent; its last text is the command's payload."""
-    held = ""
+class _Lines:
+    """Prints lines above the live tree, or on stderr where there is none.
+
+    Args:
+        console: The terminal; None for none.
+    """
+
+    def __init__(self, console: Console | None) -> None:
+        self._console = console
+        self._held: list[Callable[[], None]] | None = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep lines back while a person is asked: they would come between question and answer."""
+        self._held = []
+        try:
+            yield
+        finally:
+            held, self._held = self._held, None
+            for write in held:
+                write()
+
+    def write(self, line: str, style: str = "", *, one_line: bool = False) -> None:
+        """Print a line; on a terminal it is wrapped between words, or cut if it is to be one."""
+        if not line:
+            return
+        if self._console is None:
+            write = partial(output.notice, line)
+        else:
+            text = Text(line, style=style)
+            write = partial(self._console.print, text, no_wrap=one_line, overflow="ellipsis")
+        if self._held is None:
+            write()
+        else:
+            self._held.append(write)
+
+
+@contextmanager
+def _only_question(watcher: Watcher, lines: _Lines) -> Iterator[None]:
+    """Show nothing but a question while the context is open."""
+    with watcher.set_aside(), lines.held():
+        yield
+
+
+async def _print_words(client: JobClient, root_id: str, lines: _Lines) -> None:
+    """Print the texts and the calls of the root agent; its last text is the command's payload.
+
+    Of many calls of one tool in a row the first are printed and the others counted.
+    """
+    held, tool, calls = "", "", 0
     async for event in client.events(root_id):
+        if event.type is EventType.TOOL_CALL and event.data["tool"] == tool:
+            calls += 1
+        elif event.type in {EventType.TOOL_CALL, EventType.TOOL_RESULT, EventType.MODEL_REPLY}:
+            if calls > MOST_CALLS:
+                lines.write(f"→ {tool}: {calls - MOST_CALLS} more", "dim")
+            tool, calls = str(event.data.get("tool", "")), 1
         if event.type is EventType.MODEL_REPLY:
-            _print(held, "", console)
+            lines.write(held)
             held = output.printable(str(event.data.get("text", ""))).strip()
         elif event.type is EventType.TOOL_CALL:
-            _print(held, "", console)
+            lines.write(held)
             held = ""
-            _print(f"→ {_call_line(event)}", "dim", console, one_line=True)
+            if calls <= MOST_CALLS:
+                lines.write(f"→ {_call_line(event)}", "dim", one_line=True)
 
 
-def _print_setback(record: JobRecord, event: JournalEvent, console: Console | None) -> None:
+def _print_setback(record: JobRecord, event: JournalEvent, lines: _Lines) -> None:
     """Say why work is sent back or left out, or why a job other than the root has failed."""
     if event.type is EventType.CHILD_LANDED and (reason := event.data.get("reason")):
         what = {"in": "landed", "out": "left out"}.get(str(event.data.get("outcome")), "sent back")
         line = f"↩ {event.data['id']}: {what}: {output.one_line(str(reason), 300)}"
-        _print(line, "yellow", console)
+        lines.write(line, "yellow")
     elif event.type is EventType.VERIFY and "children" in event.data:
         tasks = formatting.verified_tasks(event.data)
-        _print(f"{record.agent} {record.id}: {tasks}", "dim", console)
+        lines.write(f"{record.agent} {record.id}: {tasks}", "dim")
     elif event.type is EventType.VERIFY and event.data.get("exit_code"):
         command = output.one_line(str(event.data["command"]), CALL_CHARACTERS)
         line = f"↩ {record.agent} {record.id}: sent back, because this failed: {command}"
-        _print(line, "yellow", console)
+        lines.write(line, "yellow")
     elif record.parent_id and (reason := formatting.failure(event)):
-        _print(f"✗ {record.agent} {record.id}: {output.one_line(reason, 300)}", "red", console)
+        lines.write(f"✗ {record.agent} {record.id}: {output.one_line(reason, 300)}", "red")
 
 
 def _call_line(event: JournalEvent) -> str:
@@ -116,15 +175,6 @@ def _call_line(event: JournalEvent) -> str:
     first = arguments.get("description") or next(iter(arguments.values()), "")
     text = f"{event.data['tool']} {first}" if isinstance(first, str) else str(event.data["tool"])
     return output.one_line(text, CALL_CHARACTERS)
-
-
-def _print(line: str, style: str, console: Console | None, *, one_line: bool = False) -> None:
-    if not line:
-        return
-    if console is None:
-        output.notice(line)
-    else:
-        console.print(Text(line, style=style), no_wrap=one_line, overflow="ellipsis")
 
 
 def _print_change(record: JobRecord) -> None:

@@ -5,6 +5,7 @@ A wait holds no slot of a worker.
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tests.services import Installation, Installer
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(90)]
 
 MANY = 60
+PAGED, PAGE, SLOTS = 200, 50, 4
 ALL = ["{{started}}"]
 
 
@@ -70,6 +72,19 @@ SCRIPT = (
     conversation("is told", shell("sleep 1"), shell("true"), DONE),
     conversation("many", starts(*(f"quick {number}" for number in range(MANY))), waits(), DONE),
     conversation("quick", DONE),
+    conversation(
+        "pages",
+        *(
+            starts(*(f"paged {number}" for number in range(first, first + 100)))
+            for first in range(0, PAGED, 100)
+        ),
+        *(
+            waits(*(f"{{{{started_{number}}}}}" for number in range(first + 1, first + 1 + PAGE)))
+            for first in range(0, PAGED, PAGE)
+        ),
+        DONE,
+    ),
+    conversation("paged", shell("sleep 0.1"), DONE),
     conversation("forgets", starts("sleeps 60"), DONE),
     conversation("merges once", starts("writes x"), waits(), shell("rm x.txt"), waits(), DONE),
     conversation("tools by name", calls(
@@ -98,7 +113,7 @@ def place(install_for_module: Installer) -> Installation:
     agents = delegating_agents(install_for_module.folder)
     (agents / "named.yaml").write_text(NAMED)
     made = install_for_module(*SCRIPT, FANOUT_AGENTS_DIR=str(agents))
-    made.start_worker(concurrency=4)
+    made.start_worker(concurrency=SLOTS)
     return made
 
 
@@ -185,6 +200,29 @@ async def test_many_tasks_are_waited_for_without_a_slot(place: Installation) -> 
         assert states == [
             *("queued", "running", "waiting", "queued", "running", "succeeded"),
         ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+async def test_two_hundred_tasks_are_waited_for_in_pages_without_a_slot(
+    place: Installation,
+) -> None:
+    async with place.client() as client:
+        await place.ready(client)
+        job_id = await client.submit(lead("pages"))
+        most_children = 0
+        while not (parent := await client.get(job_id)).state.is_terminal:
+            if parent.state is JobState.WAITING:
+                tree = await client.list(states={JobState.RUNNING})
+                most_children = max(most_children, sum(one.parent_id == job_id for one in tree))
+            await asyncio.sleep(0.2)
+
+        result = await client.wait(job_id, 10)
+        assert result.success, result.error
+        waited = await answers(client, job_id, "wait_tasks")
+        assert [page["unfinished"] for page in waited] == [[]] * (PAGED // PAGE)
+        assert len(await children_of(client, job_id)) == PAGED
+        assert most_children == SLOTS, "the parent held one"
 
 
 async def test_tasks_that_nobody_waits_for_end_with_their_parent(place: Installation) -> None:

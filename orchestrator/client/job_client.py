@@ -4,49 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 from pydantic import JsonValue, ValidationError
-from redis.asyncio import Redis
 
 from orchestrator.approvals import ApprovalAnswer, Decision
+from orchestrator.client.job_reader import Ids, JobReader, redis_url_of
 from orchestrator.configuration.agent_definitions import AgentDefinitions, load_agent_definitions
-from orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
+from orchestrator.configuration.settings import Settings, load_settings
 from orchestrator.delegation.continuation import Continuations
-from orchestrator.jobs.approvals import Approval
 from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.conversation import event_json
 from orchestrator.jobs.failures import InvalidAnswer, InvalidJob, LedgerUnavailable
-from orchestrator.jobs.result import JobResult, Usage
+from orchestrator.jobs.result import JobResult
 from orchestrator.jobs.spec import BlobId, JobSpec, StartFiles
-from orchestrator.jobs.state import JobRecord, JobState
+from orchestrator.jobs.state import JobRecord
 from orchestrator.jobs.store.admission import Admission
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.journal import BEGINNING, Journal, JournalEvent
-from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.journal import JournalEvent
 from orchestrator.jobs.store.ledger import Ledger
-from orchestrator.jobs.store.outage import through_outage
 from orchestrator.jobs.store.queue import CeleryQueue
-from orchestrator.jobs.store.waiting import occupancy, waiting_reason
-from orchestrator.jobs.worker_info import WorkerInfo
 from orchestrator.output_schema import InvalidOutputSchema, SchemaCheck
 from orchestrator.workspace.blobs import BlobStore
 from orchestrator.workspace.merge import MergeReport, merge
 from orchestrator.workspace.workspace import Workspace
 
-RECORDS_AT_ONCE = 500
-"""Records fetched in one round trip."""
 
-Ids = list[str]
-Records = list[JobRecord]
-Workers = list[WorkerInfo]
-Approvals = list[Approval]
-"""Defined here because a method of the client is called `list`."""
-
-
-class JobClient:
+class JobClient(JobReader):
     """A connection to the ledger, the queue and the blob store, for one event loop.
 
     Every method raises `LedgerUnavailable` when Redis does not answer.
@@ -58,13 +43,11 @@ class JobClient:
     """
 
     def __init__(self, redis_url: str, settings: Settings, definitions: AgentDefinitions) -> None:
-        self._keys = keys = Keys()
+        super().__init__(redis_url)
         self._settings = settings
-        self._redis: Redis = connect(redis_url)
-        self._ledger = Ledger(self._redis, keys)
-        self._journal = Journal(self._redis, keys)
+        self._records = self._ledger = Ledger(self._redis, self._keys)
         self._queue = CeleryQueue(
-            *(redis_url, keys.prefix, settings.worker.queue), settings.queue.secrets
+            *(redis_url, self._keys.prefix, settings.worker.queue), settings.queue.secrets
         )
         self._admission = Admission(self._ledger, self._queue)
         self._blobs = BlobStore(settings.blobs)
@@ -81,25 +64,13 @@ class JobClient:
             InvalidAgentDefinition: An agent definition is invalid.
         """
         settings = settings or load_settings()
-        if settings.redis_url is None:
-            raise InvalidSetting(
-                "FANOUT_REDIS_URL is not set: give the Redis that the workers use."
-            )
-        return cls(settings.redis_url, settings, load_agent_definitions(settings.agents_dir))
-
-    async def __aenter__(self) -> Self:
-        """Return the client; connections are opened when they are first used."""
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Close all connections."""
-        await self.close()
+        redis_url = redis_url_of(settings)
+        return cls(redis_url, settings, load_agent_definitions(settings.agents_dir))
 
     async def close(self) -> None:
         """Close all connections. Submitted jobs continue."""
-        await self._journal.close()
         await self._queue.close()
-        await self._redis.aclose()
+        await super().close()
 
     def workspace(self, folder: Path) -> Workspace:
         """Return the workspace of a folder, always the same object: it remembers its snapshot."""
@@ -209,45 +180,6 @@ class JobClient:
             await self.merge(result, workspace)
         return result
 
-    async def get(self, job_id: str) -> JobRecord:
-        """Return a job's record.
-
-        Raises:
-            UnknownJob: The job does not exist.
-        """
-        return (await self._explained([await self._ledger.get(job_id)]))[0]
-
-    async def result(self, job_id: str) -> JobResult | None:
-        """Return a job's result, None until it has ended.
-
-        Raises:
-            UnknownJob: The job does not exist.
-        """
-        return await self._ledger.result(job_id)
-
-    async def wait(self, job_id: str, timeout_seconds: float | None = None) -> JobResult:
-        """Wait for a job's end and return its result.
-
-        An outage of Redis shorter than `OUTAGE_SECONDS` is survived.
-
-        Raises:
-            UnknownJob: The job does not exist.
-            TimeoutError: The job has not ended after `timeout_seconds`; it continues.
-        """
-        result = await self.result(job_id)  # an unknown job or a missing Redis is reported at once
-        if result is not None:
-            return result
-        async with asyncio.timeout(timeout_seconds):
-            while True:
-                # The journal's end is read before the result, so that a job which ends in between
-                # is followed to its end.
-                last = await through_outage(lambda: self._journal.last(job_id))
-                result = await through_outage(lambda: self.result(job_id))
-                if result is not None:
-                    return result
-                async for _ in self._journal.follow(job_id, last.id if last else BEGINNING):
-                    pass
-
     async def cancel(self, job_id: str) -> JobRecord:
         """Cancel a job and its descendants, and return its record from before.
 
@@ -259,10 +191,6 @@ class JobClient:
         record = await self.get(job_id)
         await self._ledger.cancel(job_id)
         return record
-
-    async def approvals(self) -> Approvals:
-        """Return the calls that wait for a person's decision, oldest first."""
-        return await self._ledger.approvals()
 
     async def answer(
         self,
@@ -300,10 +228,6 @@ class JobClient:
             await self._admission.pump()
         return job_id
 
-    async def knows_approval(self, approval_id: str) -> bool:
-        """Return whether an approval has this id, waiting or answered."""
-        return await self._ledger.knows_approval(approval_id)
-
     async def send(self, job_id: str, text: str) -> None:
         """Send a message to a job's agent, which reads it before its next model call.
 
@@ -323,83 +247,6 @@ class JobClient:
         spec = await self._ledger.specification(job_id)
         its_own = {"id", "root_id", "parent_id", "depth", "idempotency_key"}
         return await self.submit(JobSpec.model_validate(spec.model_dump(exclude=its_own)))
-
-    async def list(
-        self,
-        *,
-        states: Collection[JobState] | None = None,
-        labels: Mapping[str, str] | None = None,
-        limit: int = 1000,
-    ) -> Records:
-        """Return jobs, oldest first.
-
-        Args:
-            states: Only jobs in one of these; None for all.
-            labels: Only jobs with all of these.
-            limit: The newest jobs, at most so many.
-        """
-        live_only = states is not None and not any(state.is_terminal for state in states)
-        ids = await self._ledger.ids(live_only=live_only)
-        wanted = (labels or {}).items()
-        found: Records = []
-        for end in range(len(ids), 0, -RECORDS_AT_ONCE):
-            page = await self._ledger.get_many(ids[max(0, end - RECORDS_AT_ONCE) : end])
-            found[:0] = [
-                record
-                for record in page
-                if (states is None or record.state in states) and wanted <= record.labels.items()
-            ]
-            if len(found) >= limit:
-                break
-        return await self._explained(found[max(0, len(found) - limit) :])
-
-    async def tree(self, job_id: str) -> Records:
-        """Return all jobs of a tree, oldest first, parents before children.
-
-        Args:
-            job_id: Any job of the tree, or the tree's root id.
-
-        Raises:
-            UnknownJob: Neither a job nor a tree has this id.
-        """
-        ids = await self._ledger.tree_ids(job_id)
-        if not ids:
-            ids = await self._ledger.tree_ids((await self._ledger.get(job_id)).root_id)
-        return await self._explained(await self._ledger.get_many(ids))
-
-    async def tree_usage(self, root_id: str) -> Usage:
-        """Return what all jobs of a tree have used together, running ones included."""
-        return (await self._ledger.usage([root_id]))[0]
-
-    async def ids(self, prefix: str = "") -> Ids:
-        """Return the ids of jobs that begin with `prefix`, oldest first.
-
-        A complete id is returned alone, also when others begin with it.
-        """
-        if prefix and await self._ledger.get_many([prefix]):
-            return [prefix]
-        return [job_id for job_id in await self._ledger.ids() if job_id.startswith(prefix)]
-
-    async def events(
-        self, job_id: str, after: str = BEGINNING, *, follow: bool = True
-    ) -> AsyncIterator[JournalEvent]:
-        """Yield the events of a job's journal.
-
-        Args:
-            job_id: The job.
-            after: The id of the event after which to begin.
-            follow: Continue until the job's end, also through an outage of Redis.
-
-        Raises:
-            UnknownJob: The job does not exist.
-        """
-        record = await self._ledger.get(job_id)
-        if follow and not record.state.is_terminal:
-            async for event in self._journal.follow(job_id, after):
-                yield event
-        else:
-            for event in await self._journal.read(job_id, after):
-                yield event
 
     async def session_event(self, entry: JournalEvent) -> bytes | None:
         """Return the ADK event that an entry of a journal holds, as JSON; None if it holds none.
@@ -480,23 +327,6 @@ class JobClient:
         return await self.apply(
             result.job_id, workspace, include_executable_config=include_executable_config
         )
-
-    async def workers(self) -> Workers:
-        """Return the workers that are registered and alive."""
-        return await self._ledger.workers()
-
-    async def _explained(self, records: Records) -> Records:
-        """Return the records, with the reason why queued jobs wait."""
-        if not any(record.state is JobState.QUEUED for record in records):
-            return records
-        workers = await self._ledger.workers()
-        occupied = await occupancy(self._redis, self._keys, records, workers)
-        return [
-            record.model_copy(
-                update={"waiting_for": waiting_reason(record, occupied) or record.waiting_for}
-            )
-            for record in records
-        ]
 
 
 def _check_output_schema(spec: JobSpec) -> None:

@@ -1,0 +1,81 @@
+"""A command whose module is imported when it is called, not when commands are listed."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+COMMANDS_PACKAGE = "orchestrator.cli.commands"
+COMMANDS_FOLDER = Path(__file__).parent / "commands"
+
+
+class LazyCommand(TyperCommand):
+    """Stands for a command in its group, until it is called or its own help is asked for.
+
+    Args:
+        name: Its name on the command line.
+        function: Its module in `commands/` and the function in it, separated by a dot.
+    """
+
+    def __init__(self, name: str, function: str) -> None:
+        super().__init__(name)
+        self._module, _, self._function = function.partition(".")
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        """Return a context of the command itself, which has its own options and help text."""
+        return self._load().make_context(info_name, args, parent, **extra)
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """Return the beginning of the help text, read from the source file without running it."""
+        source = (COMMANDS_FOLDER / f"{self._module}.py").read_bytes()
+        self.help = next(
+            inspect.cleandoc(ast.get_docstring(node) or "")
+            for node in ast.parse(source).body
+            if isinstance(node, ast.FunctionDef) and node.name == self._function
+        )
+        return super().get_short_help_str(limit)
+
+    def _load(self) -> Any:
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        with _absent("opentelemetry"):  # redis-py imports it for metrics that no command exports
+            module = import_module(f"{COMMANDS_PACKAGE}.{self._module}")
+        single.command(self.name)(getattr(module, self._function))
+        command = typer.main.get_command(single)
+        command.params += self.params  # those that the group gives to all of its commands
+        return command
+
+
+class LazyGroup(TyperGroup):
+    """A group of lazy commands, which it lists before those that are registered with Typer."""
+
+    functions: ClassVar[Mapping[str, str]]
+    """The commands: name on the command line → module and function, as `LazyCommand` takes it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        lazy = {name: LazyCommand(name, function) for name, function in self.functions.items()}
+        self.commands = {**lazy, **self.commands}
+
+
+@contextmanager
+def _absent(package: str) -> Iterator[None]:
+    """Let libraries find that an optional package is not installed, unless it is in use already."""
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[package] = None  # type: ignore[assignment] # Python's way to forbid an import
+    try:
+        yield
+    finally:
+        del sys.modules[package]

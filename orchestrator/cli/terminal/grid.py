@@ -1,0 +1,94 @@
+"""Draws a table on a terminal: coloured, and cut or wrapped to its width."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+STYLES = {
+    "queued": "dim",
+    "running": "cyan",
+    "waiting": "yellow",
+    "succeeded": "green",
+    "failed": "red",
+    "timed_out": "red",
+    "cancelled": "magenta",
+    "ok": "green",
+    "warn": "yellow",
+    "fail": "red",
+}
+
+LEAST_WIDTH = 12
+"""Of an elastic column: less of it would be unreadable."""
+
+
+def print_grid(
+    lines: Sequence[Sequence[str]],
+    gap: int,
+    state_column: int | None,
+    elastic: Collection[int],
+    *,
+    wrapped: bool,
+) -> None:
+    """Print a table.
+
+    Args:
+        lines: The titles and the rows.
+        gap: Spaces between columns.
+        state_column: The column whose cells are coloured by state.
+        elastic: The columns that are shortened when the terminal is too narrow.
+        wrapped: Whether they are wrapped instead of cut.
+    """
+    widths = [max(cell_len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    fitted = _fitted(widths, elastic, Console().width - gap * (len(widths) - 1))
+    grid = _grid(lines, fitted, gap, state_column, wrapped=wrapped)
+    # A table that is still too wide is wrapped by the terminal: rich would omit columns.
+    Console(width=sum(fitted) + gap * len(fitted)).print(grid)
+
+
+def wrapped(line: str, columns: int) -> str:
+    """Return a line as lines of at most so many cells, broken between words where possible."""
+    lines = Text(line).wrap(Console(width=columns), columns)
+    return "\n".join(piece.plain.rstrip() for piece in lines)
+
+
+def padded(text: str, cells: int) -> str:
+    """Return a text with spaces behind it, so that it takes so many cells of a terminal."""
+    return text + " " * max(0, cells - cell_len(text))
+
+
+def _fitted(widths: Sequence[int], elastic: Collection[int], room: int) -> list[int]:
+    """Shorten the elastic columns, the widest first, until all columns fit into the room."""
+    fitted = list(widths)
+    columns = [column % len(fitted) for column in elastic]
+    while sum(fitted) > room:
+        widest = max(columns, key=fitted.__getitem__)
+        if fitted[widest] <= LEAST_WIDTH:
+            break
+        fitted[widest] -= 1
+    return fitted
+
+
+def _grid(
+    lines: Sequence[Sequence[str]],
+    widths: Sequence[int],
+    gap: int,
+    state_column: int | None,
+    *,
+    wrapped: bool,
+) -> Table:
+    grid = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    overflow: Literal["fold", "ellipsis"] = "fold" if wrapped else "ellipsis"
+    for title, width in zip(lines[0], widths, strict=True):
+        grid.add_column(title, width=width, no_wrap=not wrapped, overflow=overflow)
+    for row in lines[1:]:
+        cells = [Text(cell) for cell in row]
+        if state_column is not None:
+            cells[state_column].stylize(STYLES.get(row[state_column], ""))
+        grid.add_row(*cells)
+    return grid

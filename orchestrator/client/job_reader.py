@@ -1,0 +1,223 @@
+"""`JobReader`: what the ledger and the journals know about jobs, and about the workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Mapping
+from typing import Self
+
+from redis.asyncio import Redis
+
+from orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
+from orchestrator.jobs.approvals import Approval
+from orchestrator.jobs.result import JobResult, Usage
+from orchestrator.jobs.state import JobRecord, JobState
+from orchestrator.jobs.store.connection import connect
+from orchestrator.jobs.store.journal import BEGINNING, Journal, JournalEvent
+from orchestrator.jobs.store.keys import Keys
+from orchestrator.jobs.store.outage import through_outage
+from orchestrator.jobs.store.records import Records as JobRecords
+from orchestrator.jobs.store.waiting import occupancy, waiting_reason
+from orchestrator.jobs.worker_info import WorkerInfo
+
+RECORDS_AT_ONCE = 500
+"""Records fetched in one round trip."""
+
+Ids = list[str]
+Records = list[JobRecord]
+Workers = list[WorkerInfo]
+Approvals = list[Approval]
+"""Defined here because a method of the reader is called `list`."""
+
+
+class JobReader:
+    """A connection to the ledger and the journals, for one event loop, that changes nothing.
+
+    Every method raises `LedgerUnavailable` when Redis does not answer.
+
+    It is a class of its own because what it needs is imported within a quarter of a second: no
+    Celery, no blob store, no agent definitions.
+
+    Args:
+        redis_url: The Redis that the workers use.
+    """
+
+    def __init__(self, redis_url: str) -> None:
+        self._keys = keys = Keys()
+        self._redis: Redis = connect(redis_url)
+        self._records = JobRecords(self._redis, keys)
+        self._journal = Journal(self._redis, keys)
+
+    @classmethod
+    def from_settings(cls, settings: Settings | None = None) -> Self:
+        """Return a reader for these settings, or for those of the environment.
+
+        Raises:
+            InvalidSetting: A value is not allowed, or FANOUT_REDIS_URL is not set.
+        """
+        return cls(redis_url_of(settings or load_settings()))
+
+    async def __aenter__(self) -> Self:
+        """Return itself; connections are opened when they are first used."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close all connections."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._journal.close()
+        await self._redis.aclose()
+
+    async def get(self, job_id: str) -> JobRecord:
+        """Return a job's record.
+
+        Raises:
+            UnknownJob: The job does not exist.
+        """
+        return (await self._explained([await self._records.get(job_id)]))[0]
+
+    async def result(self, job_id: str) -> JobResult | None:
+        """Return a job's result, None until it has ended.
+
+        Raises:
+            UnknownJob: The job does not exist.
+        """
+        return await self._records.result(job_id)
+
+    async def wait(self, job_id: str, timeout_seconds: float | None = None) -> JobResult:
+        """Wait for a job's end and return its result.
+
+        An outage of Redis shorter than `OUTAGE_SECONDS` is survived.
+
+        Raises:
+            UnknownJob: The job does not exist.
+            TimeoutError: The job has not ended after `timeout_seconds`; it continues.
+        """
+        result = await self.result(job_id)  # an unknown job or a missing Redis is reported at once
+        if result is not None:
+            return result
+        async with asyncio.timeout(timeout_seconds):
+            while True:
+                # The journal's end is read before the result, so that a job which ends in between
+                # is followed to its end.
+                last = await through_outage(lambda: self._journal.last(job_id))
+                result = await through_outage(lambda: self.result(job_id))
+                if result is not None:
+                    return result
+                async for _ in self._journal.follow(job_id, last.id if last else BEGINNING):
+                    pass
+
+    async def approvals(self) -> Approvals:
+        """Return the calls that wait for a person's decision, oldest first."""
+        return await self._records.approvals()
+
+    async def knows_approval(self, approval_id: str) -> bool:
+        """Return whether an approval has this id, waiting or answered."""
+        return await self._records.knows_approval(approval_id)
+
+    async def list(
+        self,
+        *,
+        states: Collection[JobState] | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int = 1000,
+    ) -> Records:
+        """Return jobs, oldest first.
+
+        Args:
+            states: Only jobs in one of these; None for all.
+            labels: Only jobs with all of these.
+            limit: The newest jobs, at most so many.
+        """
+        live_only = states is not None and not any(state.is_terminal for state in states)
+        ids = await self._records.ids(live_only=live_only)
+        wanted = (labels or {}).items()
+        found: Records = []
+        for end in range(len(ids), 0, -RECORDS_AT_ONCE):
+            page = await self._records.get_many(ids[max(0, end - RECORDS_AT_ONCE) : end])
+            found[:0] = [
+                record
+                for record in page
+                if (states is None or record.state in states) and wanted <= record.labels.items()
+            ]
+            if len(found) >= limit:
+                break
+        return await self._explained(found[max(0, len(found) - limit) :])
+
+    async def tree(self, job_id: str) -> Records:
+        """Return all jobs of a tree, oldest first, parents before children.
+
+        Args:
+            job_id: Any job of the tree, or the tree's root id.
+
+        Raises:
+            UnknownJob: Neither a job nor a tree has this id.
+        """
+        ids = await self._records.tree_ids(job_id)
+        if not ids:
+            ids = await self._records.tree_ids((await self._records.get(job_id)).root_id)
+        return await self._explained(await self._records.get_many(ids))
+
+    async def tree_usage(self, root_id: str) -> Usage:
+        """Return what all jobs of a tree have used together, running ones included."""
+        return (await self._records.usage([root_id]))[0]
+
+    async def ids(self, prefix: str = "") -> Ids:
+        """Return the ids of jobs that begin with `prefix`, oldest first.
+
+        A complete id is returned alone, also when others begin with it.
+        """
+        if prefix and await self._records.get_many([prefix]):
+            return [prefix]
+        return [job_id for job_id in await self._records.ids() if job_id.startswith(prefix)]
+
+    async def events(
+        self, job_id: str, after: str = BEGINNING, *, follow: bool = True
+    ) -> AsyncIterator[JournalEvent]:
+        """Yield the events of a job's journal.
+
+        Args:
+            job_id: The job.
+            after: The id of the event after which to begin.
+            follow: Continue until the job's end, also through an outage of Redis.
+
+        Raises:
+            UnknownJob: The job does not exist.
+        """
+        record = await self._records.get(job_id)
+        if follow and not record.state.is_terminal:
+            async for event in self._journal.follow(job_id, after):
+                yield event
+        else:
+            for event in await self._journal.read(job_id, after):
+                yield event
+
+    async def workers(self) -> Workers:
+        """Return the workers that are registered and alive."""
+        return await self._records.workers()
+
+    async def _explained(self, records: Records) -> Records:
+        """Return the records, with the reason why queued jobs wait."""
+        if not any(record.state is JobState.QUEUED for record in records):
+            return records
+        workers = await self._records.workers()
+        occupied = await occupancy(self._redis, self._keys, records, workers)
+        return [
+            record.model_copy(
+                update={"waiting_for": waiting_reason(record, occupied) or record.waiting_for}
+            )
+            for record in records
+        ]
+
+
+def redis_url_of(settings: Settings) -> str:
+    """Return the URL of the Redis that the workers use.
+
+    Raises:
+        InvalidSetting: It is not set.
+    """
+    if settings.redis_url is None:
+        raise InvalidSetting("FANOUT_REDIS_URL is not set: give the Redis that the workers use.")
+    return settings.redis_url

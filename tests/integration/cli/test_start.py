@@ -1,0 +1,86 @@
+"""What a short command does not import: every library here takes time at each start."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.integration.cli.conftest import Fanout
+
+HEAVY = {
+    "celery",
+    "kombu",
+    "google.adk",
+    "google.genai",
+    "opentelemetry",
+    "docker",
+    "fsspec",
+    "yaml",
+}
+FOR_DATA = {"pydantic", "redis", "rich", "asyncio", "orchestrator.jobs", "orchestrator.client"}
+
+PROGRAM = """
+import sys
+from orchestrator.cli import main
+try:
+    main()
+except SystemExit as end:
+    print(end.code)
+print("\\n".join(sys.modules))
+"""
+
+
+def imported(fanout: Fanout, *arguments: str) -> set[str]:
+    """Return the modules that a command had imported when it ended."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        cwd=fanout.folder,
+        env=fanout.env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(done.stdout.splitlines())
+
+
+def test_the_list_of_commands_is_printed_without_importing_a_command(lonely_fanout: Fanout) -> None:
+    modules = imported(lonely_fanout, "--help")
+
+    assert {"0", "orchestrator.cli.app"} <= modules
+    assert modules & (HEAVY | FOR_DATA) == set()
+    assert [name for name in modules if name.startswith("orchestrator.cli.commands")] == []
+
+
+def test_jobs_are_listed_without_what_submits_or_runs_them(fanout: Fanout) -> None:
+    modules = imported(fanout, "ps")
+
+    assert {"0", "orchestrator.cli.commands.inspection"} <= modules
+    assert modules & (HEAVY | {"rich"}) == set()
+
+
+@pytest.mark.parametrize("command", ["tree", "show", "result", "logs"])
+def test_the_help_of_what_only_reads_imports_no_more(lonely_fanout: Fanout, command: str) -> None:
+    assert imported(lonely_fanout, command, "--help") & (HEAVY | {"rich"}) == set()
+
+
+def test_a_misspelt_command_gets_a_suggestion(lonely_fanout: Fanout) -> None:
+    ended = lonely_fanout("cancle")
+
+    assert ended.code == 2
+    assert "Did you mean 'cancel'" in ended.err
+
+
+def test_every_command_has_its_help_text_in_the_list_and_to_itself(lonely_fanout: Fanout) -> None:
+    listed = dict(
+        line.strip().split(maxsplit=1)
+        for line in lonely_fanout("--help").out.partition("Commands:\n")[2].splitlines()
+    )
+
+    assert len(listed) == 30
+    for name, summary in listed.items():
+        own = " ".join(lonely_fanout(name, "--help").out.split())
+        assert summary.removesuffix("...") in own, name
+
+
+def test_the_option_config_is_understood_after_a_lazy_command(lonely_fanout: Fanout) -> None:
+    assert "--config FILE" in lonely_fanout("images", "build", "--help").out

@@ -1,0 +1,228 @@
+"""What a person sees of a tree of jobs, within the lines and columns of a terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from orchestrator.cli.commands.changes import print_stat
+from orchestrator.cli.commands.run_report import FailedJob, RunOutcome, print_outcome
+from orchestrator.cli.terminal import output
+from orchestrator.cli.terminal.live import Board, Watcher
+from orchestrator.cli.terminal.run_view import _Lines
+from orchestrator.client import JobClient
+from orchestrator.jobs.changes import ChangeKind, FileChange
+from orchestrator.jobs.result import JobResult, Usage
+from orchestrator.jobs.state import JobRecord, JobState
+from tests.builders import make_spec
+
+COLUMNS, LINES = 80, 24
+ROOT = "01rrrrrrrrrrrrrrrrrrrrrrrr"
+
+
+def record(job_id: str, state: str, *, depth: int = 1, **fields: Any) -> JobRecord:
+    parent = None if depth == 0 else fields.pop("parent_id", ROOT)
+    spec = make_spec(
+        fields.pop("description", f"part {job_id}"),
+        id=job_id,
+        agent=fields.pop("agent", "general-purpose"),
+        parent_id=parent,
+        root_id=ROOT,
+        depth=depth,
+    )
+    known = {"state": state, "attempt": 1, "submitted_at": time.time(), "started_at": time.time()}
+    return JobRecord.model_validate({**spec.model_dump(), **known, **fields})
+
+
+def root(state: str = "waiting") -> JobRecord:
+    return record(
+        ROOT, state, depth=0, agent="coordinator", waiting_for="children: 3 of 300 have ended"
+    )
+
+
+def children(count: int, state: str, prefix: str = "c", **fields: Any) -> list[JobRecord]:
+    return [record(f"{prefix}{number:03}{'0' * 22}", state, **fields) for number in range(count)]
+
+
+def seen(board: Board, columns: int = COLUMNS, lines: int = LINES) -> list[str]:
+    console = Console(width=columns, height=lines, file=io.StringIO(), record=True)
+    console.print(board.render(lines, columns))
+    return console.export_text().splitlines()
+
+
+def a_tree_of(jobs: Sequence[JobRecord], **fields: Any) -> Board:
+    return Board(records=[root(), *jobs], **fields)
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(80, 24), (200, 50), (40, 10)])
+@pytest.mark.parametrize("count", [3, 300])
+def test_a_tree_fits_the_terminal(columns: int, lines: int, count: int) -> None:
+    wide = children(count, "running", description="漢字 \x1b[2J\r\n" * 30, agent="a" * 60)
+    asking = [job.model_copy(update={"approvals": (f"{job.id[:11]}x",)}) for job in wide[:9]]
+    board = a_tree_of([*asking, *wide[9:]])
+
+    drawn = seen(board, columns, lines)
+
+    assert len(drawn) < lines
+    assert max(map(cell_len, drawn)) <= columns
+    assert "\x1b" not in "".join(drawn)
+
+
+def test_the_root_comes_first_whatever_else_competes_for_lines() -> None:
+    drawn = seen(a_tree_of(children(300, "running")))
+
+    assert drawn[0] == "301 jobs: 300 running, 1 waiting"
+    assert drawn[1].startswith("⏸")
+    assert "waits for children" in drawn[1]
+    assert drawn[-1] == "… and 281 jobs: 281 running"
+
+
+def test_failed_jobs_are_shown_with_their_reasons_before_those_that_wait_or_are_done() -> None:
+    failed = children(2, "failed", "f")
+    jobs = [*children(200, "succeeded", "s"), *children(50, "queued", "q"), *failed]
+
+    drawn = seen(a_tree_of(jobs, reasons={failed[1].id: "AgentFailed: no"}), columns=120)
+
+    assert sum("✘" in line for line in drawn) == 2
+    assert any("AgentFailed: no" in line for line in drawn)
+    assert drawn[-1] == "… and 233 jobs: 33 queued, 200 succeeded"
+
+
+def test_of_jobs_without_a_common_root_those_that_run_are_shown_first() -> None:
+    jobs = [record(f"q{number:03}{'0' * 22}", "queued", depth=0) for number in range(100)]
+    running = record(f"r{'0' * 25}", "running", depth=0)
+
+    assert any("▶" in line for line in seen(Board(records=[*jobs, running])))
+
+
+def test_a_job_is_never_shown_without_its_parent() -> None:
+    parents = children(30, "waiting", "p")
+    grandchild = record("g" * 26, "running", depth=2, parent_id=parents[29].id)
+
+    drawn = seen(a_tree_of([*parents, grandchild]))
+
+    assert drawn[-2].strip().startswith("▶ gggg")
+    assert drawn[-3].strip().startswith(f"⏸   {parents[29].id[:12]}")
+
+
+def test_children_stand_directly_below_their_parents() -> None:
+    first, second = children(2, "waiting", "p")
+    below_first = record("g" * 26, "running", depth=2, parent_id=first.id)
+    below_second = record("h" * 26, "running", depth=2, parent_id=second.id)
+
+    drawn = seen(a_tree_of([first, second, below_second, below_first]))
+
+    assert [line.split()[1][:4] for line in drawn[1:]] == ["01rr", "p000", "gggg", "p001", "hhhh"]
+
+
+def test_the_command_that_answers_an_approval_is_never_cut() -> None:
+    asking = record("a" * 26, "waiting", approvals=("deadbeef0123",), waiting_for="approval " * 20)
+
+    drawn = seen(a_tree_of([asking]))
+
+    assert drawn[-1].endswith("— fanout approve deadbeef012")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 2
+
+
+def test_notices_break_between_words_and_commands_are_left_to_the_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((40, 24)))
+    command = "  fanout apply 01rrrrrrrrrrrrrrrrrrrrrrrr --include-executable-config"
+    output.notice(f"Every word of this sentence is whole, also 漢字漢字漢字漢字.\n{command}")
+
+    *sentence, last = terminal.getvalue().splitlines()
+    assert last == command
+    assert max(map(cell_len, sentence)) <= 40
+    assert " ".join(sentence) == "Every word of this sentence is whole, also 漢字漢字漢字漢字."
+
+
+def test_nothing_is_wrapped_or_coloured_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    output.notice("word " * 100)
+    _Lines(None).write("a line", "red")
+
+    assert capsys.readouterr().err == f"{'word ' * 100}\na line\n"
+
+
+def test_lines_wait_while_a_person_is_asked() -> None:
+    drawn = io.StringIO()
+    lines = _Lines(Console(file=drawn))
+
+    with lines.held():
+        lines.write("said meanwhile")
+        assert drawn.getvalue() == ""
+    lines.write("said afterwards")
+
+    assert drawn.getvalue() == "said meanwhile\nsaid afterwards\n"
+
+
+def change(path: str) -> FileChange:
+    return FileChange(path=path, change=ChangeKind.ADDED, lines_added=1)
+
+
+def test_the_columns_of_a_stat_are_straight_under_wide_names() -> None:
+    printed: list[str] = []
+    print_stat([change("漢字.txt"), change("longer-name.txt")], printed.append)
+
+    assert len({cell_len(line[: line.index("added")]) for line in printed[:2]}) == 1
+
+
+def test_the_end_of_a_run_names_a_screen_of_files_at_most_and_the_next_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    files = [change(f"{number}.txt") for number in range(300)]
+    printed: list[str] = []
+    print_stat(files, printed.append, most=20)
+    assert printed[-2:] == ["… and 280 more", "300 files changed, +300 -0"]
+
+    ended = JobResult(job_id=ROOT, state=JobState.SUCCEEDED, success=True, attempts=1)
+    failed = [FailedJob(f"f{number}", "tester", "failed", "No: no") for number in range(5)]
+    print_outcome(RunOutcome(ended, Usage(), None, (), tuple(failed)), None, None)
+
+    said = capsys.readouterr().err.splitlines()
+    assert said[:5] == [
+        *(f"✗ tester f{number} failed: No: no" for number in range(3)),
+        "… and 2 more that did not succeed",
+        f"  To see all: fanout tree {ROOT}",
+    ]
+    assert said[-1] == f'  To go on: fanout run --continue {ROOT} "…"'
+
+
+async def _nobody() -> list[JobRecord]:
+    return []
+
+
+def test_a_question_is_not_erased_by_the_tree_that_comes_back() -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, width=COLUMNS, height=LINES, force_terminal=True)
+    watcher = Watcher(cast("JobClient", None), _nobody)
+    watcher.board = a_tree_of(children(9, "running"))
+    watcher.draw(console)
+
+    with watcher.set_aside():
+        asked = screen.tell()
+        screen.write("approve, edit, reject? a\n")
+    watcher.stop_drawing()
+
+    erases_a_line = "\x1b[2K"
+    assert erases_a_line in screen.getvalue()[:asked]
+    back = screen.getvalue()[asked:]
+    assert erases_a_line not in back[: back.index("10 jobs")]
