@@ -19,7 +19,7 @@ from orchestrator.jobs.changes import ChangeBundle
 from orchestrator.jobs.conversation import event_json
 from orchestrator.jobs.failures import InvalidAnswer, InvalidJob, LedgerUnavailable
 from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.spec import BlobId, JobSpec
+from orchestrator.jobs.spec import BlobId, JobSpec, StartFiles
 from orchestrator.jobs.state import JobRecord
 from orchestrator.jobs.store.admission import Admission
 from orchestrator.jobs.store.journal import JournalEvent
@@ -144,10 +144,17 @@ class JobClient(JobReader):
             for folder, agent in {(folder, spec.agent) for spec, folder in jobs if folder}
         }
         specs = [
-            spec.model_copy(update={"snapshot": snapshots[folder, spec.agent]}) if folder else spec
+            spec.model_copy(update=StartFiles(snapshots[folder, spec.agent]).update())
+            if folder
+            else spec
             for spec, folder in jobs
         ]
-        used = {blob for spec in specs for blob in (spec.snapshot, spec.conversation) if blob}
+        used = {
+            blob
+            for spec in specs
+            for blob in (*spec.start.blobs(), spec.changes, spec.conversation)
+            if blob
+        }
         for blob in used:
             await self._blobs.keep(blob)  # an old one, of a retried job, may be about to expire
         ids = await self._ledger.submit(specs)

@@ -24,10 +24,10 @@ from orchestrator.jobs.failures import (
     NotUnderstood,
     UnknownAgent,
 )
-from orchestrator.jobs.spec import JobSpec
+from orchestrator.jobs.spec import JobSpec, StartFiles
 from orchestrator.jobs.store.journal import EventType, Journal, JournalEvent
 from orchestrator.jobs.store.records import Records
-from orchestrator.workspace import changed_snapshot
+from orchestrator.workspace import layers
 from orchestrator.workspace.blobs import BlobStore
 
 MAX_CONVERSATION_BYTES = 32 * 1024**2
@@ -131,8 +131,8 @@ class Continuations:
             spec.interrupt_on, self._policy(earlier, values.get("agent", spec.agent))
         )
         values["conversation"] = await self._conversation(earlier, point)
-        if "snapshot" not in given:
-            values["snapshot"] = await self._files(earlier, point)
+        if not {"snapshot", "layers"} & given:
+            values |= (await self._files(earlier, point)).update()
         return values
 
     def _policy(self, earlier: JobSpec, agent: str) -> dict[str, Any]:
@@ -163,15 +163,11 @@ class Continuations:
             )
         return await self._blobs.put(b"".join([before, *own]))
 
-    async def _files(self, earlier: JobSpec, point: _Point) -> str | None:
-        """Return the snapshot of a job's files at a point."""
-        if point.changes is None:
-            if earlier.snapshot is not None:
-                await self._blobs.keep(earlier.snapshot)
-            return earlier.snapshot
-        changes = await self._blobs.fetch(point.changes)
+    async def _files(self, earlier: JobSpec, point: _Point) -> StartFiles:
+        """Return a job's files at a point."""
+        changes = await self._blobs.fetch(point.changes) if point.changes else None
         try:
-            return await changed_snapshot.store(self._blobs, earlier.snapshot, changes)
+            return await layers.start_after(self._blobs, earlier.start, changes)
         except NewerBundle as error:
             raise NotUnderstood(str(error)) from error
         except MalformedBundle:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
 from ulid import ULID
@@ -27,6 +27,10 @@ AgentName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}
 BlobId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """The SHA-256 of a blob's content, in hexadecimal."""
 
+MAX_LAYERS = 8
+"""Of a job: an engine mounts them with one page of options (4,096 bytes), and a path on its host
+has up to 300. Longer lists are folded (`orchestrator.workspace.layers`)."""
+
 EventId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}-[0-9]{1,20}$")]
 """The id of an entry of a journal."""
 
@@ -38,6 +42,23 @@ class WireModel(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+
+class StartFiles(NamedTuple):
+    """The files that a job starts from: a snapshot, and what was changed since, in order."""
+
+    snapshot: BlobId | None = None
+    """The archive of a workspace; None: an empty one."""
+    layers: tuple[BlobId, ...] = ()
+    """Change bundles, each against the one before it."""
+
+    def update(self) -> dict[str, Any]:
+        """Return the fields for the `model_copy` of a `JobSpec`."""
+        return self._asdict()
+
+    def blobs(self) -> tuple[BlobId, ...]:
+        """Return all blobs that these files need."""
+        return (*((self.snapshot,) if self.snapshot else ()), *self.layers)
 
 
 def new_job_id() -> str:
@@ -130,6 +151,8 @@ class JobSpec(WireModel):
     """The earlier conversation, set from `continues` when the job is submitted."""
     snapshot: BlobId | None = None
     """The workspace that the job starts from; None: an empty workspace."""
+    layers: tuple[BlobId, ...] = Field(default=(), max_length=MAX_LAYERS)
+    """What was changed in that workspace before the job starts: change bundles, in order."""
     changes: BlobId | None = None
     """A change bundle that is merged into the files before the agent begins, as changes of this
     job; conflicts are marked. A task whose changes did not land goes on with them."""
@@ -155,6 +178,11 @@ class JobSpec(WireModel):
     labels: dict[str, str] = Field(default_factory=dict)
     idempotency_key: str | None = None
     traceparent: str | None = None
+
+    @property
+    def start(self) -> StartFiles:
+        """The files that the job starts from."""
+        return StartFiles(self.snapshot, self.layers)
 
     @model_validator(mode="before")
     @classmethod

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import io
 import os
+import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,7 +20,8 @@ from orchestrator.workspace.merge import merge
 from orchestrator.workspace.workspace import Workspace
 from tests.bundles import BundleBuilder, tree_of
 from workers.sandbox.errors import SnapshotUnusable
-from workers.sandbox.inside import archives, store
+from workers.sandbox.inside import archives, layers, snapshots
+from workers.sandbox.layers import Element
 from workers.sandbox.local import files as local_files
 
 NAMES = st.lists(
@@ -63,20 +65,24 @@ def archive_of(members: list[Member], outside: Path, to: Path) -> None:
 
 
 def unpack_as_steward(archive: Path, target: Path) -> None:
-    archives.unpack(archive, target, store._give_to_agent)
+    archives.unpack(archive, target, snapshots._give_to_agent)
+
+
+def unpack_as_local(archive: Path, target: Path) -> None:
+    local_files.unpack_element(Element("id", "id", is_layer=False), archive, target, None)
 
 
 @pytest.mark.parametrize(
     ("unpack", "refusal"),
     [
-        (local_files.unpack_snapshot, SnapshotUnusable),
+        (unpack_as_local, SnapshotUnusable),
         (unpack_as_steward, archives.UnusableArchive),
     ],
 )
 def test_no_snapshot_writes_outside_of_the_folder_it_is_unpacked_into(
     unpack: Callable[[Path, Path], None], refusal: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "AGENT_ID", os.getuid())
+    monkeypatch.setattr(snapshots, "AGENT_ID", os.getuid())
     kinds = [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE]
     members = st.lists(
         st.tuples(st.one_of(NAMES, ABSOLUTE), st.sampled_from(kinds), TARGETS),
@@ -96,6 +102,40 @@ def test_no_snapshot_writes_outside_of_the_folder_it_is_unpacked_into(
                 root.mkdir()
             with contextlib.suppress(refusal):
                 unpack(outside.parent / "archive", root)
+
+    run()
+
+
+def test_no_layer_changes_anything_but_the_tree_it_is_put_on() -> None:
+    kinds = [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.CHRTYPE]
+    names = st.one_of(NAMES, ABSOLUTE, st.sampled_from(["a/b", "a/b/c", "link/victim", "b"]))
+    members = st.lists(st.tuples(names, st.sampled_from(kinds), TARGETS), min_size=1, max_size=6)
+
+    @EXAMPLES
+    @given(members)
+    @example([("link/victim", tarfile.CHRTYPE, "")])
+    @example([("link/victim", tarfile.REGTYPE, ""), ("link", tarfile.CHRTYPE, "")])
+    @example([("a", tarfile.SYMTYPE, "OUTSIDE"), ("a/victim", tarfile.CHRTYPE, "")])
+    @example([("a/b", tarfile.REGTYPE, ""), ("a/b/c", tarfile.CHRTYPE, "")])
+    def run(members: list[Member]) -> None:
+        with place() as (root, outside), tempfile.TemporaryDirectory() as scratch:
+            (root / "a" / "b").mkdir(parents=True)
+            (root / "a" / "b" / "c").write_bytes(b"as it was")
+            (root / "link").symlink_to(outside)
+            before = tree_of(root)
+            archive, written = Path(scratch, "archive"), Path(scratch, "written")
+            archive_of(members, outside, archive)
+            written.mkdir()
+            removed: list[str] = []
+            with contextlib.suppress(archives.UnusableArchive):
+                archives.unpack(archive, written, lambda _path: None, removed)
+                layers.stack(written, removed, [root], lambda _path: None)
+                layers.copy_linked(root, Path(scratch, "merged"))
+                shutil.rmtree(written)
+                written.mkdir()
+                archives.unpack(archive, written, lambda _path: None, removed)
+                layers.merge_into(Path(scratch, "merged"), written, removed, lambda _path: None)
+            assert tree_of(root) == before
 
     run()
 

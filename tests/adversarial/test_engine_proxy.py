@@ -16,6 +16,8 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
+from orchestrator.jobs.spec import MAX_LAYERS
+from tests.bundles import BundleBuilder
 from tests.docker.conftest import SnapshotFolder, changes_of, make_sandbox_spec, nobody
 from workers.sandbox.docker import container_config, steward_client
 from workers.sandbox.docker.provider import DockerProvider
@@ -101,6 +103,25 @@ async def test_jobs_run_behind_it(behind: DockerProvider, snapshots: SnapshotFol
         done = await sandbox.run(Command(argv="cat given.txt; head -c 300000 /dev/zero > made.bin"))
         assert (done.exit_code, done.output) == (0, b"given\n")
         assert await changes_of(sandbox) == [("made.bin", "added")]
+
+    await behind.discard(spec.job_id)
+
+
+async def test_a_job_starts_from_layers_behind_it(
+    behind: DockerProvider, snapshots: SnapshotFolder
+) -> None:
+    layers = []
+    for number in range(MAX_LAYERS):
+        builder = BundleBuilder()
+        bundle = builder.add(f"f{number}", builder.file(b"x")).build()
+        layers.append(snapshots.add_archive(bundle.getvalue()))
+    base = snapshots.add({"given.txt": b"given\n"})
+    spec = make_sandbox_spec(snapshot=base, layers=tuple(layers))
+
+    async with behind.open(spec) as sandbox:
+        done = await sandbox.run(Command(argv="ls | wc -l; rm f0"))
+        assert done.output == b"%d\n" % (MAX_LAYERS + 1)
+        assert await changes_of(sandbox) == [("f0", "deleted")]
 
     await behind.discard(spec.job_id)
 
@@ -212,6 +233,20 @@ def through_a_jobs_link(config: dict[str, Any]) -> None:
     driver_of(config)["Options"] = options(f"{store}/jobs/one/disk/upper/out")
 
 
+def overlay_over(*lower: str) -> Callable[[dict[str, Any]], None]:
+    """A mount of the accepted one's shape with other lower folders; STORE is the store."""
+
+    def change(config: dict[str, Any]) -> None:
+        store = f"{engine_root()}/volumes/fanout-test/_data"
+        below = ":".join(lower).replace("STORE", store)
+        layers = f"lowerdir={below},upperdir={store}/jobs/one/disk/upper"
+        o = f"{layers},workdir={store}/jobs/one/disk/work,userxattr,nosuid,nodev"
+        driver_of(config)["Options"] = options("overlay", "overlay", o)
+
+    return change
+
+
+TREE = "STORE/snapshots/abc/tree"
 ATTACKS: dict[str, Callable[[dict[str, Any]], None]] = {
     "privileged": host(Privileged=True),
     "privileged in another case": host(privileged=True),
@@ -228,6 +263,13 @@ ATTACKS: dict[str, Callable[[dict[str, Any]], None]] = {
     "an overlay over the root": workspace_from(
         type="overlay", device="overlay", o="lowerdir=/,upperdir=/tmp/a,workdir=/tmp/b"
     ),
+    "a layer that is the root": overlay_over(TREE, "/"),
+    "a layer above the store": overlay_over("STORE/snapshots/../tree", TREE),
+    "a layer through a job's link": overlay_over(TREE, "STORE/jobs/one/disk/upper/out/tree"),
+    "a layer of a job's files": overlay_over("STORE/jobs/two/disk/upper", TREE),
+    "all layers at once": overlay_over("STORE/snapshots", TREE),
+    "an empty layer": overlay_over(TREE, "", TREE),
+    "more layers than a job has": overlay_over(*[TREE] * (MAX_LAYERS + 2)),
     "one more capability": host(CapAdd=["SYS_ADMIN"]),
     "the default capabilities": host(CapDrop=[]),
     "no seccomp": host(SecurityOpt=["no-new-privileges", "seccomp=unconfined"]),

@@ -33,7 +33,7 @@ home.chmod(0o711)
 layers = Path("/store/jobs/{job}")
 upper = next(each for each in (layers / "disk/upper", layers / "upper") if each.exists())
 view = jail.enter(
-    Path("/store/snapshots/empty/tree"), upper, home / "scratch", isolated={isolated}, agent_id=10001
+    [Path("/store/snapshots/empty/tree")], upper, home / "scratch", isolated={isolated}, agent_id=10001
 )
 def tried(action):
     try:

@@ -18,6 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tests.benchmarks import (
+    children,
     harness,
     latency,
     ledger_load,
@@ -33,6 +34,7 @@ from tests.benchmarks.report import document, print_table
 SECTIONS = (
     sandboxes.SECTION,
     workspaces.SECTION,
+    children.SECTION,
     latency.SECTION,
     memory.SECTION,
     harness.SECTION,

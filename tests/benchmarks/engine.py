@@ -16,7 +16,7 @@ from pathlib import Path
 
 import docker
 
-from orchestrator.jobs.spec import GIB, BlobId, Limits, new_job_id
+from orchestrator.jobs.spec import GIB, BlobId, Limits, StartFiles, new_job_id
 from orchestrator.workspace.blobs import BlobStore
 from orchestrator.workspace.workspace import Workspace
 from tests.benchmarks.measure import milliseconds
@@ -29,6 +29,8 @@ LIMITS = Limits(
     timeout_seconds=600, cpus=1, memory_bytes=GIB, pids=256, disk_bytes=GIB, network="none"
 )
 """Those of an installation that sets none, for a sandbox and for its floor."""
+
+EMPTY = StartFiles()
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,11 @@ class Bench:
         return await Workspace(tree).snapshot(self.blobs)
 
     @contextlib.asynccontextmanager
-    async def sandbox(self, snapshot: BlobId | None = None) -> AsyncIterator[Sandbox]:
+    async def sandbox(self, start: StartFiles = EMPTY) -> AsyncIterator[Sandbox]:
         """A sandbox whose files go when it is closed."""
         job = new_job_id()
         spec = SandboxSpec(
-            job_id=job, attempt=1, image=DEFAULT_IMAGE, limits=LIMITS, snapshot=snapshot
+            job_id=job, attempt=1, image=DEFAULT_IMAGE, limits=LIMITS, **start.update()
         )
         try:
             async with self.provider.open(spec) as sandbox:
@@ -65,7 +67,7 @@ class Bench:
 
         Closing it is not in it.
         """
-        opening = self.sandbox(snapshot)
+        opening = self.sandbox(StartFiles(snapshot))
 
         async def open_and_use() -> None:
             await use(await opening.__aenter__())

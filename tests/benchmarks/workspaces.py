@@ -10,8 +10,8 @@ import tarfile
 from collections.abc import AsyncIterator, Collection
 
 from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.jobs.spec import BlobId, new_job_id
-from tests.benchmarks.engine import Bench, bench
+from orchestrator.jobs.spec import BlobId, StartFiles, new_job_id
+from tests.benchmarks.engine import LIMITS, Bench, bench
 from tests.benchmarks.measure import (
     Benchmark,
     Sample,
@@ -22,6 +22,7 @@ from tests.benchmarks.measure import (
     milliseconds_of,
 )
 from tests.benchmarks.source_tree import ADDED, DELETED, EDITED, LIST_CHANGES, edits, write_tree
+from workers.sandbox.docker import container_config
 from workers.sandbox.protocol import WORKSPACE, Command, Sandbox
 
 SEEDINGS, PREPARATIONS_A_SEEDING = 4, 10
@@ -99,7 +100,15 @@ async def _first_seedings(place: Bench, snapshot: BlobId) -> Samples:
 async def _prepare(place: Bench, snapshot: BlobId) -> float:
     steward, job = await place.provider._steward(), new_job_id()
     try:
-        return await milliseconds(steward.prepare(job, snapshot, overlay=True))
+        return await milliseconds(
+            steward.prepare(
+                job,
+                snapshot,
+                overlay=True,
+                disk_bytes=LIMITS.disk_bytes,
+                first_uid=container_config.FIRST_UID,
+            )
+        )
     finally:
         await steward.delete(job)
 
@@ -138,7 +147,8 @@ async def _openings(place: Bench, snapshot: BlobId) -> Samples:
 
 
 async def _change_lists(place: Bench, snapshot: BlobId) -> Samples:
-    async with place.sandbox(snapshot) as ours_in, place.sandbox(snapshot) as git_in:
+    start = StartFiles(snapshot)
+    async with place.sandbox(start) as ours_in, place.sandbox(start) as git_in:
         rounds = itertools.count()
 
         async def ours() -> float:

@@ -46,7 +46,7 @@ def sandbox_spec(attempt: Attempt, services: JobServices, default_image: str) ->
         attempt=attempt.claim.attempt,
         image=attempt.definition.image or default_image,
         limits=attempt.limits,
-        snapshot=attempt.claim.spec.snapshot,
+        **attempt.claim.spec.start.update(),
         credentials=credentials_of(attempt.definition, services.secrets),
     )
 

@@ -51,7 +51,7 @@ class ImageMissing(SandboxFailure):
 
 
 class SnapshotUnusable(SandboxFailure):
-    """The snapshot's archive is damaged or has a path outside the workspace."""
+    """A snapshot's archive or a layer is damaged, or has a path outside the workspace."""
 
 
 class DiskLimitExceeded(SandboxFailure):

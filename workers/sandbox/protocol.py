@@ -42,6 +42,8 @@ class SandboxSpec:
     """Every field is set: see `Limits.over`."""
     snapshot: str | None = None
     """The blob id of the workspace's archive; None starts with an empty workspace."""
+    layers: tuple[str, ...] = ()
+    """The blob ids of the change bundles that are applied to it, in order."""
     labels: Mapping[str, str] = field(default_factory=dict)
     credentials: tuple[Credential, ...] = ()
     """What the proxy puts into requests to hosts of the limit `network`."""
@@ -151,7 +153,7 @@ class Sandbox(Backend, Shell, Protocol):
         """
 
     async def changes(self) -> IO[bytes]:
-        """Collect the change bundle of the workspace against its snapshot.
+        """Collect the change bundle of the workspace against what it started from.
 
         Returns:
             An open temporary file, positioned at its start; the caller closes it. Its size is
@@ -166,7 +168,7 @@ class SandboxProvider(Protocol):
     """Opens sandboxes; each worker process has one."""
 
     def open(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
-        """Open a sandbox for one attempt, its workspace filled from the snapshot.
+        """Open a sandbox for one attempt, its workspace filled from the snapshot and the layers.
 
         When the context ends, the sandbox and all its processes are removed. Where the provider
         can, it keeps the job's files for the next attempt, until `discard`.
@@ -197,5 +199,5 @@ class SandboxProvider(Protocol):
 
 
 SnapshotSource = Callable[[str], Awaitable[Path]]
-"""Fetches a snapshot's archive by its blob id into a local file, which may be a cache and must not
-be changed."""
+"""Fetches a snapshot's archive, or a layer's change bundle, by its blob id into a local file, which
+may be a cache and must not be changed."""

@@ -99,8 +99,8 @@ def plan(
         raise UsageProblem("; ".join(_format_error(detail) for detail in error.errors())) from None
     if spec.agent not in agents:
         raise UsageProblem(f"there is no agent {spec.agent!r}: `fanout agents` lists them")
-    if workspace is not None and spec.snapshot is not None:
-        raise UsageProblem("specify either workspace or snapshot, not both")
+    if workspace is not None and spec.start.blobs():
+        raise UsageProblem("specify either workspace or snapshot and layers, not both")
     if workspace is not None and spec.continues is not None:
         raise UsageProblem("a job that continues another starts from its files: omit the workspace")
     return PlannedJob(spec=spec, workspace=workspace, include=include)

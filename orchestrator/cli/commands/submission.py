@@ -31,7 +31,7 @@ from orchestrator.client import JobClient
 from orchestrator.configuration.agent_definitions import load_agent_definitions
 from orchestrator.configuration.settings import Settings, load_settings
 from orchestrator.jobs.changes import SkippedFile
-from orchestrator.jobs.spec import BlobId, JobSpec
+from orchestrator.jobs.spec import BlobId, JobSpec, StartFiles
 
 FileOption = Annotated[
     str | None,
@@ -183,7 +183,7 @@ async def _with_snapshots(
             snapshots[asked] = await client.snapshot(*asked)
             left = client.workspace(job.workspace).left_at_home
             at_home |= {f"{job.workspace}/{file.path}": file for file in left}
-        specs.append(job.spec.model_copy(update={"snapshot": snapshots[asked]}))
+        specs.append(job.spec.model_copy(update=StartFiles(snapshots[asked]).update()))
     return specs, list(at_home.values())
 
 

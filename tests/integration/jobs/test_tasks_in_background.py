@@ -103,7 +103,7 @@ async def test_a_job_continues_another_and_one_that_runs_is_refused(bench: Bench
     await bench.ended(first)
 
     spec = await continuations.completed(JobSpec(description="more", continues=first))
-    assert (spec.agent, bool(spec.snapshot), bool(spec.conversation)) == ("lead", True, True)
+    assert (spec.agent, len(spec.layers), bool(spec.conversation)) == ("lead", 1, True)
     second = await bench.submit(spec)
     await bench.work_off()
     result = await bench.ended(second)
@@ -115,7 +115,7 @@ async def test_a_job_continues_another_and_one_that_runs_is_refused(bench: Bench
     fork = await continuations.completed(
         JobSpec(description="again", continues=first, at=end.id, agent="lead")
     )
-    assert fork.snapshot == spec.snapshot
+    assert fork.start == spec.start
     with pytest.raises(InvalidJob, match="is no point to go on from"):
         await continuations.completed(JobSpec(description="x", continues=first, at="1-1"))
 

@@ -41,6 +41,7 @@ FULL = JobSpec.model_validate(
         "id": "job-full", "root_id": "job-root", "parent_id": "job-parent", "depth": 1, "tenant": "a-team",
         "agent": "tester", "description": "Move the tax rates.", "context": "The rates are in rates.py.",
         "continues": "job-earlier", "at": "1700000000000-0", "conversation": HASH, "snapshot": HASH,
+        "layers": [HASH],
         "changes": HASH, "output_schema": {"type": "object"}, "verify": "make test", "max_reworks": 1,
         "verify_merges": "make check", "model": "gemini-2.5-pro",
         "limits": {

@@ -104,7 +104,7 @@ class Children:
         self._command = spec.verify_merges or definition.verify_merges
         self._policy = merge_policies(spec.interrupt_on, definition.interrupt_on)
         self._specs = ChildSpecs(services, spec, definition, ends_at=ends_at, used=used)
-        self._snapshots = ChildSnapshots(sandbox, services.blobs, spec.snapshot)
+        self._snapshots = ChildSnapshots(sandbox, services.blobs, spec.start)
         self._collector = Collector(
             services,
             sandbox,
@@ -251,8 +251,8 @@ class Children:
         """
         if awaited is None or not awaited.children:
             return awaited
-        start = {"snapshot": await self._snapshots.of(bundle)}
-        children = tuple(child.model_copy(update=start) for child in awaited.children)
+        start = await self._snapshots.of(bundle)
+        children = tuple(child.model_copy(update=start.update()) for child in awaited.children)
         return replace(awaited, children=children)
 
     async def results(self, history: History) -> list[tuple[DeferredCall, TaskResult]] | None:

@@ -69,7 +69,7 @@ class Reworks:
                 description=message,
                 continues=result.job_id,
                 changes=result.changes,
-                snapshot=await self._snapshots.now(),
+                **(await self._snapshots.now()).update(),
             )
             completed = await self._continuations.completed(rework)
         except (UnknownJob, BlobMissing) as failure:

@@ -1,11 +1,12 @@
-"""The snapshots that the children of a job start from: the job's files as they are."""
+"""What the children of a job start from: the job's files as they are."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import IO
 
-from orchestrator.workspace import changed_snapshot
+from orchestrator.jobs.spec import StartFiles
+from orchestrator.workspace import layers
 from orchestrator.workspace.blobs import BlobStore
 from workers.sandbox import Sandbox
 
@@ -16,10 +17,10 @@ class ChildSnapshots:
     Args:
         sandbox: The job's sandbox.
         blobs: Where snapshots are stored.
-        own: The snapshot that the job itself started from.
+        own: What the job itself started from.
     """
 
-    def __init__(self, sandbox: Sandbox, blobs: BlobStore, own: str | None) -> None:
+    def __init__(self, sandbox: Sandbox, blobs: BlobStore, own: StartFiles) -> None:
         self._sandbox = sandbox
         self._blobs = blobs
         self._own = own
@@ -27,17 +28,17 @@ class ChildSnapshots:
         self._asked = 0
         self._answered = 0
         """The number of the last call that the newest snapshot answers."""
-        self._newest: str | None = None
+        self._newest = own
 
-    async def now(self) -> str | None:
-        """Store the job's files as they are, and return the blob; None for an empty workspace.
+    async def now(self) -> StartFiles:
+        """Store the job's files as they are, and return what a child starts from.
 
-        Calls that wait at the same time share one snapshot, which is begun after the last of them.
+        Calls that wait at the same time share one answer, which is begun after the last of them.
 
         Raises:
-            BlobMissing: The job's own snapshot is missing.
+            BlobMissing: A blob of the job's own start is missing.
             SandboxFailure: The sandbox failed.
-            JobFailure: The snapshot cannot be stored.
+            JobFailure: What the job changed cannot be stored.
         """
         self._asked += 1
         number = self._asked
@@ -49,14 +50,14 @@ class ChildSnapshots:
                 self._answered = answered
             return self._newest
 
-    async def of(self, bundle: IO[bytes]) -> str:
-        """Store the job's own snapshot with these changes applied, and return the blob.
+    async def of(self, bundle: IO[bytes]) -> StartFiles:
+        """Store these changes as a layer on the job's own start; return what a child starts from.
 
         Args:
             bundle: The job's changes.
 
         Raises:
-            BlobMissing: The job's own snapshot is missing.
-            JobFailure: The snapshot cannot be stored.
+            BlobMissing: A blob of the job's own start is missing.
+            JobFailure: The layer cannot be stored.
         """
-        return await changed_snapshot.store(self._blobs, self._own, bundle)
+        return await layers.start_after(self._blobs, self._own, bundle)

@@ -110,7 +110,7 @@ class StartedTasks:
         return started_result(child.id)
 
     async def _submit(self, child: JobSpec) -> None:
-        ready = child.model_copy(update={"snapshot": await self._snapshots.now()})
+        ready = child.model_copy(update=(await self._snapshots.now()).update())
         self._lease.check()
         claim = self._lease.claim
         if not await self._ledger.start(claim.spec.id, claim.token, ready, self._bounds):

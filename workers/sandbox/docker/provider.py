@@ -370,6 +370,7 @@ class DockerProvider:
         prepared = await steward.prepare(
             spec.job_id,
             spec.snapshot,
+            spec.layers,
             overlay=self._overlay,
             disk_bytes=spec.limits.disk_bytes,
             first_uid=self._first_uid,

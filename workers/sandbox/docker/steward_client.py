@@ -28,7 +28,7 @@ from workers.sandbox.docker.holders import Holder, share_store
 from workers.sandbox.docker.naming import Names
 from workers.sandbox.errors import ChangesNotCollected, SandboxStartFailed, SnapshotUnusable
 from workers.sandbox.inside.archives import add_member
-from workers.sandbox.inside.store import EMPTY_SNAPSHOT
+from workers.sandbox.layers import Element, chain_of, element_archive
 from workers.sandbox.protocol import SnapshotSource
 from workers.sandbox.resident.client import ResidentClient
 from workers.sandbox.resident.code import code_files
@@ -52,6 +52,9 @@ counts as dead."""
 _READ_BYTES = 4 * 1024**2
 """Read at once: large enough to be quick, small beside a process."""
 _PREPARE_TRIES = 3
+_MAX_OPTION_BYTES = 4000
+"""Of a mount: the kernel takes one page, and cuts off the rest."""
+_OVERLAY_OPTIONS = "lowerdir={0},upperdir={1}/upper,workdir={1}/work,userxattr,nosuid,nodev"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,26 +170,30 @@ class Steward:
         return {"type": "none", "o": "bind,ro", "device": f"{self.mount_point}/code/{self.code_id}"}
 
     async def prepare(
-        self, job: str, snapshot: str | None, *,
+        self, job: str, snapshot: str | None, layers: Sequence[str] = (), *,
         overlay: bool, disk_bytes: int | None, first_uid: int,
     ) -> Prepared:  # fmt: skip
-        """Create a job's folders with its snapshot unpacked; an earlier attempt's are kept.
+        """Create a job's folders with what it starts from; an earlier attempt's are kept.
 
         Args:
             job: the job's id.
             snapshot: the snapshot's id.
+            layers: the ids of the layers on it, in order.
             overlay: whether the engine mounts an overlay.
             disk_bytes: the job's limit.
             first_uid: of the users of jobs that have a disk of their own.
 
         Raises:
-            SnapshotUnusable: the archive is damaged or leaves its root.
+            SnapshotUnusable: an archive or a layer is damaged or leaves its root.
+            NotUnderstood: a newer release wrote a layer.
             SandboxFailure: the steward failed, or the engine's disk is full up to its reserve.
         """
+        chain = chain_of(snapshot, layers)
         arguments = {
             "job": job,
-            "snapshot": snapshot or EMPTY_SNAPSHOT,
+            "chain": [element.id for element in chain],
             "overlay": overlay,
+            "may_stack": self._options_fit(job, chain),
             "disk_bytes": disk_bytes if self.quota.kind == "image" else None,
             "first_id": first_uid,
         }
@@ -199,11 +206,19 @@ class Steward:
                     user=int(answer["user"]),
                     has_disk=str(answer.get("layers", "")).endswith(("/layers", "/disk")),
                 )
-            if snapshot is not None:
-                await self._unpack(snapshot)
+            names = [str(name) for name in answer["names"]]
+            for number, element in enumerate(chain):
+                if names[number] in answer["missing"]:
+                    await self._unpack(names[: number + 1], element)
         raise SandboxStartFailed(
             "A snapshot was evicted as often as it was unpacked: the snapshot cache is too small."
         )
+
+    def _options_fit(self, job: str, chain: Sequence[Element]) -> bool:
+        """Return whether a mount takes the paths of all elements, wherever they are shown."""
+        home = f"{self.mount_point}/jobs/{job}/layers"
+        lower = ":".join(f"{home}/{element.id}/tree" for element in chain)
+        return len(_OVERLAY_OPTIONS.format(lower, home)) <= _MAX_OPTION_BYTES
 
     def _workspace_options(self, job: str, prepared: Mapping[str, Any]) -> dict[str, str]:
         if "layers" not in prepared:
@@ -212,34 +227,33 @@ class Steward:
                 "o": "bind",
                 "device": f"{self.mount_point}/jobs/{job}/tree",
             }
-        lower, layers = (f"{self.mount_point}/{prepared[name]}" for name in ("lower", "layers"))
-        folders = f"lowerdir={lower},upperdir={layers}/upper,workdir={layers}/work"
-        return {"type": "overlay", "device": "overlay", "o": f"{folders},userxattr,nosuid,nodev"}
+        lower = ":".join(f"{self.mount_point}/{tree}" for tree in prepared["lower"])
+        layers = f"{self.mount_point}/{prepared['layers']}"
+        options = _OVERLAY_OPTIONS.format(lower, layers)
+        return {"type": "overlay", "device": "overlay", "o": options}
 
-    async def _unpack(self, snapshot: str) -> None:
-        """Send a snapshot once, however many jobs of this worker start with it at the same time."""
-        lock = self._unpacking.setdefault(snapshot, asyncio.Lock())
+    async def _unpack(self, names: Sequence[str], element: Element) -> None:
+        """Send an element once, however many jobs of this worker start with it at the same time."""
+        lock = self._unpacking.setdefault(names[-1], asyncio.Lock())
         waited = lock.locked()
         async with lock:
             if waited:
                 return
-            archive = await self.snapshots(snapshot)
             try:
-                folder = f"{STORE}/tmp"  # noqa: S108 - on the volume
-                upload = await self.client.upload(_parts(archive), folder)
-                await self._ask("unpack", {"snapshot": snapshot, "upload": upload})
+                async with element_archive(element, self.snapshots) as archive:
+                    folder = f"{STORE}/tmp"  # noqa: S108 - on the volume
+                    upload = await self.client.upload(_parts(archive), folder)
+                    await self._ask("unpack", {"names": names, "upload": upload})
             except OperationFailed as failure:
                 if failure.kind != "UnusableArchive":
                     raise
-                raise SnapshotUnusable(
-                    f"The snapshot {snapshot[:12]} cannot be used: {failure}."
-                ) from failure
+                raise SnapshotUnusable(f"The {element} cannot be used: {failure}.") from failure
             except OSError as error:
                 raise SandboxStartFailed(
                     f"A snapshot could not be sent: {error.strerror}."
                 ) from error
             finally:
-                self._unpacking.pop(snapshot, None)
+                self._unpacking.pop(names[-1], None)
 
     async def bundle(self, job: str) -> IO[bytes]:
         """Return the job's change bundle as an open temporary file.

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.jobs.spec import Limits
+from orchestrator.jobs.spec import MAX_LAYERS, Limits
 from workers.sandbox.docker import container_config
 from workers.sandbox.docker.holders import SHARED
 from workers.sandbox.docker.naming import ROLE
@@ -180,9 +180,11 @@ def _workspaces(root: str) -> list[dict[str, str]]:
     They name the folders that the steward makes, and none below them: there, a job may have made a
     link that the engine would follow on its host.
     """
-    job, snapshot = f"{_shown(root)}/jobs/{_ID}", f"{_shown(root)}/snapshots/{_ID}/tree"
+    job = f"{_shown(root)}/jobs/{_ID}"
+    tree = f"({_shown(root)}/snapshots|{job}/lower)/{_ID}/tree"
     home = f"{job}(/layers|/disk)?"
-    layers = f"lowerdir=({snapshot}|{job}/lower),upperdir={home}/upper,workdir={home}/work"
+    lower = f"{tree}(:{tree}){{0,{MAX_LAYERS}}}"
+    layers = f"lowerdir={lower},upperdir={home}/upper,workdir={home}/work"
     return [
         {"type": "none", "o": "bind", "device": f"{job}/tree"},
         {"type": "overlay", "device": "overlay", "o": f"{layers},userxattr,nosuid,nodev"},

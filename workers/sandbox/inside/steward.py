@@ -18,7 +18,8 @@ from workers.sandbox.inside.collection import jail
 from workers.sandbox.inside.collection.fork_server import ForkServer
 from workers.sandbox.inside.files import take_upload
 from workers.sandbox.inside.loop import Refused
-from workers.sandbox.inside.store import AGENT_ID, Store
+from workers.sandbox.inside.snapshots import AGENT_ID
+from workers.sandbox.inside.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +44,7 @@ def _operations(
     def unpack(_context: Context, arguments: dict[str, Any], _payload: bytes) -> Reply:
         upload = take_upload(arguments)
         try:
-            store.unpack(arguments["snapshot"], Path(upload.path if upload else os.devnull))
+            store.unpack(arguments["names"], Path(upload.path if upload else os.devnull))
         except archives.UnusableArchive as error:
             raise Refused("UnusableArchive", str(error)) from error
         finally:

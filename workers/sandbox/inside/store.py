@@ -1,15 +1,15 @@
 """The files of all jobs of one installation on one Docker engine: the volume of its stewards.
 
 code/<id>/                    the resident's code, mounted read-only into sandboxes
-snapshots/<id>/tree           a snapshot, unpacked, never changed again
-snapshots/<id>/bytes          its size; the file's time is the snapshot's last use
-jobs/<job>/upper, work        the job's overlay on its snapshot: everything that it changed
+snapshots/<name>/tree         a snapshot or a layer, unpacked, never changed again (`snapshots`)
+jobs/<job>/upper, work        the job's overlay on what it started from: all that it changed
 jobs/<job>/image, disk        where the steward may mount: the disk that has upper and work,
 and the folder on which it is mounted
-jobs/<job>/lower, layers      the snapshot and that disk, shown as files of the job's own user
-jobs/<job>/tree, start_bytes  instead of these, a copy of the snapshot, where the engine cannot
-mount an overlay
-jobs/<job>/snapshot, files    the ids of its snapshot and of its files
+jobs/<job>/lower, layers      the snapshots and that disk, shown as files of the job's own user
+jobs/<job>/tree, start_bytes  instead of these, a copy of what it started from, where the engine
+cannot mount an overlay
+jobs/<job>/snapshot, files    the name of the last snapshot or layer that it started from; the id
+of its files
 tmp/                          uploads, partly unpacked snapshots, folders being deleted
 """
 
@@ -28,13 +28,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from workers.sandbox.inside import archives, disks
+from workers.sandbox.inside import disks, layers
 from workers.sandbox.inside.loop import Refused
-
-AGENT_ID = 10001
-"""The user and group of sandboxes' processes; a snapshot's files belong to it."""
-
-EMPTY_SNAPSHOT = "empty"
+from workers.sandbox.inside.snapshots import (
+    AGENT_ID,
+    Snapshots,
+    element_names,
+    make_agents_folder,
+)
 
 LISTED_JOBS = 1000
 """The most jobs in one list: their ids take half of a reply's header."""
@@ -55,9 +56,13 @@ class Store:
             reserve_bytes: the free space that the volume's disk keeps.
         """
         self._root = root
-        self._cache_bytes = cache_bytes
         self._reserve_bytes = reserve_bytes
         self._own_users = False
+        self._can_stack = False
+        self._snapshots = Snapshots(
+            root / "snapshots", cache_bytes, scratch=self._scratch, discard=self._discard,
+            locked=self._locked, in_use=self._snapshots_in_use,
+        )  # fmt: skip
 
     def set_up(self, code: Path, code_id: str) -> None:
         """Create the folders, install the resident's code and remove what killed stewards left.
@@ -75,75 +80,82 @@ class Store:
             shutil.copytree(code, fresh)
             compileall.compile_dir(fresh, quiet=2)  # or every start of a sandbox would do it
             self._install(fresh, "code", code_id)
-        if not self._path("snapshots", EMPTY_SNAPSHOT).exists():
-            fresh = self._scratch()
-            fresh.mkdir()
-            (fresh / "bytes").write_text("0")
-            _make_agents_folder(fresh / "tree")
-            self._install(fresh, "snapshots", EMPTY_SNAPSHOT)
+        self._snapshots.add_empty()
+        # A collection has to mount what is stacked, as an engine does.
+        self._can_stack = disks.may_mount() and layers.can_stack(self._path("tmp"))
         before = time.time() - _LEFTOVER_SECONDS
         for leftover in self._path("tmp").iterdir():
             if leftover.lstat().st_mtime < before:
                 _delete(leftover)
 
     def prepare(
-        self, job: str, snapshot: str, *, overlay: bool, disk_bytes: int | None, first_id: int
-    ) -> dict[str, Any]:
+        self, job: str, chain: Sequence[str], *,
+        overlay: bool, may_stack: bool, disk_bytes: int | None, first_id: int,
+    ) -> dict[str, Any]:  # fmt: skip
         """Create a job's folders on a snapshot; those of an earlier attempt are kept as they are.
 
         Args:
             job: the job's id.
-            snapshot: the snapshot's id.
+            chain: the ids of the snapshot and of the layers on it.
             overlay: whether the engine mounts an overlay; else the job gets a copy.
+            may_stack: whether it mounts as many lower folders as the chain has.
             disk_bytes: the size of the disk for the overlay's layers; None for plain folders.
             first_id: of the users of the jobs with disks.
 
         Returns:
             `files`: the id of these files, which differs from that of any other files made for the
-            job; None when the snapshot is not unpacked here. `user`: to whom they belong in the
-            sandbox. `lower` and `layers`: the folders of the snapshot and of the overlay's layers,
-            relative to the volume.
+            job; None when not all of the chain is unpacked here. Then `names` has the names of its
+            elements, for `unpack`, and `missing` those to unpack. `user`: to whom they belong in
+            the sandbox. `lower`: the lower folders of the overlay, uppermost first; `layers`: the
+            folder of its others; relative to the volume.
 
         Raises:
             Refused: `DiskReserve`, see `check_reserve`; `DiskFailed`, see `disks`.
         """
         self.check_reserve()
+        is_stacked = overlay and may_stack and self._can_stack
+        names = element_names(chain, is_flat=not is_stacked)
         with self._locked():
-            base = self._path("snapshots", snapshot)
-            if not base.exists():
-                return {"files": None}
-            os.utime(base / "bytes")
+            if missing := self._snapshots.missing(names):
+                return {"files": None, "names": names, "missing": missing}
+            lower = self._snapshots.trees(names[-1])
             home = self._path("jobs", job)
             if not _is_made(home, overlay=overlay, has_disk=disk_bytes is not None):
                 self._discard(home)  # incomplete, or made for another way
                 home.mkdir(mode=0o700)
                 (home / "files").write_text(uuid.uuid4().hex)
-                (home / "snapshot").write_text(snapshot)
                 if overlay and disk_bytes is not None:
                     disks.make(home / "image.part", disk_bytes)
                     (home / "image.part").rename(home / "image")
+            (home / "snapshot").write_text(names[-1])  # an earlier attempt may have been flat
             if overlay:
-                layers = self._layers(home)
+                disk = self._layers(home)
                 for folder in ("work", "upper"):
-                    if not (layers / folder).exists():
-                        _make_agents_folder(layers / folder)
-                return self._shown(home, base / "tree", layers, first_id)
+                    if not (disk / folder).exists():
+                        make_agents_folder(disk / folder)
+                return self._shown(home, lower, disk, first_id)
         if not (home / "tree").exists():
-            self._copy(base / "tree", home)
+            self._copy(lower[0], home)
         return {"files": _text(home / "files"), "user": AGENT_ID}
 
-    def _shown(self, home: Path, lower: Path, layers: Path, first_id: int) -> dict[str, Any]:
+    def _shown(
+        self, home: Path, lower: Sequence[Path], disk: Path, first_id: int
+    ) -> dict[str, Any]:
         """Show the overlay's folders as those of a user who has no other job, if it has a disk."""
         user = AGENT_ID
-        if layers != home and self._own_users:
-            user = disks.user_of(layers, first_id)
-            for source, name in ((lower, "lower"), (layers, "layers")):
-                owner = (AGENT_ID, user)
-                disks.show_as(source, home / name, owner, read_only=name == "lower")
-            lower, layers = home / "lower", home / "layers"
-        places = {"lower": lower, "layers": layers}
-        names = {name: str(place.relative_to(self._root)) for name, place in places.items()}
-        return {"files": _text(home / "files"), "user": user, **names}
+        if disk != home and self._own_users:
+            user = disks.user_of(disk, first_id)
+            snapshots = self._snapshots.root
+            disks.show_as(snapshots, home / "lower", (AGENT_ID, user), read_only=True)
+            disks.show_as(disk, home / "layers", (AGENT_ID, user), read_only=False)
+            lower = [home / "lower" / tree.relative_to(snapshots) for tree in lower]
+            disk = home / "layers"
+        return {
+            "files": _text(home / "files"),
+            "user": user,
+            "lower": [str(tree.relative_to(self._root)) for tree in lower],
+            "layers": str(disk.relative_to(self._root)),
+        }
 
     def _layers(self, home: Path) -> Path:
         """Return the folder with a job's upper and work layer; mount its disk if it has one."""
@@ -178,46 +190,35 @@ class Store:
         (home / "start_bytes").write_text(str(disks.used_bytes([copy])[0]))
         copy.rename(home / "tree")
 
-    def unpack(self, snapshot: str, archive: Path) -> None:
-        """Unpack a snapshot's archive; frees space before, and deletes the archive.
+    def unpack(self, names: Sequence[str], archive: Path) -> None:
+        """Unpack a snapshot's or a layer's archive; frees space before, and deletes the archive.
+
+        Args:
+            names: those of the elements, as `prepare` returned them, up to this one.
+            archive: the archive.
 
         Raises:
-            UnusableArchive: see `archives.unpack`.
+            UnusableArchive: see `Snapshots.unpack`.
             Refused: see `check_reserve`.
         """
-        fresh = self._scratch()
         try:
             self.check_reserve(archive.stat().st_size)
-            fresh.mkdir()
-            _make_agents_folder(fresh / "tree")
-            archives.unpack(archive, fresh / "tree", _give_to_agent)
-            size = disks.used_bytes([fresh / "tree"])[0]
-            (fresh / "bytes").write_text(str(size))
-            with self._locked():
-                self._evict(self._cache_bytes - size)
-                self._install(fresh, "snapshots", snapshot)
+            for name in names:
+                self._path("snapshots", name)  # checks it
+            self._snapshots.unpack(names, archive)
         finally:
             archive.unlink(missing_ok=True)
-            _delete(fresh)
 
-    def _evict(self, keep_bytes: int) -> None:
-        """Delete unused snapshots, least recently used first, until the rest fits."""
-        references = self._path("jobs").glob("*/snapshot")
-        in_use = {EMPTY_SNAPSHOT, *(reference.read_text() for reference in references)}
-        records = self._path("snapshots").glob("*/bytes")
-        sizes = {record.parent: int(record.read_text()) for record in records}
-        total = sum(sizes.values())
-        for folder in sorted(sizes, key=lambda folder: (folder / "bytes").stat().st_mtime):
-            if total <= keep_bytes:
-                return
-            if folder.name not in in_use:
-                self._discard(folder)
-                total -= sizes[folder]
+    def _snapshots_in_use(self) -> set[str]:
+        return {reference.read_text() for reference in self._path("jobs").glob("*/snapshot")}
 
-    def before_and_after(self, job: str) -> tuple[Path, Path, bool]:
-        """Return a job's snapshot, its result, and whether that is an overlay's upper layer."""
+    def before_and_after(self, job: str) -> tuple[list[Path], Path, bool]:
+        """Return what a job started from, its result, and whether that is an overlay's upper layer.
+
+        The first are the lower folders of an overlay, the uppermost first.
+        """
         home = self._path("jobs", job)
-        before = self._path("snapshots", (home / "snapshot").read_text()) / "tree"
+        before = self._snapshots.trees((home / "snapshot").read_text())
         if (home / "tree").exists():
             return before, home / "tree", False
         return before, self._layers(home) / "upper", True
@@ -302,15 +303,6 @@ def _is_made(home: Path, *, overlay: bool, has_disk: bool) -> bool:
     if not overlay:
         return (home / "tree").exists()
     return has_disk if (home / "image").exists() else (home / "upper").exists()
-
-
-def _make_agents_folder(path: Path) -> None:
-    path.mkdir(mode=0o755)
-    _give_to_agent(path)
-
-
-def _give_to_agent(path: Path) -> None:
-    os.lchown(path, AGENT_ID, AGENT_ID)
 
 
 def _delete(path: Path) -> None:

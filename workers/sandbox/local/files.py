@@ -1,16 +1,15 @@
-"""The local provider's folders: unpacking, copying and measuring them."""
+"""The local provider's folders: unpacking and copying them."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 from workers.sandbox.errors import SnapshotUnusable
-from workers.sandbox.inside import archives
+from workers.sandbox.inside import archives, layers
+from workers.sandbox.layers import Element
 
 
 def copy_tree(source: Path, target: Path) -> None:
@@ -28,27 +27,40 @@ def copy_tree(source: Path, target: Path) -> None:
     part.rename(target)
 
 
-def unpack_snapshot(archive: Path, target: Path) -> None:
-    """Unpack a snapshot's archive into a folder, which appears when it is complete.
+def unpack_element(element: Element, archive: Path, target: Path, below: Path | None) -> None:
+    """Unpack a snapshot or a layer into a folder with the whole tree, which appears when complete.
 
     An existing folder is kept.
 
+    Args:
+        element: what it is.
+        archive: its archive.
+        target: the folder.
+        below: the folder of what a layer is put on, whose files are shared; None for a snapshot.
+
     Raises:
-        SnapshotUnusable: see `archives.unpack`.
+        SnapshotUnusable: see `archives.unpack` and `layers.merge_into`.
         OSError: the file system refused.
+        CalledProcessError: what is below could not be copied.
     """
     if target.exists():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{target.name[:16]}-", dir=target.parent))
     try:
-        part.chmod(0o755)
-        archives.unpack(archive, part, lambda _path: None)
-        part.rename(target)
+        tree, written = part / "tree", part / "written"
+        written.mkdir()
+        written.chmod(0o755)
+        removed: list[str] = []
+        archives.unpack(archive, written, _keep_owner, None if below is None else removed)
+        if below is None:
+            tree = written
+        else:
+            layers.copy_linked(below, tree)
+            layers.merge_into(tree, written, removed, _keep_owner)
+        tree.rename(target)
     except archives.UnusableArchive as error:
-        raise SnapshotUnusable(
-            f"The snapshot {target.name[:12]} cannot be used: {error}."
-        ) from error
+        raise SnapshotUnusable(f"The {element} cannot be used: {error}.") from error
     except OSError:
         if not target.exists():  # unless another thread was faster
             raise
@@ -56,25 +68,5 @@ def unpack_snapshot(archive: Path, target: Path) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def disk_bytes(folder: Path) -> int:
-    """Return the disk usage of a folder, its entries included.
-
-    Files that vanish meanwhile do not count.
-    """
-    total, waiting = 0, [str(folder)]
-    while waiting:
-        try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    with suppress(FileNotFoundError):
-                        status = entry.stat(follow_symlinks=False)
-                        total += status.st_blocks * 512 + _ENTRY_BYTES
-                        if entry.is_dir(follow_symlinks=False):
-                            waiting.append(entry.path)
-        except OSError:
-            continue
-    return total
-
-
-_ENTRY_BYTES = 1024
-"""The cost of an inode and its name; without it, ten million empty files would count as nothing."""
+def _keep_owner(_path: Path) -> None:
+    """Leave a file to this process's user."""

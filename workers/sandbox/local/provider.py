@@ -16,7 +16,7 @@ import secrets
 import shutil
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,8 +24,9 @@ from pathlib import Path
 from orchestrator.jobs.failures import InvalidJob
 from orchestrator.private_files import make_private_folder
 from workers.sandbox.errors import SandboxStartFailed
+from workers.sandbox.layers import chain_of, element_archive
 from workers.sandbox.local import processes as local_processes
-from workers.sandbox.local.files import copy_tree, unpack_snapshot
+from workers.sandbox.local.files import copy_tree, unpack_element
 from workers.sandbox.local.privileges import confinement
 from workers.sandbox.local.processes import JobFolder
 from workers.sandbox.local.sandbox import LocalSandbox
@@ -36,7 +37,6 @@ UNUSED_SNAPSHOT_SECONDS = 3600.0
 
 _UNLIMITED_BYTES = 1 << 50
 """Replaces a missing limit where a number is required: a petabyte."""
-_EMPTY = "empty"
 _LABEL = "label.json"
 _FILES = "files"
 _JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -94,7 +94,8 @@ class LocalProvider:
         """See `SandboxProvider.open`.
 
         Raises:
-            SnapshotUnusable: the snapshot's archive is damaged or leaves its root.
+            SnapshotUnusable: the snapshot's archive or a layer is damaged or leaves its root.
+            NotUnderstood: a newer release wrote a layer.
             SandboxStartFailed: the job's folder could not be created, or its commands would be able
                 to read this worker's memory.
             InvalidJob: the job has credentials, which only a proxy could keep outside.
@@ -110,7 +111,7 @@ class LocalProvider:
         if self._bound is None:
             self._confinement = await asyncio.to_thread(confinement)
             self._bound = await asyncio.to_thread(_mounts_work)
-        before = await self._unpacked(spec.snapshot)
+        before = await self._unpacked(spec.snapshot, spec.layers)
         try:
             folder, files_id = await asyncio.to_thread(self._prepare, spec, before)
         except (OSError, subprocess.CalledProcessError) as error:
@@ -154,17 +155,20 @@ class LocalProvider:
             raise ValueError("not a job id")
         return self._root / "jobs" / job_id
 
-    async def _unpacked(self, snapshot: str | None) -> Path:
-        """Return the folder of a snapshot, unpacked once; its jobs share it and only read it."""
-        folder = self._root / "snapshots" / (snapshot or _EMPTY)
-        if snapshot is None:
-            await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-        else:
-            async with self._unpacking.setdefault(snapshot, asyncio.Lock()):
+    async def _unpacked(self, snapshot: str | None, layers: Sequence[str]) -> Path:
+        """Return the folder of what a job starts from; its jobs share it and only read it.
+
+        It is made once, and so are those of the snapshot and of each layer on the way to it.
+        """
+        folder: Path | None = None
+        for element in chain_of(snapshot, layers):
+            below, folder = folder, self._root / "snapshots" / element.id
+            async with self._unpacking.setdefault(element.id, asyncio.Lock()):
                 if not await asyncio.to_thread(folder.exists):
-                    archive = await self._snapshots(snapshot)
-                    await asyncio.to_thread(unpack_snapshot, archive, folder)
-        await asyncio.to_thread(os.utime, folder)  # the time of its last use
+                    async with element_archive(element, self._snapshots) as archive:
+                        await asyncio.to_thread(unpack_element, element, archive, folder, below)
+            await asyncio.to_thread(os.utime, folder)  # the time of its last use
+        assert folder is not None  # noqa: S101 - a chain has an element
         return folder
 
     def _prepare(self, spec: SandboxSpec, before: Path) -> tuple[JobFolder, str]:

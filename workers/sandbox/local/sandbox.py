@@ -17,8 +17,8 @@ from orchestrator.jobs.failures import SandboxFailure
 from workers.sandbox.errors import DiskLimitExceeded, SandboxDied
 from workers.sandbox.inside.collection.change_patch import GitFailed
 from workers.sandbox.inside.collection.change_scan import scan_trees, write_bundle
+from workers.sandbox.inside.disks import walked_bytes
 from workers.sandbox.local import processes as local_processes
-from workers.sandbox.local.files import disk_bytes
 from workers.sandbox.local.processes import JobFolder
 from workers.sandbox.process import Process
 from workers.sandbox.protocol import WORKSPACE, Command, Sandbox
@@ -204,5 +204,5 @@ class LocalSandbox(DirectoryBackend, Sandbox):
 
     def _grown_bytes(self) -> int:
         if self._start_bytes is None:
-            self._start_bytes = disk_bytes(self._before)
-        return disk_bytes(self._folder.tree) + disk_bytes(self._folder.tmp) - self._start_bytes
+            self._start_bytes = walked_bytes(self._before)
+        return walked_bytes(self._folder.tree) + walked_bytes(self._folder.tmp) - self._start_bytes

@@ -1,9 +1,9 @@
 """A jail for a process that looks at what one job wrote. Standard library only.
 
-The process sees that job's snapshot and result, read-only, a scratch folder and the image's
-programs. It has no network, no other process and no capability but the one to read files whose
-modes forbid it; its memory, time and files are limited. Where the steward may not mount, the jail
-is weaker: the process becomes the job's user, who can open nothing of other jobs, since their
+The process sees what that job started from and its result, read-only, a scratch folder and the
+image's programs. It has no network, no other process and no capability but the one to read files
+whose modes forbid it; its memory, time and files are limited. Where the steward may not mount, the
+jail is weaker: the process becomes the job's user, who can open nothing of other jobs, since their
 folders are root's. It may change this job's files then, and files whose modes forbid it are named
 as unreadable.
 """
@@ -24,7 +24,7 @@ from workers.sandbox.inside import disks, frames
 from workers.sandbox.inside.collection import change_patch, change_scan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import IO, NoReturn
 
     from workers.sandbox.inside.collection.change_sides import Root
@@ -71,13 +71,16 @@ class View(NamedTuple):
     after: Root
 
 
-def enter(before: Path, after: Path, scratch: Path, *, isolated: bool, agent_id: int) -> View:
+def enter(
+    before: Sequence[Path], after: Path, scratch: Path, *, isolated: bool, agent_id: int
+) -> View:
     """Lock this process up, for good.
 
     It goes on in a child, whose exit code becomes that of this process.
 
     Args:
-        before: a job's snapshot.
+        before: what a job started from: the lower folders of an overlay, the uppermost first. One,
+            if this process may not mount.
         after: its result.
         scratch: an empty folder, in which the process may write; becomes the one for temporary
             files.
@@ -93,7 +96,8 @@ def enter(before: Path, after: Path, scratch: Path, *, isolated: bool, agent_id:
         Path("/proc/self/oom_score_adj").write_text("1000")
     os.closerange(3, _MAX_OPEN_FILES)
     if not isolated:
-        view = View(_descriptor(before), _descriptor(after))
+        (tree,) = before
+        view = View(_descriptor(tree), _descriptor(after))
         os.chown(scratch, agent_id, agent_id)
         parent = _continue_in_child()
         _become(agent_id, ())
@@ -114,7 +118,7 @@ def _descriptor(folder: Path) -> int:
     return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
-def _change_root(before: Path, after: Path, scratch: Path) -> None:
+def _change_root(before: Sequence[Path], after: Path, scratch: Path) -> None:
     """Make the image, read-only, the root, with the job's folders and nothing else in it."""
     safe = _NOSUID | _NODEV
     _mount("none", "/", "", _REC | _PRIVATE)
@@ -122,10 +126,11 @@ def _change_root(before: Path, after: Path, scratch: Path) -> None:
     root.mkdir()
     _bind(Path("/"), root, _RDONLY | safe)
     _mount("tmpfs", str(root / "mnt"), "tmpfs", safe, "size=64k,mode=0755")
-    sides = ((before, "before", _RDONLY | _NOEXEC), (after, "after", _RDONLY | _NOEXEC))
-    for source, name, flags in (*sides, (scratch, "scratch", _NOEXEC)):
+    for name in ("before", "after", "scratch"):
         (root / "mnt" / name).mkdir()
-        _bind(source, root / "mnt" / name, flags | safe)
+    _show_stacked(before, root / "mnt" / "before", _RDONLY | _NOEXEC | safe)
+    _bind(after, root / "mnt" / "after", _RDONLY | _NOEXEC | safe)
+    _bind(scratch, root / "mnt" / "scratch", _NOEXEC | safe)
     _mount("tmpfs", str(root / "dev"), "tmpfs", _NOSUID | _NOEXEC, "size=64k,mode=0755")
     for name in ("null", "urandom"):  # git needs both
         (root / "dev" / name).touch()
@@ -137,6 +142,15 @@ def _change_root(before: Path, after: Path, scratch: Path) -> None:
     disks.call("syscall", number, b".", b".")
     disks.call("umount2", b".", _DETACH)
     os.chdir("/")
+
+
+def _show_stacked(trees: Sequence[Path], target: Path, flags: int) -> None:
+    """Show trees on top of one another, the uppermost first."""
+    if len(trees) == 1:  # an overlay has two at least
+        _bind(trees[0], target, flags)
+    else:
+        options = f"lowerdir={':'.join(map(str, trees))},userxattr"
+        _mount("overlay", str(target), "overlay", flags, options)
 
 
 def _bind(source: Path, target: Path, flags: int) -> None:
@@ -204,14 +218,14 @@ def _set_capabilities(kept: int) -> None:
 
 
 def collect(
-    before: Path, after: Path, *,
+    before: Sequence[Path], after: Path, *,
     is_overlay: bool, isolated: bool, agent_id: int,
     server: ForkServer, context: Context,
 ) -> None:  # fmt: skip
     """Send the change bundle of a job, written by a jailed process.
 
     Args:
-        before: the job's snapshot.
+        before: what the job started from, see `enter`.
         after: its result.
         is_overlay: whether that is an overlay's upper layer.
         isolated: whether this process has the right to mount.
@@ -227,7 +241,7 @@ def collect(
     with _scratch() as scratch:
         arguments = [
             "jailed" if isolated else "plain", "overlay" if is_overlay else "trees",
-            str(before), str(after), str(scratch), str(agent_id),
+            str(after), str(scratch), str(agent_id), *map(str, before),
         ]  # fmt: skip
         try:
             with server.start(arguments, MAX_SECONDS) as process:
@@ -279,13 +293,13 @@ def work(arguments: list[str]) -> int:
     """Write a job's change bundle to the standard output, from inside a jail; return an exit code.
 
     Args:
-        arguments: `jailed` or `plain`, `overlay` or `trees`, the snapshot, the result, a scratch
-            folder and the id of the job's user.
+        arguments: `jailed` or `plain`, `overlay` or `trees`, the result, a scratch folder, the id
+            of the job's user, and what the job started from.
     """
-    jailed, kind, before, after, scratch, agent_id = arguments
+    jailed, kind, after, scratch, agent_id, *before = arguments
     try:
         view = enter(
-            Path(before), Path(after), Path(scratch),
+            [Path(tree) for tree in before], Path(after), Path(scratch),
             isolated=jailed == "jailed", agent_id=int(agent_id),
         )  # fmt: skip
         scan = change_scan.scan_upper if kind == "overlay" else change_scan.scan_trees
