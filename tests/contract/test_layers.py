@@ -255,6 +255,7 @@ async def test_layers_without_a_snapshot_and_without_changes(place: Place) -> No
     assert await place.seen(first, "stat -c '%n %a' a a/b empty") == "a 755\na/b 755\nempty 700\n"
 
 
+@pytest.mark.slow
 async def test_sixty_waits_do_not_grow_the_layers_and_never_read_the_snapshot_again(
     place: Place, base: StartFiles
 ) -> None:

@@ -54,7 +54,10 @@ def http() -> Iterator[HttpServer]:
         yield server
 
 
-@pytest.fixture(scope="module", params=["local", pytest.param("docker", marks=pytest.mark.docker)])
+@pytest.fixture(
+    scope="module",
+    params=["local", pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.slow])],
+)
 def place(
     request: pytest.FixtureRequest, install_for_module: Installer, http: HttpServer
 ) -> Installation:

@@ -90,7 +90,10 @@ def make_agents(folder: Path) -> Path:
     return folder / "agents"
 
 
-@pytest.fixture(scope="module", params=["local", pytest.param("docker", marks=pytest.mark.docker)])
+@pytest.fixture(
+    scope="module",
+    params=["local", pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.slow])],
+)
 def place(request: pytest.FixtureRequest, install_for_module: Installer) -> Installation:
     install = install_for_module.below(request.param)
     agents = make_agents(install.folder)

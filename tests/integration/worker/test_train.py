@@ -98,7 +98,10 @@ verify_merges: {TESTS}
 """
 
 
-@pytest.fixture(scope="module", params=["local", pytest.param("docker", marks=pytest.mark.docker)])
+@pytest.fixture(
+    scope="module",
+    params=["local", pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.slow])],
+)
 def place(request: pytest.FixtureRequest, install_for_module: Installer) -> Installation:
     installer = install_for_module.below(str(request.param))
     agents = installer.folder / "agents"
