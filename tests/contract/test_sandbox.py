@@ -926,6 +926,7 @@ async def test_one_file_may_not_be_bigger_than_the_disk_limit(bench: Bench) -> N
     assert int(result.output.split()[-1]) <= 5 * MIB
 
 
+@pytest.mark.slow
 async def test_many_sandboxes_are_open_at_once(bench: Bench, sample: str) -> None:
     async def work(number: int) -> bytes:
         async with bench.open(sample) as sandbox:

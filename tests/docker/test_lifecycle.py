@@ -37,6 +37,7 @@ async def containers_of(engine: Engine, spec: SandboxSpec) -> list[str]:
     return [container["Id"] for container in await engine.containers([f"{JOB}={spec.job_id}"])]
 
 
+@pytest.mark.slow
 async def test_eight_sandboxes_open_at_once_and_each_has_its_own_files(
     provider: DockerProvider, snapshots: SnapshotFolder
 ) -> None:

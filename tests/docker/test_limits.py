@@ -69,6 +69,7 @@ async def test_a_fork_bomb_is_bounded_and_leaves_nothing(provider: DockerProvide
 
 
 @pytest.mark.asyncio(loop_scope="function")
+@pytest.mark.slow
 async def test_where_disks_are_watched_a_job_that_writes_too_much_is_ended_and_its_changes_stay(
     make_provider: Callable[..., DockerProvider],
 ) -> None:

@@ -215,6 +215,7 @@ async def test_one_jobs_network_is_no_other_jobs(provider: DockerProvider) -> No
         assert found == [[200, 403], [403, 200], ["ConnectionRefusedError"] * 2]
 
 
+@pytest.mark.slow
 async def test_the_next_job_in_a_place_gets_its_own_list(provider: DockerProvider) -> None:
     """Network namespaces are used again; a connection that lingers is not to keep the port."""
     async with server(greet) as port:

@@ -138,6 +138,7 @@ async def test_the_least_recently_used_snapshot_goes_first_and_never_one_in_use(
     assert snapshots.fetched[-1] == ids[1]
 
 
+@pytest.mark.slow
 async def test_two_workers_that_unpack_the_same_snapshot_do_not_collide(
     make_provider: Callable[..., DockerProvider], snapshots: SnapshotFolder
 ) -> None:

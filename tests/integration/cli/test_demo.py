@@ -48,6 +48,7 @@ def test_a_worker_that_is_killed_in_the_middle_costs_the_demo_nothing(lonely_fan
     assert ended.json["seconds"] < 60
 
 
+@pytest.mark.slow
 def test_run_starts_its_own_services_and_changes_the_workspace(lonely_fanout: Fanout):
     bakery = find_example(DEMO)
     bakery.copy_workspace(lonely_fanout.folder / "project")
@@ -73,6 +74,7 @@ def test_run_starts_its_own_services_and_changes_the_workspace(lonely_fanout: Fa
     assert lonely_fanout("down").code == 0
 
 
+@pytest.mark.slow
 def test_a_run_without_a_usable_model_says_what_is_missing(lonely_fanout: Fanout):
     ended = lonely_fanout(
         "run", "x", "--model", "gemini-2.5-flash", env=temporary(lonely_fanout), timeout=100

@@ -23,6 +23,7 @@ def run(fanout: Fanout, name: str) -> tuple[Ended, Path]:
     return ended, fanout.folder / "here"
 
 
+@pytest.mark.slow
 def test_quickstart_keeps_to_the_memory_of_its_folder(lonely_fanout: Fanout):
     ended, folder = run(lonely_fanout, "quickstart")
 

@@ -72,6 +72,7 @@ def test_a_worker_that_does_not_start_is_told_with_its_last_words(lonely_fanout:
     lonely_fanout("down", timeout=60)
 
 
+@pytest.mark.slow
 def test_a_worker_runs_in_the_foreground_until_sigterm(fanout: Fanout):
     child = subprocess.Popen(
         Fanout.argv("worker", "--concurrency", "3"),
@@ -87,6 +88,7 @@ def test_a_worker_runs_in_the_foreground_until_sigterm(fanout: Fanout):
     assert code == 0
 
 
+@pytest.mark.slow
 def test_flower_wants_a_password_and_lets_nobody_act(fanout: Fanout):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -20,6 +20,7 @@ def place(install: Installer) -> Installation:
     return made
 
 
+@pytest.mark.slow
 async def test_sub_agents_in_containers_edit_one_file_at_once(
     place: Installation, tmp_path: Path, workspace: Path
 ) -> None:

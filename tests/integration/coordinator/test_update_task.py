@@ -132,6 +132,7 @@ def lonely(install: Installer) -> Installation:
     return made
 
 
+@pytest.mark.slow
 async def test_a_killed_worker_neither_loses_a_message_nor_delivers_it_twice(
     lonely: Installation,
 ) -> None:

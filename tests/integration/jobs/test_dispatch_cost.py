@@ -60,6 +60,7 @@ async def policy(place: Place, **fields: Any) -> None:
     await place.ledger.register(worker, 600, AdmissionPolicy.model_validate(fields), 1)
 
 
+@pytest.mark.slow
 async def test_a_job_costs_the_same_however_many_trees_wait(place: Place) -> None:
     await policy(place)
     await place.submit(JOBS, agent="a")

@@ -147,6 +147,7 @@ async def test_limits_hold_across_the_death_of_a_worker_and_are_full_again_after
     assert full_at - killed_at < LEASE_SECONDS + REAP_SECONDS + BUSY_MACHINE_SECONDS
 
 
+@pytest.mark.slow
 async def test_tenants_are_served_by_their_weight(place: Installation) -> None:
     async with place.client() as client:
         await place.ready(client)

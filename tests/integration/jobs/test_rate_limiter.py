@@ -152,6 +152,7 @@ async def test_tokens_are_set_aside_and_given_back_when_less_was_used(redis: Red
     assert used == ["larger than the whole budget 5000"]
 
 
+@pytest.mark.slow
 async def test_one_that_was_refused_holds_all_back_and_the_rate_returns_step_by_step(
     redis: Redis,
 ) -> None:
@@ -180,6 +181,7 @@ async def test_one_that_was_refused_holds_all_back_and_the_rate_returns_step_by_
     assert len(told) == 1
 
 
+@pytest.mark.slow
 async def test_the_pause_grows_with_each_new_refusal_and_an_answer_ends_that(redis: Redis) -> None:
     limits = gate(redis)
     await sends(limits, ["a", "b"])

@@ -103,6 +103,7 @@ async def test_a_hundred_jobs_leave_no_threads_files_processes_or_channels(
     assert idle_percent < 10
 
 
+@pytest.mark.slow
 async def test_no_coroutine_of_a_job_outlives_it(tmp_path: Path) -> None:
     script = write_script(tmp_path, conversation("", DONE))
     async with (

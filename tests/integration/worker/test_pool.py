@@ -65,6 +65,7 @@ async def test_terminating_a_job_in_celery_cancels_it_and_frees_its_slot(
                 await asyncio.sleep(0.2)
 
 
+@pytest.mark.slow
 async def test_terminating_again_and_again_leaks_no_slot(place: Installation) -> None:
     place.start_worker(concurrency=2)
     async with place.client() as client:

@@ -130,6 +130,7 @@ async def test_root_jobs_of_one_session_share_a_trees_budget(place: Installation
         assert tokens(await consumed(client, "a-session")) == spent
 
 
+@pytest.mark.slow
 async def test_what_a_killed_worker_had_consumed_counts_once(place: Installation) -> None:
     async with place.client() as client:
         await place.ready(client)

@@ -114,6 +114,7 @@ async def test_jobs_run_where_they_are_understood_and_wait_for_that_unharmed(
     assert ran_on.endswith(name_of(newer))
 
 
+@pytest.mark.slow
 async def test_a_conversation_of_a_newer_release_waits_for_one_that_can_go_on_with_it(
     place: Installation, client: JobClient, redis: Redis
 ) -> None:
