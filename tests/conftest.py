@@ -49,6 +49,8 @@ def pytest_configure() -> None:
         if name.startswith(FOREIGN_SETTINGS) or name.endswith("_API_KEY"):
             del os.environ[name]
     os.environ["XDG_CONFIG_HOME"] = "/nowhere"  # nor the developer's configuration
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by nohup
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A script's background jobs ignore it, and so would all that tests start and interrupt.
         signal.signal(signal.SIGINT, signal.default_int_handler)
