@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from orchestrator.cli.commands.job_files import plan
 from orchestrator.cli.commands.processes import announce_sandbox
 from orchestrator.cli.commands.run_report import (
     FailedJob,
@@ -44,7 +45,7 @@ from orchestrator.cli.terminal.options import (
 from orchestrator.cli.terminal.run_view import follow
 from orchestrator.cli.terminal.session import open_client
 from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import COORDINATOR
+from orchestrator.configuration.agent_definitions import COORDINATOR, load_agent_definitions
 from orchestrator.configuration.settings import Settings, load_settings
 from orchestrator.embedded.services import outliving, revived
 from orchestrator.jobs.spec import JobSpec
@@ -142,17 +143,21 @@ def run_(
         branch=branch,
         include_executable_config=include_executable_config,
     )
-    _check(wanted)
+    _check(wanted, load_agent_definitions(settings.agents_dir))
     asyncio.run(_run(settings, wanted, detach=detach, yes=yes, as_json=as_json))
 
 
-def _check(wanted: _Wanted) -> None:
+def _check(wanted: _Wanted, agents: Container[str]) -> None:
     """Refuse what cannot be done before anything is started for it.
 
     Raises:
-        UsageProblem: Options exclude each other, or the folder does not exist.
+        UsageProblem: The goal is empty, a value is not allowed, options exclude each other, or the
+            folder does not exist.
         BranchUnusable: The branch cannot be created in the folder.
     """
+    if not str(wanted.spec["description"]).strip():
+        raise UsageProblem("The goal is empty: say what the run is to do.")
+    plan({name: value for name, value in wanted.spec.items() if value is not None}, agents, {})
     if wanted.continues and wanted.include:
         raise UsageProblem("A run that continues another has its files: leave --include out.")
     if wanted.branch is not None and not wanted.lands:

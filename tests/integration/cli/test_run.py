@@ -309,3 +309,23 @@ def test_what_has_landed_and_was_taken_back_is_not_merged_again(own: Fanout) -> 
 
     assert (again.code, files(own)) == (0, ["kept.txt"])
     assert "was merged into" in again.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("",), "The goal is empty"),
+        (("x", "--agent", "nobody"), "there is no agent 'nobody'"),
+        (("x", "--max-reworks", "99"), "max_reworks: Input should be less than"),
+        (("x", "--branch", "b", "--no-land"), "leave one of them out"),
+    ],
+)
+def test_what_no_run_can_be_is_refused_before_anything_starts(
+    lonely_fanout: Fanout, arguments: tuple[str, ...], said: str
+) -> None:
+    refused = lonely_fanout("run", *arguments, env=LOCAL)
+
+    assert (refused.code, refused.out) == (2, "")
+    assert said in refused.err
+    assert "Traceback" not in refused.err
+    assert "Starting" not in refused.err
