@@ -93,7 +93,7 @@ class Installation:
         for number in range(WORKERS):
             await self._add_worker(number, conversations)
         self._stack.push_async_callback(self.end_workers)
-        await self._ready()
+        await self.ready()
 
     def _mount(self) -> None:
         if os.geteuid() != 0:
@@ -144,7 +144,8 @@ class Installation:
             "ADK_SUPPRESS_EXPERIMENTAL_FEATURE_WARNINGS": "true",
         }
 
-    async def _ready(self) -> None:
+    async def ready(self) -> None:
+        """Wait until all workers are registered; one that was killed is started again."""
         async with asyncio.timeout(START_SECONDS), self.client() as client:
             while len(await client.workers()) < WORKERS:  # noqa: ASYNC110 - Redis has no event for it
                 await asyncio.sleep(0.2)

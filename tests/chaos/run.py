@@ -103,6 +103,7 @@ async def _gone(place: Installation) -> list[str]:
 
 
 async def _ended(place: Installation) -> list[str]:
+    await place.ready()  # one that is starting has no jobs yet, and ends as the signal says
     codes = await place.end_workers()
     return [f"worker {number} ended with {code}" for number, code in enumerate(codes) if code != 0]
 
