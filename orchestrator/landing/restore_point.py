@@ -6,7 +6,6 @@ the same change. So what they touch is kept, and put back as it was.
 
 from __future__ import annotations
 
-import io
 import tarfile
 import tempfile
 from collections.abc import Iterable
@@ -16,6 +15,7 @@ from typing import IO, Self
 from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.jobs.changes import ChangeBundle, FileVersion
+from orchestrator.workspace.archive import add_content
 from orchestrator.workspace.rooted import Folder, Found, PathRefused, check_path
 
 _INDEX = "versions.json"
@@ -69,7 +69,7 @@ class RestorePoint:
                     with suppress(PathRefused):
                         found = folder.find(path)
                         versions[path] = _kept(archive, kept, found)
-                _add(archive, _INDEX, _VERSIONS.dump_json(versions))
+                add_content(archive, _INDEX, _VERSIONS.dump_json(versions))
             file.seek(0)
             stack.pop_all()
         return cls(file, versions)
@@ -133,14 +133,8 @@ def _kept(archive: tarfile.TarFile, kept: set[str], found: Found | None) -> File
     version = FileVersion(kind=found.kind, mode=found.mode, sha256=found.sha256)
     if found.content is not None and found.sha256 is not None and found.sha256 not in kept:
         kept.add(found.sha256)
-        _add(archive, found.sha256, found.content)
+        add_content(archive, found.sha256, found.content)
     return version
-
-
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = len(content)
-    archive.addfile(member, io.BytesIO(content))
 
 
 def _remove(folder: Folder, path: str, now: Found) -> None:

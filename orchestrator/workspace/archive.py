@@ -205,6 +205,13 @@ class _Writing:
         self.archive.addfile(info, content)
 
 
+def add_content(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    """Add a plain member to an archive of ours that is no workspace: a layer, a restore point."""
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    archive.addfile(member, io.BytesIO(content))
+
+
 def _read_link(root: Path, path: str) -> str:
     directory, _, name = path.rpartition("/")
     with opened(open_below(root, directory, os.O_DIRECTORY)) as descriptor:

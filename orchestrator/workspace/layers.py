@@ -9,7 +9,6 @@ ignored files, files over the size limit. A directory that loses its last file d
 from __future__ import annotations
 
 import asyncio
-import io
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -28,6 +27,7 @@ from orchestrator.jobs.changes import (
 )
 from orchestrator.jobs.failures import InvalidJob
 from orchestrator.jobs.spec import MAX_LAYERS, StartFiles
+from orchestrator.workspace.archive import add_content
 from orchestrator.workspace.blobs import BlobStore
 
 _OTHER_MEMBERS = 2
@@ -109,10 +109,10 @@ def write(sink: IO[bytes], bundles: Sequence[Path | IO[bytes]]) -> None:
             if one.after is not None and one.after.sha256 is not None:
                 contents[one.after.sha256] = (one.bundle, one.after)
         with tarfile.open(fileobj=sink, mode="w", format=tarfile.GNU_FORMAT) as archive:
-            _add(archive, "changes.json", Changes(files=files).model_dump_json().encode())
-            _add(archive, "patch", b"")
+            add_content(archive, "changes.json", Changes(files=files).model_dump_json().encode())
+            add_content(archive, "patch", b"")
             for sha256, (bundle, version) in sorted(contents.items()):
-                _add(archive, f"objects/{sha256}", bundle.content(version))
+                add_content(archive, f"objects/{sha256}", bundle.content(version))
 
 
 class _Path(NamedTuple):
@@ -178,12 +178,6 @@ def _groups(files: Sequence[Path]) -> list[list[int]]:
             groups.append([number])
             members, document_bytes = more, more_bytes
     return groups
-
-
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = len(content)
-    archive.addfile(member, io.BytesIO(content))
 
 
 def _is_empty(changes: Path | IO[bytes]) -> bool:

@@ -26,9 +26,7 @@ from orchestrator.jobs.store.journal import EventType
 from orchestrator.landing.train import Train
 from orchestrator.workspace.merge_report import MergeReport
 from workers.agent.delegation.conflict_files import ConflictFiles, Sides
-from workers.agent.delegation.landing import JobLanding, undo
-from workers.agent.delegation.reworks import Reworks
-from workers.agent.delegation.why_out import (
+from workers.agent.delegation.landed_notes import (
     Landed,
     conflicts_of,
     doubts,
@@ -36,6 +34,8 @@ from workers.agent.delegation.why_out import (
     message,
     outcome_notes,
 )
+from workers.agent.delegation.landing import JobLanding, undo
+from workers.agent.delegation.reworks import Reworks
 from workers.agent.history import History
 from workers.agent.services import JobServices
 from workers.agent.session_journal import AttemptJournal

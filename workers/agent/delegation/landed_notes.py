@@ -1,4 +1,4 @@
-"""Why what a task changed is not in its parent's files: for the journal, and for its agent."""
+"""What became of a task's changes, and why: for the journal, and for the agent of the task."""
 
 from __future__ import annotations
 
