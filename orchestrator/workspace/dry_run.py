@@ -70,8 +70,7 @@ class DryRun:
             if posixpath.dirname(name) == path
         }
         removed = {name for name, found in inside.items() if found is None}
-        is_new = any(above in self._changes for above in _paths_down_to(path))
-        real = frozenset() if is_new else self._base.names(path)
+        real = frozenset() if self._is_changed(path) else self._base.names(path)
         return (real | inside.keys()) - removed
 
     def put_file(self, path: str, content: bytes, mode: int, instead_of: Found | None) -> None:
@@ -120,6 +119,10 @@ class DryRun:
     def remove_directory(self, path: str) -> None:
         """Record the removal of a directory."""
         self._record(path, None)
+
+    def _is_changed(self, path: str) -> bool:
+        """Return whether an entry, or a directory above it, is no longer that of the base."""
+        return any(each in self._changes for each in _paths_down_to(path))
 
     def _expect(self, path: str, found: Found | None) -> None:
         if self.find(path) != found:

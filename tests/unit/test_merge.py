@@ -316,6 +316,18 @@ async def test_a_directory_becomes_a_file_and_a_file_a_directory(tmp_path):
     assert (tmp_path / "f/y").read_bytes() == b"now a directory"
 
 
+async def test_a_link_becomes_a_directory_with_files(tmp_path):
+    (tmp_path / "d").symlink_to("elsewhere")
+    bundle = BundleBuilder()
+    bundle.delete("d", bundle.link("elsewhere")).add("d/x", bundle.file(b"new\n"))
+
+    report = await merged(tmp_path, bundle)
+
+    assert report.complete
+    assert (tmp_path / "d" / "x").read_bytes() == b"new\n"
+    assert not (tmp_path / "d").is_symlink()
+
+
 async def test_types_that_differ_are_conflicts(tmp_path):
     (tmp_path / "d").mkdir()
     (tmp_path / "d/mine").write_bytes(b"1")

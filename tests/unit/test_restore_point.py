@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.jobs.changes import ChangeBundle, FileVersion
@@ -73,6 +73,11 @@ def put_in(root: Path) -> Iterator[StagedFolder]:
 
 @settings(max_examples=60, deadline=None)
 @given(here=TREES, before=TREES, after=TREES)
+@example(
+    here={"d/x": ("file", "one\n")},
+    before={"d/x": ("file", "one\n")},
+    after={"d": ("symlink", "one\n")},
+)
 def test_any_merge_is_taken_out_without_a_trace(here: Tree, before: Tree, after: Tree) -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)

@@ -52,7 +52,7 @@ class StagedFolder(DryRun):
 
     def _expect(self, path: str, found: Found | None) -> None:
         """Compare without reading the file again, and note what the merge has seen."""
-        if path in self._changes:
+        if self._is_changed(path):
             super()._expect(path, found)
             return
         seen = None if found is None else found.identity
