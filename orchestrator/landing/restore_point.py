@@ -66,9 +66,10 @@ class RestorePoint:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
                 kept: set[str] = set()
                 for path in sorted({path for bundle in bundles for path in _touched(bundle)}):
-                    with suppress(PathRefused):
+                    found = None
+                    with suppress(PathRefused):  # behind a link, whose place a merge may take
                         found = folder.find(path)
-                        versions[path] = _kept(archive, kept, found)
+                    versions[path] = _kept(archive, kept, found)
                 add_content(archive, _INDEX, _VERSIONS.dump_json(versions))
             file.seek(0)
             stack.pop_all()

@@ -74,6 +74,11 @@ def put_in(root: Path) -> Iterator[StagedFolder]:
 @settings(max_examples=60, deadline=None)
 @given(here=TREES, before=TREES, after=TREES)
 @example(
+    here={"d": ("symlink", "one\n")},
+    before={"d": ("symlink", "one\n")},
+    after={"d/x": ("file", "one\n")},
+)
+@example(
     here={"d/x": ("file", "one\n")},
     before={"d/x": ("file", "one\n")},
     after={"d": ("symlink", "one\n")},
