@@ -7,6 +7,7 @@ the process; a supervisor that is killed takes its process with it.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -28,6 +29,12 @@ _MAX_REQUEST_BYTES = 1 << 16
 _NUMBER_BYTES = 4
 """Of a process id or an exit code, with its sign."""
 _PR_SET_PDEATHSIG = 1
+_NOT_FORKED = 0
+"""Reported in place of a process id."""
+
+
+class ForkFailed(Exception):
+    """The machine has no process or memory left for another one."""
 
 
 class ForkedProcess:
@@ -39,6 +46,8 @@ class ForkedProcess:
         self._lock = threading.Lock()
         self._is_closed = False
         self._pid = _receive(supervisor)
+        if self._pid == _NOT_FORKED:
+            raise ForkFailed
 
     def wait(self) -> int:
         """Return its exit code once it has ended; negative: the signal that killed it."""
@@ -92,9 +101,12 @@ class ForkServer:
 
         Raises:
             BrokenPipeError: the server is gone.
-            ConnectionResetError: it could not fork.
+            ForkFailed: it could not fork.
         """
-        process = ForkedProcess(*self._request(arguments))
+        try:
+            process = ForkedProcess(*self._request(arguments))
+        except ConnectionResetError as error:  # it took the request, or was to take it, and died
+            raise BrokenPipeError(errno.EPIPE, "the fork server is gone") from error
         deadline = threading.Timer(seconds, process.kill)
         deadline.start()
         try:
@@ -135,13 +147,20 @@ def _serve(link: socket.socket, work: Work) -> NoReturn:
         if not message:
             os._exit(0)
         arguments = message.decode("utf-8", "surrogateescape").split("\0")
-        with suppress(OSError):  # no process is left; the closed descriptors tell it
+        output, report = descriptors
+        try:
             if os.fork() == 0:
                 link.close()
-                output, report = descriptors
                 _supervise(output, report, work, arguments)
+        except OSError:
+            _report(socket.socket(fileno=os.dup(report)), _NOT_FORKED)
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _report(requester: socket.socket, number: int) -> None:
+    with suppress(OSError):  # it waits no more
+        requester.sendall(number.to_bytes(_NUMBER_BYTES, "big", signed=True))
 
 
 def _supervise(output: int, report: int, work: Work, arguments: list[str]) -> NoReturn:
@@ -153,13 +172,16 @@ def _supervise(output: int, report: int, work: Work, arguments: list[str]) -> No
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         requester = socket.socket(fileno=report)
         supervisor = os.getpid()
-        child = os.fork()
+        try:
+            child = os.fork()
+        except OSError:
+            _report(requester, _NOT_FORKED)
+            os._exit(1)
         if child == 0:
             _work(output, supervisor, work, arguments)
         os.close(output)
-        requester.sendall(os.getpid().to_bytes(_NUMBER_BYTES, "big", signed=True))
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        requester.sendall(code.to_bytes(_NUMBER_BYTES, "big", signed=True))
+        _report(requester, supervisor)
+        _report(requester, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         requester.recv(1)
     finally:
         os._exit(0)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from workers.sandbox.inside import disks, frames
 from workers.sandbox.inside.collection import change_patch, change_scan
+from workers.sandbox.inside.collection.fork_server import ForkFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -248,7 +249,7 @@ def collect(
                 context.when_cancelled(process.kill)
                 _pass_on(process.output, context.send_chunk)
                 _check(process.wait())
-        except ConnectionResetError as error:
+        except ForkFailed as error:
             raise CollectionFailed("no process could be started for them") from error
 
 
