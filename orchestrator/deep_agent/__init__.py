@@ -15,8 +15,9 @@ These names are public; `__init__.pyi` lists them with the modules that define t
 - MCP: `McpServer`, `McpTools`.
 - Failures: `ModelFailed`, `McpServerFailed`, `ModelNotConfigured`, `ToolMistake`, and their
   subclasses.
-- For what runs agents (the coordinator and the worker): `MethodTool`, `ProgressTool`, `Part`, and
-  the functions that read and repair a conversation's events.
+- For extensions: `Middleware`, with the hooks of every ability of an agent.
+- For what runs agents (the coordinator and the worker): `MethodTool`, `ProgressTool`, and the
+  functions that read and repair a conversation's events.
 
 Each name is loaded when it is first used: importing this package does not import ADK, which takes
 seconds.

@@ -89,6 +89,7 @@ from .mcp.tools import McpTools as McpTools
 from .messages import is_reply as is_reply
 from .messages import last_reply as last_reply
 from .messages import text_of as text_of
+from .middleware import Middleware as Middleware
 from .models.facts import price as price
 
 # Models, their retries, usage and prices
@@ -106,7 +107,6 @@ from .models.usage import ModelUsage as ModelUsage
 
 # Helpers for tools and parts of an agent
 from .names import agent_identifier as agent_identifier
-from .part import Part as Part
 from .progress_tool import ProgressTool as ProgressTool
 from .prompts import ANSWER_REJECTED as ANSWER_REJECTED
 from .prompts import CHANGES_BREAK as CHANGES_BREAK

@@ -5,10 +5,10 @@ from __future__ import annotations
 from google.adk.agents.readonly_context import ReadonlyContext
 
 from orchestrator.deep_agent import prompts
-from orchestrator.deep_agent.part import Part
+from orchestrator.deep_agent.middleware import Middleware
 
 
-class BaseInstructions(Part):
+class BaseInstructions(Middleware):
     """The agent's own prompt, general instructions, and how a sub-agent ends.
 
     Args:

@@ -39,10 +39,10 @@ from orchestrator.deep_agent.guards.structured_output import OutputSchema
 from orchestrator.deep_agent.inbox import Inbox, Messages
 from orchestrator.deep_agent.knowledge.memory import MemoryFiles
 from orchestrator.deep_agent.knowledge.skills import Skills
+from orchestrator.deep_agent.middleware import BackendSource, Middleware, callbacks
 from orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from orchestrator.deep_agent.models.resolve import resolve_model
 from orchestrator.deep_agent.names import agent_identifier
-from orchestrator.deep_agent.part import BackendSource, Part, callbacks
 from orchestrator.deep_agent.tools.execute import ExecuteTool
 from orchestrator.deep_agent.tools.filesystem import FilesystemTools
 from orchestrator.deep_agent.tools.images import ImagesInView
@@ -63,6 +63,7 @@ def create_deep_agent(
     memory: Sequence[str] | None = None,
     output_schema: Mapping[str, Any] | type[BaseModel] | None = None,
     backend: Backend | BackendFactory | None = None,
+    middleware: Sequence[Middleware] = (),
     interrupt_on: InterruptOn | None = None,
     inherited_interrupt_on: InterruptOn | None = None,
     built_in_tools: Collection[str] | None = None,
@@ -79,7 +80,7 @@ def create_deep_agent(
     Args:
         model: A name for `resolve_model`, or an ADK model.
         tools: More tools, as ADK takes them; async ones, because a plain function blocks the event
-            loop. A tool that is a Part, such as McpTools, becomes a part of this agent.
+            loop. A tool that is a Middleware, such as McpTools, is used as one.
         instruction: The agent's own prompt; it is taken literally, braces included.
         subagents: The agents that it may delegate to in this process: specifications or ready
             agents; a general-purpose one is added. No delegation when None.
@@ -90,6 +91,8 @@ def create_deep_agent(
             once.
         backend: The agent's files, or a function that finds them in the session's state; the state
             itself when not given.
+        middleware: Abilities of your own, in order; their hooks are called after the harness's own
+            checks and before a person is asked to approve a call.
         interrupt_on: Tools that a person approves first: true, or the decisions to offer.
         inherited_interrupt_on: A parent's policy; the stricter of the two applies to each tool.
         built_in_tools: The names of the built-in tools to have; all that the backend supports when
@@ -117,7 +120,7 @@ def create_deep_agent(
     summarization = summarization or SummarizationConfig()
     other = summarization.model
     summarizer = None if other is None else _resolved(other, name, rate_limiter)
-    built_in: list[Part] = [TodoTools(), files, Summarization(summarization, llm, summarizer)]
+    built_in: list[Middleware] = [TodoTools(), files, Summarization(summarization, llm, summarizer)]
     if isinstance(backend, Shell):
         built_in.append(ExecuteTool(backend))
     chosen = _chosen(built_in, built_in_tools)
@@ -135,7 +138,7 @@ def create_deep_agent(
             rate_limiter=rate_limiter,
         )
         delegating = [inherited.subagents(subagents, _agent_files(backend), files.lock)]
-    parts: list[Part] = [
+    stack: list[Middleware] = [
         ApprovalFlow(),
         DeferredResults(),
         BaseInstructions(instruction, is_subagent=is_subagent and schema is None),
@@ -145,7 +148,8 @@ def create_deep_agent(
         LoopGuard(),
         *built_in,
         *delegating,
-        *(tool for tool in list[Any](tools) if isinstance(tool, Part)),
+        *(tool for tool in list[Any](tools) if isinstance(tool, Middleware)),
+        *middleware,
         ImagesInView(),
         Tables(),
         *([OutputCheck(schema)] if schema else []),
@@ -154,20 +158,28 @@ def create_deep_agent(
         *([Skills(backend_of, skills)] if skills else []),
         *([MemoryFiles(backend_of, memory)] if memory else []),
         _approval_gate(
-            interrupt_on or {}, inherited_interrupt_on or {}, [*built_in, *delegating], tools
+            interrupt_on or {},
+            inherited_interrupt_on or {},
+            [*built_in, *delegating, *middleware],
+            tools,
         ),
-        # It replaces results, and parts after it do not get a result that is replaced.
+        # It replaces results, and those after it do not get a result that is replaced.
         Eviction([tool.name for tool in chosen]),
     ]
     return DeepLlmAgent(
         name=agent_identifier(name),
         description=description,
         model=llm,
-        instruction=_instruction_of(parts, frozenset(tool.name for tool in chosen)),
+        instruction=_instruction_of(stack, frozenset(tool.name for tool in chosen)),
         tools=_unique(
-            [*chosen, *tools, *(tool for part in delegating for tool in part.all_tools())]
+            [
+                *chosen,
+                *_tools_of(middleware),
+                *tools,
+                *(tool for each in delegating for tool in each.all_tools()),
+            ]
         ),
-        **callbacks(parts),
+        **callbacks(stack),
     )
 
 
@@ -218,8 +230,8 @@ def _backend_source(backend: Backend | BackendFactory | None) -> BackendSource:
     return lambda context: with_artifacts(files_of(context), context.state)
 
 
-def _chosen(parts: Sequence[Part], names: Collection[str] | None) -> list[BaseTool]:
-    tools = [tool for part in parts for tool in part.tools()]
+def _chosen(built_in: Sequence[Middleware], names: Collection[str] | None) -> list[BaseTool]:
+    tools = _tools_of(built_in)
     if names is None:
         return tools
     existing = {tool.name for tool in tools} | {"execute"}
@@ -229,6 +241,10 @@ def _chosen(parts: Sequence[Part], names: Collection[str] | None) -> list[BaseTo
             f"No such built-in tool: {', '.join(unknown)}. There are {', '.join(sorted(existing))}."
         )
     return [tool for tool in tools if tool.name in names]
+
+
+def _tools_of(stack: Sequence[Middleware]) -> list[BaseTool]:
+    return [tool for each in stack for tool in each.tools()]
 
 
 def _unique(tools: Sequence[AgentTool]) -> list[AgentTool]:
@@ -246,29 +262,29 @@ def _unique(tools: Sequence[AgentTool]) -> list[AgentTool]:
 def _approval_gate(
     interrupt_on: InterruptOn,
     inherited: InterruptOn,
-    built_in: Sequence[Part],
+    built_in: Sequence[Middleware],
     tools: Sequence[AgentTool],
 ) -> ApprovalGate:
     """Return an agent's approval gate.
 
     Its policy may name every built-in tool, because it applies to sub-agents too.
     """
-    names = {tool.name for part in built_in for tool in part.tools()} | {"execute"}
+    names = {tool.name for tool in _tools_of(built_in)} | {"execute"}
     single = [tool for tool in tools if not isinstance(tool, BaseToolset)]
     names |= {tool.name if isinstance(tool, BaseTool) else tool.__name__ for tool in single}
     return ApprovalGate(interrupt_on, inherited, known=names, more_later=len(single) < len(tools))
 
 
 def _instruction_of(
-    parts: Sequence[Part], tools: frozenset[str]
+    stack: Sequence[Middleware], tools: frozenset[str]
 ) -> Callable[[ReadonlyContext], Any]:
-    """Return a function for ADK that joins the parts' instructions.
+    """Return a function for ADK that joins the middleware's instructions.
 
     In a string ADK would replace `{name}` from the session's state, and fail on JSON.
     """
 
     async def provide(context: ReadonlyContext) -> str:
-        texts = [await part.instruction(context, tools) for part in parts]
+        texts = [await each.instruction(context, tools) for each in stack]
         return "\n".join(text for text in texts if text)
 
     return provide

@@ -20,7 +20,7 @@ from google.adk.models.llm_request import LlmRequest
 from pydantic import Field
 
 StepCallback = Callable[[InvocationContext, LlmRequest], Awaitable[Iterable[Event]]]
-"""A part's `before_step`."""
+"""A middleware's `before_step`."""
 
 
 class DeepLlmAgent(LlmAgent):

@@ -19,7 +19,7 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
 from orchestrator.deep_agent.guards.replies import as_placeholder_call
-from orchestrator.deep_agent.part import Part
+from orchestrator.deep_agent.middleware import Middleware
 from orchestrator.deep_agent.prompts import MESSAGE_ARRIVED, MESSAGE_FROM_PARENT
 
 NUMBER_KEY = "inbox_message"
@@ -32,7 +32,7 @@ Messages = Callable[[int], Awaitable[Sequence[str]]]
 """Returns the messages after the first so many."""
 
 
-class Inbox(Part):
+class Inbox(Middleware):
     """Delivers new messages, and does not let the agent end while one is unread.
 
     Args:

@@ -17,7 +17,7 @@ from google.genai import types
 from toon_format import encode
 
 from orchestrator.deep_agent.messages import with_response
-from orchestrator.deep_agent.part import Part
+from orchestrator.deep_agent.middleware import Middleware
 from orchestrator.deep_agent.prompts import TABLES
 from orchestrator.deep_agent.tool import is_tabular
 
@@ -25,7 +25,7 @@ MIN_ROWS = 2
 """A single record is shorter as JSON."""
 
 
-class Tables(Part):
+class Tables(Middleware):
     """Shows the model the lists in its tool results as TOON."""
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:

@@ -21,7 +21,7 @@ DEEP_AGENT = {
     *("pending_approvals", "answers_message"),
     *("McpServer", "McpTools"),
     *("ModelFailed", "McpServerFailed", "ModelNotConfigured", "ToolMistake"),
-    *("MethodTool", "ProgressTool", "Part"),
+    *("MethodTool", "ProgressTool", "Middleware"),
 }
 DOORS = {
     "fanout": JOBS | AGENTS,

@@ -34,7 +34,7 @@ from orchestrator.deep_agent.approval.requests import (
     request_of,
 )
 from orchestrator.deep_agent.failures import UnknownGuardedTool
-from orchestrator.deep_agent.part import Part
+from orchestrator.deep_agent.middleware import Middleware
 
 AWAITING = {
     "status": "waiting_for_approval",
@@ -47,7 +47,7 @@ NOTED_CHARACTERS = 2_000
 """How much of edited arguments is repeated to the model beside the result."""
 
 
-class ApprovalGate(Part):
+class ApprovalGate(Middleware):
     """Runs a guarded call only after a person's decision.
 
     It has to be the last part, so that it checks the call as it would run.
@@ -124,7 +124,7 @@ class ApprovalGate(Part):
         return _replacing_result(answer)
 
 
-class ApprovalFlow(Part):
+class ApprovalFlow(Middleware):
     """Emits requests, pauses the run until all are answered, and reports edits to the model.
 
     It has to be the first part, so that no other changes a session that waits. An agent without a

@@ -15,8 +15,8 @@ from orchestrator.deep_agent.backends.artifacts import LARGE_TOOL_RESULTS
 from orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES, Backend, Entry
 from orchestrator.deep_agent.backends.state import StateBackend
 from orchestrator.deep_agent.context.readable import readable
+from orchestrator.deep_agent.middleware import Middleware
 from orchestrator.deep_agent.models.size import characters
-from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.prompts import (
     RESULT_CUT,
     RESULT_DROPPED,
@@ -47,7 +47,7 @@ BOUNDED = frozenset({"ls", "read_file", "write_file", "edit_file", "delete_file"
 """Tools that limit their results themselves and say how to read on."""
 
 
-class Eviction(Part):
+class Eviction(Middleware):
     """Replaces long results in one agent's conversation by a preview and a file; the last part.
 
     Args:

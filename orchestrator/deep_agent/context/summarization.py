@@ -43,6 +43,7 @@ from orchestrator.deep_agent.context.summary_content import (
 from orchestrator.deep_agent.failures import ModelContextExceeded, ToolMistake
 from orchestrator.deep_agent.guards.budget_plugin import budget_of
 from orchestrator.deep_agent.guards.replies import TOO_LONG, as_placeholder_call
+from orchestrator.deep_agent.middleware import Middleware
 from orchestrator.deep_agent.models.facts import context_window
 from orchestrator.deep_agent.models.size import (
     DEFAULT_WINDOW_TOKENS,
@@ -52,7 +53,6 @@ from orchestrator.deep_agent.models.size import (
     messages_since_summary,
     tokens_of,
 )
-from orchestrator.deep_agent.part import Part
 from orchestrator.deep_agent.summary_format import summary_text
 from orchestrator.deep_agent.tool import MethodTool
 
@@ -110,7 +110,7 @@ class SummarizationConfig:
             raise ValueError("summarization: window_tokens must be above 0.")
 
 
-class Summarization(Part):
+class Summarization(Middleware):
     """Summarizes one agent's conversation when it is due, or when the agent asks for it.
 
     Args:

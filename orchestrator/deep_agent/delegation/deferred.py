@@ -21,7 +21,7 @@ from orchestrator.deep_agent.guards.dangling_calls import (
     answered,
     insert_before_next_message,
 )
-from orchestrator.deep_agent.part import Part
+from orchestrator.deep_agent.middleware import Middleware
 from orchestrator.deep_agent.prompts import TASKS_ABANDONED
 
 DEFERRED_STATUS = "waiting_for_tasks"
@@ -88,10 +88,10 @@ def results_event(results: Sequence[tuple[DeferredCall, Mapping[str, Any]]]) -> 
     return event
 
 
-class DeferredResults(Part):
+class DeferredResults(Middleware):
     """Ends the run while a result is deferred.
 
-    It comes early among the parts, so that the others do nothing to such a session. A deferred call
+    It comes early in the stack, so that the others do nothing to such a session. A deferred call
     of an earlier run, after which the user sent another message, is answered with an error, only in
     the events that this run sees.
     """

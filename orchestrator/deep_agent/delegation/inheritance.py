@@ -18,9 +18,9 @@ from orchestrator.deep_agent.context.summarization import SummarizationConfig
 from orchestrator.deep_agent.delegation.apply_changes import PathLock
 from orchestrator.deep_agent.delegation.roster import GENERAL_PURPOSE, SubAgentSpec, tool_name
 from orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
+from orchestrator.deep_agent.middleware import BackendSource
 from orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from orchestrator.deep_agent.names import agent_identifier
-from orchestrator.deep_agent.part import BackendSource
 
 AgentTool = Callable[..., Any] | BaseTool | BaseToolset
 """A tool as ADK takes it."""
@@ -47,7 +47,7 @@ class Inheritance:
     def subagents(
         self, subagents: Sequence[SubAgentSpec | LlmAgent], files: BackendSource, lock: PathLock
     ) -> Subagents:
-        """Return the sub-agents as a part of their parent.
+        """Return the sub-agents as middleware of their parent.
 
         Args:
             subagents: Specifications or ready agents.

@@ -47,8 +47,8 @@ from orchestrator.deep_agent.delegation.roster import (
     roster_of,
 )
 from orchestrator.deep_agent.failures import ModelFailed
+from orchestrator.deep_agent.middleware import BackendSource, Middleware
 from orchestrator.deep_agent.names import agent_identifier
-from orchestrator.deep_agent.part import BackendSource, Part
 from orchestrator.deep_agent.progress_tool import ProgressTool
 from orchestrator.deep_agent.prompts import delegation_prompt
 from orchestrator.deep_agent.tool import error_result
@@ -89,7 +89,7 @@ ChildMaker = Callable[[SubAgentSpec, Backend], LlmAgent]
 """Creates a child that works on these files."""
 
 
-class Subagents(Part):
+class Subagents(Middleware):
     """The sub-agents of one agent.
 
     Args:

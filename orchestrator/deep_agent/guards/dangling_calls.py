@@ -26,7 +26,7 @@ from google.genai import types
 from orchestrator.deep_agent.approval.gate import AWAITING
 from orchestrator.deep_agent.approval.requests import pending_approvals
 from orchestrator.deep_agent.messages import is_request, parts_of
-from orchestrator.deep_agent.part import Part
+from orchestrator.deep_agent.middleware import Middleware
 from orchestrator.deep_agent.prompts import CALL_INTERRUPTED, CALL_NOT_APPROVED, CALL_PENDING
 from orchestrator.deep_agent.tool import error_result
 
@@ -81,7 +81,7 @@ def answered(calls: Sequence[DanglingCall], message: str = CALL_INTERRUPTED) -> 
     )
 
 
-class DanglingCalls(Part):
+class DanglingCalls(Middleware):
     """Answers the open calls of earlier runs before each model call."""
 
     async def before_step(self, context: InvocationContext, request: LlmRequest) -> Iterable[Event]:

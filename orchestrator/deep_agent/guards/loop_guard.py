@@ -20,7 +20,7 @@ from google.genai import types
 
 from orchestrator.deep_agent.guards.dangling_calls import is_frameworks
 from orchestrator.deep_agent.messages import is_request
-from orchestrator.deep_agent.part import Part
+from orchestrator.deep_agent.middleware import Middleware
 from orchestrator.deep_agent.prompts import SAME_CALL
 from orchestrator.deep_agent.tool import error_result, is_polling
 
@@ -38,7 +38,7 @@ Signature = tuple[str, str]
 """A call's tool and its arguments as canonical JSON."""
 
 
-class LoopGuard(Part):
+class LoopGuard(Middleware):
     """Rejects repeated calls, and ends the run after too many; polling tools are exempt."""
 
     async def before_tool(

@@ -23,7 +23,7 @@ from google.genai import types
 
 from orchestrator.deep_agent.guards.structured_output import OutputMismatch, OutputSchema
 from orchestrator.deep_agent.messages import parts_of, text_of
-from orchestrator.deep_agent.part import Part
+from orchestrator.deep_agent.middleware import Middleware
 from orchestrator.deep_agent.prompts import MALFORMED_REPLY, TOO_MANY_CALLS, output_prompt
 from orchestrator.deep_agent.tool import error_result
 
@@ -53,7 +53,7 @@ _MALFORMED_REASONS = {
 }
 
 
-class ReplyRepair(Part):
+class ReplyRepair(Middleware):
     """Returns an empty or malformed reply, or one with too many calls, a few times."""
 
     async def after_model(
@@ -86,7 +86,7 @@ class ReplyRepair(Part):
         return error_result(str(args.get("problem", MALFORMED_REPLY)))
 
 
-class OutputCheck(Part):
+class OutputCheck(Middleware):
     """Returns a final answer that does not match its schema once; then it is an error."""
 
     def __init__(self, schema: OutputSchema) -> None:
@@ -117,7 +117,7 @@ class OutputCheck(Part):
         return None
 
 
-class ToolErrors(Part):
+class ToolErrors(Middleware):
     """Turns what a tool raises into an error result, except for exceptions that end the run.
 
     Args:

@@ -15,7 +15,7 @@ from orchestrator.deep_agent import prompts
 from orchestrator.deep_agent.backends.matching import is_binary
 from orchestrator.deep_agent.backends.protocol import Backend
 from orchestrator.deep_agent.knowledge.sources import MISSING, checked_sources, files_to_read
-from orchestrator.deep_agent.part import BackendSource, Part
+from orchestrator.deep_agent.middleware import BackendSource, Middleware
 
 MAX_FILE_BYTES = 32 * 1024
 """The size of one file, about 8,000 tokens: as much as other agents read of an AGENTS.md. Every
@@ -28,7 +28,7 @@ _TAG = "memory_file"
 _OWN_TAG = re.compile(rf"<(?=\s*/?\s*{_TAG})", re.IGNORECASE)
 
 
-class MemoryFiles(Part):
+class MemoryFiles(Middleware):
     """The memory files of one agent.
 
     Args:

@@ -24,7 +24,7 @@ from orchestrator.deep_agent.knowledge.skill_file import (
     parse_skill,
 )
 from orchestrator.deep_agent.knowledge.sources import MISSING, checked_sources, files_to_read
-from orchestrator.deep_agent.part import BackendSource, Part
+from orchestrator.deep_agent.middleware import BackendSource, Middleware
 from orchestrator.shortening import one_line
 
 log = structlog.get_logger(__name__)
@@ -51,7 +51,7 @@ class _Found:
     """False if there are more folders than are read."""
 
 
-class Skills(Part):
+class Skills(Middleware):
     """The skills of one agent.
 
     Args:

@@ -27,7 +27,7 @@ from referencing import Registry
 
 from orchestrator.deep_agent.failures import McpServerFailed, ToolMistake
 from orchestrator.deep_agent.mcp.server import McpServer
-from orchestrator.deep_agent.part import Part
+from orchestrator.deep_agent.middleware import Middleware
 from orchestrator.deep_agent.prompts import MCP
 from orchestrator.deep_agent.tool import error_result
 
@@ -55,7 +55,7 @@ MAX_NAMED_TOOLS = 30
 """How many of the server's tools an error lists, to help correct the definition."""
 
 
-class McpTools(Part, BaseToolset):
+class McpTools(Middleware, BaseToolset):
     """The tools of MCP servers.
 
     Args:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from orchestrator.deep_agent.backends.protocol import Execution, Shell
 from orchestrator.deep_agent.failures import ToolMistake
-from orchestrator.deep_agent.part import Part
+from orchestrator.deep_agent.middleware import Middleware
 from orchestrator.deep_agent.prompts import SHELL
 from orchestrator.deep_agent.tool import MethodTool
 from orchestrator.deep_agent.tools.live_output import shown_live
@@ -30,7 +30,7 @@ MAX_COMMAND_BYTES = 128 * 1024
 """Linux accepts no longer argument (MAX_ARG_STRLEN)."""
 
 
-class ExecuteTool(Part):
+class ExecuteTool(Middleware):
     """The shell of one agent.
 
     Args:

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from orchestrator.deep_agent.backends import paths
 from orchestrator.deep_agent.backends.protocol import Entry
-from orchestrator.deep_agent.part import BackendSource, Part
+from orchestrator.deep_agent.middleware import BackendSource, Middleware
 from orchestrator.deep_agent.prompts import FILES, ROOT
 from orchestrator.deep_agent.tool import MethodTool
 from orchestrator.deep_agent.tools.files import Files, Listing, OutputMode
@@ -35,7 +35,7 @@ changes of the state are small."""
 FilePath = Annotated[str, Field(description="Absolute path of the file")]
 
 
-class FilesystemTools(Part):
+class FilesystemTools(Middleware):
     """The file tools of one agent.
 
     Args:

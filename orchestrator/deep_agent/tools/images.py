@@ -22,7 +22,7 @@ from google.genai import types
 from orchestrator.deep_agent.failures import ModelRefused
 from orchestrator.deep_agent.guards.replies import IMAGES_REFUSED, as_placeholder_call
 from orchestrator.deep_agent.messages import with_response
-from orchestrator.deep_agent.part import Part
+from orchestrator.deep_agent.middleware import Middleware
 from orchestrator.deep_agent.prompts import IMAGES_LEFT_OUT
 
 MAX_IMAGES_IN_VIEW = 3
@@ -42,7 +42,7 @@ REFUSED = "left out: the request that showed it was refused"
 NOT_VIEWABLE = "this model cannot look at this kind of image"
 
 
-class ImagesInView(Part):
+class ImagesInView(Middleware):
     """Shows the model the images in tool results."""
 
     async def before_model(

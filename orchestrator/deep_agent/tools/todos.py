@@ -14,7 +14,7 @@ from google.adk.tools.tool_context import ToolContext
 from pydantic import Field, WithJsonSchema
 
 from orchestrator.deep_agent.failures import ToolMistake
-from orchestrator.deep_agent.part import Part
+from orchestrator.deep_agent.middleware import Middleware
 from orchestrator.deep_agent.prompts import PLAN
 from orchestrator.deep_agent.tool import MethodTool, tabular
 
@@ -40,7 +40,7 @@ _SCHEMA = {
 }
 
 
-class TodoTools(Part):
+class TodoTools(Middleware):
     """The plan of one agent, in its session's state."""
 
     def tools(self) -> list[BaseTool]:

@@ -20,8 +20,8 @@ from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from orchestrator.deep_agent.guards import budget as budget_module
 from orchestrator.deep_agent.guards.budget import Budget, BudgetLimits, usage_of
 from orchestrator.deep_agent.guards.budget_plugin import budget_of
+from orchestrator.deep_agent.middleware import Middleware
 from orchestrator.deep_agent.models.usage import ModelUsage
-from orchestrator.deep_agent.part import Part
 from tests.unit.deep_agent.running import Run, call, scripted
 
 LONG = 3600.0
@@ -117,7 +117,7 @@ def test_a_call_beside_the_turns_is_booked_and_does_not_foretell_the_next_turn()
     assert budget.start_model_call() == "go"
 
 
-class Asks(Part):
+class Asks(Middleware):
     """Finds the account of its run."""
 
     def __init__(self) -> None:

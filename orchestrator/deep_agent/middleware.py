@@ -1,8 +1,8 @@
-"""The parts of a deep agent, each with tools, instructions and callbacks.
+"""Middleware: one ability of a deep agent, with tools, instructions and hooks.
 
-A part overrides the hooks that it needs. `create.py` lists the parts in order. ADK calls one hook
-of all parts in that order until one returns a value other than None, so a part that only observes
-returns None.
+A middleware overrides the hooks that it needs. `create.py` lists an agent's middleware in order.
+ADK calls one hook of all of them in that order until one returns a value other than None, so a
+middleware that only observes returns None.
 """
 
 from __future__ import annotations
@@ -25,18 +25,21 @@ BackendSource = Callable[[Any], Backend]
 """Returns the agent's files for an ADK context (any object with a `state`)."""
 
 
-class Part:
-    """One ability of a deep agent; every hook is optional."""
+class Middleware:
+    """One ability of a deep agent; every hook is optional.
+
+    Pass your own to `create_deep_agent(middleware=…)`.
+    """
 
     def tools(self) -> Sequence[BaseTool]:
-        """Return the part's tools."""
+        """Return the middleware's tools."""
         return ()
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
-        """Return the part's text in the system instruction; empty for none.
+        """Return the middleware's text in the system instruction; empty for none.
 
         It is called before every model call. A text that changes during a run invalidates the
-        provider's prompt cache, so parts with such texts come last.
+        provider's prompt cache, so a middleware with such a text comes last.
 
         Args:
             context: ADK's context of the call.
@@ -94,13 +97,13 @@ _HOOKS = (
 )
 
 
-def callbacks(parts: Sequence[Part]) -> dict[str, Any]:
-    """Return an agent's callbacks: for each hook, the methods of the parts that override it."""
+def callbacks(stack: Sequence[Middleware]) -> dict[str, Any]:
+    """Return an agent's callbacks: for each hook, the methods that override it."""
     return {
         f"{hook}_callback": [
-            getattr(part, hook)
-            for part in parts
-            if getattr(type(part), hook) is not getattr(Part, hook)
+            getattr(each, hook)
+            for each in stack
+            if getattr(type(each), hook) is not getattr(Middleware, hook)
         ]
         for hook in _HOOKS
     }
