@@ -33,6 +33,7 @@ from orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subage
 from orchestrator.deep_agent.guards.budget import Budget
 from orchestrator.deep_agent.guards.budget_plugin import BudgetFactory, BudgetPlugin
 from orchestrator.deep_agent.guards.dangling_calls import DanglingCalls
+from orchestrator.deep_agent.guards.interruptible_tools import interruptible
 from orchestrator.deep_agent.guards.loop_guard import LoopGuard
 from orchestrator.deep_agent.guards.replies import OutputCheck, ReplyRepair, ToolErrors
 from orchestrator.deep_agent.guards.structured_output import OutputSchema
@@ -79,8 +80,9 @@ def create_deep_agent(
 
     Args:
         model: A name for `resolve_model`, or an ADK model.
-        tools: More tools, as ADK takes them; async ones, because a plain function blocks the event
-            loop. A tool that is a Middleware, such as McpTools, is used as one.
+        tools: More tools, as ADK takes them; plain functions run in threads (`in_own_loop` does the
+            same for an async one that blocks). A tool that is a Middleware, such as McpTools, is
+            used as one.
         instruction: The agent's own prompt; it is taken literally, braces included.
         subagents: The agents that it may delegate to in this process: specifications or ready
             agents; a general-purpose one is added. No delegation when None.
@@ -111,7 +113,7 @@ def create_deep_agent(
         ModelNotConfigured: A model's name is unknown, or its key or package is missing.
         ValueError: Another argument is invalid; ModelNotConfigured is a subclass.
     """
-    tools = tools or ()
+    tools = [interruptible(tool) for tool in tools or ()]
     schema = OutputSchema(output_schema) if output_schema is not None else None
     backend_of = _backend_source(backend)
     root = "/" if backend is None or callable(backend) else backend.search_root
@@ -174,7 +176,7 @@ def create_deep_agent(
         tools=_unique(
             [
                 *chosen,
-                *_tools_of(middleware),
+                *map(interruptible, _tools_of(middleware)),
                 *tools,
                 *(tool for each in delegating for tool in each.all_tools()),
             ]

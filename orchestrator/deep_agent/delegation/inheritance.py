@@ -18,6 +18,7 @@ from orchestrator.deep_agent.context.summarization import SummarizationConfig
 from orchestrator.deep_agent.delegation.apply_changes import PathLock
 from orchestrator.deep_agent.delegation.roster import GENERAL_PURPOSE, SubAgentSpec, tool_name
 from orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
+from orchestrator.deep_agent.guards.interruptible_tools import interruptible
 from orchestrator.deep_agent.middleware import BackendSource
 from orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from orchestrator.deep_agent.names import agent_identifier
@@ -96,8 +97,11 @@ class Inheritance:
         )
 
     def _guarded(self, agent: LlmAgent) -> LlmAgent:
-        """Return a ready agent to which the parent's approval policy applies too."""
+        """Return a ready agent to which the parent's approvals and time limits apply too."""
         gate = ApprovalGate({}, self.interrupt_on, known=())
         return agent.clone(
-            {"before_tool_callback": [*agent.canonical_before_tool_callbacks, gate.before_tool]}
+            {
+                "before_tool_callback": [*agent.canonical_before_tool_callbacks, gate.before_tool],
+                "tools": [interruptible(tool) for tool in agent.tools],
+            }
         )
