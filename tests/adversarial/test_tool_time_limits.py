@@ -8,13 +8,13 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
 import pytest
+from fanout.orchestrator.deep_agent import Budget, BudgetLimits, in_own_loop
 from google.adk.agents import LlmAgent
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.function_tool import FunctionTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from orchestrator.deep_agent import Budget, BudgetLimits, in_own_loop
 from tests.unit.deep_agent.running import Run, call, scripted
 from tests.unit.deep_agent.talking import recorder, says
 

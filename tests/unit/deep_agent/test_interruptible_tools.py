@@ -9,6 +9,9 @@ from contextvars import ContextVar
 from typing import Annotated, Any
 
 import pytest
+from fanout.orchestrator.deep_agent import create_deep_agent, in_own_loop
+from fanout.orchestrator.deep_agent.guards import interruptible_tools
+from fanout.orchestrator.deep_agent.guards.interruptible_tools import interruptible
 from google.adk.agents import LlmAgent
 from google.adk.runners import InMemoryRunner
 from google.adk.tools.function_tool import FunctionTool
@@ -17,9 +20,6 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from pydantic import Field
 
-from orchestrator.deep_agent import create_deep_agent, in_own_loop
-from orchestrator.deep_agent.guards import interruptible_tools
-from orchestrator.deep_agent.guards.interruptible_tools import interruptible
 from tests.unit.deep_agent.running import Run, call, scripted
 
 WHO: ContextVar[str] = ContextVar("who", default="nobody")
