@@ -55,6 +55,7 @@ from .delegation.subagents import DelegationStyle as DelegationStyle
 from .failures import McpServerFailed as McpServerFailed
 from .failures import McpServerUnavailable as McpServerUnavailable
 from .failures import ModelContextExceeded as ModelContextExceeded
+from .failures import ModelDenied as ModelDenied
 from .failures import ModelFailed as ModelFailed
 from .failures import ModelNotConfigured as ModelNotConfigured
 from .failures import ModelRefused as ModelRefused
@@ -96,6 +97,7 @@ from .models.facts import price as price
 from .models.rate_limiter import RateLimiter as RateLimiter
 from .models.resolve import preload_client as preload_client
 from .models.resolve import resolve_model as resolve_model
+from .models.retries import FALLBACK_FROM as FALLBACK_FROM
 from .models.retries import ResilientModel as ResilientModel
 from .models.retries import RetryPolicy as RetryPolicy
 from .models.scripted_model import Conversation as Conversation
