@@ -25,16 +25,15 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 from pydantic import PrivateAttr
 
-from orchestrator.deep_agent.failures import (
+from fanout.orchestrator.deep_agent.failures import (
     ModelContextExceeded,
-    ModelDenied,
     ModelFailed,
     ModelUnavailable,
 )
-from orchestrator.deep_agent.models.errors import asked_for_seconds, translated
-from orchestrator.deep_agent.models.facts import context_window
-from orchestrator.deep_agent.models.prompt_caching import caching_of
-from orchestrator.deep_agent.models.rate_limiter import LimitedRequest, RateLimiter
+from fanout.orchestrator.deep_agent.models.errors import asked_for_seconds, translated
+from fanout.orchestrator.deep_agent.models.facts import context_window
+from fanout.orchestrator.deep_agent.models.prompt_caching import caching_of
+from fanout.orchestrator.deep_agent.models.rate_limiter import LimitedRequest, RateLimiter
 
 log = structlog.get_logger(__name__)
 
