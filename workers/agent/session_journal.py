@@ -20,6 +20,7 @@ from google.adk.sessions import InMemorySessionService, Session
 from pydantic import JsonValue, ValidationError
 
 from fanout.orchestrator.deep_agent import (
+    FALLBACK_FROM,
     confirmation_answers,
     confirmation_calls,
     is_reply,

@@ -12,7 +12,7 @@ from google.adk.models import registry
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.registry import LLMRegistry
 
-from orchestrator.deep_agent.failures import ModelNotConfigured
+from fanout.orchestrator.deep_agent.failures import ModelNotConfigured
 
 
 def class_name_of(name: str) -> str | None:

@@ -92,7 +92,7 @@ def _single(name: str, agent_name: str) -> BaseLlm:
     for prefix, provider in PROVIDERS.items():
         if name.startswith(prefix):
             return _MAKERS[provider](name)
-    from orchestrator.deep_agent.models import registry  # noqa: PLC0415 - it imports clients
+    from fanout.orchestrator.deep_agent.models import registry  # noqa: PLC0415 - it imports clients
 
     if (known := registry.class_name_of(name)) is not None:
         maker = _OF_CLASS.get(known)
@@ -105,14 +105,14 @@ def _single(name: str, agent_name: str) -> BaseLlm:
 def _gemini(name: str) -> BaseLlm:
     if not name.startswith("projects/"):  # which Vertex AI serves, with credentials of Google's own
         _require_google_key(name)
-    from orchestrator.deep_agent.models.providers.google import Gemini  # noqa: PLC0415 - costs 30 to 200 MB
+    from fanout.orchestrator.deep_agent.models.providers.google import Gemini  # noqa: PLC0415 - costs 30 to 200 MB
 
     return Gemini(model=name)
 
 
 def _gemma(name: str) -> BaseLlm:
     _require_google_key(name)
-    from orchestrator.deep_agent.models.providers.google import Gemma  # noqa: PLC0415 - as above
+    from fanout.orchestrator.deep_agent.models.providers.google import Gemma  # noqa: PLC0415 - as above
 
     return Gemma(model=name)
 
@@ -132,7 +132,7 @@ def _require_google_key(name: str) -> None:
 
 def _claude(name: str) -> BaseLlm:
     if not _is_set("ANTHROPIC_API_KEY") and _is_set("GOOGLE_CLOUD_PROJECT"):
-        from orchestrator.deep_agent.models import registry  # noqa: PLC0415 - it imports clients
+        from fanout.orchestrator.deep_agent.models import registry  # noqa: PLC0415 - it imports clients
 
         return registry.made(name)  # on Vertex AI, as ADK's registry has it
     _require(name, package="anthropic", extra="anthropic", key="ANTHROPIC_API_KEY")

@@ -3,8 +3,8 @@
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator.deep_agent.failures import ModelDenied, ModelUnavailable
-from orchestrator.deep_agent.models.retries import FALLBACK_FROM
+from fanout.orchestrator.deep_agent.failures import ModelDenied, ModelUnavailable
+from fanout.orchestrator.deep_agent.models.retries import FALLBACK_FROM
 from tests.integration.models.model_server import Answer, text
 from tests.integration.models.providers import KEY, PROVIDERS, Provider, Serve, run_agent, served
 

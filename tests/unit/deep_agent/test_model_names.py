@@ -8,10 +8,10 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.models.registry import LLMRegistry
 
-from orchestrator.deep_agent.failures import ModelNotConfigured
-from orchestrator.deep_agent.models.facts import context_window
-from orchestrator.deep_agent.models.resolve import resolve_model
-from orchestrator.deep_agent.models.retries import ResilientModel
+from fanout.orchestrator.deep_agent.failures import ModelNotConfigured
+from fanout.orchestrator.deep_agent.models.facts import context_window
+from fanout.orchestrator.deep_agent.models.resolve import resolve_model
+from fanout.orchestrator.deep_agent.models.retries import ResilientModel
 
 GOOGLE = "projects/p/locations/us-central1/publishers/google/models/gemini-2.5-flash"
 ENDPOINT = "projects/p/locations/us-central1/endpoints/123"
