@@ -27,6 +27,7 @@ from pydantic import PrivateAttr
 
 from fanout.orchestrator.deep_agent.failures import (
     ModelContextExceeded,
+    ModelDenied,
     ModelFailed,
     ModelUnavailable,
 )
