@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from orchestrator.deep_agent.backends.artifacts import with_artifacts
 from orchestrator.deep_agent.backends.composite import composite
 from orchestrator.deep_agent.backends.directory import DirectoryBackend
 from orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from orchestrator.deep_agent.backends.overlay import OverlayBackend
 from orchestrator.deep_agent.backends.state import DictState, StateBackend
+from orchestrator.deep_agent.context.artifacts import with_artifacts
 from orchestrator.jobs.failures import SandboxFailure
 from orchestrator.jobs.spec import Limits, new_job_id
 from tests.conftest import missing
