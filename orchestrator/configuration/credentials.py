@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
+from fanout.orchestrator.jobs.spec import WireModel
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
-
-from orchestrator.jobs.spec import WireModel
 
 HTTPS_PORT = 443
 MAX_PORT = 65535

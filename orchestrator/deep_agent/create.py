@@ -6,26 +6,25 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from fanout.orchestrator.approvals import InterruptOn
+from fanout.orchestrator.deep_agent.assembly.assembly import Assembly
+from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory
+from fanout.orchestrator.deep_agent.context.summarization import SummarizationConfig
+from fanout.orchestrator.deep_agent.delegation.child_run import resumable_app
+from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool
+from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec
+from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle
+from fanout.orchestrator.deep_agent.guards.budget import Budget
+from fanout.orchestrator.deep_agent.guards.budget_plugin import BudgetFactory, BudgetPlugin
+from fanout.orchestrator.deep_agent.inbox import Messages
+from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from google.adk.agents import LlmAgent
 from google.adk.agents.context_cache_config import ContextCacheConfig
 from google.adk.apps import App
 from google.adk.models.base_llm import BaseLlm
 from google.adk.plugins.base_plugin import BasePlugin
 from pydantic import BaseModel
-
-from orchestrator.approvals import InterruptOn
-from orchestrator.deep_agent.assembly.assembly import Assembly
-from orchestrator.deep_agent.backends.protocol import Backend, BackendFactory
-from orchestrator.deep_agent.context.summarization import SummarizationConfig
-from orchestrator.deep_agent.delegation.child_run import resumable_app
-from orchestrator.deep_agent.delegation.inheritance import AgentTool
-from orchestrator.deep_agent.delegation.roster import SubAgentSpec
-from orchestrator.deep_agent.delegation.subagents import DelegationStyle
-from orchestrator.deep_agent.guards.budget import Budget
-from orchestrator.deep_agent.guards.budget_plugin import BudgetFactory, BudgetPlugin
-from orchestrator.deep_agent.inbox import Messages
-from orchestrator.deep_agent.middleware import Middleware
-from orchestrator.deep_agent.models.rate_limiter import RateLimiter
 
 DEFAULT_MODEL = "gemini-2.5-flash"
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+from fanout.orchestrator.jobs.failures import LimitExceeded
+from fanout.orchestrator.jobs.network_names import common, is_covered, why_not_public
+from fanout.orchestrator.jobs.spec import GIB, Limits, WireModel
 from pydantic import Field
-
-from orchestrator.jobs.failures import LimitExceeded
-from orchestrator.jobs.network_names import common, is_covered, why_not_public
-from orchestrator.jobs.spec import GIB, Limits, WireModel
 
 DAY_SECONDS = 24 * 3600
 """A job's longest time: an agent that works longer has lost its way."""

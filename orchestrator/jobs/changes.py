@@ -18,9 +18,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Literal, Self
 
+from fanout.orchestrator.jobs.spec import BlobId, WireModel
 from pydantic import BaseModel, Field, ValidationError
-
-from orchestrator.jobs.spec import BlobId, WireModel
 
 BUNDLE_VERSION: Literal[1] = 1
 """Incremented with every change of the format: a merge must understand the whole bundle."""

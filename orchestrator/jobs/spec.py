@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
+from fanout.orchestrator.approvals import InterruptOn
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
 from ulid import ULID
-
-from orchestrator.approvals import InterruptOn
 
 GIB = 1024**3
 

@@ -6,9 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from fanout.orchestrator.jobs.versions import WIRE_NEWEST, WIRE_OLDEST
 from pydantic import TypeAdapter
-
-from orchestrator.jobs.versions import WIRE_NEWEST, WIRE_OLDEST
 
 
 @dataclass(frozen=True)

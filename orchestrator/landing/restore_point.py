@@ -12,11 +12,10 @@ from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from typing import IO, Self
 
+from fanout.orchestrator.jobs.changes import ChangeBundle, FileVersion
+from fanout.orchestrator.workspace.archive import add_content
+from fanout.orchestrator.workspace.rooted import Folder, Found, PathRefused, check_path
 from pydantic import TypeAdapter, ValidationError
-
-from orchestrator.jobs.changes import ChangeBundle, FileVersion
-from orchestrator.workspace.archive import add_content
-from orchestrator.workspace.rooted import Folder, Found, PathRefused, check_path
 
 _INDEX = "versions.json"
 _VERSIONS = TypeAdapter(dict[str, FileVersion | None])

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import docker
-
-from orchestrator.jobs.spec import Limits
+from fanout.orchestrator.jobs.spec import Limits
 
 COMMAND = ["true"]
 

@@ -12,10 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
+from fanout.orchestrator.jobs.changes import ChangeBundle, Changes
+from fanout.workers.sandbox.inside.collection.change_scan import (
+    scan_trees,
+    scan_upper,
+    write_bundle,
+)
 
-from orchestrator.jobs.changes import ChangeBundle, Changes
 from tests.contract.truth_set import CASES, Case, make_snapshot_tree
-from workers.sandbox.inside.collection.change_scan import scan_trees, scan_upper, write_bundle
 
 
 def _overlay_works() -> bool:

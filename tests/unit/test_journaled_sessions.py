@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from fanout.workers.agent.session_journal import AttemptJournal, JournaledSessions
 from google.adk.events import Event
-
-from workers.agent.session_journal import AttemptJournal, JournaledSessions
 
 
 class NoJournal:

@@ -3,9 +3,8 @@
 import json
 
 import pytest
+from fanout.orchestrator.cli.app import app
 from typer.testing import CliRunner
-
-from orchestrator.cli.app import app
 
 
 def printed(*arguments: str) -> str:

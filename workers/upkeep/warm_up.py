@@ -10,10 +10,7 @@ import contextlib
 from collections.abc import Iterable
 
 import structlog
-from google.adk.runners import InMemoryRunner
-from google.genai import types
-
-from orchestrator.deep_agent import (
+from fanout.orchestrator.deep_agent import (
     Budget,
     Conversation,
     Script,
@@ -24,6 +21,8 @@ from orchestrator.deep_agent import (
     create_deep_app,
     preload_client,
 )
+from google.adk.runners import InMemoryRunner
+from google.genai import types
 
 log = structlog.get_logger(__name__)
 

@@ -7,14 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel, SecretStr
-from pydantic_settings import EnvSettingsSource
-
-from orchestrator.cli.checks.limits import Source, written
-from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.options import AsJson
-from orchestrator.configuration.agent_definitions import load_agent_definitions
-from orchestrator.configuration.settings import (
+from fanout.orchestrator.cli.checks.limits import Source, written
+from fanout.orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal.options import AsJson
+from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
+from fanout.orchestrator.configuration.settings import (
     HIDDEN,
     PREFIX,
     Settings,
@@ -22,6 +19,8 @@ from orchestrator.configuration.settings import (
     settings_of_files,
     without_password,
 )
+from pydantic import BaseModel, SecretStr
+from pydantic_settings import EnvSettingsSource
 
 
 def agents(as_json: AsJson = False) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import typer
-
-from orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal import output
 
 OPTION = "--include-executable-config"
 OPTION_HELP = (

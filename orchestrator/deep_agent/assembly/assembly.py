@@ -7,47 +7,46 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from google.adk.agents import LlmAgent
-from google.adk.agents.readonly_context import ReadonlyContext
-from google.adk.models.base_llm import BaseLlm
-from google.adk.tools.base_tool import BaseTool
-from pydantic import BaseModel
-
-from orchestrator.approvals import InterruptOn, merge_policies
-from orchestrator.deep_agent.approval.gate import ApprovalFlow
-from orchestrator.deep_agent.assembly.files import AgentFiles, agent_files
-from orchestrator.deep_agent.assembly.tools import (
+from fanout.orchestrator.approvals import InterruptOn, merge_policies
+from fanout.orchestrator.deep_agent.approval.gate import ApprovalFlow
+from fanout.orchestrator.deep_agent.assembly.files import AgentFiles, agent_files
+from fanout.orchestrator.deep_agent.assembly.tools import (
     approval_gate,
     chosen_tools,
     delegates,
     tools_of,
     unique_tools,
 )
-from orchestrator.deep_agent.backends.protocol import Backend, BackendFactory
-from orchestrator.deep_agent.base_instructions import BaseInstructions
-from orchestrator.deep_agent.context.eviction import Eviction
-from orchestrator.deep_agent.context.summarization import Summarization, SummarizationConfig
-from orchestrator.deep_agent.deep_llm_agent import DeepLlmAgent
-from orchestrator.deep_agent.delegation.deferred import DeferredResults
-from orchestrator.deep_agent.delegation.inheritance import AgentTool, Inheritance
-from orchestrator.deep_agent.delegation.roster import SubAgentSpec
-from orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
-from orchestrator.deep_agent.guards.dangling_calls import DanglingCalls
-from orchestrator.deep_agent.guards.loop_guard import LoopGuard
-from orchestrator.deep_agent.guards.replies import OutputCheck, ReplyRepair, ToolErrors
-from orchestrator.deep_agent.guards.structured_output import OutputSchema
-from orchestrator.deep_agent.inbox import Inbox, Messages
-from orchestrator.deep_agent.knowledge.memory import MemoryFiles
-from orchestrator.deep_agent.knowledge.skills import Skills
-from orchestrator.deep_agent.middleware import Middleware, callbacks
-from orchestrator.deep_agent.models.rate_limiter import RateLimiter
-from orchestrator.deep_agent.models.resolve import resolve_model
-from orchestrator.deep_agent.names import agent_identifier
-from orchestrator.deep_agent.tools.execute import ExecuteTool
-from orchestrator.deep_agent.tools.filesystem import FilesystemTools
-from orchestrator.deep_agent.tools.images import ImagesInView
-from orchestrator.deep_agent.tools.todos import TodoTools
-from orchestrator.deep_agent.toon import Tables
+from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory
+from fanout.orchestrator.deep_agent.base_instructions import BaseInstructions
+from fanout.orchestrator.deep_agent.context.eviction import Eviction
+from fanout.orchestrator.deep_agent.context.summarization import Summarization, SummarizationConfig
+from fanout.orchestrator.deep_agent.deep_llm_agent import DeepLlmAgent
+from fanout.orchestrator.deep_agent.delegation.deferred import DeferredResults
+from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool, Inheritance
+from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec
+from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
+from fanout.orchestrator.deep_agent.guards.dangling_calls import DanglingCalls
+from fanout.orchestrator.deep_agent.guards.loop_guard import LoopGuard
+from fanout.orchestrator.deep_agent.guards.replies import OutputCheck, ReplyRepair, ToolErrors
+from fanout.orchestrator.deep_agent.guards.structured_output import OutputSchema
+from fanout.orchestrator.deep_agent.inbox import Inbox, Messages
+from fanout.orchestrator.deep_agent.knowledge.memory import MemoryFiles
+from fanout.orchestrator.deep_agent.knowledge.skills import Skills
+from fanout.orchestrator.deep_agent.middleware import Middleware, callbacks
+from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
+from fanout.orchestrator.deep_agent.models.resolve import resolve_model
+from fanout.orchestrator.deep_agent.names import agent_identifier
+from fanout.orchestrator.deep_agent.tools.execute import ExecuteTool
+from fanout.orchestrator.deep_agent.tools.filesystem import FilesystemTools
+from fanout.orchestrator.deep_agent.tools.images import ImagesInView
+from fanout.orchestrator.deep_agent.tools.todos import TodoTools
+from fanout.orchestrator.deep_agent.toon import Tables
+from google.adk.agents import LlmAgent
+from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.models.base_llm import BaseLlm
+from google.adk.tools.base_tool import BaseTool
+from pydantic import BaseModel
 
 
 @dataclass(frozen=True, kw_only=True)

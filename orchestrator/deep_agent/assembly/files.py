@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
-from orchestrator.deep_agent.backends.state import StateBackend
-from orchestrator.deep_agent.context.artifacts import with_artifacts
-from orchestrator.deep_agent.middleware import BackendSource
+from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
+from fanout.orchestrator.deep_agent.backends.state import StateBackend
+from fanout.orchestrator.deep_agent.context.artifacts import with_artifacts
+from fanout.orchestrator.deep_agent.middleware import BackendSource
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from fanout.orchestrator.approvals import InterruptOn
+from fanout.orchestrator.deep_agent.approval.gate import ApprovalGate
+from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool
+from fanout.orchestrator.deep_agent.delegation.roster import tool_name
+from fanout.orchestrator.deep_agent.middleware import Middleware
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
-
-from orchestrator.approvals import InterruptOn
-from orchestrator.deep_agent.approval.gate import ApprovalGate
-from orchestrator.deep_agent.delegation.inheritance import AgentTool
-from orchestrator.deep_agent.delegation.roster import tool_name
-from orchestrator.deep_agent.middleware import Middleware
 
 
 def tools_of(stack: Sequence[Middleware]) -> list[BaseTool]:

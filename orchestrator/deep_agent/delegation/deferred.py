@@ -10,19 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fanout.orchestrator.deep_agent.guards.dangling_calls import (
+    DanglingCall,
+    answered,
+    insert_before_next_message,
+)
+from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.prompts import TASKS_ABANDONED
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.events import Event
 from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
-
-from orchestrator.deep_agent.guards.dangling_calls import (
-    DanglingCall,
-    answered,
-    insert_before_next_message,
-)
-from orchestrator.deep_agent.middleware import Middleware
-from orchestrator.deep_agent.prompts import TASKS_ABANDONED
 
 DEFERRED_STATUS = "waiting_for_tasks"
 

@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fanout.orchestrator.output_schema import SchemaCheck, ValueMismatch
 from pydantic import BaseModel
-
-from orchestrator.output_schema import SchemaCheck, ValueMismatch
 
 _FENCE = "```"
 

@@ -12,10 +12,9 @@ from functools import lru_cache
 from typing import Any
 
 import yaml
+from fanout.orchestrator.shortening import one_line
 from google.adk.skills import Frontmatter
 from pydantic import ValidationError
-
-from orchestrator.shortening import one_line
 
 SKILL_FILE = "SKILL.md"
 

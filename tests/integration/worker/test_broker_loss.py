@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fanout.orchestrator.jobs.store.queue import broker_options
+from fanout.workers.celery_app import TolerantTransport
 from kombu import Connection, Queue
 
-from orchestrator.jobs.store.queue import broker_options
 from tests.services import RedisProcess
-from workers.celery_app import TolerantTransport
 
 
 @pytest.mark.redis

@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
-
-from orchestrator.deep_agent.backends.directory import DirectoryBackend
-from orchestrator.deep_agent.create import create_deep_agent
-from orchestrator.deep_agent.knowledge.memory import (
+from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
+from fanout.orchestrator.deep_agent.create import create_deep_agent
+from fanout.orchestrator.deep_agent.knowledge.memory import (
     MAX_FILE_BYTES,
     MAX_TOTAL_CHARACTERS,
     without_comments,
 )
+
 from tests.unit.deep_agent.instructions import instructions
 from tests.unit.deep_agent.running import call, scripted
 
