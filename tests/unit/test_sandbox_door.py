@@ -3,8 +3,6 @@
 import subprocess
 import sys
 
-import fanout.workers.sandbox
-
 
 def test_every_documented_name_is_there() -> None:
     assert {"Sandbox", "SandboxProvider", "DockerProvider", "LocalProvider", "merge_into"} <= set(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import fanout.orchestrator.client  # a door: what a command uses of it is imported when it is used
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import WorkFailed
 from fanout.orchestrator.configuration.settings import Settings, load_settings
