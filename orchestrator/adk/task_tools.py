@@ -13,6 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from google.adk.events import Event
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.tool_context import ToolContext
+from pydantic import ValidationError
+
 from fanout.orchestrator.adk.delivery import Delivery, collect, deliver
 from fanout.orchestrator.approvals import InterruptOn
 from fanout.orchestrator.cancellation import cancel_and_wait
@@ -57,10 +62,6 @@ from fanout.orchestrator.delegation.tool_texts import (
 from fanout.orchestrator.jobs.failures import JobFailure, UnknownJob
 from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.state import JobRecord
-from google.adk.events import Event
-from google.adk.tools.base_tool import BaseTool
-from google.adk.tools.tool_context import ToolContext
-from pydantic import ValidationError
 
 Steps = AsyncGenerator[Event | TaskResult]
 """Progress events, then one result."""

@@ -6,6 +6,13 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from google.adk.agents import LlmAgent
+from google.adk.agents.context_cache_config import ContextCacheConfig
+from google.adk.apps import App
+from google.adk.models.base_llm import BaseLlm
+from google.adk.plugins.base_plugin import BasePlugin
+from pydantic import BaseModel
+
 from fanout.orchestrator.approvals import InterruptOn
 from fanout.orchestrator.deep_agent.assembly.assembly import Assembly
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory
@@ -19,12 +26,6 @@ from fanout.orchestrator.deep_agent.guards.budget_plugin import BudgetFactory, B
 from fanout.orchestrator.deep_agent.inbox import Messages
 from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
-from google.adk.agents import LlmAgent
-from google.adk.agents.context_cache_config import ContextCacheConfig
-from google.adk.apps import App
-from google.adk.models.base_llm import BaseLlm
-from google.adk.plugins.base_plugin import BasePlugin
-from pydantic import BaseModel
 
 DEFAULT_MODEL = "gemini-2.5-flash"
 

@@ -12,11 +12,12 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
-from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.deep_agent.tool import CheckedTool, error_result
 from google.adk.events import Event
 from google.adk.tools.tool_context import ToolContext
 from google.adk.workflow import BaseNode
+
+from fanout.orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.tool import CheckedTool, error_result
 
 
 class ProgressTool(CheckedTool):

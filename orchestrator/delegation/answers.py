@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import structlog
+from google.adk.events import Event
+from google.genai import types
+from pydantic import JsonValue, ValidationError
+
 from fanout.orchestrator.jobs.changes import SkippedFile
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from fanout.orchestrator.workspace.merge_report import Conflict, HeldBack, MergeReport, NotMerged
-from google.adk.events import Event
-from google.genai import types
-from pydantic import JsonValue, ValidationError
 
 log = structlog.get_logger(__name__)
 

@@ -15,11 +15,11 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
+
 from fanout.orchestrator.jobs.spec import MAX_LAYERS
 from fanout.workers.sandbox.docker import container_config, steward_client
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.protocol import Command
-
 from tests.bundles import BundleBuilder
 from tests.docker.conftest import SnapshotFolder, changes_of, make_sandbox_spec, nobody
 

@@ -32,8 +32,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fanout.orchestrator.deep_agent.tools import files as files_module
 
+from fanout.orchestrator.deep_agent.tools import files as files_module
 from tests.contract.file_tools import Tools
 from tests.unit.deep_agent.running import Run, call, scripted
 

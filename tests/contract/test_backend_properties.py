@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
 from tests.contract.file_tools import Tools
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.jobs.changes import ChangeBundle, Changes
 from fanout.workers.sandbox.inside.collection.change_scan import (
     scan_trees,
     scan_upper,
     write_bundle,
 )
-
 from tests.contract.truth_set import CASES, Case, make_snapshot_tree
 
 

@@ -14,6 +14,11 @@ from typing import Any
 from uuid import uuid4
 
 import structlog
+from google.adk.events import Event
+from google.adk.plugins.base_plugin import BasePlugin
+from google.adk.sessions import InMemorySessionService, Session
+from pydantic import JsonValue, ValidationError
+
 from fanout.orchestrator.deep_agent import (
     confirmation_answers,
     confirmation_calls,
@@ -33,10 +38,6 @@ from fanout.orchestrator.shortening import one_line
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.agent.history import History, earlier_events
 from fanout.workers.heartbeat import HeldLease
-from google.adk.events import Event
-from google.adk.plugins.base_plugin import BasePlugin
-from google.adk.sessions import InMemorySessionService, Session
-from pydantic import JsonValue, ValidationError
 
 SHOWN_CHARACTERS = 2_000
 """The length of a text or an argument in the readable part of an event, at most."""

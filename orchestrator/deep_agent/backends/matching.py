@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 import regex
+from wcmatch import glob as wcglob
+
 from fanout.orchestrator.deep_agent.backends.protocol import Entry, Hit
 from fanout.orchestrator.deep_agent.failures import ToolMistake
-from wcmatch import glob as wcglob
 
 MAX_PATTERN_CHARACTERS = 500
 """Longer than any pattern that a person writes; patterns are compiled to regular expressions."""

@@ -8,6 +8,9 @@ from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import uuid4
 
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.tool_context import ToolContext
+
 from fanout.orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES, Backend, Entry
 from fanout.orchestrator.deep_agent.backends.state import StateBackend
 from fanout.orchestrator.deep_agent.context.artifacts import LARGE_TOOL_RESULTS
@@ -23,8 +26,6 @@ from fanout.orchestrator.deep_agent.prompts import (
     RESULT_TOO_LARGE,
 )
 from fanout.orchestrator.deep_agent.tools.files import LARGE_BYTES, MAX_WALKED_FILES
-from google.adk.tools.base_tool import BaseTool
-from google.adk.tools.tool_context import ToolContext
 
 MAX_INLINE_CHARACTERS = 80_000
 """About 20,000 tokens, the most that one tool result may take of a model's context."""

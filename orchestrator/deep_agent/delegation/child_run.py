@@ -8,9 +8,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fanout.orchestrator.deep_agent.approval.requests import PendingApproval, pending_approvals
-from fanout.orchestrator.deep_agent.guards.budget_plugin import shared_budget
-from fanout.orchestrator.deep_agent.messages import last_reply, text_of
 from google.adk.agents import LlmAgent
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.run_config import RunConfig
@@ -21,6 +18,10 @@ from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
 from google.genai import types
 from pydantic import JsonValue
+
+from fanout.orchestrator.deep_agent.approval.requests import PendingApproval, pending_approvals
+from fanout.orchestrator.deep_agent.guards.budget_plugin import shared_budget
+from fanout.orchestrator.deep_agent.messages import last_reply, text_of
 
 APP_NAME = "subagent"
 USER_ID = "parent"

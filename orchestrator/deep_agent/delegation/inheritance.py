@@ -6,6 +6,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from google.adk.agents import LlmAgent
+from google.adk.models.base_llm import BaseLlm
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.base_toolset import BaseToolset
+
 from fanout.orchestrator.approvals import InterruptOn
 from fanout.orchestrator.deep_agent.approval.gate import ApprovalGate
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
@@ -20,10 +25,6 @@ from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle,
 from fanout.orchestrator.deep_agent.middleware import BackendSource
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from fanout.orchestrator.deep_agent.names import agent_identifier
-from google.adk.agents import LlmAgent
-from google.adk.models.base_llm import BaseLlm
-from google.adk.tools.base_tool import BaseTool
-from google.adk.tools.base_toolset import BaseToolset
 
 AgentTool = Callable[..., Any] | BaseTool | BaseToolset
 """A tool as ADK takes it."""

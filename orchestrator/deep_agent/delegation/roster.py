@@ -6,12 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Required, TypedDict
 
-from fanout.orchestrator.deep_agent.names import agent_identifier
-from fanout.orchestrator.deep_agent.prompts import GENERAL_PURPOSE_DESCRIPTION
 from google.adk.agents import LlmAgent
 from google.adk.models.base_llm import BaseLlm
 from google.adk.tools.base_tool import BaseTool
 from pydantic import BaseModel
+
+from fanout.orchestrator.deep_agent.names import agent_identifier
+from fanout.orchestrator.deep_agent.prompts import GENERAL_PURPOSE_DESCRIPTION
 
 GENERAL_PURPOSE = "general-purpose"
 

@@ -15,6 +15,15 @@ from typing import Annotated, Any, Literal
 from weakref import WeakKeyDictionary
 
 import structlog
+from google.adk.agents import LlmAgent
+from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.events import Event
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.base_toolset import BaseToolset
+from google.adk.tools.tool_context import ToolContext
+from google.genai import types
+from pydantic import Field, JsonValue
+
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.deep_agent.approval.requests import PendingApproval
 from fanout.orchestrator.deep_agent.backends.overlay import OverlayBackend
@@ -43,14 +52,6 @@ from fanout.orchestrator.deep_agent.names import agent_identifier
 from fanout.orchestrator.deep_agent.progress_tool import ProgressTool
 from fanout.orchestrator.deep_agent.prompts import delegation_prompt
 from fanout.orchestrator.deep_agent.tool import error_result
-from google.adk.agents import LlmAgent
-from google.adk.agents.readonly_context import ReadonlyContext
-from google.adk.events import Event
-from google.adk.tools.base_tool import BaseTool
-from google.adk.tools.base_toolset import BaseToolset
-from google.adk.tools.tool_context import ToolContext
-from google.genai import types
-from pydantic import Field, JsonValue
 
 log = structlog.get_logger(__name__)
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
+from google.adk.models.base_llm import BaseLlm
+
 from fanout.orchestrator.deep_agent.failures import ModelNotConfigured
 from fanout.orchestrator.deep_agent.models.facts import PROVIDERS, context_window
 from fanout.orchestrator.deep_agent.models.providers.clients import Preloading
@@ -19,7 +21,6 @@ from fanout.orchestrator.deep_agent.models.retries import (
     RetryPolicy,
 )
 from fanout.orchestrator.deep_agent.models.scripted_model import ScriptedModel
-from google.adk.models.base_llm import BaseLlm
 
 __all__ = ["ModelNotConfigured", "preload_client", "resolve_model"]
 

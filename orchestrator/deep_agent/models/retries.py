@@ -14,6 +14,12 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
+from google.adk.models._capabilities import LlmCapabilities
+from google.adk.models.base_llm import BaseLlm
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.genai import types
+
 from fanout.orchestrator.deep_agent.failures import (
     ModelContextExceeded,
     ModelFailed,
@@ -23,11 +29,6 @@ from fanout.orchestrator.deep_agent.models.errors import asked_for_seconds, tran
 from fanout.orchestrator.deep_agent.models.facts import context_window
 from fanout.orchestrator.deep_agent.models.prompt_caching import caching_of
 from fanout.orchestrator.deep_agent.models.rate_limiter import LimitedRequest, RateLimiter
-from google.adk.models._capabilities import LlmCapabilities
-from google.adk.models.base_llm import BaseLlm
-from google.adk.models.llm_request import LlmRequest
-from google.adk.models.llm_response import LlmResponse
-from google.genai import types
 
 REPLY_SECONDS = 600.0
 """How long a model may take until its first response, which is the whole reply if it is not

@@ -6,6 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
+from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.models.llm_request import LlmRequest
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.tool_context import ToolContext
+from pydantic import Field
+
 from fanout.orchestrator.deep_agent.backends.protocol import Execution, Shell
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.knowledge.sources import files_to_read
@@ -13,11 +19,6 @@ from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
 from fanout.orchestrator.deep_agent.prompts import SHELL
 from fanout.orchestrator.deep_agent.tool import MethodTool
 from fanout.orchestrator.deep_agent.tools.live_output import shown_live
-from google.adk.agents.readonly_context import ReadonlyContext
-from google.adk.models.llm_request import LlmRequest
-from google.adk.tools.base_tool import BaseTool
-from google.adk.tools.tool_context import ToolContext
-from pydantic import Field
 
 DEFAULT_TIMEOUT_SECONDS = 120.0
 """Long enough for most builds and test runs."""

@@ -10,6 +10,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
+from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.tool_context import ToolContext
+from pydantic import Field
+
 from fanout.orchestrator.deep_agent.backends import paths
 from fanout.orchestrator.deep_agent.backends.protocol import Entry
 from fanout.orchestrator.deep_agent.knowledge.sources import files_to_read
@@ -18,10 +23,6 @@ from fanout.orchestrator.deep_agent.prompts import FILES, ROOT
 from fanout.orchestrator.deep_agent.tool import MethodTool
 from fanout.orchestrator.deep_agent.tools.files import Files, Listing, OutputMode
 from fanout.orchestrator.deep_agent.tools.images import media_type_of
-from google.adk.agents.readonly_context import ReadonlyContext
-from google.adk.tools.base_tool import BaseTool
-from google.adk.tools.tool_context import ToolContext
-from pydantic import Field
 
 IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".gif", ".webp"}
 

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from fanout.orchestrator.adk.task_tools import TaskTools
 from fanout.orchestrator.jobs.failures import UnknownJob
 from fanout.orchestrator.jobs.spec import new_job_id
-
 from tests.integration.coordinator.driving import (
     Coordination,
     Run,

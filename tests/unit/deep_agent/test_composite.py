@@ -1,6 +1,7 @@
 """Several backends under one mount table."""
 
 import pytest
+
 from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend, composite
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
@@ -13,7 +14,6 @@ from fanout.orchestrator.deep_agent.context.artifacts import (
 )
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.tools.files import Files
-
 from tests.unit.deep_agent.running import Run, call, scripted
 
 

@@ -8,6 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.adk.agents import LlmAgent
+from google.adk.events import Event
+from google.adk.runners import InMemoryRunner, Runner
+from google.adk.tools.base_toolset import BaseToolset
+
 from fanout.orchestrator.approvals import ApprovalAnswer
 from fanout.orchestrator.deep_agent.approval.requests import answers_message, pending_approvals
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
@@ -15,11 +20,6 @@ from fanout.orchestrator.deep_agent.create import create_deep_agent
 from fanout.orchestrator.deep_agent.delegation import subagents as limits
 from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec
 from fanout.orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
-from google.adk.agents import LlmAgent
-from google.adk.events import Event
-from google.adk.runners import InMemoryRunner, Runner
-from google.adk.tools.base_toolset import BaseToolset
-
 from tests.unit.deep_agent.running import Run, call, texts
 from tests.unit.deep_agent.talking import first_message, recorder, says, seen
 

@@ -14,6 +14,10 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import IO, Any, cast
 
+from google.adk.events import Event
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.tool_context import ToolContext
+
 from fanout.orchestrator.approvals import merge_policies
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.deep_agent import (
@@ -53,9 +57,6 @@ from fanout.workers.agent.services import JobServices
 from fanout.workers.agent.session_journal import AttemptJournal
 from fanout.workers.heartbeat import HeldLease
 from fanout.workers.sandbox import Sandbox
-from google.adk.events import Event
-from google.adk.tools.base_tool import BaseTool
-from google.adk.tools.tool_context import ToolContext
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.tool_context import ToolContext
+
 from fanout.orchestrator.deep_agent import MethodTool, deferred_result, polling, tabular
 from fanout.orchestrator.delegation.answers import (
     TaskResult,
@@ -42,8 +45,6 @@ from fanout.workers.agent.delegation.collector import Collector
 from fanout.workers.agent.delegation.snapshots import ChildSnapshots
 from fanout.workers.agent.services import JobServices
 from fanout.workers.heartbeat import HeldLease
-from google.adk.tools.base_tool import BaseTool
-from google.adk.tools.tool_context import ToolContext
 
 
 class StartedTasks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import structlog
+
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.networks import EmptyNetworks

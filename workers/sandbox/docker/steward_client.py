@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 import structlog
+
 from fanout.workers.sandbox.docker import container_config
 from fanout.workers.sandbox.docker.disk_quota import (
     QUOTA_SETTING,

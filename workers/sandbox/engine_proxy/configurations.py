@@ -10,13 +10,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
 from fanout.orchestrator.jobs.spec import MAX_LAYERS, Limits
 from fanout.workers.sandbox.docker import container_config
 from fanout.workers.sandbox.docker.holders import SHARED
 from fanout.workers.sandbox.docker.naming import ROLE
 from fanout.workers.sandbox.docker.steward_client import STORE, steward_command
 from fanout.workers.sandbox.protocol import WORKSPACE
-from pydantic import ValidationError
 
 NAME = r"fanout-[A-Za-z0-9][A-Za-z0-9_.-]{0,200}"
 """The pattern of the names of our containers and volumes."""
