@@ -15,7 +15,6 @@ LONGER = {
     "workers/sandbox/inside/collection/change_scan.py": "one algorithm over two kinds of trees",
     "workers/sandbox/inside/commands.py": "one state machine: a command from its start to its end",
     "orchestrator/cli/commands/run.py:run_": "declares its options one by one",
-    "orchestrator/deep_agent/create.py:create_deep_agent": "declares its arguments one by one",
 }
 """Files and functions that may be longer, each with the reason."""
 

@@ -84,7 +84,7 @@ class Inheritance:
             spec.get("tools", self.tools if is_general else ()),
             instruction=spec.get("system_prompt"),
             subagents=spec.get("subagents"),
-            delegation=self.delegation,
+            delegation=self.delegation if "subagents" in spec else None,
             skills=spec.get("skills"),
             output_schema=spec.get("output_schema"),
             backend=files,

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from fanout.orchestrator.deep_agent.backends import paths
 from fanout.orchestrator.deep_agent.backends.protocol import Entry
+from fanout.orchestrator.deep_agent.knowledge.sources import files_to_read
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
 from fanout.orchestrator.deep_agent.prompts import FILES, ROOT
 from fanout.orchestrator.deep_agent.tool import MethodTool
@@ -40,12 +41,10 @@ class FilesystemTools(Middleware):
 
     Args:
         backend_of: Finds the agent's files.
-        root: The directory of the agent's own files.
     """
 
-    def __init__(self, backend_of: BackendSource, *, root: str = "/") -> None:
+    def __init__(self, backend_of: BackendSource) -> None:
         self._backend_of = backend_of
-        self._root = root
         self._locks = _PathLocks()
 
     def tools(self) -> list[BaseTool]:
@@ -59,10 +58,10 @@ class FilesystemTools(Middleware):
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
         """Explain the rules for paths, and where the files are."""
-        del context
         if not tools & {"read_file", "write_file", "edit_file"}:
             return ""
-        return FILES + (ROOT.format(root=self._root) if self._root != "/" else "")
+        root = files_to_read(self._backend_of, context).search_root
+        return FILES + (ROOT.format(root=root) if root != "/" else "")
 
     async def ls(
         self,
