@@ -1,4 +1,4 @@
-"""`python -P -m workers`: start a worker."""
+"""`python -P -m fanout.workers`: start a worker."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import warnings
 if __name__ == "__main__" and not sys.flags.safe_path:
     del sys.path[0]  # the working directory, which -m without -P puts first
 
-from orchestrator.process_secrets import seal_process
+from fanout.orchestrator.process_secrets import seal_process
 
 if __name__ == "__main__":
     seal_process()  # before the imports, which take seconds
 
 from celery.platforms import SecurityWarning
 
-from workers import tasks  # noqa: F401 - makes the task known to the app
-from workers.bootstrap import load_worker_settings
-from workers.celery_app import app, node_name
+from fanout.workers import tasks  # noqa: F401 - makes the task known to the app
+from fanout.workers.bootstrap import load_worker_settings
+from fanout.workers.celery_app import app, node_name
 
 # Root is normal in a container, and commands of agents do not run as this process's user.
 warnings.filterwarnings("ignore", category=SecurityWarning)
@@ -33,7 +33,9 @@ def main() -> None:
     Raises:
         SystemExit: The settings or options are not usable, or the worker has ended.
     """
-    parser = argparse.ArgumentParser(prog="python -m workers", description="Run fanout jobs.")
+    parser = argparse.ArgumentParser(
+        prog="python -m fanout.workers", description="Run fanout jobs."
+    )
     parser.add_argument("--concurrency", type=int, help="number of jobs that run at the same time")
     parser.add_argument("--queues", help="comma-separated names of the queues to serve")
     parser.add_argument("--drain", action="store_true", help="on SIGTERM, finish running jobs")

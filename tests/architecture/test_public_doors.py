@@ -25,8 +25,8 @@ DEEP_AGENT = {
 }
 DOORS = {
     "fanout": JOBS | AGENTS,
-    "orchestrator": JOBS | AGENTS,
-    "orchestrator.deep_agent": DEEP_AGENT,
+    "fanout.orchestrator": JOBS | AGENTS,
+    "fanout.orchestrator.deep_agent": DEEP_AGENT,
 }
 
 

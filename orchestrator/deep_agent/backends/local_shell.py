@@ -15,10 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
-from orchestrator.deep_agent.backends import processes
-from orchestrator.deep_agent.backends.bounded_output import OutputFiles
-from orchestrator.deep_agent.backends.directory import DirectoryBackend
-from orchestrator.deep_agent.backends.protocol import Execution, OutputSink
+from fanout.orchestrator.deep_agent.backends import processes
+from fanout.orchestrator.deep_agent.backends.bounded_output import OutputFiles
+from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
+from fanout.orchestrator.deep_agent.backends.protocol import Execution, OutputSink
 
 INHERITED_VARIABLES = (
     "PATH",

@@ -19,9 +19,9 @@ from google.adk.sessions import InMemorySessionService
 from google.genai import types
 from pydantic import JsonValue
 
-from orchestrator.deep_agent.approval.requests import PendingApproval, pending_approvals
-from orchestrator.deep_agent.guards.budget_plugin import shared_budget
-from orchestrator.deep_agent.messages import last_reply, text_of
+from fanout.orchestrator.deep_agent.approval.requests import PendingApproval, pending_approvals
+from fanout.orchestrator.deep_agent.guards.budget_plugin import shared_budget
+from fanout.orchestrator.deep_agent.messages import last_reply, text_of
 
 APP_NAME = "subagent"
 USER_ID = "parent"

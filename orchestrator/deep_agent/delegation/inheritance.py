@@ -11,16 +11,20 @@ from google.adk.models.base_llm import BaseLlm
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 
-from orchestrator.approvals import InterruptOn
-from orchestrator.deep_agent.approval.gate import ApprovalGate
-from orchestrator.deep_agent.backends.protocol import Backend
-from orchestrator.deep_agent.context.summarization import SummarizationConfig
-from orchestrator.deep_agent.delegation.apply_changes import PathLock
-from orchestrator.deep_agent.delegation.roster import GENERAL_PURPOSE, SubAgentSpec, tool_name
-from orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
-from orchestrator.deep_agent.middleware import BackendSource
-from orchestrator.deep_agent.models.rate_limiter import RateLimiter
-from orchestrator.deep_agent.names import agent_identifier
+from fanout.orchestrator.approvals import InterruptOn
+from fanout.orchestrator.deep_agent.approval.gate import ApprovalGate
+from fanout.orchestrator.deep_agent.backends.protocol import Backend
+from fanout.orchestrator.deep_agent.context.summarization import SummarizationConfig
+from fanout.orchestrator.deep_agent.delegation.apply_changes import PathLock
+from fanout.orchestrator.deep_agent.delegation.roster import (
+    GENERAL_PURPOSE,
+    SubAgentSpec,
+    tool_name,
+)
+from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
+from fanout.orchestrator.deep_agent.middleware import BackendSource
+from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
+from fanout.orchestrator.deep_agent.names import agent_identifier
 
 AgentTool = Callable[..., Any] | BaseTool | BaseToolset
 """A tool as ADK takes it."""

@@ -24,34 +24,34 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from pydantic import Field, JsonValue
 
-from orchestrator.cancellation import cancel_and_wait
-from orchestrator.deep_agent.approval.requests import PendingApproval
-from orchestrator.deep_agent.backends.overlay import OverlayBackend
-from orchestrator.deep_agent.backends.protocol import Backend
-from orchestrator.deep_agent.backends.state import DictState, StateBackend
-from orchestrator.deep_agent.delegation.apply_changes import (
+from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.deep_agent.approval.requests import PendingApproval
+from fanout.orchestrator.deep_agent.backends.overlay import OverlayBackend
+from fanout.orchestrator.deep_agent.backends.protocol import Backend
+from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
+from fanout.orchestrator.deep_agent.delegation.apply_changes import (
     AppliedChanges,
     PathLock,
     apply_changes,
 )
-from orchestrator.deep_agent.delegation.child_run import (
+from fanout.orchestrator.deep_agent.delegation.child_run import (
     ChildRun,
     Emit,
     answers_message,
     task_message,
 )
-from orchestrator.deep_agent.delegation.roster import (
+from fanout.orchestrator.deep_agent.delegation.roster import (
     GENERAL_PURPOSE,
     Member,
     SubAgentSpec,
     roster_of,
 )
-from orchestrator.deep_agent.failures import ModelFailed
-from orchestrator.deep_agent.middleware import BackendSource, Middleware
-from orchestrator.deep_agent.names import agent_identifier
-from orchestrator.deep_agent.progress_tool import ProgressTool
-from orchestrator.deep_agent.prompts import delegation_prompt
-from orchestrator.deep_agent.tool import error_result
+from fanout.orchestrator.deep_agent.failures import ModelFailed
+from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
+from fanout.orchestrator.deep_agent.names import agent_identifier
+from fanout.orchestrator.deep_agent.progress_tool import ProgressTool
+from fanout.orchestrator.deep_agent.prompts import delegation_prompt
+from fanout.orchestrator.deep_agent.tool import error_result
 
 log = structlog.get_logger(__name__)
 

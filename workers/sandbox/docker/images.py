@@ -1,7 +1,7 @@
 """The images that sandboxes run in: lists and builds them, and checks that an engine has them.
 
 Also a program, for `fanout images` and for commands that are about to start a worker:
-`python -P -m workers.sandbox.docker.images ls [--json] | build [NAME…] | check IMAGE`.
+`python -P -m fanout.workers.sandbox.docker.images ls [--json] | build [NAME…] | check IMAGE`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from orchestrator.configuration.bundled import bundled
-from orchestrator.jobs.failures import SandboxFailure
-from workers.sandbox.docker import debian_base
-from workers.sandbox.docker.engine import Engine, ImageBuildFailed, OnLine, image_missing
-from workers.sandbox.docker.provider import STEWARD_IMAGE
-from workers.sandbox.errors import EngineForbidden, EngineUnavailable, ImageMissing
+from fanout.orchestrator.configuration.bundled import bundled
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.workers.sandbox.docker import debian_base
+from fanout.workers.sandbox.docker.engine import Engine, ImageBuildFailed, OnLine, image_missing
+from fanout.workers.sandbox.docker.provider import STEWARD_IMAGE
+from fanout.workers.sandbox.errors import EngineForbidden, EngineUnavailable, ImageMissing
 
 FOLDER = bundled("sandbox_images")
 

@@ -3,8 +3,8 @@
 A reaper removes only what its own installation made. When the Redis of an installation is gone for
 good, nobody reaps for it any more: a person removes the rest.
 
-Also a program, for `fanout clean`: `python -m workers.sandbox.docker.installations ls [--json] | rm
-ID [--force]`.
+Also a program, for `fanout clean`:
+`python -m fanout.workers.sandbox.docker.installations ls [--json] | rm ID [--force]`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from orchestrator.jobs.failures import SandboxFailure
-from workers.sandbox.docker.engine import Engine
-from workers.sandbox.docker.naming import INSTALLATION, WORKER
-from workers.sandbox.errors import EngineUnavailable
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.workers.sandbox.docker.engine import Engine
+from fanout.workers.sandbox.docker.naming import INSTALLATION, WORKER
+from fanout.workers.sandbox.errors import EngineUnavailable
 
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
 

@@ -7,9 +7,9 @@ import os
 import re
 from typing import Any
 
-from orchestrator.deep_agent import Entry, EntryKind, Hit, OutputFile
-from orchestrator.jobs.failures import SandboxFailure
-from workers.sandbox.inside import frames, outputs
+from fanout.orchestrator.deep_agent import Entry, EntryKind, Hit, OutputFile
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.workers.sandbox.inside import frames, outputs
 
 PARSED_ON_LOOP_BYTES = 64 << 10
 """Longer lists are parsed in a thread: a MiB of them takes about 30 ms."""
