@@ -12,6 +12,8 @@ from .approval.requests import request_of as request_of
 
 # Files and shells that an agent works on
 from .backends.bounded_output import BoundedOutput as BoundedOutput
+from .backends.bounded_output import OutputFile as OutputFile
+from .backends.bounded_output import OutputFiles as OutputFiles
 from .backends.composite import CompositeBackend as CompositeBackend
 from .backends.composite import composite as composite
 from .backends.directory import DirectoryBackend as DirectoryBackend

@@ -7,6 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from google.adk.agents import LlmAgent
+from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.models.base_llm import BaseLlm
+from google.adk.tools.base_tool import BaseTool
+from pydantic import BaseModel
+
 from fanout.orchestrator.approvals import InterruptOn, merge_policies
 from fanout.orchestrator.deep_agent.approval.gate import ApprovalFlow
 from fanout.orchestrator.deep_agent.assembly.files import AgentFiles, agent_files
@@ -42,11 +48,6 @@ from fanout.orchestrator.deep_agent.tools.filesystem import FilesystemTools
 from fanout.orchestrator.deep_agent.tools.images import ImagesInView
 from fanout.orchestrator.deep_agent.tools.todos import TodoTools
 from fanout.orchestrator.deep_agent.toon import Tables
-from google.adk.agents import LlmAgent
-from google.adk.agents.readonly_context import ReadonlyContext
-from google.adk.models.base_llm import BaseLlm
-from google.adk.tools.base_tool import BaseTool
-from pydantic import BaseModel
 
 
 @dataclass(frozen=True, kw_only=True)

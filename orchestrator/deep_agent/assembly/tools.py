@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.base_toolset import BaseToolset
+
 from fanout.orchestrator.approvals import InterruptOn
 from fanout.orchestrator.deep_agent.approval.gate import ApprovalGate
 from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool
 from fanout.orchestrator.deep_agent.delegation.roster import tool_name
 from fanout.orchestrator.deep_agent.middleware import Middleware
-from google.adk.tools.base_tool import BaseTool
-from google.adk.tools.base_toolset import BaseToolset
 
 
 def tools_of(stack: Sequence[Middleware]) -> list[BaseTool]:

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
-from fanout.orchestrator.deep_agent.backends.state import StateBackend
-from fanout.orchestrator.deep_agent.create import create_deep_agent
-from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec
 from google.adk.agents import LlmAgent
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 
+from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
+from fanout.orchestrator.deep_agent.backends.state import StateBackend
+from fanout.orchestrator.deep_agent.create import create_deep_agent
+from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec
 from tests.unit.deep_agent.running import Run, call, scripted
 from tests.unit.deep_agent.talking import recorder, says
 
