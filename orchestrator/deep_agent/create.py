@@ -14,6 +14,7 @@ from google.adk.models.base_llm import BaseLlm
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
+from google.adk.workflow import BaseNode
 from pydantic import BaseModel
 
 from orchestrator.approvals import InterruptOn, merge_policies
@@ -28,6 +29,7 @@ from orchestrator.deep_agent.deep_llm_agent import DeepLlmAgent
 from orchestrator.deep_agent.delegation.child_run import resumable_app
 from orchestrator.deep_agent.delegation.deferred import DeferredResults
 from orchestrator.deep_agent.delegation.inheritance import AgentTool, Inheritance
+from orchestrator.deep_agent.delegation.limits import SubAgentLimits
 from orchestrator.deep_agent.delegation.roster import SubAgentSpec, tool_name
 from orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
 from orchestrator.deep_agent.guards.budget import Budget
@@ -57,7 +59,8 @@ def create_deep_agent(
     tools: Sequence[AgentTool] | None = None,
     *,
     instruction: str | None = None,
-    subagents: Sequence[SubAgentSpec | LlmAgent] | None = None,
+    subagents: Sequence[SubAgentSpec | BaseNode] | None = None,
+    subagent_limits: SubAgentLimits | None = None,
     delegation: DelegationStyle = "task",
     skills: Sequence[str] | None = None,
     memory: Sequence[str] | None = None,
@@ -83,7 +86,9 @@ def create_deep_agent(
             loop. A tool that is a Middleware, such as McpTools, is used as one.
         instruction: The agent's own prompt; it is taken literally, braces included.
         subagents: The agents that it may delegate to in this process: specifications or ready
-            agents; a general-purpose one is added. No delegation when None.
+            agents, which may be any node of ADK; a general-purpose one is added. No delegation
+            when None.
+        subagent_limits: How many of them run at once and how long; defaults when not given.
         delegation: One `task` tool for all of them, or one tool for each (`agent_tools`).
         skills: Folders of the backend that are skills or contain skills; later ones win.
         memory: Paths of AGENTS.md files on the backend, in the order in which they are shown.
@@ -133,6 +138,7 @@ def create_deep_agent(
             built_in_tools={tool.name for tool in chosen},
             interrupt_on=merge_policies(inherited_interrupt_on or {}, interrupt_on or {}),
             delegation=delegation,
+            limits=subagent_limits or SubAgentLimits(),
             summarization=summarization,
             fatal_errors=fatal_errors,
             rate_limiter=rate_limiter,
