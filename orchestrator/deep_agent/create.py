@@ -26,7 +26,7 @@ from orchestrator.deep_agent.base_instructions import BaseInstructions
 from orchestrator.deep_agent.context.eviction import Eviction
 from orchestrator.deep_agent.context.summarization import Summarization, SummarizationConfig
 from orchestrator.deep_agent.deep_llm_agent import DeepLlmAgent
-from orchestrator.deep_agent.delegation.child_run import resumable_app
+from orchestrator.deep_agent.delegation.children.child_run import resumable_app
 from orchestrator.deep_agent.delegation.deferred import DeferredResults
 from orchestrator.deep_agent.delegation.inheritance import AgentTool, Inheritance
 from orchestrator.deep_agent.delegation.limits import SubAgentLimits

@@ -15,8 +15,8 @@ from google.adk.tools.tool_context import ToolContext
 
 from orchestrator.cancellation import cancel_or_abandon
 from orchestrator.deep_agent.approval.requests import PendingApproval
-from orchestrator.deep_agent.delegation.child_run import Emit, task_message
 from orchestrator.deep_agent.delegation.children.child import Child, Question, not_begun
+from orchestrator.deep_agent.delegation.children.child_run import Emit, task_message
 from orchestrator.deep_agent.delegation.limits import ABANDON_SECONDS
 from orchestrator.deep_agent.delegation.task import Task
 from orchestrator.deep_agent.delegation.task_record import Answer, TaskRecord

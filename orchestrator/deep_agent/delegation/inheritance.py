@@ -13,10 +13,10 @@ from google.adk.tools.base_toolset import BaseToolset
 from google.adk.workflow import BaseNode
 
 from orchestrator.approvals import InterruptOn
-from orchestrator.deep_agent.approval.gate import ApprovalGate
 from orchestrator.deep_agent.backends.protocol import Backend
 from orchestrator.deep_agent.context.summarization import SummarizationConfig
 from orchestrator.deep_agent.delegation.apply_changes import PathLock
+from orchestrator.deep_agent.delegation.children.ready_agents import InheritedApproval
 from orchestrator.deep_agent.delegation.limits import SubAgentLimits
 from orchestrator.deep_agent.delegation.roster import (
     GENERAL_PURPOSE,
@@ -66,12 +66,14 @@ class Inheritance:
         Raises:
             ValueError: A specification is invalid, or a name is taken.
         """
+        approval = InheritedApproval(self.interrupt_on)
         guarded = [
-            self._guarded(made) if isinstance(made, LlmAgent) else made for made in subagents
+            approval.guarded(made) if isinstance(made, BaseNode) else made for made in subagents
         ]
         team = Team(
             members=roster_of(guarded, {*self.built_in_tools, *map(tool_name, self.tools)}),
             make=self._child,
+            approval=approval,
             files=files,
             lock=lock,
             limits=self.limits,
@@ -107,11 +109,4 @@ class Inheritance:
             is_subagent=True,
             fatal_errors=self.fatal_errors,
             rate_limiter=self.rate_limiter,
-        )
-
-    def _guarded(self, agent: LlmAgent) -> LlmAgent:
-        """Return a ready agent to which the parent's approval policy applies too."""
-        gate = ApprovalGate({}, self.interrupt_on, known=())
-        return agent.clone(
-            {"before_tool_callback": [*agent.canonical_before_tool_callbacks, gate.before_tool]}
         )

@@ -13,13 +13,14 @@ from google.adk.workflow import BaseNode
 
 from orchestrator.deep_agent.backends.protocol import Backend
 from orchestrator.deep_agent.delegation.apply_changes import PathLock
-from orchestrator.deep_agent.delegation.child_run import ChildRun
 from orchestrator.deep_agent.delegation.children.child import Child
 from orchestrator.deep_agent.delegation.children.child_files import (
     ChildFiles,
     OwnFiles,
     StagedFiles,
 )
+from orchestrator.deep_agent.delegation.children.child_run import ChildRun
+from orchestrator.deep_agent.delegation.children.ready_agents import InheritedApproval
 from orchestrator.deep_agent.delegation.limits import SubAgentLimits
 from orchestrator.deep_agent.delegation.roster import Member, SubAgentSpec
 from orchestrator.deep_agent.delegation.task import Task
@@ -37,6 +38,8 @@ class Team:
     members: Mapping[str, Member]
     """By their names as identifiers."""
     make: ChildMaker
+    approval: InheritedApproval
+    """The agent's approval policy, for sub-agents that were made elsewhere."""
     files: BackendSource
     """The agent's own files."""
     lock: PathLock
@@ -67,9 +70,14 @@ class Team:
         """
         member = self.members[agent_identifier(task.subagent_type)]
         files = self._child_files(member, context)
+        run = ChildRun(
+            self.agent(member, files.backend),
+            context.get_invocation_context(),
+            plugins=[self.approval] if isinstance(member.made, BaseNode) else (),
+        )
         return Child(
             member,
-            ChildRun(self.agent(member, files.backend), context.get_invocation_context()),
+            run,
             files,
             task_id=task_id,
             call_id=str(context.function_call_id),

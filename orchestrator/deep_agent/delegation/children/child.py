@@ -18,8 +18,8 @@ from pydantic import JsonValue
 from orchestrator.cancellation import cancel_or_abandon
 from orchestrator.deep_agent.approval.requests import PendingApproval
 from orchestrator.deep_agent.delegation.apply_changes import AppliedChanges
-from orchestrator.deep_agent.delegation.child_run import ChildRun, Emit, answers_message
 from orchestrator.deep_agent.delegation.children.child_files import ChildFiles
+from orchestrator.deep_agent.delegation.children.child_run import ChildRun, Emit, answers_message
 from orchestrator.deep_agent.delegation.limits import ABANDON_SECONDS
 from orchestrator.deep_agent.delegation.roster import Member
 from orchestrator.deep_agent.delegation.task_record import TaskRecord

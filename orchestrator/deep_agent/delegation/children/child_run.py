@@ -22,8 +22,9 @@ from google.genai import types
 from pydantic import JsonValue
 
 from orchestrator.deep_agent.approval.requests import PendingApproval, pending_approvals
+from orchestrator.deep_agent.delegation.children.ready_agents import answer_of
 from orchestrator.deep_agent.guards.budget_plugin import shared_budget
-from orchestrator.deep_agent.messages import last_reply, text_of
+from orchestrator.deep_agent.messages import last_reply
 
 APP_NAME = "subagent"
 USER_ID = "parent"
@@ -125,8 +126,8 @@ class ChildRun:
 
     @property
     def text(self) -> str:
-        """The child's last message, without its thoughts."""
-        return text_of(last_reply(self.events))
+        """The child's answer, without its thoughts."""
+        return answer_of(self._agent, self.events)
 
     @property
     def error(self) -> str | None:
