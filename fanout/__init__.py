@@ -14,7 +14,7 @@
 Each name is loaded when it is first used, so that importing this package takes no time.
 """
 
-import orchestrator
+import fanout.orchestrator
 
 __all__ = orchestrator.__all__
 __getattr__ = orchestrator.__getattr__

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.bootstrap import coordinator_app
+from fanout.orchestrator.bootstrap import coordinator_app
 
 if TYPE_CHECKING:
     from google.adk.agents import BaseAgent

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.spec import JobSpec
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.worker_info import WorkerInfo
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
 
 def make_spec(description: str = "do it", **fields: Any) -> JobSpec:

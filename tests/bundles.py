@@ -7,7 +7,13 @@ import io
 import tarfile
 from pathlib import Path
 
-from orchestrator.jobs.changes import ChangedFile, ChangeKind, Changes, FileVersion, SkippedFile
+from fanout.orchestrator.jobs.changes import (
+    ChangedFile,
+    ChangeKind,
+    Changes,
+    FileVersion,
+    SkippedFile,
+)
 
 Bundle = io.BytesIO
 

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from fanout.workers.sandbox.egress.hosts import AllowedHosts
+from fanout.workers.sandbox.egress.proxy import Egress
+from fanout.workers.sandbox.egress.uplink import Uplink
+from fanout.workers.sandbox.resident.client import ResidentClient
+from fanout.workers.sandbox.resident.code import code_files
 from tests.unit.test_resident import WITHOUT_PTRACE, ProcessStream
-from workers.sandbox.egress.hosts import AllowedHosts
-from workers.sandbox.egress.proxy import Egress
-from workers.sandbox.egress.uplink import Uplink
-from workers.sandbox.resident.client import ResidentClient
-from workers.sandbox.resident.code import code_files
 
 Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 JOB = "the-job"

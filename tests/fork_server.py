@@ -50,17 +50,17 @@ COMMAND_MODULES = (
     "waiting",
 )
 PRELOADED = (
-    "orchestrator.cli.app",
-    "workers.celery_app",
+    "fanout.orchestrator.cli.app",
+    "fanout.workers.celery_app",
     # What a command imports when it is called.
-    *(f"orchestrator.cli.commands.{name}" for name in COMMAND_MODULES),
-    "orchestrator.cli.failure_report",
+    *(f"fanout.orchestrator.cli.commands.{name}" for name in COMMAND_MODULES),
+    "fanout.orchestrator.cli.failure_report",
     # What follows is imported late, by every worker or run all the same.
     "celery.apps.worker",
     "celery.bin.celery",
     "google.adk.runners",
     "google.adk.workflow._workflow",
-    "orchestrator.adk.job_agent",
+    "fanout.orchestrator.adk.job_agent",
 )
 
 

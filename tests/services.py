@@ -18,10 +18,10 @@ from typing import Any
 
 from redis import Redis
 
-from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import load_agent_definitions
-from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
+from fanout.orchestrator.configuration.settings import Settings, load_settings
+from fanout.orchestrator.jobs.store.keys import Keys
 from tests.forked import REPOSITORY, ForkedProcess
 from tests.integration.scripts import write_script
 
@@ -87,7 +87,7 @@ class WorkerProcess:
     environment: dict[str, str]
     log: Path
     concurrency: int = 4
-    module: str = "workers"
+    module: str = "fanout.workers"
     process: subprocess.Popen[bytes] | ForkedProcess | None = field(default=None, init=False)
 
     def start(self) -> None:
@@ -173,7 +173,7 @@ class Installation:
     def start_worker(
         self,
         concurrency: int = 4,
-        module: str = "workers",
+        module: str = "fanout.workers",
         *,
         forked: bool = True,
         **environment: str,

@@ -10,16 +10,16 @@ import warnings
 if __name__ == "__main__" and not sys.flags.safe_path:
     del sys.path[0]  # the working directory, which -m without -P puts first
 
-from orchestrator.process_secrets import seal_process
+from fanout.orchestrator.process_secrets import seal_process
 
 if __name__ == "__main__":
     seal_process()  # before the imports, which take seconds
 
 from celery.platforms import SecurityWarning
 
-from workers import tasks  # noqa: F401 - makes the task known to the app
-from workers.bootstrap import load_worker_settings
-from workers.celery_app import app, node_name
+from fanout.workers import tasks  # noqa: F401 - makes the task known to the app
+from fanout.workers.bootstrap import load_worker_settings
+from fanout.workers.celery_app import app, node_name
 
 # Root is normal in a container, and commands of agents do not run as this process's user.
 warnings.filterwarnings("ignore", category=SecurityWarning)

@@ -14,48 +14,48 @@ from functools import cache
 import structlog
 from redis.asyncio import Redis
 
-from orchestrator.cancellation import cancel_and_wait
-from orchestrator.configuration.agent_definitions import (
+from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinitions,
     InvalidAgentDefinition,
     load_agent_definitions,
 )
-from orchestrator.configuration.log_setup import set_up_logging
-from orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
-from orchestrator.jobs import versions
-from orchestrator.jobs.failures import (
+from fanout.orchestrator.configuration.log_setup import set_up_logging
+from fanout.orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
+from fanout.orchestrator.jobs import versions
+from fanout.orchestrator.jobs.failures import (
     JobCancelled,
     JobFailure,
     LedgerForbidden,
     LedgerReplaced,
 )
-from orchestrator.jobs.policy import AdmissionPolicy
-from orchestrator.jobs.store.admission import Admission
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.journal import Journal
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Claim, Ledger
-from orchestrator.jobs.store.queue import CeleryQueue
-from orchestrator.jobs.store.rate_limiter import RateLimiter
-from orchestrator.jobs.store.signatures import MessageSigner
-from orchestrator.jobs.worker_info import WorkerInfo
-from orchestrator.workspace.blobs import BlobStore
-from workers.agent.services import JobServices
-from workers.agent.subagent import SubagentFactory
-from workers.attempt.job_runner import JobRunner, ShuttingDown
-from workers.heartbeat import Heartbeats
-from workers.pool import AgentLoop
-from workers.sandbox import (
+from fanout.orchestrator.jobs.policy import AdmissionPolicy
+from fanout.orchestrator.jobs.store.admission import Admission
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.journal import Journal
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.orchestrator.jobs.store.queue import CeleryQueue
+from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
+from fanout.orchestrator.jobs.store.signatures import MessageSigner
+from fanout.orchestrator.jobs.worker_info import WorkerInfo
+from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.workers.agent.services import JobServices
+from fanout.workers.agent.subagent import SubagentFactory
+from fanout.workers.attempt.job_runner import JobRunner, ShuttingDown
+from fanout.workers.heartbeat import Heartbeats
+from fanout.workers.pool import AgentLoop
+from fanout.workers.sandbox import (
     DockerProvider,
     EngineForbidden,
     LocalProvider,
     SandboxProvider,
 )
-from workers.upkeep.own_ledger import OwnLedger
-from workers.upkeep.reaper import Reaper
-from workers.upkeep.retention import Retention
-from workers.upkeep.warm_up import warm_up
-from workers.upkeep.watchdog import Watchdog, release_claims
+from fanout.workers.upkeep.own_ledger import OwnLedger
+from fanout.workers.upkeep.reaper import Reaper
+from fanout.workers.upkeep.retention import Retention
+from fanout.workers.upkeep.warm_up import warm_up
+from fanout.workers.upkeep.watchdog import Watchdog, release_claims
 
 log = structlog.get_logger(__name__)
 

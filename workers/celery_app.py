@@ -15,11 +15,11 @@ from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport.redis import Channel, Transport
 from kombu.transport.virtual import QoS
 
-from orchestrator.jobs.failures import LedgerFull
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.queue import PathLoader, broker_settings
-from orchestrator.jobs.store.redis_errors import redis_failure
-from workers.bootstrap import load_worker_settings, worker
+from fanout.orchestrator.jobs.failures import LedgerFull
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.queue import PathLoader, broker_settings
+from fanout.orchestrator.jobs.store.redis_errors import redis_failure
+from fanout.workers.bootstrap import load_worker_settings, worker
 
 log = structlog.get_logger(__name__)
 
@@ -103,7 +103,7 @@ def celery_options() -> dict[str, Any]:
         "accept_content": ["json"],  # a pickle in the broker would be code
         "task_ignore_result": True,  # results live in the ledger
         "task_acks_late": False,  # the ledger is the authority: a lost message is dispatched again
-        "worker_pool": "workers.pool:TaskPool",
+        "worker_pool": "fanout.workers.pool:TaskPool",
         "worker_concurrency": settings.worker.concurrency,
         "worker_prefetch_multiplier": 1,
         "worker_disable_prefetch": True,  # a waiting job can still be sent to another worker

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 if __name__ == "__main__" and not sys.flags.safe_path:
     del sys.path[0]  # the working directory, which -m without -P puts first
 
-from orchestrator.process_secrets import seal_process
+from fanout.orchestrator.process_secrets import seal_process
 
 if __name__ == "__main__":
     seal_process()  # before the imports, which take seconds
@@ -25,8 +25,8 @@ from flower.command import apply_env_options, extract_settings, print_banner, se
 from flower.urls import settings as flower_settings
 from tornado.options import options
 
-from workers.bootstrap import load_worker_settings
-from workers.celery_app import app
+from fanout.workers.bootstrap import load_worker_settings
+from fanout.workers.celery_app import app
 
 
 def main() -> None:

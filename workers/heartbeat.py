@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
-from orchestrator.jobs.failures import JobCancelled, JobFailure, LeaseLost, LedgerUnavailable
-from orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.orchestrator.jobs.failures import JobCancelled, JobFailure, LeaseLost, LedgerUnavailable
+from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 
 log = structlog.get_logger(__name__)
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import structlog
 
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.store.queue import RUN_JOB
-from orchestrator.jobs.store.signatures import HEADER
-from workers.attempt.job_runner import Progress
-from workers.bootstrap import worker
-from workers.celery_app import app
-from workers.pool import run_on_loop
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.store.queue import RUN_JOB
+from fanout.orchestrator.jobs.store.signatures import HEADER
+from fanout.workers.attempt.job_runner import Progress
+from fanout.workers.bootstrap import worker
+from fanout.workers.celery_app import app
+from fanout.workers.pool import run_on_loop
 
 log = structlog.get_logger(__name__)
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.client import JobClient
-from orchestrator.jobs.failures import JobFailure
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.spec import JobSpec
-from orchestrator.jobs.store.journal import JournalEvent
-from orchestrator.workspace.merge_report import MergeReport
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.failures import JobFailure
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.store.journal import JournalEvent
+from fanout.orchestrator.workspace.merge_report import MergeReport
 
 
 @dataclass(frozen=True)

@@ -18,21 +18,21 @@ from google.adk.events import Event, EventActions
 from google.genai import types
 from pydantic import PrivateAttr
 
-from orchestrator.approvals import ApprovalRequest
-from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import COORDINATOR
-from orchestrator.deep_agent import (
+from fanout.orchestrator.approvals import ApprovalRequest
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.agent_definitions import COORDINATOR
+from fanout.orchestrator.deep_agent import (
     PendingApproval,
     agent_identifier,
     answer_in,
     confirmation_answers,
 )
-from orchestrator.jobs.approvals import approval_id
-from orchestrator.jobs.failures import ApprovalRefused, JobFailure
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.spec import JobSpec
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.journal import BEGINNING, EventType, JournalEvent
+from fanout.orchestrator.jobs.approvals import approval_id
+from fanout.orchestrator.jobs.failures import ApprovalRefused, JobFailure
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import BEGINNING, EventType, JournalEvent
 
 PROGRESS_AUTHOR = "task"
 

@@ -18,11 +18,11 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import ValidationError
 
-from orchestrator.adk.delivery import Delivery, collect, deliver
-from orchestrator.approvals import InterruptOn
-from orchestrator.cancellation import cancel_and_wait
-from orchestrator.client import JobClient
-from orchestrator.deep_agent import (
+from fanout.orchestrator.adk.delivery import Delivery, collect, deliver
+from fanout.orchestrator.approvals import InterruptOn
+from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.deep_agent import (
     DelegationStyle,
     MethodTool,
     ProgressTool,
@@ -31,7 +31,7 @@ from orchestrator.deep_agent import (
     polling,
     tabular,
 )
-from orchestrator.delegation.answers import (
+from fanout.orchestrator.delegation.answers import (
     TaskResult,
     failed_task,
     job_summary,
@@ -41,8 +41,13 @@ from orchestrator.delegation.answers import (
     task_error,
     task_result,
 )
-from orchestrator.delegation.calls import DEFAULT_SUBAGENT, TaskCall, check_agent, check_verify
-from orchestrator.delegation.tool_texts import (
+from fanout.orchestrator.delegation.calls import (
+    DEFAULT_SUBAGENT,
+    TaskCall,
+    check_agent,
+    check_verify,
+)
+from fanout.orchestrator.delegation.tool_texts import (
     CANCEL_TASK,
     CHECK_TASK,
     LIST_TASKS,
@@ -55,9 +60,9 @@ from orchestrator.delegation.tool_texts import (
     agent_tool_text,
     described,
 )
-from orchestrator.jobs.failures import JobFailure, UnknownJob
-from orchestrator.jobs.spec import JobSpec, Limits
-from orchestrator.jobs.state import JobRecord
+from fanout.orchestrator.jobs.failures import JobFailure, UnknownJob
+from fanout.orchestrator.jobs.spec import JobSpec, Limits
+from fanout.orchestrator.jobs.state import JobRecord
 
 Steps = AsyncGenerator[Event | TaskResult]
 """Progress events, then one result."""

@@ -10,12 +10,12 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.tool_context import ToolContext
 
-from orchestrator.adk.task_tools import TaskTools
-from orchestrator.approvals import InterruptOn
-from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import COORDINATOR
-from orchestrator.deep_agent import DelegationStyle
-from orchestrator.delegation.calls import agent_list
+from fanout.orchestrator.adk.task_tools import TaskTools
+from fanout.orchestrator.approvals import InterruptOn
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.agent_definitions import COORDINATOR
+from fanout.orchestrator.deep_agent import DelegationStyle
+from fanout.orchestrator.delegation.calls import agent_list
 
 
 class TaskToolset(BaseToolset):

@@ -16,9 +16,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from orchestrator.cli.lazy_commands import LazyGroup
-from orchestrator.cli.terminal.exit_codes import ExitCode, debugging
-from orchestrator.cli.terminal.output import payload
+from fanout.orchestrator.cli.lazy_commands import LazyGroup
+from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, debugging
+from fanout.orchestrator.cli.terminal.output import payload
 
 COMMANDS = {
     "demo": "examples.demo",
@@ -93,7 +93,7 @@ class _Commands(LazyGroup):
         except Exception as error:
             if isinstance(error, typer.TyperException):
                 raise
-            from orchestrator.cli.failure_report import report  # noqa: PLC0415 - see there
+            from fanout.orchestrator.cli.failure_report import report  # noqa: PLC0415 - see there
 
             raise typer.Exit(report(error)) from None
         return result
@@ -133,7 +133,7 @@ def _print_version(requested: bool) -> None:
 def _use_configuration(path: Path | None) -> None:
     """Set the variable that this process and all that it starts read."""
     if path is not None:
-        from orchestrator.configuration.configuration_file import (  # noqa: PLC0415 - only here
+        from fanout.orchestrator.configuration.configuration_file import (  # noqa: PLC0415 - only here
             VARIABLE,
             absolute,
         )

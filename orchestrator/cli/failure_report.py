@@ -9,13 +9,18 @@ import sys
 import traceback
 from collections.abc import Iterable
 
-from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem, WorkFailed, debugging
-from orchestrator.cli.terminal.output import notice
-from orchestrator.configuration.agent_definitions import InvalidAgentDefinition
-from orchestrator.configuration.settings import InvalidSetting
-from orchestrator.embedded.sandbox_check import NoSandbox, OtherSandbox, SandboxNotAllowed
-from orchestrator.jobs.changes import MalformedBundle
-from orchestrator.jobs.failures import (
+from fanout.orchestrator.cli.terminal.exit_codes import (
+    ExitCode,
+    UsageProblem,
+    WorkFailed,
+    debugging,
+)
+from fanout.orchestrator.cli.terminal.output import notice
+from fanout.orchestrator.configuration.agent_definitions import InvalidAgentDefinition
+from fanout.orchestrator.configuration.settings import InvalidSetting
+from fanout.orchestrator.embedded.sandbox_check import NoSandbox, OtherSandbox, SandboxNotAllowed
+from fanout.orchestrator.jobs.changes import MalformedBundle
+from fanout.orchestrator.jobs.failures import (
     AnsweredAlready,
     DeadlineExceeded,
     DecisionNotAllowed,
@@ -24,11 +29,11 @@ from orchestrator.jobs.failures import (
     LedgerForbidden,
     LedgerUnavailable,
 )
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.state import JobState
-from orchestrator.landing.branch import BranchUnusable, LandedElsewhere
-from orchestrator.workspace.blobs import BlobStoreUnusable
-from orchestrator.workspace.workspace import WorkspaceUnusable
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.landing.branch import BranchUnusable, LandedElsewhere
+from fanout.orchestrator.workspace.blobs import BlobStoreUnusable
+from fanout.orchestrator.workspace.workspace import WorkspaceUnusable
 
 _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (UsageProblem, ExitCode.USAGE),

@@ -10,26 +10,29 @@ from typing import Self
 
 from pydantic import JsonValue, ValidationError
 
-from orchestrator.approvals import ApprovalAnswer, Decision
-from orchestrator.client.job_reader import Ids, JobReader, redis_url_of
-from orchestrator.configuration.agent_definitions import AgentDefinitions, load_agent_definitions
-from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.delegation.continuation import Continuations
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.jobs.conversation import event_json
-from orchestrator.jobs.failures import InvalidAnswer, InvalidJob, LedgerUnavailable
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.spec import BlobId, JobSpec, StartFiles
-from orchestrator.jobs.state import JobRecord
-from orchestrator.jobs.store.admission import Admission
-from orchestrator.jobs.store.journal import JournalEvent
-from orchestrator.jobs.store.ledger import Ledger
-from orchestrator.jobs.store.queue import CeleryQueue
-from orchestrator.output_schema import InvalidOutputSchema, SchemaCheck
-from orchestrator.workspace.blobs import BlobStore
-from orchestrator.workspace.merge import merge
-from orchestrator.workspace.merge_report import MergeReport
-from orchestrator.workspace.workspace import Workspace
+from fanout.orchestrator.approvals import ApprovalAnswer, Decision
+from fanout.orchestrator.client.job_reader import Ids, JobReader, redis_url_of
+from fanout.orchestrator.configuration.agent_definitions import (
+    AgentDefinitions,
+    load_agent_definitions,
+)
+from fanout.orchestrator.configuration.settings import Settings, load_settings
+from fanout.orchestrator.delegation.continuation import Continuations
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.jobs.conversation import event_json
+from fanout.orchestrator.jobs.failures import InvalidAnswer, InvalidJob, LedgerUnavailable
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.spec import BlobId, JobSpec, StartFiles
+from fanout.orchestrator.jobs.state import JobRecord
+from fanout.orchestrator.jobs.store.admission import Admission
+from fanout.orchestrator.jobs.store.journal import JournalEvent
+from fanout.orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.jobs.store.queue import CeleryQueue
+from fanout.orchestrator.output_schema import InvalidOutputSchema, SchemaCheck
+from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.workspace.merge import merge
+from fanout.orchestrator.workspace.merge_report import MergeReport
+from fanout.orchestrator.workspace.workspace import Workspace
 
 
 class JobClient(JobReader):

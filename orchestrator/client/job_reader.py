@@ -8,17 +8,17 @@ from typing import Self
 
 from redis.asyncio import Redis
 
-from orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
-from orchestrator.jobs.approvals import Approval
-from orchestrator.jobs.result import JobResult, Usage
-from orchestrator.jobs.state import JobRecord, JobState
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.journal import BEGINNING, Journal, JournalEvent
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.outage import through_outage
-from orchestrator.jobs.store.records import Records as JobRecords
-from orchestrator.jobs.store.waiting import occupancy, waiting_reason
-from orchestrator.jobs.worker_info import WorkerInfo
+from fanout.orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
+from fanout.orchestrator.jobs.approvals import Approval
+from fanout.orchestrator.jobs.result import JobResult, Usage
+from fanout.orchestrator.jobs.state import JobRecord, JobState
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.journal import BEGINNING, Journal, JournalEvent
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.outage import through_outage
+from fanout.orchestrator.jobs.store.records import Records as JobRecords
+from fanout.orchestrator.jobs.store.waiting import occupancy, waiting_reason
+from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
 RECORDS_AT_ONCE = 500
 """Records fetched in one round trip."""

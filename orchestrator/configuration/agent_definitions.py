@@ -16,20 +16,20 @@ from pydantic import (
     model_validator,
 )
 
-from orchestrator.approvals import InterruptOn
-from orchestrator.configuration.bundled import bundled
-from orchestrator.configuration.credentials import CredentialDefinition
-from orchestrator.configuration.definition_files import (
+from fanout.orchestrator.approvals import InterruptOn
+from fanout.orchestrator.configuration.bundled import bundled
+from fanout.orchestrator.configuration.credentials import CredentialDefinition
+from fanout.orchestrator.configuration.definition_files import (
     DefinitionFile,
     DefinitionFiles,
     UnusableDefinitionFile,
     is_relative,
 )
-from orchestrator.configuration.mcp_servers import McpServerDefinition
-from orchestrator.configuration.summarization import SummarizationDefinition
-from orchestrator.jobs.failures import UnknownAgent
-from orchestrator.jobs.spec import AgentName, Limits, MaxReworks, ShellCommand, WireModel
-from orchestrator.output_schema import SchemaCheck
+from fanout.orchestrator.configuration.mcp_servers import McpServerDefinition
+from fanout.orchestrator.configuration.summarization import SummarizationDefinition
+from fanout.orchestrator.jobs.failures import UnknownAgent
+from fanout.orchestrator.jobs.spec import AgentName, Limits, MaxReworks, ShellCommand, WireModel
+from fanout.orchestrator.output_schema import SchemaCheck
 
 SHIPPED_AGENTS = bundled("config") / "agents"
 GENERAL_PURPOSE = "general-purpose"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dotenv import dotenv_values
 
-from orchestrator.process_secrets import inherited_environment
+from fanout.orchestrator.process_secrets import inherited_environment
 
 VARIABLE = "FANOUT_CONFIG"
 """Names the file for this process and for all that it starts."""

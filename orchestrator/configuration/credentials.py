@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from orchestrator.jobs.spec import WireModel
+from fanout.orchestrator.jobs.spec import WireModel
 
 HTTPS_PORT = 443
 MAX_PORT = 65535

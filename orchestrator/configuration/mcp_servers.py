@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from orchestrator.jobs.spec import WireModel
+from fanout.orchestrator.jobs.spec import WireModel
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
 """For a server's start and for each call: the time of other MCP clients, which servers expect."""

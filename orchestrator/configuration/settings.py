@@ -22,16 +22,16 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from orchestrator.configuration.configuration_file import (
+from fanout.orchestrator.configuration.configuration_file import (
     UnusableConfiguration,
     configuration_file,
     export_keys,
 )
-from orchestrator.configuration.credentials import SecretName, usable_value
-from orchestrator.jobs.ceilings import Ceilings
-from orchestrator.jobs.policy import TREE_JOBS, TenantShare
-from orchestrator.jobs.redis_url import check_redis_url
-from orchestrator.jobs.spec import GIB, Limits, ModelRate, TreeBounds
+from fanout.orchestrator.configuration.credentials import SecretName, usable_value
+from fanout.orchestrator.jobs.ceilings import Ceilings
+from fanout.orchestrator.jobs.policy import TREE_JOBS, TenantShare
+from fanout.orchestrator.jobs.redis_url import check_redis_url
+from fanout.orchestrator.jobs.spec import GIB, Limits, ModelRate, TreeBounds
 
 PREFIX = "FANOUT_"
 SECRET_WORDS = ("password", "secret", "key", "token", "redis_url", "basic_auth")

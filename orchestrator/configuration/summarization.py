@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from orchestrator.jobs.spec import WireModel
+from fanout.orchestrator.jobs.spec import WireModel
 
 
 def _possible(size: tuple[str, float]) -> tuple[str, float]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from google.adk.agents.readonly_context import ReadonlyContext
 
-from orchestrator.deep_agent import prompts
-from orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent import prompts
+from fanout.orchestrator.deep_agent.middleware import Middleware
 
 
 class BaseInstructions(Middleware):

@@ -17,39 +17,39 @@ from google.adk.tools.base_toolset import BaseToolset
 from google.adk.workflow import BaseNode
 from pydantic import BaseModel
 
-from orchestrator.approvals import InterruptOn, merge_policies
-from orchestrator.deep_agent.approval.gate import ApprovalFlow, ApprovalGate
-from orchestrator.deep_agent.backends.artifacts import with_artifacts
-from orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
-from orchestrator.deep_agent.backends.state import StateBackend
-from orchestrator.deep_agent.base_instructions import BaseInstructions
-from orchestrator.deep_agent.context.eviction import Eviction
-from orchestrator.deep_agent.context.summarization import Summarization, SummarizationConfig
-from orchestrator.deep_agent.deep_llm_agent import DeepLlmAgent
-from orchestrator.deep_agent.delegation.children.child_run import resumable_app
-from orchestrator.deep_agent.delegation.deferred import DeferredResults
-from orchestrator.deep_agent.delegation.inheritance import AgentTool, Inheritance
-from orchestrator.deep_agent.delegation.limits import SubAgentLimits
-from orchestrator.deep_agent.delegation.roster import SubAgentSpec, tool_name
-from orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
-from orchestrator.deep_agent.guards.budget import Budget
-from orchestrator.deep_agent.guards.budget_plugin import BudgetFactory, BudgetPlugin
-from orchestrator.deep_agent.guards.dangling_calls import DanglingCalls
-from orchestrator.deep_agent.guards.loop_guard import LoopGuard
-from orchestrator.deep_agent.guards.replies import OutputCheck, ReplyRepair, ToolErrors
-from orchestrator.deep_agent.guards.structured_output import OutputSchema
-from orchestrator.deep_agent.inbox import Inbox, Messages
-from orchestrator.deep_agent.knowledge.memory import MemoryFiles
-from orchestrator.deep_agent.knowledge.skills import Skills
-from orchestrator.deep_agent.middleware import BackendSource, Middleware, callbacks
-from orchestrator.deep_agent.models.rate_limiter import RateLimiter
-from orchestrator.deep_agent.models.resolve import resolve_model
-from orchestrator.deep_agent.names import agent_identifier
-from orchestrator.deep_agent.tools.execute import ExecuteTool
-from orchestrator.deep_agent.tools.filesystem import FilesystemTools
-from orchestrator.deep_agent.tools.images import ImagesInView
-from orchestrator.deep_agent.tools.todos import TodoTools
-from orchestrator.deep_agent.toon import Tables
+from fanout.orchestrator.approvals import InterruptOn, merge_policies
+from fanout.orchestrator.deep_agent.approval.gate import ApprovalFlow, ApprovalGate
+from fanout.orchestrator.deep_agent.backends.artifacts import with_artifacts
+from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
+from fanout.orchestrator.deep_agent.backends.state import StateBackend
+from fanout.orchestrator.deep_agent.base_instructions import BaseInstructions
+from fanout.orchestrator.deep_agent.context.eviction import Eviction
+from fanout.orchestrator.deep_agent.context.summarization import Summarization, SummarizationConfig
+from fanout.orchestrator.deep_agent.deep_llm_agent import DeepLlmAgent
+from fanout.orchestrator.deep_agent.delegation.children.child_run import resumable_app
+from fanout.orchestrator.deep_agent.delegation.deferred import DeferredResults
+from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool, Inheritance
+from fanout.orchestrator.deep_agent.delegation.limits import SubAgentLimits
+from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec, tool_name
+from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
+from fanout.orchestrator.deep_agent.guards.budget import Budget
+from fanout.orchestrator.deep_agent.guards.budget_plugin import BudgetFactory, BudgetPlugin
+from fanout.orchestrator.deep_agent.guards.dangling_calls import DanglingCalls
+from fanout.orchestrator.deep_agent.guards.loop_guard import LoopGuard
+from fanout.orchestrator.deep_agent.guards.replies import OutputCheck, ReplyRepair, ToolErrors
+from fanout.orchestrator.deep_agent.guards.structured_output import OutputSchema
+from fanout.orchestrator.deep_agent.inbox import Inbox, Messages
+from fanout.orchestrator.deep_agent.knowledge.memory import MemoryFiles
+from fanout.orchestrator.deep_agent.knowledge.skills import Skills
+from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware, callbacks
+from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
+from fanout.orchestrator.deep_agent.models.resolve import resolve_model
+from fanout.orchestrator.deep_agent.names import agent_identifier
+from fanout.orchestrator.deep_agent.tools.execute import ExecuteTool
+from fanout.orchestrator.deep_agent.tools.filesystem import FilesystemTools
+from fanout.orchestrator.deep_agent.tools.images import ImagesInView
+from fanout.orchestrator.deep_agent.tools.todos import TodoTools
+from fanout.orchestrator.deep_agent.toon import Tables
 
 DEFAULT_MODEL = "gemini-2.5-flash"
 

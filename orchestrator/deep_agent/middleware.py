@@ -19,7 +19,7 @@ from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 
-from orchestrator.deep_agent.backends.protocol import Backend
+from fanout.orchestrator.deep_agent.backends.protocol import Backend
 
 BackendSource = Callable[[Any], Backend]
 """Returns the agent's files for an ADK context (any object with a `state`)."""

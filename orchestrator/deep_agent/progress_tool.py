@@ -16,8 +16,8 @@ from google.adk.events import Event
 from google.adk.tools.tool_context import ToolContext
 from google.adk.workflow import BaseNode
 
-from orchestrator.deep_agent.failures import ToolMistake
-from orchestrator.deep_agent.tool import CheckedTool, error_result
+from fanout.orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.tool import CheckedTool, error_result
 
 
 class ProgressTool(CheckedTool):

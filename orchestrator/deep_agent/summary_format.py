@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from google.genai import types
 
-from orchestrator.deep_agent import prompts
+from fanout.orchestrator.deep_agent import prompts
 
 _SUMMED_UP = re.compile(re.escape(prompts.SUMMARY_BEGINS).replace(r"\{replies\}", r"(\d+)"))
 

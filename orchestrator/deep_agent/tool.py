@@ -17,7 +17,7 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.failures import ToolMistake
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 

@@ -16,10 +16,10 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 from toon_format import encode
 
-from orchestrator.deep_agent.messages import with_response
-from orchestrator.deep_agent.middleware import Middleware
-from orchestrator.deep_agent.prompts import TABLES
-from orchestrator.deep_agent.tool import is_tabular
+from fanout.orchestrator.deep_agent.messages import with_response
+from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.prompts import TABLES
+from fanout.orchestrator.deep_agent.tool import is_tabular
 
 MIN_ROWS = 2
 """A single record is shorter as JSON."""

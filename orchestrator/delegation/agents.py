@@ -10,10 +10,10 @@ from google.adk.agents import LlmAgent
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 
-from orchestrator.configuration.agent_definitions import AgentDefinition
-from orchestrator.configuration.definition_files import resolved_paths
-from orchestrator.configuration.mcp_servers import McpServerDefinition
-from orchestrator.deep_agent import (
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
+from fanout.orchestrator.configuration.definition_files import resolved_paths
+from fanout.orchestrator.configuration.mcp_servers import McpServerDefinition
+from fanout.orchestrator.deep_agent import (
     Account,
     BudgetLimits,
     McpServer,
@@ -23,15 +23,15 @@ from orchestrator.deep_agent import (
     SummarizationConfig,
     create_deep_agent,
 )
-from orchestrator.jobs.failures import (
+from fanout.orchestrator.jobs.failures import (
     AgentFailed,
     InvalidJob,
     JobFailure,
     McpServerUnavailable,
     ModelUnavailable,
 )
-from orchestrator.jobs.result import Usage
-from orchestrator.jobs.spec import Limits, TreeBounds
+from fanout.orchestrator.jobs.result import Usage
+from fanout.orchestrator.jobs.spec import Limits, TreeBounds
 
 
 def create_agent(

@@ -10,13 +10,13 @@ from google.adk.events import Event
 from google.genai import types
 from pydantic import JsonValue, ValidationError
 
-from orchestrator.deep_agent import TaskRecord
-from orchestrator.jobs.changes import SkippedFile
-from orchestrator.jobs.failures import JobFailure
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.state import JobRecord, JobState
-from orchestrator.jobs.store.journal import EventType, JournalEvent
-from orchestrator.workspace.merge_report import Conflict, HeldBack, MergeReport, NotMerged
+from fanout.orchestrator.deep_agent import TaskRecord
+from fanout.orchestrator.jobs.changes import SkippedFile
+from fanout.orchestrator.jobs.failures import JobFailure
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.state import JobRecord, JobState
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.workspace.merge_report import Conflict, HeldBack, MergeReport, NotMerged
 
 log = structlog.get_logger(__name__)
 

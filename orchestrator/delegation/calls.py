@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from orchestrator.approvals import InterruptOn
-from orchestrator.configuration.agent_definitions import AgentDefinition
-from orchestrator.jobs.failures import InvalidJob
-from orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.approvals import InterruptOn
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
+from fanout.orchestrator.jobs.failures import InvalidJob
+from fanout.orchestrator.jobs.spec import JobSpec
 
 DEFAULT_SUBAGENT = "general-purpose"
 WAIT_TOOL = "wait_tasks"

@@ -13,22 +13,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.approvals import merge_policies
-from orchestrator.configuration.agent_definitions import AgentDefinitions
-from orchestrator.jobs.changes import MalformedBundle, NewerBundle
-from orchestrator.jobs.conversation import conversation_of_result, event_json, split_lost
-from orchestrator.jobs.failures import (
+from fanout.orchestrator.approvals import merge_policies
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
+from fanout.orchestrator.jobs.changes import MalformedBundle, NewerBundle
+from fanout.orchestrator.jobs.conversation import conversation_of_result, event_json, split_lost
+from fanout.orchestrator.jobs.failures import (
     BlobCorrupt,
     BlobMissing,
     InvalidJob,
     NotUnderstood,
     UnknownAgent,
 )
-from orchestrator.jobs.spec import JobSpec, StartFiles
-from orchestrator.jobs.store.journal import EventType, Journal, JournalEvent
-from orchestrator.jobs.store.records import Records
-from orchestrator.workspace import layers
-from orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.jobs.spec import JobSpec, StartFiles
+from fanout.orchestrator.jobs.store.journal import EventType, Journal, JournalEvent
+from fanout.orchestrator.jobs.store.records import Records
+from fanout.orchestrator.workspace import layers
+from fanout.orchestrator.workspace.blobs import BlobStore
 
 MAX_CONVERSATION_BYTES = 32 * 1024**2
 """Of an earlier conversation: ten times the text that a large model's window holds. Each attempt of

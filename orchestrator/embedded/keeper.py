@@ -14,13 +14,13 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.client import JobClient
-from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.embedded.services import stop_in, worker_process
-from orchestrator.embedded.state_folder import EmbeddedRecord, StateFolder, try_lock
-from orchestrator.jobs.failures import JobFailure
-from orchestrator.jobs.state import LIVE_STATES
-from orchestrator.private_files import open_private_file
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.settings import Settings, load_settings
+from fanout.orchestrator.embedded.services import stop_in, worker_process
+from fanout.orchestrator.embedded.state_folder import EmbeddedRecord, StateFolder, try_lock
+from fanout.orchestrator.jobs.failures import JobFailure
+from fanout.orchestrator.jobs.state import LIVE_STATES
+from fanout.orchestrator.private_files import open_private_file
 
 CHECK_SECONDS = 5.0
 """Between two looks: three commands of Redis, and not long beside the minutes of idleness."""

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator.configuration.configuration_file import VARIABLE, absolute
-from orchestrator.configuration.settings import PREFIX, Settings
-from orchestrator.process_secrets import inherited_environment
+from fanout.orchestrator.configuration.configuration_file import VARIABLE, absolute
+from fanout.orchestrator.configuration.settings import PREFIX, Settings
+from fanout.orchestrator.process_secrets import inherited_environment
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 """The folder of our packages: the first one on a child's path, before any other `config`."""

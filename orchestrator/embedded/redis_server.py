@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from orchestrator.embedded.child_process import ChildProcess
-from orchestrator.embedded.state_folder import write_private
-from orchestrator.jobs.failures import LedgerUnavailable
-from orchestrator.jobs.store.connection import answers
-from orchestrator.process_secrets import inherited_environment
+from fanout.orchestrator.embedded.child_process import ChildProcess
+from fanout.orchestrator.embedded.state_folder import write_private
+from fanout.orchestrator.jobs.failures import LedgerUnavailable
+from fanout.orchestrator.jobs.store.connection import answers
+from fanout.orchestrator.process_secrets import inherited_environment
 
 MAX_SOCKET_PATH_BYTES = 100
 """`sun_path` holds 104 bytes on macOS and 108 on Linux."""

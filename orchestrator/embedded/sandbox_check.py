@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from orchestrator.configuration.settings import Settings
-from orchestrator.embedded.python_process import run_helper
-from orchestrator.jobs.failures import JobFailure
+from fanout.orchestrator.configuration.settings import Settings
+from fanout.orchestrator.embedded.python_process import run_helper
+from fanout.orchestrator.jobs.failures import JobFailure
 
 NOT_ALLOWED = 4
 """The program's exit code when this user may not use the engine."""
@@ -39,7 +39,9 @@ async def require_sandbox(settings: Settings) -> None:
     if settings.sandbox.provider == "local":
         return
     try:
-        ended = await run_helper("workers.sandbox.docker.images", "check", settings.sandbox.image)
+        ended = await run_helper(
+            "fanout.workers.sandbox.docker.images", "check", settings.sandbox.image
+        )
     except TimeoutError:
         raise NoSandbox(_sentence("The check of the Docker engine does not end")) from None
     if ended.exit_code == 0:

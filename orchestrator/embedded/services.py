@@ -9,28 +9,28 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import IO, Self
 
-from orchestrator.cancellation import cancel_and_wait
-from orchestrator.client.job_reader import JobReader
-from orchestrator.configuration.settings import PREFIX, Settings
-from orchestrator.embedded.child_process import ChildProcess
-from orchestrator.embedded.python_process import (
+from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.client.job_reader import JobReader
+from fanout.orchestrator.configuration.settings import PREFIX, Settings
+from fanout.orchestrator.embedded.child_process import ChildProcess
+from fanout.orchestrator.embedded.python_process import (
     child_environment,
     fingerprint,
     keeper_environment,
     python_argv,
 )
-from orchestrator.embedded.redis_server import RedisServer
-from orchestrator.embedded.sandbox_check import require_same_sandbox, require_sandbox
-from orchestrator.embedded.state_folder import (
+from fanout.orchestrator.embedded.redis_server import RedisServer
+from fanout.orchestrator.embedded.sandbox_check import require_same_sandbox, require_sandbox
+from fanout.orchestrator.embedded.state_folder import (
     EmbeddedRecord,
     NotStarted,
     StateFolder,
     acquire,
     try_lock,
 )
-from orchestrator.jobs.failures import JobFailure, LedgerUnavailable
-from orchestrator.jobs.state import LIVE_STATES
-from orchestrator.jobs.store.connection import answers
+from fanout.orchestrator.jobs.failures import JobFailure, LedgerUnavailable
+from fanout.orchestrator.jobs.state import LIVE_STATES
+from fanout.orchestrator.jobs.store.connection import answers
 
 WORKER_START_SECONDS = 60.0
 """Importing the agent libraries takes several seconds on a busy machine."""
@@ -149,7 +149,7 @@ class Embedded:
         await self._worker_registered()
         if self._idle_seconds is not None and not self._keeper.is_alive:
             self._keeper.start(
-                python_argv("orchestrator.embedded.keeper"),
+                python_argv("fanout.orchestrator.embedded.keeper"),
                 env=keeper_environment(self.settings),
                 outlives_parent=True,
             )
@@ -184,7 +184,7 @@ class Embedded:
             require_same_sandbox(self.settings, record.sandbox, self._folder.path)
 
     def _start_worker(self) -> None:
-        argv = python_argv("workers")
+        argv = python_argv("fanout.workers")
         env = self._worker_environment(self.settings)
         self._environment = fingerprint(env)
         try:

@@ -13,17 +13,17 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from orchestrator.approvals import ApprovalAnswer, ApprovalRequest
-from orchestrator.jobs.bounds import fit, json_bytes
-from orchestrator.jobs.failures import (
+from fanout.orchestrator.approvals import ApprovalAnswer, ApprovalRequest
+from fanout.orchestrator.jobs.bounds import fit, json_bytes
+from fanout.orchestrator.jobs.failures import (
     AnsweredAlready,
     ApprovalRefused,
     DecisionNotAllowed,
     InvalidAnswer,
     UnknownApproval,
 )
-from orchestrator.jobs.spec import JobId
-from orchestrator.shortening import one_line
+from fanout.orchestrator.jobs.spec import JobId
+from fanout.orchestrator.shortening import one_line
 
 APPROVAL_ID_CHARACTERS = 20
 """Hexadecimal digits of a hash: 80 bits, so that all approvals of an installation differ."""

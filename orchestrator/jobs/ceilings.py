@@ -10,9 +10,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from orchestrator.jobs.failures import LimitExceeded
-from orchestrator.jobs.network_names import common, is_covered, why_not_public
-from orchestrator.jobs.spec import GIB, Limits, WireModel
+from fanout.orchestrator.jobs.failures import LimitExceeded
+from fanout.orchestrator.jobs.network_names import common, is_covered, why_not_public
+from fanout.orchestrator.jobs.spec import GIB, Limits, WireModel
 
 DAY_SECONDS = 24 * 3600
 """A job's longest time: an agent that works longer has lost its way."""

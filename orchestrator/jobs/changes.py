@@ -20,7 +20,7 @@ from typing import IO, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError
 
-from orchestrator.jobs.spec import BlobId, WireModel
+from fanout.orchestrator.jobs.spec import BlobId, WireModel
 
 BUNDLE_VERSION: Literal[1] = 1
 """Incremented with every change of the format: a merge must understand the whole bundle."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Sequence
 
-from orchestrator.jobs.failures import AttemptsUsedUp
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.jobs.failures import AttemptsUsedUp
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 
 LASTING = frozenset(
     {

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from orchestrator.jobs.result import JobError
+from fanout.orchestrator.jobs.result import JobError
 
 
 class JobFailure(Exception):

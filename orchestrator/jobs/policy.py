@@ -11,7 +11,7 @@ from typing import Self
 
 from pydantic import Field, PositiveInt
 
-from orchestrator.jobs.spec import AgentName, WireModel
+from fanout.orchestrator.jobs.spec import AgentName, WireModel
 
 TREE_JOBS = 64
 """The default of a tree's concurrent jobs: as many as the workers of several hosts run."""

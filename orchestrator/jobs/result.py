@@ -6,16 +6,16 @@ from collections.abc import Iterable
 
 from pydantic import Field, JsonValue
 
-from orchestrator.jobs.bounds import (
+from fanout.orchestrator.jobs.bounds import (
     MAX_LISTED_BYTES,
     MAX_REASON_CHARACTERS,
     MAX_UNREAD_BYTES,
     cut_text,
     json_bytes,
 )
-from orchestrator.jobs.changes import FileChange
-from orchestrator.jobs.spec import BlobId, JobId, WireModel
-from orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.changes import FileChange
+from fanout.orchestrator.jobs.spec import BlobId, JobId, WireModel
+from fanout.orchestrator.jobs.state import JobState
 
 MAX_SUMMARY_CHARACTERS = 4_000
 """About a thousand tokens: another model reads the summary."""

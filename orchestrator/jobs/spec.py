@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
 from ulid import ULID
 
-from orchestrator.approvals import InterruptOn
+from fanout.orchestrator.approvals import InterruptOn
 
 GIB = 1024**3
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.spec import JobSpec
 
 
 class JobState(StrEnum):

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 
 from pydantic import TypeAdapter
 
-from orchestrator.jobs.versions import WIRE_NEWEST, WIRE_OLDEST
+from fanout.orchestrator.jobs.versions import WIRE_NEWEST, WIRE_OLDEST
 
 
 @dataclass(frozen=True)

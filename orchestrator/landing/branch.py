@@ -15,18 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.jobs.failures import BlobMissing, InvalidJob, JobFailure, UnknownJob
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.state import JobRecord
-from orchestrator.jobs.store.journal import EventType, JournalEvent
-from orchestrator.landing.commit_tree import CommitTree, Entries, Mark
-from orchestrator.landing.conflicts import ConflictingFile, collect
-from orchestrator.workspace.dry_run import DryRun
-from orchestrator.workspace.hold_back import HoldBack, code_of_folder
-from orchestrator.workspace.merge import FolderMerge
-from orchestrator.workspace.merge_report import MergeReport
-from orchestrator.workspace.repositories.commits import (
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.jobs.failures import BlobMissing, InvalidJob, JobFailure, UnknownJob
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.state import JobRecord
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.landing.commit_tree import CommitTree, Entries, Mark
+from fanout.orchestrator.landing.conflicts import ConflictingFile, collect
+from fanout.orchestrator.workspace.dry_run import DryRun
+from fanout.orchestrator.workspace.hold_back import HoldBack, code_of_folder
+from fanout.orchestrator.workspace.merge import FolderMerge
+from fanout.orchestrator.workspace.merge_report import MergeReport
+from fanout.orchestrator.workspace.repositories.commits import (
     BranchRefused,
     Commits,
     NewCommit,
@@ -35,8 +35,8 @@ from orchestrator.workspace.repositories.commits import (
     is_branch_name,
     open_commits,
 )
-from orchestrator.workspace.repositories.configuration import Unreadable
-from orchestrator.workspace.repositories.repository import (
+from fanout.orchestrator.workspace.repositories.configuration import Unreadable
+from fanout.orchestrator.workspace.repositories.repository import (
     Repository,
     enclosing_repository,
     head_commit,

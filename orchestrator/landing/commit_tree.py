@@ -8,11 +8,11 @@ import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.jobs.changes import ChangeBundle, ChangedFile
-from orchestrator.text_merge import is_text
-from orchestrator.workspace.repositories.commits import Commits, TreeEntry
-from orchestrator.workspace.rooted import Found, PathRefused, check_path
-from orchestrator.workspace.three_way import is_executable
+from fanout.orchestrator.jobs.changes import ChangeBundle, ChangedFile
+from fanout.orchestrator.text_merge import is_text
+from fanout.orchestrator.workspace.repositories.commits import Commits, TreeEntry
+from fanout.orchestrator.workspace.rooted import Found, PathRefused, check_path
+from fanout.orchestrator.workspace.three_way import is_executable
 
 Entries = Mapping[str, TreeEntry | None]
 """Path in the repository -> its entry; None: it has none."""

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from orchestrator.jobs.changes import ChangeBundle, FileVersion, MalformedBundle
-from orchestrator.jobs.spec import WireModel
-from orchestrator.private_files import create_private_file, make_private_folder
-from orchestrator.workspace.merge_report import Conflict
-from orchestrator.workspace.rooted import Found, PathRefused, RootedFolder, check_path
+from fanout.orchestrator.jobs.changes import ChangeBundle, FileVersion, MalformedBundle
+from fanout.orchestrator.jobs.spec import WireModel
+from fanout.orchestrator.private_files import create_private_file, make_private_folder
+from fanout.orchestrator.workspace.merge_report import Conflict
+from fanout.orchestrator.workspace.rooted import Found, PathRefused, RootedFolder, check_path
 
 MAX_FILES = 100
 """Of one landing: a person reads no more one by one, and the bundle has them all."""

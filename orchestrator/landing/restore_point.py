@@ -14,9 +14,9 @@ from typing import IO, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from orchestrator.jobs.changes import ChangeBundle, FileVersion
-from orchestrator.workspace.archive import add_content
-from orchestrator.workspace.rooted import Folder, Found, PathRefused, check_path
+from fanout.orchestrator.jobs.changes import ChangeBundle, FileVersion
+from fanout.orchestrator.workspace.archive import add_content
+from fanout.orchestrator.workspace.rooted import Folder, Found, PathRefused, check_path
 
 _INDEX = "versions.json"
 _VERSIONS = TypeAdapter(dict[str, FileVersion | None])

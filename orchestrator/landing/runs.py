@@ -15,14 +15,14 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from orchestrator.client import JobClient
-from orchestrator.jobs.failures import InvalidJob
-from orchestrator.jobs.result import JobResult
-from orchestrator.landing.branch import BranchLanding, BranchReport, land_on_branch
-from orchestrator.landing.conflicts import ConflictingFile, KeptConflicts, collect
-from orchestrator.private_files import create_private_file, make_private_folder
-from orchestrator.workspace.merge_report import MergeReport
-from orchestrator.workspace.rooted import RootedFolder
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.failures import InvalidJob
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.landing.branch import BranchLanding, BranchReport, land_on_branch
+from fanout.orchestrator.landing.conflicts import ConflictingFile, KeptConflicts, collect
+from fanout.orchestrator.private_files import create_private_file, make_private_folder
+from fanout.orchestrator.workspace.merge_report import MergeReport
+from fanout.orchestrator.workspace.rooted import RootedFolder
 
 KEPT_RUNS = 1000
 """Of one state folder: the newest ones; a file has some hundred bytes."""

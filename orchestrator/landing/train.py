@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from orchestrator.jobs.result import Verification
+from fanout.orchestrator.jobs.result import Verification
 
 Conflicts = TypeVar("Conflicts")
 Conflicts_co = TypeVar("Conflicts_co", covariant=True)

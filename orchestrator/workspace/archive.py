@@ -19,18 +19,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from orchestrator.jobs.changes import SkippedFile
-from orchestrator.workspace.repositories.configuration import Unreadable
-from orchestrator.workspace.repositories.git_data import (
+from fanout.orchestrator.jobs.changes import SkippedFile
+from fanout.orchestrator.workspace.repositories.configuration import Unreadable
+from fanout.orchestrator.workspace.repositories.git_data import (
     carried_content,
     carried_link,
     is_rewritten,
     object_id,
 )
-from orchestrator.workspace.repositories.repository import index_without
-from orchestrator.workspace.rooted import PERMISSION_BITS, PathRefused, open_below, opened
-from orchestrator.workspace.secret_files import secret_content
-from orchestrator.workspace.snapshot import Entry, Tree, printable, unreadable
+from fanout.orchestrator.workspace.repositories.repository import index_without
+from fanout.orchestrator.workspace.rooted import PERMISSION_BITS, PathRefused, open_below, opened
+from fanout.orchestrator.workspace.secret_files import secret_content
+from fanout.orchestrator.workspace.snapshot import Entry, Tree, printable, unreadable
 
 ARCHIVE_MTIME = 315_619_200
 """1980-01-02, the time of every file in a snapshot; zip archives have no earlier day."""

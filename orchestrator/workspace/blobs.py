@@ -24,9 +24,9 @@ from uuid import uuid4
 
 import fsspec
 
-from orchestrator.jobs.failures import BlobCorrupt, BlobMissing, JobFailure
-from orchestrator.private_files import close_folder, create_private_file, make_private_folder
-from orchestrator.workspace.hashed_files import CheckedFiles, HashingSink, corrupt
+from fanout.orchestrator.jobs.failures import BlobCorrupt, BlobMissing, JobFailure
+from fanout.orchestrator.private_files import close_folder, create_private_file, make_private_folder
+from fanout.orchestrator.workspace.hashed_files import CheckedFiles, HashingSink, corrupt
 
 Result = TypeVar("Result")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from orchestrator.jobs.failures import BlobCorrupt
+from fanout.orchestrator.jobs.failures import BlobCorrupt
 
 MAX_CHECKED = 10_000
 """So many files are remembered as checked: more than a worker reads in a day."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.executable_config import (
+from fanout.orchestrator.executable_config import (
     LINK,
     folders_above,
     is_bare_repository,
@@ -24,13 +24,13 @@ from orchestrator.executable_config import (
     plain,
     why_code,
 )
-from orchestrator.jobs.changes import ChangedFile, FileChange, FileVersion, MalformedBundle
-from orchestrator.workspace.repositories.configuration import Unreadable
-from orchestrator.workspace.repositories.repository import (
+from fanout.orchestrator.jobs.changes import ChangedFile, FileChange, FileVersion, MalformedBundle
+from fanout.orchestrator.workspace.repositories.configuration import Unreadable
+from fanout.orchestrator.workspace.repositories.repository import (
     all_settings,
     enclosing_repository,
 )
-from orchestrator.workspace.rooted import PathRefused, RootedFolder
+from fanout.orchestrator.workspace.rooted import PathRefused, RootedFolder
 
 BARE_REPOSITORY = "Git takes its folder for a repository and runs what its configuration says"
 CONFIGURED = "the configuration of this repository says that Git runs it"

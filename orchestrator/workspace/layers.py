@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from orchestrator.jobs.changes import (
+from fanout.orchestrator.jobs.changes import (
     MAX_DOCUMENT_BYTES,
     MAX_MEMBERS,
     ChangeBundle,
@@ -25,10 +25,10 @@ from orchestrator.jobs.changes import (
     Changes,
     FileVersion,
 )
-from orchestrator.jobs.failures import InvalidJob
-from orchestrator.jobs.spec import MAX_LAYERS, StartFiles
-from orchestrator.workspace.archive import add_content
-from orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.jobs.failures import InvalidJob
+from fanout.orchestrator.jobs.spec import MAX_LAYERS, StartFiles
+from fanout.orchestrator.workspace.archive import add_content
+from fanout.orchestrator.workspace.blobs import BlobStore
 
 _OTHER_MEMBERS = 2
 """Of a layer, besides contents: the list and an empty patch."""

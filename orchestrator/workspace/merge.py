@@ -15,24 +15,24 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from orchestrator.git import GitFailed
-from orchestrator.jobs.changes import (
+from fanout.orchestrator.git import GitFailed
+from fanout.orchestrator.jobs.changes import (
     ChangeBundle,
     ChangedFile,
     FileVersion,
     MalformedBundle,
 )
-from orchestrator.text_merge import is_text, marked_text
-from orchestrator.workspace.dry_run import DryRun
-from orchestrator.workspace.hold_back import HoldBack, hold_back_in
-from orchestrator.workspace.merge_report import (
+from fanout.orchestrator.text_merge import is_text, marked_text
+from fanout.orchestrator.workspace.dry_run import DryRun
+from fanout.orchestrator.workspace.hold_back import HoldBack, hold_back_in
+from fanout.orchestrator.workspace.merge_report import (
     Conflict,
     HeldBack,
     MergedFile,
     MergeReport,
     NotMerged,
 )
-from orchestrator.workspace.rooted import (
+from fanout.orchestrator.workspace.rooted import (
     ChangedMeanwhile,
     Folder,
     Found,
@@ -41,9 +41,9 @@ from orchestrator.workspace.rooted import (
     check_path,
     current_umask,
 )
-from orchestrator.workspace.staging.staged_folder import StagedFolder
-from orchestrator.workspace.staging.staging import Left, Staging
-from orchestrator.workspace.three_way import (
+from fanout.orchestrator.workspace.staging.staged_folder import StagedFolder
+from fanout.orchestrator.workspace.staging.staging import Left, Staging
+from fanout.orchestrator.workspace.three_way import (
     ChangesCollide,
     How,
     is_executable,
@@ -51,7 +51,7 @@ from orchestrator.workspace.three_way import (
     settle,
     without_nesting,
 )
-from orchestrator.workspace.workspace import Workspace
+from fanout.orchestrator.workspace.workspace import Workspace
 
 _ATTEMPTS = 3
 """How often a file is merged again when another process changes it during its merge."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.jobs.changes import ChangeKind, SkippedFile
-from orchestrator.jobs.spec import WireModel
-from orchestrator.workspace.three_way import ConflictKind, How
+from fanout.orchestrator.jobs.changes import ChangeKind, SkippedFile
+from fanout.orchestrator.jobs.spec import WireModel
+from fanout.orchestrator.workspace.three_way import ConflictKind, How
 
 
 class MergedFile(WireModel):

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from orchestrator.executable_config import is_git_data
-from orchestrator.jobs.changes import FileKind
+from fanout.orchestrator.executable_config import is_git_data
+from fanout.orchestrator.jobs.changes import FileKind
 
 MAX_HELD_BYTES = 64 * 1024**2
 """A file up to this size, the largest in a change bundle, is read into memory; others are only

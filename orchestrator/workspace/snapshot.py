@@ -14,15 +14,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.jobs.changes import SkippedFile
-from orchestrator.workspace.repositories.configuration import Unreadable
-from orchestrator.workspace.repositories.git_data import is_carried, is_git_directory
-from orchestrator.workspace.repositories.repository import (
+from fanout.orchestrator.jobs.changes import SkippedFile
+from fanout.orchestrator.workspace.repositories.configuration import Unreadable
+from fanout.orchestrator.workspace.repositories.git_data import is_carried, is_git_directory
+from fanout.orchestrator.workspace.repositories.repository import (
     enclosing_repository,
     ignored_paths,
 )
-from orchestrator.workspace.rooted import PathRefused, open_below, opened
-from orchestrator.workspace.secret_files import secret_name
+from fanout.orchestrator.workspace.rooted import PathRefused, open_below, opened
+from fanout.orchestrator.workspace.secret_files import secret_name
 
 BY_PRODUCTS = frozenset(
     {"__pycache__", ".venv", "node_modules", ".pytest_cache", ".mypy_cache", ".ruff_cache"},

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.jobs.changes import ChangedFile, ChangeKind, FileVersion
-from orchestrator.text_merge import contains_change, is_text, merge_text
-from orchestrator.workspace.rooted import Found
+from fanout.orchestrator.jobs.changes import ChangedFile, ChangeKind, FileVersion
+from fanout.orchestrator.text_merge import contains_change, is_text, merge_text
+from fanout.orchestrator.workspace.rooted import Found
 
 How = Literal["taken", "already", "merged"]
 

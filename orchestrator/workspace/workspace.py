@@ -12,14 +12,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, TypeVar
 
-from orchestrator.jobs.changes import SkippedFile
-from orchestrator.jobs.failures import JobFailure
-from orchestrator.jobs.spec import GIB, BlobId
-from orchestrator.workspace.archive import Omitted, TooLarge, write
-from orchestrator.workspace.blobs import BlobStore
-from orchestrator.workspace.rooted import opened
-from orchestrator.workspace.snapshot import IgnoreRulesUnreadable, Tree, scan
-from orchestrator.workspace.staging.staging import record_path, recover
+from fanout.orchestrator.jobs.changes import SkippedFile
+from fanout.orchestrator.jobs.failures import JobFailure
+from fanout.orchestrator.jobs.spec import GIB, BlobId
+from fanout.orchestrator.workspace.archive import Omitted, TooLarge, write
+from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.workspace.rooted import opened
+from fanout.orchestrator.workspace.snapshot import IgnoreRulesUnreadable, Tree, scan
+from fanout.orchestrator.workspace.staging.staging import record_path, recover
 
 Result = TypeVar("Result")
 

@@ -12,10 +12,10 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fanout.workers.sandbox.docker.provider import DockerProvider
+from fanout.workers.sandbox.errors import SandboxDied
+from fanout.workers.sandbox.protocol import Command, Sandbox
 from tests.docker.conftest import SnapshotFolder, changes_of, make_sandbox_spec, nobody
-from workers.sandbox.docker.provider import DockerProvider
-from workers.sandbox.errors import SandboxDied
-from workers.sandbox.protocol import Command, Sandbox
 
 T = TypeVar("T")
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.approvals import ApprovalAnswer
-from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import load_agent_definitions
-from orchestrator.configuration.settings import load_settings
-from orchestrator.jobs.approvals import answer_fingerprint
-from orchestrator.jobs.failures import DecisionNotAllowed, LedgerForbidden
-from orchestrator.jobs.store.connection import connect, identity
-from orchestrator.jobs.store.journal import EventType, Journal
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.approvals import ApprovalAnswer
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
+from fanout.orchestrator.configuration.settings import load_settings
+from fanout.orchestrator.jobs.approvals import answer_fingerprint
+from fanout.orchestrator.jobs.failures import DecisionNotAllowed, LedgerForbidden
+from fanout.orchestrator.jobs.store.connection import connect, identity
+from fanout.orchestrator.jobs.store.journal import EventType, Journal
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Ledger
 from tests.adversarial.redis_servers import GuardedRedis
 from tests.adversarial.test_redis_rights import server, url  # noqa: F401 - a fixture
 from tests.builders import make_spec
@@ -86,7 +86,7 @@ async def test_an_answer_in_anothers_name_is_refused_by_redis(
         await place.ready(anns)
         job_id = await anns.submit(make_spec("guarded", agent="guarded"))
         (approval,) = await parked(anns, job_id)
-        monkeypatch.setattr("orchestrator.jobs.store.ledger.identity", as_ann)
+        monkeypatch.setattr("fanout.orchestrator.jobs.store.ledger.identity", as_ann)
         with pytest.raises(LedgerForbidden):
             await Ledger(redis, Keys()).answer(approval.id, ApprovalAnswer(decision="approve"))
         assert [one.id for one in await anns.approvals()] == [approval.id], "it is still open"

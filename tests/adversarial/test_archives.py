@@ -15,14 +15,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.workspace.merge import merge
-from orchestrator.workspace.workspace import Workspace
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.workspace.merge import merge
+from fanout.orchestrator.workspace.workspace import Workspace
+from fanout.workers.sandbox.errors import SnapshotUnusable
+from fanout.workers.sandbox.inside import archives, layers, snapshots
+from fanout.workers.sandbox.layers import Element
+from fanout.workers.sandbox.local import files as local_files
 from tests.bundles import BundleBuilder, tree_of
-from workers.sandbox.errors import SnapshotUnusable
-from workers.sandbox.inside import archives, layers, snapshots
-from workers.sandbox.layers import Element
-from workers.sandbox.local import files as local_files
 
 NAMES = st.lists(
     st.sampled_from(

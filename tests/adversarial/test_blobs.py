@@ -10,10 +10,10 @@ from typing import Any
 import fsspec
 import pytest
 
-from orchestrator.jobs.failures import BlobCorrupt
-from orchestrator.workspace import hashed_files
-from orchestrator.workspace.blobs import BlobStore
-from orchestrator.workspace.workspace import Workspace
+from fanout.orchestrator.jobs.failures import BlobCorrupt
+from fanout.orchestrator.workspace import hashed_files
+from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.workspace.workspace import Workspace
 
 CONTENT = b"a snapshot" * 100_000
 

@@ -13,12 +13,12 @@ from typing import IO
 
 import pytest
 
-from orchestrator.jobs.changes import MAX_MEMBERS, ChangeBundle, Changes, MalformedBundle
+from fanout.orchestrator.jobs.changes import MAX_MEMBERS, ChangeBundle, Changes, MalformedBundle
+from fanout.workers.sandbox.docker.provider import DockerProvider
+from fanout.workers.sandbox.inside.collection import change_scan
+from fanout.workers.sandbox.inside.collection.change_scan import scan_trees, write_bundle
+from fanout.workers.sandbox.protocol import Command
 from tests.docker.conftest import make_sandbox_spec
-from workers.sandbox.docker.provider import DockerProvider
-from workers.sandbox.inside.collection import change_scan
-from workers.sandbox.inside.collection.change_scan import scan_trees, write_bundle
-from workers.sandbox.protocol import Command
 
 MIB = 1024**2
 

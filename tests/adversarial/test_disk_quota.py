@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from fanout.workers.sandbox.docker.provider import DockerProvider
+from fanout.workers.sandbox.errors import DiskLimitExceeded, SandboxStartFailed
+from fanout.workers.sandbox.protocol import Command, Sandbox, SandboxSpec
 from tests.docker.conftest import MIB, changes_of, make_sandbox_spec
-from workers.sandbox.docker.provider import DockerProvider
-from workers.sandbox.errors import DiskLimitExceeded, SandboxStartFailed
-from workers.sandbox.protocol import Command, Sandbox, SandboxSpec
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(120)]
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from fanout.workers.sandbox.egress.traffic import Traffic
+from fanout.workers.sandbox.network import ConnectionRecord, NetworkLimitReached, TrafficRecord
 from tests.egress import (
     Inside,
     Names,
@@ -22,8 +24,6 @@ from tests.egress import (
     status_of,
     write_code,
 )
-from workers.sandbox.egress.traffic import Traffic
-from workers.sandbox.network import ConnectionRecord, NetworkLimitReached, TrafficRecord
 
 
 @pytest.fixture

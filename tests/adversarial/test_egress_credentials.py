@@ -12,8 +12,12 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from orchestrator.configuration.agent_definitions import AgentDefinition
-from orchestrator.jobs.failures import InvalidJob
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
+from fanout.orchestrator.jobs.failures import InvalidJob
+from fanout.workers.agent.credentials import credentials_of
+from fanout.workers.sandbox import ConnectionRecord, Credential, TrafficRecord
+from fanout.workers.sandbox.egress.traffic import Traffic
+from fanout.workers.sandbox.egress.uplink import Uplink
 from tests.egress import (
     Inside,
     Link,
@@ -26,10 +30,6 @@ from tests.egress import (
     write_code,
 )
 from tests.https_host import HttpsHost, PrivateAuthority
-from workers.agent.credentials import credentials_of
-from workers.sandbox import ConnectionRecord, Credential, TrafficRecord
-from workers.sandbox.egress.traffic import Traffic
-from workers.sandbox.egress.uplink import Uplink
 
 CANARY = "canary-4f1d0c-token"
 NAME = "GIT_TOKEN"
@@ -457,8 +457,8 @@ async def test_oversized_headers_are_refused(open_with: OpenWith, context: ssl.S
 async def test_a_client_that_is_slow_to_ask_is_cut_off(
     open_with: OpenWith, context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.sandbox.egress.exchange.HEAD_SECONDS", 0.5)
-    monkeypatch.setattr("workers.sandbox.egress.proxy.HEAD_SECONDS", 0.5)
+    monkeypatch.setattr("fanout.workers.sandbox.egress.exchange.HEAD_SECONDS", 0.5)
+    monkeypatch.setattr("fanout.workers.sandbox.egress.proxy.HEAD_SECONDS", 0.5)
     async with HttpsHost(context) as host:
         inside = await open_with(host.port)
         silent, kept = await inside.tunnel(f"{HOST}:{host.port}")

@@ -16,12 +16,12 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from orchestrator.jobs.spec import MAX_LAYERS
+from fanout.orchestrator.jobs.spec import MAX_LAYERS
+from fanout.workers.sandbox.docker import container_config, steward_client
+from fanout.workers.sandbox.docker.provider import DockerProvider
+from fanout.workers.sandbox.protocol import Command
 from tests.bundles import BundleBuilder
 from tests.docker.conftest import SnapshotFolder, changes_of, make_sandbox_spec, nobody
-from workers.sandbox.docker import container_config, steward_client
-from workers.sandbox.docker.provider import DockerProvider
-from workers.sandbox.protocol import Command
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(60)]
 
@@ -34,7 +34,14 @@ def docker(*arguments: str) -> str:
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The socket of a running proxy."""
     path = tmp_path_factory.mktemp("proxy") / "engine.sock"
-    argv = [sys.executable, "-P", "-m", "workers.sandbox.engine_proxy", "--listen", str(path)]
+    argv = [
+        sys.executable,
+        "-P",
+        "-m",
+        "fanout.workers.sandbox.engine_proxy",
+        "--listen",
+        str(path),
+    ]
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         while "ready" not in (line := process.stderr.readline()):

@@ -7,9 +7,9 @@ import contextlib
 
 import pytest
 
+from fanout.workers.sandbox.inside import frames
+from fanout.workers.sandbox.protocol import Command
 from tests.adversarial.escape_lab import Lab
-from workers.sandbox.inside import frames
-from workers.sandbox.protocol import Command
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(120)]
 

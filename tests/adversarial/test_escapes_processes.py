@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fanout.workers.sandbox.protocol import Command
 from tests.adversarial.escape_lab import Lab, assert_refused
-from workers.sandbox.protocol import Command
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.executable_config import why_code
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.workspace.merge import merge
-from orchestrator.workspace.merge_report import MergeReport
-from orchestrator.workspace.workspace import Workspace
+from fanout.orchestrator.executable_config import why_code
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.workspace.merge import merge
+from fanout.orchestrator.workspace.merge_report import MergeReport
+from fanout.orchestrator.workspace.workspace import Workspace
 from tests.bundles import BundleBuilder, tree_of
 
 CODE = b"touch /tmp/pwned\n"

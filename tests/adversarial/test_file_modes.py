@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.embedded.child_process import ChildProcess
-from orchestrator.embedded.redis_server import RedisServer, find_redis_server
-from orchestrator.embedded.state_folder import EmbeddedRecord, StateFolder
-from orchestrator.jobs.spec import Limits, new_job_id
-from orchestrator.workspace.blobs import BlobStore
-from orchestrator.workspace.workspace import Workspace
-from workers.sandbox.local.provider import LocalProvider
-from workers.sandbox.protocol import SandboxSpec
+from fanout.orchestrator.embedded.child_process import ChildProcess
+from fanout.orchestrator.embedded.redis_server import RedisServer, find_redis_server
+from fanout.orchestrator.embedded.state_folder import EmbeddedRecord, StateFolder
+from fanout.orchestrator.jobs.spec import Limits, new_job_id
+from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.workspace.workspace import Workspace
+from fanout.workers.sandbox.local.provider import LocalProvider
+from fanout.workers.sandbox.protocol import SandboxSpec
 
 
 @pytest.fixture(autouse=True)

@@ -20,14 +20,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.checks import doctor_checks
-from orchestrator.git import GitFailed, run_git
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.workspace.blobs import BlobStore
-from orchestrator.workspace.merge import merge
-from orchestrator.workspace.repositories import repository
-from orchestrator.workspace.repositories.repository import is_clean_checkout
-from orchestrator.workspace.workspace import Workspace, WorkspaceUnusable
+from fanout.orchestrator.cli.checks import doctor_checks
+from fanout.orchestrator.git import GitFailed, run_git
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.workspace.merge import merge
+from fanout.orchestrator.workspace.repositories import repository
+from fanout.orchestrator.workspace.repositories.repository import is_clean_checkout
+from fanout.orchestrator.workspace.workspace import Workspace, WorkspaceUnusable
 from tests.architecture.sources import package_sources
 from tests.bundles import BundleBuilder
 from tests.integration.cli.conftest import (  # noqa: F401

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from fanout.workers.sandbox.docker.provider import DockerProvider
+from fanout.workers.sandbox.protocol import Command
 from tests.docker.conftest import SnapshotFolder, changes_of, make_sandbox_spec
-from workers.sandbox.docker.provider import DockerProvider
-from workers.sandbox.protocol import Command
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(120)]
 

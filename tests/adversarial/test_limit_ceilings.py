@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import AgentDefinition, AgentDefinitions
-from orchestrator.configuration.settings import Settings
-from orchestrator.deep_agent import ModelUsage
-from orchestrator.jobs.ceilings import Ceilings, no_more_than
-from orchestrator.jobs.failures import LimitExceeded
-from orchestrator.jobs.spec import GIB, JobSpec, Limits
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinition, AgentDefinitions
+from fanout.orchestrator.configuration.settings import Settings
+from fanout.orchestrator.deep_agent import ModelUsage
+from fanout.orchestrator.jobs.ceilings import Ceilings, no_more_than
+from fanout.orchestrator.jobs.failures import LimitExceeded
+from fanout.orchestrator.jobs.spec import GIB, JobSpec, Limits
+from fanout.workers.agent.delegation.child_specs import ChildSpecs
+from fanout.workers.agent.services import JobServices
 from tests.builders import make_spec
-from workers.agent.delegation.child_specs import ChildSpecs
-from workers.agent.services import JobServices
 
 PIB = 1024**5
 

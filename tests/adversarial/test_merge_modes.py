@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.workspace.merge import merge
-from orchestrator.workspace.merge_report import MergeReport
-from orchestrator.workspace.workspace import Workspace
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.workspace.merge import merge
+from fanout.orchestrator.workspace.merge_report import MergeReport
+from fanout.orchestrator.workspace.workspace import Workspace
 from tests.bundles import BundleBuilder
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.embedded.state_folder import StateFolder
+from fanout.orchestrator.embedded.state_folder import StateFolder
 from tests.conftest import missing
 from tests.integration.cli.conftest import Ended, Fanout, clean_environment
 from tests.integration.scripts import conversation, says, write_script
@@ -160,7 +160,7 @@ def test_an_engine_that_hangs_is_told_in_time(fanout: Fanout, tmp_path: Path, ha
 def test_a_worker_started_as_a_program_does_not_start_either(fanout: Fanout, redis_url: str):
     env = fanout.env | {"FANOUT_REDIS_URL": redis_url}
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "workers"],
+        [sys.executable, "-P", "-m", "fanout.workers"],
         env=env,
         cwd=fanout.folder,
         capture_output=True,

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator import output_schema
-from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import AgentDefinition, AgentDefinitions
-from orchestrator.configuration.settings import Settings
-from orchestrator.deep_agent import OutputMismatch, OutputSchema
-from orchestrator.delegation.agents import create_agent
-from orchestrator.jobs.failures import InvalidJob
-from orchestrator.output_schema import InvalidOutputSchema, SchemaCheck
+from fanout.orchestrator import output_schema
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinition, AgentDefinitions
+from fanout.orchestrator.configuration.settings import Settings
+from fanout.orchestrator.deep_agent import OutputMismatch, OutputSchema
+from fanout.orchestrator.delegation.agents import create_agent
+from fanout.orchestrator.jobs.failures import InvalidJob
+from fanout.orchestrator.output_schema import InvalidOutputSchema, SchemaCheck
 from tests.builders import make_spec
 
 

@@ -20,12 +20,12 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.embedded.state_folder import StateFolder
-from orchestrator.jobs.spec import Limits, new_job_id
+from fanout.orchestrator.embedded.state_folder import StateFolder
+from fanout.orchestrator.jobs.spec import Limits, new_job_id
+from fanout.workers.sandbox import Command, LocalProvider, Sandbox, SandboxSpec, SandboxStartFailed
+from fanout.workers.sandbox.local.privileges import confinement
 from tests.forked import REPOSITORY
 from tests.integration.scripts import call, calls, conversation, says
-from workers.sandbox import Command, LocalProvider, Sandbox, SandboxSpec, SandboxStartFailed
-from workers.sandbox.local.privileges import confinement
 
 pytestmark = [
     pytest.mark.redis,
@@ -67,7 +67,7 @@ class Machine:
 
     def fanout(self, *arguments: str, log: str) -> subprocess.Popen[bytes]:
         return self.start(
-            *(sys.executable, "-P", "-m", "orchestrator", *arguments), log=log, **self.keys()
+            *(sys.executable, "-P", "-m", "fanout", *arguments), log=log, **self.keys()
         )
 
     def environment(self) -> dict[str, str]:
@@ -216,7 +216,7 @@ def decoy_of(machine: Machine) -> list[str]:
 def test_the_process_itself_still_has_its_keys_and_its_children_do_not() -> None:
     program = """
 import json, os, resource, subprocess, sys
-from orchestrator.process_secrets import seal_process
+from fanout.orchestrator.process_secrets import seal_process
 seal_process()
 seal_process()
 inherited = subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
@@ -245,7 +245,7 @@ print(resource.getrlimit(resource.RLIMIT_CORE))
 
 SEALED = """
 import sys, time
-from orchestrator.process_secrets import seal_process
+from fanout.orchestrator.process_secrets import seal_process
 seal_process()
 print("sealed", flush=True)
 time.sleep(60)

@@ -11,13 +11,13 @@ import pytest
 from celery import Celery
 from fakeredis import FakeAsyncRedis
 
-from orchestrator.client import JobClient
-from orchestrator.configuration.settings import InvalidSetting, load_settings
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Claim, Ledger
-from orchestrator.jobs.store.queue import RUN_JOB, broker_settings
-from orchestrator.jobs.store.signatures import HEADER, MessageSigner
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.settings import InvalidSetting, load_settings
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.orchestrator.jobs.store.queue import RUN_JOB, broker_settings
+from fanout.orchestrator.jobs.store.signatures import HEADER, MessageSigner
 from tests.builders import make_spec, make_worker
 from tests.integration.scripts import DONE, conversation, shell
 from tests.services import Installation, Installer

@@ -12,11 +12,11 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.client import JobClient
-from orchestrator.jobs.bounds import MAX_RECORD_BYTES, MAX_SPEC_BYTES, fit, json_bytes
-from orchestrator.jobs.failures import InvalidJob
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.stored import submission
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.bounds import MAX_RECORD_BYTES, MAX_SPEC_BYTES, fit, json_bytes
+from fanout.orchestrator.jobs.failures import InvalidJob
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.stored import submission
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell
 from tests.services import Installation, Installer

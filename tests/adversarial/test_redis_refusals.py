@@ -9,18 +9,18 @@ from typing import NamedTuple
 import pytest
 from redis import exceptions
 
-from orchestrator.jobs.failures import (
+from fanout.orchestrator.jobs.failures import (
     LedgerForbidden,
     LedgerFull,
     LedgerMisconfigured,
     LedgerUnavailable,
 )
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Dispatched, Ledger
-from orchestrator.jobs.store.outage import through_outage
-from orchestrator.jobs.store.queue import CeleryQueue
-from orchestrator.jobs.store.redis_errors import redis_failure
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Dispatched, Ledger
+from fanout.orchestrator.jobs.store.outage import through_outage
+from fanout.orchestrator.jobs.store.queue import CeleryQueue
+from fanout.orchestrator.jobs.store.redis_errors import redis_failure
 from tests.adversarial.redis_servers import GuardedRedis, guarded_redis
 from tests.builders import make_spec
 from tests.integration.cli.conftest import Fanout, clean_environment

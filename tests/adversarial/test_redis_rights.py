@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 import redis
 
-from orchestrator.jobs.failures import LedgerForbidden
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.journal import EventType
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.jobs.failures import LedgerForbidden
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Ledger
 from tests.adversarial.redis_servers import GuardedRedis, guarded_redis
 from tests.builders import make_spec, make_worker
 from tests.integration.scripts import DONE, conversation, shell, write_script
@@ -89,7 +89,7 @@ def flower(place: Installation, server: GuardedRedis) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "celery", "-A", "workers.celery_app", "flower"],
+        [sys.executable, "-P", "-m", "celery", "-A", "fanout.workers.celery_app", "flower"],
         cwd=REPOSITORY,
         env=place.environment
         | {

@@ -18,12 +18,12 @@ import pytest
 import trustme
 from kombu import Connection
 
-from orchestrator.configuration.settings import InvalidSetting, load_settings
-from orchestrator.jobs.failures import LedgerMisconfigured
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Dispatched, Ledger
-from orchestrator.jobs.store.queue import CeleryQueue
+from fanout.orchestrator.configuration.settings import InvalidSetting, load_settings
+from fanout.orchestrator.jobs.failures import LedgerMisconfigured
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Dispatched, Ledger
+from fanout.orchestrator.jobs.store.queue import CeleryQueue
 from tests.adversarial.redis_servers import GuardedRedis, guarded_redis
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation, write_script
@@ -144,9 +144,9 @@ async def test_the_queue_tells_it_nothing_and_says_why(listener: Impostor, trust
 @pytest.mark.parametrize(
     "command",
     [
-        ["celery", "-A", "workers.celery_app", "inspect", "ping", "--timeout", "1"],
-        ["celery", "-A", "workers.celery_app", "events", "--dump"],
-        ["celery", "-A", "workers.celery_app", "flower", "--port=0"],
+        ["celery", "-A", "fanout.workers.celery_app", "inspect", "ping", "--timeout", "1"],
+        ["celery", "-A", "fanout.workers.celery_app", "events", "--dump"],
+        ["celery", "-A", "fanout.workers.celery_app", "flower", "--port=0"],
         ["workers"],
         ["orchestrator", "ps"],
     ],

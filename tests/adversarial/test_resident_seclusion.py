@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from fanout.workers.sandbox.docker import container_config
+from fanout.workers.sandbox.docker.engine import Engine
+from fanout.workers.sandbox.docker.provider import DockerProvider
+from fanout.workers.sandbox.errors import SandboxNotSecluded
+from fanout.workers.sandbox.inside.seclusion import REFUSAL
+from fanout.workers.sandbox.protocol import Command
+from fanout.workers.sandbox.resident.code import code_files
 from tests.docker.conftest import make_sandbox_spec
 from tests.unit.test_resident import WITHOUT_PTRACE
-from workers.sandbox.docker import container_config
-from workers.sandbox.docker.engine import Engine
-from workers.sandbox.docker.provider import DockerProvider
-from workers.sandbox.errors import SandboxNotSecluded
-from workers.sandbox.inside.seclusion import REFUSAL
-from workers.sandbox.protocol import Command
-from workers.sandbox.resident.code import code_files
 
 REACH_THE_RESIDENT = r"""
 for path in /proc/1/fd/* /proc/1/task/*/fd/*; do readlink "$path" && echo REACHED; done
@@ -69,7 +69,7 @@ async def test_where_nothing_makes_it_undumpable_it_does_not_start(code: Path) -
     program = (
         "import sys; sys.modules['ctypes'] = None; sys.path.insert(0, sys.argv[1]); import os;"
         "os.memfd_create = lambda name: (_ for _ in ()).throw(OSError(1, 'refused'));"
-        "from workers.sandbox.inside.resident import main; main()"
+        "from fanout.workers.sandbox.inside.resident import main; main()"
     )
     exit_code, output, errors = await start(code, *WITHOUT_PTRACE, program=program)
 

@@ -12,12 +12,12 @@ from typing import Any, Self
 
 import pytest
 
-from workers.sandbox.errors import SandboxDied
-from workers.sandbox.inside import frames
-from workers.sandbox.protocol import Command
-from workers.sandbox.resident.client import ResidentClient
-from workers.sandbox.resident.replies import PARSED_ON_LOOP_BYTES
-from workers.sandbox.resident.sandbox import ResidentSandbox
+from fanout.workers.sandbox.errors import SandboxDied
+from fanout.workers.sandbox.inside import frames
+from fanout.workers.sandbox.protocol import Command
+from fanout.workers.sandbox.resident.client import ResidentClient
+from fanout.workers.sandbox.resident.replies import PARSED_ON_LOOP_BYTES
+from fanout.workers.sandbox.resident.sandbox import ResidentSandbox
 
 MIB = 1 << 20
 READY = frames.pack_frame(frames.READY, 0)

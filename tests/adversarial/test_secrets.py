@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.configuration.agent_definitions import AgentDefinition
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.jobs.spec import Limits, new_job_id
-from orchestrator.workspace.blobs import BlobStore
-from orchestrator.workspace.merge import merge
-from orchestrator.workspace.secret_files import secret_content, secret_name
-from orchestrator.workspace.workspace import Workspace
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.jobs.spec import Limits, new_job_id
+from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.workspace.merge import merge
+from fanout.orchestrator.workspace.secret_files import secret_content, secret_name
+from fanout.orchestrator.workspace.workspace import Workspace
+from fanout.workers.sandbox.local.provider import LocalProvider
+from fanout.workers.sandbox.protocol import Command, SandboxSpec
 from tests.integration.cli.conftest import fanout, ledger_url, private_redis  # noqa: F401
-from workers.sandbox.local.provider import LocalProvider
-from workers.sandbox.protocol import Command, SandboxSpec
 
 CANARY = "canary7f3c"
 NAME = "PRIVATE" + " KEY"  # in parts: this repository holds no key, and a test says so

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.jobs.failures import SandboxFailure
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.workers.sandbox.docker import steward_client
+from fanout.workers.sandbox.docker.provider import DockerProvider
+from fanout.workers.sandbox.errors import ChangesNotCollected
+from fanout.workers.sandbox.protocol import Command
 from tests.docker.conftest import MIB, changes_of, make_sandbox_spec
-from workers.sandbox.docker import steward_client
-from workers.sandbox.docker.provider import DockerProvider
-from workers.sandbox.errors import ChangesNotCollected
-from workers.sandbox.protocol import Command
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(120)]
 
@@ -26,7 +26,7 @@ HOOK = """
 import sys, os, json, tempfile
 sys.path.insert(0, "/opt/steward")
 from pathlib import Path
-from workers.sandbox.inside.collection import jail
+from fanout.workers.sandbox.inside.collection import jail
 home = Path(tempfile.mkdtemp(dir="/var/tmp"))
 home.chmod(0o711)
 (home / "scratch").mkdir()

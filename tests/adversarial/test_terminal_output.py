@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal import output
 
 HOSTILE = {
     "clears the screen": "a\033[2Jb",

@@ -14,16 +14,19 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import load_agent_definitions
-from orchestrator.configuration.settings import load_settings
-from orchestrator.embedded.state_folder import StateFolder
-from orchestrator.jobs.failures import LedgerReplaced
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.spec import Limits, new_job_id
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
+from fanout.orchestrator.configuration.settings import load_settings
+from fanout.orchestrator.embedded.state_folder import StateFolder
+from fanout.orchestrator.jobs.failures import LedgerReplaced
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.spec import Limits, new_job_id
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Ledger
+from fanout.workers.sandbox import Command, DockerProvider, LocalProvider, SandboxSpec
+from fanout.workers.sandbox.docker import leftovers
+from fanout.workers.upkeep.own_ledger import OwnLedger
 from tests.builders import make_spec
 from tests.forked import run_module
 from tests.integration.scripts import DONE, conversation, shell, write_script
@@ -34,9 +37,6 @@ from tests.services import (
     installation,
     volumes_of,
 )
-from workers.sandbox import Command, DockerProvider, LocalProvider, SandboxSpec
-from workers.sandbox.docker import leftovers
-from workers.upkeep.own_ledger import OwnLedger
 
 pytestmark = pytest.mark.redis
 
@@ -199,7 +199,7 @@ def embedded(folder: Path, opened: AsyncExitStack) -> Fleet:
         "FANOUT_SANDBOX__PROVIDER": "docker",
     }
     opened.callback(run_module, "orchestrator", "down", environment=environment)
-    started = run_module("orchestrator", "up", environment=environment)
+    started = run_module("fanout", "up", environment=environment)
     assert started.returncode == 0, started.stderr
     record = StateFolder(folder / "state").read_record()
     assert record is not None

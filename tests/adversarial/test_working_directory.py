@@ -22,8 +22,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.configuration.settings import load_settings
-from orchestrator.embedded.python_process import child_environment
+from fanout.orchestrator.configuration.settings import load_settings
+from fanout.orchestrator.embedded.python_process import child_environment
 from tests.forked import REPOSITORY
 from tests.integration.cli.test_embedded import within
 from tests.integration.coordinator.driving import WORKER_SCRIPT, task
@@ -192,7 +192,7 @@ def test_the_demo_imports_and_obeys_nothing(traps: Traps):
 
 @pytest.mark.slow
 def test_services_in_the_background_import_and_obey_nothing(traps: Traps):
-    up = traps.run(sys.executable, "-P", "-m", "orchestrator", "up")
+    up = traps.run(sys.executable, "-P", "-m", "fanout", "up")
     try:
         submitted = traps.run(
             *(FANOUT, "submit", "run: true", "--workspace", ".", "--wait"), timeout=90

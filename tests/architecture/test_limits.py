@@ -1,6 +1,6 @@
 import pytest
 
-from orchestrator.cli.checks.limits import Limit, Source, written
+from fanout.orchestrator.cli.checks.limits import Limit, Source, written
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ DEEP_AGENT = {
 DOORS = {
     "fanout": JOBS | AGENTS,
     "orchestrator": JOBS | AGENTS,
-    "orchestrator.deep_agent": DEEP_AGENT,
+    "fanout.orchestrator.deep_agent": DEEP_AGENT,
 }
 
 

@@ -13,11 +13,11 @@ from google.adk.apps import App, ResumabilityConfig
 from google.adk.runners import InMemoryRunner
 from google.genai import types
 
-from orchestrator.deep_agent.backends.directory import DirectoryBackend
-from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
-from orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
-from orchestrator.deep_agent.models.retries import ResilientModel
-from orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
+from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
+from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
+from fanout.orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
+from fanout.orchestrator.deep_agent.models.retries import ResilientModel
+from fanout.orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
 
 Kind = Literal["deep", "plain"]
 

@@ -16,13 +16,13 @@ from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 from typing import IO
 
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.jobs.spec import StartFiles
-from orchestrator.workspace import layers
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.jobs.spec import StartFiles
+from fanout.orchestrator.workspace import layers
+from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox
 from tests.benchmarks.engine import Bench, bench
 from tests.benchmarks.measure import Benchmark, Sample, Samples, Section, interleaved, milliseconds
 from tests.benchmarks.source_tree import edits, path_of
-from workers.sandbox.protocol import WORKSPACE, Command, Sandbox
 
 ROUNDS = 15
 ARCHIVE_ROUNDS = 3

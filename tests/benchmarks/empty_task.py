@@ -10,7 +10,7 @@ import time
 import redis
 from celery import Celery
 
-from orchestrator.jobs.store.queue import broker_options
+from fanout.orchestrator.jobs.store.queue import broker_options
 
 TASK = "bench.empty"
 QUEUE = "bench"
@@ -21,7 +21,7 @@ app = Celery("bench", set_as_current=False)
 app.conf.update(
     broker_transport_options=broker_options("bench"),
     task_ignore_result=True,
-    worker_pool="workers.pool:TaskPool",
+    worker_pool="fanout.workers.pool:TaskPool",
     worker_concurrency=8,
     worker_prefetch_multiplier=1,
     worker_disable_prefetch=True,

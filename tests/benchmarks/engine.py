@@ -16,14 +16,14 @@ from pathlib import Path
 
 import docker
 
-from orchestrator.jobs.spec import GIB, BlobId, Limits, StartFiles, new_job_id
-from orchestrator.workspace.blobs import BlobStore
-from orchestrator.workspace.workspace import Workspace
+from fanout.orchestrator.jobs.spec import GIB, BlobId, Limits, StartFiles, new_job_id
+from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.workspace.workspace import Workspace
+from fanout.workers.sandbox.docker.naming import INSTALLATION
+from fanout.workers.sandbox.docker.provider import DEFAULT_IMAGE, DockerProvider
+from fanout.workers.sandbox.protocol import Sandbox, SandboxSpec
 from tests.benchmarks.measure import milliseconds
 from tests.benchmarks.plain_container import PlainContainer, remove_plain, sdk, start_plain
-from workers.sandbox.docker.naming import INSTALLATION
-from workers.sandbox.docker.provider import DEFAULT_IMAGE, DockerProvider
-from workers.sandbox.protocol import Sandbox, SandboxSpec
 
 LIMITS = Limits(
     timeout_seconds=600, cpus=1, memory_bytes=GIB, pids=256, disk_bytes=GIB, network="none"

@@ -14,17 +14,17 @@ from pathlib import Path
 import psutil
 from redis.asyncio import Redis
 
-from orchestrator.configuration.settings import WorkerSettings
-from orchestrator.jobs.policy import AdmissionPolicy
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.orchestrator.configuration.settings import WorkerSettings
+from fanout.orchestrator.jobs.policy import AdmissionPolicy
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.workers.heartbeat import BEATS_PER_LEASE
 from tests.benchmarks.measure import Benchmark, Samples, Section
 from tests.builders import make_spec, make_worker
 from tests.services import RedisProcess
-from workers.heartbeat import BEATS_PER_LEASE
 
 JOBS, WORKERS = 1000, 20
 LEASE_SECONDS = WorkerSettings().lease_seconds

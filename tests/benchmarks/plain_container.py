@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import docker
 
-from orchestrator.jobs.spec import Limits
+from fanout.orchestrator.jobs.spec import Limits
 
 COMMAND = ["true"]
 

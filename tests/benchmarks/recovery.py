@@ -12,10 +12,10 @@ from pathlib import Path
 
 import docker
 
-from orchestrator.client import JobClient
-from orchestrator.configuration.settings import WorkerSettings
-from orchestrator.jobs.spec import JobSpec
-from orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.settings import WorkerSettings
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.benchmarks.measure import Benchmark, Samples, Section
 from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.services import Installation, installation

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection
 
+from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox
 from tests.benchmarks.engine import Bench, bench
 from tests.benchmarks.measure import (
     Benchmark,
@@ -15,7 +16,6 @@ from tests.benchmarks.measure import (
     milliseconds_of,
 )
 from tests.benchmarks.plain_container import COMMAND, PlainContainer
-from workers.sandbox.protocol import WORKSPACE, Command, Sandbox
 
 STARTS = 20
 OPERATIONS = 40

@@ -41,7 +41,7 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
             for benchmark, arguments in ((HELP, "--help"), (PS, "ps")):
                 if benchmark.name in wanted:
                     ours = partial(
-                        _run, folder, place.environment, "-P", "-m", "orchestrator", arguments
+                        _run, folder, place.environment, "-P", "-m", "fanout", arguments
                     )
                     yield benchmark, await interleaved(ROUNDS, ours, nothing)
 

@@ -9,8 +9,10 @@ import shutil
 import tarfile
 from collections.abc import AsyncIterator, Collection
 
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.jobs.spec import BlobId, StartFiles, new_job_id
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.jobs.spec import BlobId, StartFiles, new_job_id
+from fanout.workers.sandbox.docker import container_config
+from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox
 from tests.benchmarks.engine import LIMITS, Bench, bench
 from tests.benchmarks.measure import (
     Benchmark,
@@ -22,8 +24,6 @@ from tests.benchmarks.measure import (
     milliseconds_of,
 )
 from tests.benchmarks.source_tree import ADDED, DELETED, EDITED, LIST_CHANGES, edits, write_tree
-from workers.sandbox.docker import container_config
-from workers.sandbox.protocol import WORKSPACE, Command, Sandbox
 
 SEEDINGS, PREPARATIONS_A_SEEDING = 4, 10
 FIRST_SEEDINGS = 3

@@ -10,11 +10,11 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from orchestrator.client import JobClient
-from orchestrator.jobs.failures import JobFailure
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.state import JobRecord
-from orchestrator.jobs.store.journal import JournalEvent
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.failures import JobFailure
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.state import JobRecord
+from fanout.orchestrator.jobs.store.journal import JournalEvent
 from tests.chaos.installation import Installation
 from tests.chaos.workload import Submitted
 

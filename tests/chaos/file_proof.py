@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.deep_agent.prompts import CALL_INTERRUPTED
-from orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.deep_agent.prompts import CALL_INTERRUPTED
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.chaos.evidence import JobEvidence
 from tests.chaos.script import Line, lines_of, step_of
 

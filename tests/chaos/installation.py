@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import load_agent_definitions
-from orchestrator.configuration.settings import load_settings
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
+from fanout.orchestrator.configuration.settings import load_settings
 from tests.chaos import script
 from tests.chaos.engine import IMAGE, NoEngine, PrivateEngine
 from tests.chaos.proxy import Proxy

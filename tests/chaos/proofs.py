@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from orchestrator.jobs.state import TERMINAL_STATES, JobState
-from orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.jobs.state import TERMINAL_STATES, JobState
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.chaos.evidence import JobEvidence, Leftovers
 from tests.chaos.plan import JOB_KINDS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.chaos.evidence import JobEvidence
 from tests.chaos.injector import Injected
 

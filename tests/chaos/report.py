@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.jobs.store.journal import EventType
 from tests.chaos.evidence import JobEvidence
 from tests.chaos.injector import Injected
 from tests.chaos.recoveries import Recovery, percentile

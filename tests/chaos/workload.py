@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from orchestrator.client import JobClient
-from orchestrator.jobs.failures import ApprovalRefused, LedgerUnavailable
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.spec import JobSpec, Limits
-from orchestrator.jobs.state import JobState
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.failures import ApprovalRefused, LedgerUnavailable
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.spec import JobSpec, Limits
+from fanout.orchestrator.jobs.state import JobState
 from tests.chaos.plan import JOB_KINDS, PlannedJob
 
 AGAIN_SECONDS = 0.5

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from orchestrator.deep_agent.backends.protocol import Backend, Shell
-from orchestrator.deep_agent.backends.state import DictState
-from orchestrator.deep_agent.tool import MethodTool
-from orchestrator.deep_agent.tools.execute import ExecuteTool
-from orchestrator.deep_agent.tools.filesystem import FilesystemTools
+from fanout.orchestrator.deep_agent.backends.protocol import Backend, Shell
+from fanout.orchestrator.deep_agent.backends.state import DictState
+from fanout.orchestrator.deep_agent.tool import MethodTool
+from fanout.orchestrator.deep_agent.tools.execute import ExecuteTool
+from fanout.orchestrator.deep_agent.tools.filesystem import FilesystemTools
 
 
 class Context:

@@ -33,7 +33,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.deep_agent.tools import files as files_module
+from fanout.orchestrator.deep_agent.tools import files as files_module
 from tests.contract.file_tools import Tools
 from tests.unit.deep_agent.running import Run, call, scripted
 

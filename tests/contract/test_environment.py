@@ -3,8 +3,8 @@
 import pytest
 from google.adk.tools.environment import EnvironmentToolset
 
-from orchestrator.deep_agent.backends import environment as environment_module
-from orchestrator.deep_agent.backends.environment import BackendEnvironment
+from fanout.orchestrator.deep_agent.backends import environment as environment_module
+from fanout.orchestrator.deep_agent.backends.environment import BackendEnvironment
 from tests.contract.file_tools import Tools
 from tests.unit.deep_agent.running import Run, call, scripted
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.deep_agent.tools import files as files_module
-from orchestrator.deep_agent.tools.text import MAX_RESULT_CHARACTERS
+from fanout.orchestrator.deep_agent.tools import files as files_module
+from fanout.orchestrator.deep_agent.tools.text import MAX_RESULT_CHARACTERS
 from tests.contract.file_tools import Tools
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.jobs.failures import SandboxFailure
-from orchestrator.jobs.spec import MAX_LAYERS, Limits, StartFiles, new_job_id
-from orchestrator.workspace import layers
-from orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.orchestrator.jobs.spec import MAX_LAYERS, Limits, StartFiles, new_job_id
+from fanout.orchestrator.workspace import layers
+from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.workers.sandbox.docker.provider import DockerProvider
+from fanout.workers.sandbox.errors import SnapshotUnusable
+from fanout.workers.sandbox.local.provider import LocalProvider
+from fanout.workers.sandbox.protocol import Command, Sandbox, SandboxProvider, SandboxSpec
 from tests.bundles import BundleBuilder
 from tests.conftest import missing
-from workers.sandbox.docker.provider import DockerProvider
-from workers.sandbox.errors import SnapshotUnusable
-from workers.sandbox.local.provider import LocalProvider
-from workers.sandbox.protocol import Command, Sandbox, SandboxProvider, SandboxSpec
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
 

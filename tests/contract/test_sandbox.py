@@ -18,23 +18,23 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from orchestrator.deep_agent.backends.protocol import Execution
-from orchestrator.jobs.changes import ChangeBundle, Changes
-from orchestrator.jobs.failures import SandboxFailure
-from orchestrator.jobs.spec import Limits, new_job_id
-from tests.conftest import missing
-from tests.contract.truth_set import CASES, Case, make_snapshot_tree
-from workers.sandbox.docker.provider import DockerProvider
-from workers.sandbox.errors import DiskLimitExceeded, SnapshotUnusable
-from workers.sandbox.local.provider import LocalProvider
-from workers.sandbox.local.sandbox import LocalSandbox
-from workers.sandbox.protocol import (
+from fanout.orchestrator.deep_agent.backends.protocol import Execution
+from fanout.orchestrator.jobs.changes import ChangeBundle, Changes
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.orchestrator.jobs.spec import Limits, new_job_id
+from fanout.workers.sandbox.docker.provider import DockerProvider
+from fanout.workers.sandbox.errors import DiskLimitExceeded, SnapshotUnusable
+from fanout.workers.sandbox.local.provider import LocalProvider
+from fanout.workers.sandbox.local.sandbox import LocalSandbox
+from fanout.workers.sandbox.protocol import (
     WORKSPACE,
     Command,
     Sandbox,
     SandboxProvider,
     SandboxSpec,
 )
+from tests.conftest import missing
+from tests.contract.truth_set import CASES, Case, make_snapshot_tree
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

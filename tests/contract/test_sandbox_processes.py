@@ -9,13 +9,13 @@ import time
 
 import pytest
 
-from orchestrator.jobs.failures import SandboxFailure
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.workers.sandbox.docker.provider import DockerSandbox
+from fanout.workers.sandbox.local.sandbox import LocalSandbox
+from fanout.workers.sandbox.process import Process, ProcessEnded
+from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox
 from tests.contract import test_sandbox as contract
 from tests.contract.test_sandbox import MIB, Bench, count, gone, sh, unique_sleep
-from workers.sandbox.docker.provider import DockerSandbox
-from workers.sandbox.local.sandbox import LocalSandbox
-from workers.sandbox.process import Process, ProcessEnded
-from workers.sandbox.protocol import WORKSPACE, Command, Sandbox
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

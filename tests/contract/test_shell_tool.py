@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.deep_agent.backends.local_shell import LocalShellBackend
-from orchestrator.deep_agent.backends.protocol import Execution, Shell
+from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
+from fanout.orchestrator.deep_agent.backends.protocol import Execution, Shell
 from tests.contract.file_tools import Tools
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -12,13 +12,13 @@ from typing import IO, Any
 import pytest
 import pytest_asyncio
 
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.jobs.spec import Limits, new_job_id
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.jobs.spec import Limits, new_job_id
+from fanout.workers.sandbox.docker.engine import Engine
+from fanout.workers.sandbox.docker.naming import INSTALLATION
+from fanout.workers.sandbox.docker.provider import DockerProvider
+from fanout.workers.sandbox.protocol import Sandbox, SandboxSpec
 from tests.conftest import missing
-from workers.sandbox.docker.engine import Engine
-from workers.sandbox.docker.naming import INSTALLATION
-from workers.sandbox.docker.provider import DockerProvider
-from workers.sandbox.protocol import Sandbox, SandboxSpec
 
 MIB = 1024**2
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from fanout.workers.sandbox import Credential, SandboxSpec
+from fanout.workers.sandbox.docker import container_config
+from fanout.workers.sandbox.docker.provider import DockerProvider
+from fanout.workers.sandbox.protocol import Command
 from tests.docker import conftest
 from tests.docker.conftest import make_sandbox_spec
 from tests.docker.test_hardening import run_python
-from workers.sandbox import Credential, SandboxSpec
-from workers.sandbox.docker import container_config
-from workers.sandbox.docker.provider import DockerProvider
-from workers.sandbox.protocol import Command
 
 pytestmark = conftest.ON_SHARED_PROVIDER
 provider = conftest.provider_of_session

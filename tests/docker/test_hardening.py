@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from fanout.workers.sandbox.docker.provider import DockerProvider
+from fanout.workers.sandbox.protocol import Command, Sandbox
 from tests.docker import conftest
 from tests.docker.conftest import make_sandbox_spec
-from workers.sandbox.docker.provider import DockerProvider
-from workers.sandbox.protocol import Command, Sandbox
 
 pytestmark = conftest.ON_SHARED_PROVIDER
 provider = conftest.provider_of_session

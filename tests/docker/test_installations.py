@@ -40,7 +40,7 @@ def docker(*arguments: str) -> str:
 
 def fanout(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "FANOUT_STATE_DIR": str(folder / "state")}
-    return run_module("orchestrator", *arguments, environment=environment)
+    return run_module("fanout", *arguments, environment=environment)
 
 
 def test_doctor_names_what_is_left_and_the_command_that_removes_it(

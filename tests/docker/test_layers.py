@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 import pytest
 
-from orchestrator.jobs.failures import SandboxFailure
-from orchestrator.jobs.spec import StartFiles
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.orchestrator.jobs.spec import StartFiles
+from fanout.workers.sandbox.docker import steward_client
+from fanout.workers.sandbox.docker.engine import Engine
+from fanout.workers.sandbox.docker.provider import DockerProvider
+from fanout.workers.sandbox.protocol import Command
 from tests.bundles import BundleBuilder
 from tests.docker.conftest import MIB, SnapshotFolder, make_sandbox_spec, until
-from workers.sandbox.docker import steward_client
-from workers.sandbox.docker.engine import Engine
-from workers.sandbox.docker.provider import DockerProvider
-from workers.sandbox.protocol import Command
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]
 

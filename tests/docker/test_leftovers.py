@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.jobs.failures import SandboxFailure
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.workers.sandbox.docker import container_config, leftovers
+from fanout.workers.sandbox.docker.engine import Engine
+from fanout.workers.sandbox.docker.naming import Names
+from fanout.workers.sandbox.docker.provider import DockerProvider
+from fanout.workers.sandbox.errors import EngineUnavailable, SandboxStartFailed
 from tests.docker.conftest import make_sandbox_spec, nobody
-from workers.sandbox.docker import container_config, leftovers
-from workers.sandbox.docker.engine import Engine
-from workers.sandbox.docker.naming import Names
-from workers.sandbox.docker.provider import DockerProvider
-from workers.sandbox.errors import EngineUnavailable, SandboxStartFailed
 
 pytestmark = pytest.mark.docker
 

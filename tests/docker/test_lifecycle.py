@@ -12,6 +12,13 @@ from typing import Any
 
 import pytest
 
+from fanout.workers.sandbox.docker import container_config
+from fanout.workers.sandbox.docker.engine import Engine
+from fanout.workers.sandbox.docker.naming import EXPIRES, JOB, Names
+from fanout.workers.sandbox.docker.provider import DockerProvider, DockerSandbox
+from fanout.workers.sandbox.docker.steward_client import Steward
+from fanout.workers.sandbox.errors import ImageMissing, SandboxDied, SandboxStartFailed
+from fanout.workers.sandbox.protocol import Command, SandboxSpec
 from tests.docker.conftest import (
     SnapshotFolder,
     changes_of,
@@ -20,13 +27,6 @@ from tests.docker.conftest import (
     nobody,
     until,
 )
-from workers.sandbox.docker import container_config
-from workers.sandbox.docker.engine import Engine
-from workers.sandbox.docker.naming import EXPIRES, JOB, Names
-from workers.sandbox.docker.provider import DockerProvider, DockerSandbox
-from workers.sandbox.docker.steward_client import Steward
-from workers.sandbox.errors import ImageMissing, SandboxDied, SandboxStartFailed
-from workers.sandbox.protocol import Command, SandboxSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -128,8 +128,8 @@ async def test_a_killed_worker_leaves_no_running_container(
     program = textwrap.dedent(f"""
         import asyncio
         from tests.docker.conftest import make_sandbox_spec
-        from workers.sandbox.docker.provider import DockerProvider
-        from workers.sandbox.protocol import Command
+        from fanout.workers.sandbox.docker.provider import DockerProvider
+        from fanout.workers.sandbox.protocol import Command
 
         async def main():
             provider = DockerProvider(None, installation={installation!r}, worker="doomed")
@@ -158,7 +158,7 @@ async def test_a_killed_worker_leaves_no_running_container(
         return not [container for container in found if container["State"] == "running"]
 
     await until(nothing_runs, seconds=3)
-    monkeypatch.setattr("workers.sandbox.docker.leftovers.SILENT_SECONDS", 0.0)
+    monkeypatch.setattr("fanout.workers.sandbox.docker.leftovers.SILENT_SECONDS", 0.0)
     provider = make_provider(living_workers=no_others)
     await provider.reap(
         nobody

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.jobs.failures import InvalidJob
+from fanout.orchestrator.jobs.failures import InvalidJob
+from fanout.workers.sandbox.docker.provider import DockerProvider
+from fanout.workers.sandbox.errors import DiskLimitExceeded
+from fanout.workers.sandbox.protocol import Command, SandboxSpec
 from tests.docker import conftest
 from tests.docker.conftest import MIB, changes_of, make_sandbox_spec
-from workers.sandbox.docker.provider import DockerProvider
-from workers.sandbox.errors import DiskLimitExceeded
-from workers.sandbox.protocol import Command, SandboxSpec
 
 pytestmark = conftest.ON_SHARED_PROVIDER
 provider = conftest.provider_of_session

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator.jobs.failures import InvalidJob
+from fanout.orchestrator.jobs.failures import InvalidJob
+from fanout.workers.sandbox.docker.provider import DockerProvider
+from fanout.workers.sandbox.egress.uplink import Uplink
+from fanout.workers.sandbox.protocol import Command, SandboxSpec
 from tests.docker import conftest
 from tests.docker.conftest import make_sandbox_spec
 from tests.docker.test_hardening import run_python
-from workers.sandbox.docker.provider import DockerProvider
-from workers.sandbox.egress.uplink import Uplink
-from workers.sandbox.protocol import Command, SandboxSpec
 
 pytestmark = conftest.ON_SHARED_PROVIDER
 provider = conftest.provider_of_session

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from fanout.workers.sandbox.docker.provider import DockerProvider
+from fanout.workers.sandbox.errors import SnapshotUnusable
+from fanout.workers.sandbox.protocol import Command
 from tests.docker.conftest import MIB, SnapshotFolder, make_sandbox_spec
-from workers.sandbox.docker.provider import DockerProvider
-from workers.sandbox.errors import SnapshotUnusable
-from workers.sandbox.protocol import Command
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]
 

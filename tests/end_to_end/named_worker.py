@@ -1,7 +1,7 @@
 """A worker for which every name below `.example` is this machine."""
 
-from workers.__main__ import main
-from workers.sandbox.egress import uplink
+from fanout.workers.__main__ import main
+from fanout.workers.sandbox.egress import uplink
 
 _of_the_system = uplink._look_up
 

@@ -21,10 +21,10 @@ import pytest
 import yaml
 from redis import RedisError
 
-from orchestrator.client import JobClient
-from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.jobs.spec import JobSpec
-from orchestrator.jobs.state import JobState
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.settings import Settings, load_settings
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.state import JobState
 from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.services import REPOSITORY, containers_of, identity_in, volumes_of
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from orchestrator.jobs.ceilings import Ceilings
-from orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.jobs.ceilings import Ceilings
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.builders import make_spec
 from tests.git_host import GitHost, make_repository
 from tests.https_host import PrivateAuthority

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from orchestrator.client import JobClient
-from orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.store.journal import EventType
 from tests.forked import run_module
 from tests.integration.scripts import conversation, says
 from tests.services import Installation, Installer
@@ -37,7 +37,7 @@ def submit_file(place: Installation, count: int, name: str) -> list[str]:
     ]
     jobs.write_text("".join(json.dumps(line) + "\n" for line in lines))
     command = ("submit", "--file", str(jobs), "--json")
-    done = run_module("orchestrator", *command, environment=place.environment)
+    done = run_module("fanout", *command, environment=place.environment)
     assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout)["job_ids"])
 

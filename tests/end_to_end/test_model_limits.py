@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from orchestrator.client import JobClient
-from orchestrator.jobs.spec import Limits
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.spec import Limits
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.builders import make_spec
 from tests.integration.models.model_server import (
     Answer,

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 from google.adk.agents.run_config import RunConfig, StreamingMode
 
-from orchestrator.client import JobClient
-from orchestrator.jobs.failures import AgentFailed, LimitReached, ModelUnavailable
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.spec import Limits
-from orchestrator.jobs.state import JobState
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.failures import AgentFailed, LimitReached, ModelUnavailable
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.spec import Limits
+from fanout.orchestrator.jobs.state import JobState
+from fanout.workers.upkeep.warm_up import warm_up
 from tests.builders import make_spec
 from tests.integration.coordinator.driving import Coordination, Run
 from tests.integration.models.model_server import (
@@ -32,7 +33,6 @@ from tests.integration.models.model_server import (
 )
 from tests.integration.models.providers import told
 from tests.services import Installation, Installer
-from workers.upkeep.warm_up import warm_up
 
 pytestmark = pytest.mark.redis
 

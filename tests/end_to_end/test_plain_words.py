@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from orchestrator.jobs.spec import Limits
-from orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.spec import Limits
+from fanout.orchestrator.jobs.state import JobState
 from tests.builders import make_spec
 from tests.forked import run_module
 from tests.integration.scripts import DONE, conversation, shell
@@ -28,7 +28,7 @@ def place(install: Installer) -> Installation:
 def fanout(
     place: Installation, *arguments: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    return run_module("orchestrator", *arguments, environment={**place.environment, **environment})
+    return run_module("fanout", *arguments, environment={**place.environment, **environment})
 
 
 def said(done: subprocess.CompletedProcess[str], exit_code: int) -> str:
@@ -113,7 +113,7 @@ def test_a_state_folder_that_cannot_be_used_is_named(place: Installation) -> Non
     environment.pop("FANOUT_REDIS_URL")
 
     done = subprocess.run(
-        [sys.executable, "-m", "orchestrator", "up"],
+        [sys.executable, "-m", "fanout", "up"],
         env=environment,
         cwd=REPOSITORY,
         capture_output=True,

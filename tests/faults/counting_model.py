@@ -19,7 +19,7 @@ from typing import Any
 from google.adk.models.llm_request import LlmRequest
 from google.genai import types
 
-from orchestrator.deep_agent.models.resolve import resolve_model
+from fanout.orchestrator.deep_agent.models.resolve import resolve_model
 from tests.integration.models.wires import Answer, Gemini, call, text
 
 THINKS_SECONDS = 0.1

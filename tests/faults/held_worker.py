@@ -12,8 +12,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from orchestrator.jobs.store.journal import EventType, Journal
-from workers.__main__ import main
+from fanout.orchestrator.jobs.store.journal import EventType, Journal
+from fanout.workers.__main__ import main
 
 HOLDS = Path(os.environ["FANOUT_TEST_HOLDS"])
 append = Journal.append

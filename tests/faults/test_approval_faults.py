@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from orchestrator.approvals import ApprovalAnswer
-from orchestrator.configuration.agent_definitions import load_agent_definitions
-from orchestrator.deep_agent.prompts import CALL_INTERRUPTED
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.jobs.failures import LeaseLost
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.journal import EventType
-from orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.approvals import ApprovalAnswer
+from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
+from fanout.orchestrator.deep_agent.prompts import CALL_INTERRUPTED
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.jobs.failures import LeaseLost
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.jobs.store.keys import Keys
 from tests.builders import make_spec, make_worker
 from tests.faults.stopping import until_prints
 from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
@@ -65,7 +65,7 @@ async def test_worker_redis_and_parent_may_die_while_a_person_thinks(place: Inst
     worker = place.start_worker()
     async with place.client() as client:
         await place.ready(client)
-        command = ("-m", "orchestrator", "submit", "short", "--agent", "guarded", "--wait")
+        command = ("-m", "fanout", "submit", "short", "--agent", "guarded", "--wait")
         parent = await asyncio.create_subprocess_exec(
             sys.executable, *command, env=place.environment, stdout=asyncio.subprocess.PIPE
         )
@@ -153,7 +153,7 @@ class Mortal:
 async def bench(
     redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Bench]:
-    monkeypatch.setattr("workers.attempt.job_runner.RETRY_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("fanout.workers.attempt.job_runner.RETRY_PAUSE_SECONDS", 0.0)
     redis: Redis = connect(redis_server.url)
     await redis.flushall()
     script = write_script(tmp_path, *SCRIPT)
@@ -244,7 +244,7 @@ async def test_an_answer_does_not_count_where_the_conversation_begins_anew(
 
     What was approved there says nothing about what is asked here.
     """
-    monkeypatch.setattr("orchestrator.jobs.store.ledger.HEAD_START_SECONDS", 0)
+    monkeypatch.setattr("fanout.orchestrator.jobs.store.ledger.HEAD_START_SECONDS", 0)
     job_id = await bench.submit(make_spec("short", agent="guarded"))
     await bench.work_off()
     (checkpoint,) = [e for e in await bench.journal.read(job_id) if e.type is EventType.CHECKPOINT]

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from fakeredis import FakeAsyncRedis
 
-from orchestrator.jobs.failures import LedgerUnavailable
-from orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.failures import LedgerUnavailable
+from fanout.orchestrator.jobs.state import JobState
+from fanout.workers.attempt.job_runner import retry_pause_seconds
+from fanout.workers.sandbox.errors import SandboxDied
 from tests.builders import make_spec
 from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
 from tests.integration.scripts import DONE, conversation, shell, write_script
-from workers.attempt.job_runner import retry_pause_seconds
-from workers.sandbox.errors import SandboxDied
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ def test_a_job_with_many_attempts_does_not_wait_for_hours() -> None:
 async def test_changes_that_take_too_long_are_asked_for_by_the_next_attempt(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.attempt.job_runner.CHANGES_SECONDS", 0.2)
-    monkeypatch.setattr("workers.attempt.job_runner.RETRY_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("fanout.workers.attempt.job_runner.CHANGES_SECONDS", 0.2)
+    monkeypatch.setattr("fanout.workers.attempt.job_runner.RETRY_PAUSE_SECONDS", 0.0)
     bench.provider.changes_may_go_on.clear()
     job_id = await bench.submit(make_spec("write"))
     await bench.run(bench.arrived.get_nowait())

@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 from fakeredis import FakeAsyncRedis
 
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.jobs.failures import InvalidJob, LedgerUnavailable
-from orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, JobResult
-from orchestrator.jobs.spec import Limits
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.ledger import Claim
-from orchestrator.workspace.blobs import BlobStoreUnusable
-from orchestrator.workspace.merge import merge
-from orchestrator.workspace.workspace import Workspace
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.jobs.failures import InvalidJob, LedgerUnavailable
+from fanout.orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, JobResult
+from fanout.orchestrator.jobs.spec import Limits
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.ledger import Claim
+from fanout.orchestrator.workspace.blobs import BlobStoreUnusable
+from fanout.orchestrator.workspace.merge import merge
+from fanout.orchestrator.workspace.workspace import Workspace
+from fanout.workers.sandbox.errors import EngineUnavailable, ImageMissing, SandboxDied
 from tests.builders import make_result, make_spec, make_worker
 from tests.integration.jobs.bench import LEASE_SECONDS, Bench, opened_bench
 from tests.integration.scripts import DONE, conversation, says, shell, write_script
-from workers.sandbox.errors import EngineUnavailable, ImageMissing, SandboxDied
 
 BYTES_NOT_UTF8 = r"printf 'caf\351 \377\376' | tee odd.bin"
 SCRIPT = (
@@ -42,7 +42,7 @@ SCRIPT = (
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.attempt.job_runner.RETRY_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("fanout.workers.attempt.job_runner.RETRY_PAUSE_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ async def bundle_of(bench: Bench, result: JobResult) -> AsyncIterator[ChangeBund
 async def test_a_job_that_could_not_be_queued_waits_and_is_sent_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.jobs.store.ledger.TRANSIT_SECONDS", 0.05)
+    monkeypatch.setattr("fanout.orchestrator.jobs.store.ledger.TRANSIT_SECONDS", 0.05)
     bench.queue.fail_before = 1
     spec = make_spec("write")
     with pytest.raises(LedgerUnavailable):
@@ -99,7 +99,7 @@ async def test_a_job_that_could_not_be_queued_waits_and_is_sent_again(
 async def test_a_job_that_was_queued_unheard_and_queued_again_runs_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.jobs.store.ledger.TRANSIT_SECONDS", 0.05)
+    monkeypatch.setattr("fanout.orchestrator.jobs.store.ledger.TRANSIT_SECONDS", 0.05)
     bench.queue.fail_after = 1
     spec = make_spec("write")
     with pytest.raises(LedgerUnavailable):
@@ -227,7 +227,7 @@ async def test_an_engine_that_stays_away_fails_the_job_when_its_attempts_are_use
 async def test_an_attempt_pauses_before_the_next_and_a_cancel_ends_the_pause(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.attempt.job_runner.RETRY_PAUSE_SECONDS", 30.0)
+    monkeypatch.setattr("fanout.workers.attempt.job_runner.RETRY_PAUSE_SECONDS", 30.0)
     bench.provider.fail_before = [EngineUnavailable("No engine answers.")]
     job_id = await bench.submit(make_spec("write"))
     working = asyncio.create_task(bench.work_off())

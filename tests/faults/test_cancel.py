@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 import pytest
 from redis.asyncio import Redis
 
-from orchestrator.client import JobClient
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.faults import stopping
 from tests.faults.stopping import PROMISED_SECONDS, WORDS, changed

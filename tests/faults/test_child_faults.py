@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from orchestrator.configuration.agent_definitions import load_agent_definitions
-from orchestrator.jobs.failures import LeaseLost
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
+from fanout.orchestrator.jobs.failures import LeaseLost
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.workers.sandbox.merge_target import SandboxFolder
 from tests.builders import make_spec, make_worker
 from tests.faults.test_approval_faults import Mortal, lapse, out_lines
 from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
@@ -28,7 +29,6 @@ from tests.integration.worker.children import (
     until,
 )
 from tests.services import Installation, Installer, RedisProcess
-from workers.sandbox.merge_target import SandboxFolder
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
@@ -104,7 +104,7 @@ async def test_a_worker_is_killed_while_its_jobs_child_runs(place: Installation)
 async def bench(
     redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Bench]:
-    monkeypatch.setattr("workers.attempt.job_runner.RETRY_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("fanout.workers.attempt.job_runner.RETRY_PAUSE_SECONDS", 0.0)
     redis: Redis = connect(redis_server.url)
     await redis.flushall()
     script = await asyncio.to_thread(write_script, tmp_path, *SCRIPT)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.jobs.spec import Limits
+from fanout.orchestrator.jobs.spec import Limits
+from fanout.workers.sandbox.local.provider import LocalProvider
+from fanout.workers.sandbox.protocol import Command, SandboxSpec
 from tests.faults.stopping import gone, running
-from workers.sandbox.local.provider import LocalProvider
-from workers.sandbox.protocol import Command, SandboxSpec
 
 HIDING = "(cd / && env -i setsid /bin/sh -c 'cd /; exec >/dev/null 2>&1 </dev/null; /bin/{sleep} & exit 0' &)"
 
@@ -62,7 +62,7 @@ async def test_the_next_workers_reaper_finds_it_and_spares_the_next_attempt(
     label = tmp_path / "jobs" / "j1" / "label.json"
     with monkeypatch.context() as dying:
         dying.setattr(
-            "workers.sandbox.local.processes.kill_job", lambda *_: True
+            "fanout.workers.sandbox.local.processes.kill_job", lambda *_: True
         )  # it is killed before
         await hide(provider, old)
     of_dead = json.loads(label.read_text()) | {"started": "0"}
@@ -83,7 +83,7 @@ async def test_a_dead_workers_process_is_killed_while_its_job_waits_for_another_
     sleep = f"sleep 31540{id(tmp_path) % 100_000}"
     label = tmp_path / "jobs" / "j1" / "label.json"
     with monkeypatch.context() as dying:
-        dying.setattr("workers.sandbox.local.processes.kill_job", lambda *_: True)
+        dying.setattr("fanout.workers.sandbox.local.processes.kill_job", lambda *_: True)
         await hide(provider, sleep)
     label.write_text(json.dumps(json.loads(label.read_text()) | {"started": "0"}))
 

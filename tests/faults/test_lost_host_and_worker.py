@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from orchestrator.client import JobClient
-from orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.faults.stepping import STEPS, Holds, SteppingModel, stepping_model
 from tests.faults.test_resume import UNDISTURBED, docker, files, until_held

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from orchestrator.approvals import ApprovalAnswer
-from orchestrator.configuration.agent_definitions import load_agent_definitions
-from orchestrator.deep_agent.prompts import CALL_INTERRUPTED, WORKSPACE_RESTORED
-from orchestrator.jobs.spec import Limits
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.approvals import ApprovalAnswer
+from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
+from fanout.orchestrator.deep_agent.prompts import CALL_INTERRUPTED, WORKSPACE_RESTORED
+from fanout.orchestrator.jobs.spec import Limits
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.workers.sandbox.errors import EngineUnavailable
 from tests.builders import make_spec, make_worker
 from tests.faults.test_approval_faults import Mortal, lapse, out_lines
 from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
@@ -27,7 +28,6 @@ from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.integration.worker.approvals import GUARDED
 from tests.integration.worker.children import LEAD, delegates
 from tests.services import RedisProcess
-from workers.sandbox.errors import EngineUnavailable
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
@@ -56,9 +56,9 @@ SCRIPT = (
 async def bench(
     redis_server: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Bench]:
-    monkeypatch.setattr("workers.attempt.job_runner.RETRY_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr("workers.agent.checkpoint.MAX_SHARE", 1e9)
-    monkeypatch.setattr("orchestrator.jobs.store.ledger.HEAD_START_SECONDS", 0)
+    monkeypatch.setattr("fanout.workers.attempt.job_runner.RETRY_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("fanout.workers.agent.checkpoint.MAX_SHARE", 1e9)
+    monkeypatch.setattr("fanout.orchestrator.jobs.store.ledger.HEAD_START_SECONDS", 0)
     redis: Redis = connect(redis_server.url)
     await redis.flushall()
     script = await asyncio.to_thread(write_script, tmp_path, *SCRIPT)
@@ -191,7 +191,7 @@ async def test_the_agent_is_told_once_that_its_files_were_restored(
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr(
-        "orchestrator.delegation.agents.create_deep_agent",
+        "fanout.orchestrator.delegation.agents.create_deep_agent",
         _listening(told),
     )
     mortal = Mortal(bench)
@@ -207,7 +207,7 @@ async def test_the_agent_is_told_once_that_its_files_were_restored(
 
 
 def _listening(told: list[str]) -> object:
-    from orchestrator.deep_agent.create import create_deep_agent  # noqa: PLC0415 - before it is replaced
+    from fanout.orchestrator.deep_agent.create import create_deep_agent  # noqa: PLC0415 - before it is replaced
 
     def create(*arguments: object, instruction: str, **more: object) -> object:
         told.append(instruction)
@@ -358,7 +358,7 @@ async def test_a_job_that_is_cancelled_while_it_waits_reports_its_changes(bench:
 async def test_the_newest_checkpoints_stay_and_older_ones_go(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.agent.checkpoint.KEPT_CHECKPOINTS", 2)
+    monkeypatch.setattr("fanout.workers.agent.checkpoint.KEPT_CHECKPOINTS", 2)
     mortal = Mortal(bench)
     job_id = await dies_at(bench, mortal, "four steps", 20)
     before = await checkpoint_blobs(bench, job_id)

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from orchestrator.client import JobClient
-from orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation, shell
 from tests.services import Installation, Installer, WorkerProcess

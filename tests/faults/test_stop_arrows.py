@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from orchestrator.configuration.agent_definitions import load_agent_definitions
-from orchestrator.jobs.failures import JobCancelled
-from orchestrator.jobs.spec import Limits
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
+from fanout.orchestrator.jobs.failures import JobCancelled
+from fanout.orchestrator.jobs.spec import Limits
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.workers.sandbox.local.provider import LocalProvider
+from fanout.workers.sandbox.local.sandbox import LocalSandbox
 from tests.builders import make_spec
 from tests.faults.stopping import PROMISED_SECONDS, agents
 from tests.integration.jobs.bench import Bench, opened_bench
 from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.integration.worker.children import delegates
 from tests.services import RedisProcess
-from workers.sandbox.local.provider import LocalProvider
-from workers.sandbox.local.sandbox import LocalSandbox
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 

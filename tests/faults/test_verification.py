@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.faults.test_worker_faults import (
     content,

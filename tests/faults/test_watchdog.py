@@ -9,13 +9,13 @@ import asyncio
 
 import pytest
 
-from orchestrator.client import JobClient
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.workers.upkeep.watchdog import EXIT_BLOCKED
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation, shell
 from tests.services import Installation, Installer
-from workers.upkeep.watchdog import EXIT_BLOCKED
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 

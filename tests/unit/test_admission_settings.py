@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.configuration.agent_definitions import (
+from fanout.orchestrator.configuration.agent_definitions import (
     InvalidAgentDefinition,
     load_agent_definition,
 )
-from orchestrator.configuration.settings import InvalidSetting, load_settings
-from orchestrator.jobs.policy import AdmissionPolicy, TenantShare
+from fanout.orchestrator.configuration.settings import InvalidSetting, load_settings
+from fanout.orchestrator.jobs.policy import AdmissionPolicy, TenantShare
 
 DEFINITION = "name: linter\ndescription: Lints.\ninstruction: Lint.\n"
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.approvals import Decision
-from orchestrator.cli.terminal import approval_prompt, output
-from orchestrator.jobs.approvals import Approval
-from orchestrator.jobs.failures import AnsweredAlready
+from fanout.orchestrator.approvals import Decision
+from fanout.orchestrator.cli.terminal import approval_prompt, output
+from fanout.orchestrator.jobs.approvals import Approval
+from fanout.orchestrator.jobs.failures import AnsweredAlready
 
 ALL: tuple[Decision, ...] = ("approve", "edit", "reject", "respond")
 

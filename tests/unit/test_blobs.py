@@ -10,9 +10,9 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from orchestrator.jobs.failures import BlobMissing
-from orchestrator.workspace import blobs as blobs_module
-from orchestrator.workspace.blobs import (
+from fanout.orchestrator.jobs.failures import BlobMissing
+from fanout.orchestrator.workspace import blobs as blobs_module
+from fanout.orchestrator.workspace.blobs import (
     ABANDONED_SECONDS,
     CACHE_GRACE_SECONDS,
     BlobStore,

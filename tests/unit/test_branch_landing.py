@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.jobs.failures import InvalidJob, UnknownJob
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.state import JobRecord, JobState
-from orchestrator.jobs.store.journal import JournalEvent
-from orchestrator.landing.branch import (
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.jobs.failures import InvalidJob, UnknownJob
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.state import JobRecord, JobState
+from fanout.orchestrator.jobs.store.journal import JournalEvent
+from fanout.orchestrator.landing.branch import (
     BranchLanding,
     BranchReport,
     BranchUnusable,

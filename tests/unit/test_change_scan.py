@@ -13,9 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.jobs.changes import ChangeBundle, Changes
+from fanout.orchestrator.jobs.changes import ChangeBundle, Changes
+from fanout.workers.sandbox.inside.collection.change_scan import (
+    scan_trees,
+    scan_upper,
+    write_bundle,
+)
 from tests.contract.truth_set import CASES, Case, make_snapshot_tree
-from workers.sandbox.inside.collection.change_scan import scan_trees, scan_upper, write_bundle
 
 
 def _overlay_works() -> bool:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.configuration.agent_definitions import AgentDefinition, AgentDefinitions
-from orchestrator.deep_agent.models.usage import ModelUsage
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinition, AgentDefinitions
+from fanout.orchestrator.deep_agent.models.usage import ModelUsage
+from fanout.workers.agent.delegation.child_specs import ChildSpecs
 from tests.builders import make_spec
-from workers.agent.delegation.child_specs import ChildSpecs
 
 
 def agent(name: str, **fields: Any) -> AgentDefinition:

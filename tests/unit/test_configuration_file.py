@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.commands.configuration import effective_settings
-from orchestrator.configuration.settings import InvalidSetting, load_settings
+from fanout.orchestrator.cli.commands.configuration import effective_settings
+from fanout.orchestrator.configuration.settings import InvalidSetting, load_settings
 
 
 @pytest.fixture

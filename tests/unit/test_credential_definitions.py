@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.commands.configuration import effective_settings
-from orchestrator.configuration.agent_definitions import (
+from fanout.orchestrator.cli.commands.configuration import effective_settings
+from fanout.orchestrator.configuration.agent_definitions import (
     InvalidAgentDefinition,
     load_agent_definition,
 )
-from orchestrator.configuration.settings import InvalidSetting, load_settings
-from orchestrator.jobs.failures import InvalidJob
+from fanout.orchestrator.configuration.settings import InvalidSetting, load_settings
+from fanout.orchestrator.jobs.failures import InvalidJob
+from fanout.workers.agent.credentials import credentials_of
+from fanout.workers.sandbox import LocalProvider
 from tests.docker.conftest import make_sandbox_spec
-from workers.agent.credentials import credentials_of
-from workers.sandbox import LocalProvider
 
 HEAD = (
     "name: pusher\ndescription: Pushes.\ninstruction: Push.\nnetwork: [git.example]\ncredentials:\n"

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.configuration import definition_files
-from orchestrator.configuration.agent_definitions import (
+from fanout.orchestrator.configuration import definition_files
+from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinition,
     InvalidAgentDefinition,
     load_agent_definition,
     load_agent_definitions,
 )
-from orchestrator.configuration.definition_files import (
+from fanout.orchestrator.configuration.definition_files import (
     DefinitionFiles,
     UnusableDefinitionFile,
     resolved_paths,

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.cli.commands.bundled_examples import DEMO, find_example
-from orchestrator.cli.commands.examples import CHECK_MODEL
-from orchestrator.cli.terminal.exit_codes import UsageProblem
-from orchestrator.deep_agent.models.resolve import resolve_model
-from orchestrator.deep_agent.models.scripted_model import Conversation
+from fanout.orchestrator.cli.commands.bundled_examples import DEMO, find_example
+from fanout.orchestrator.cli.commands.examples import CHECK_MODEL
+from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
+from fanout.orchestrator.deep_agent.models.resolve import resolve_model
+from fanout.orchestrator.deep_agent.models.scripted_model import Conversation
 
 BAKERY = find_example(DEMO)
 SCRIPT = BAKERY.folder / "script.yaml"

@@ -18,6 +18,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from fanout.workers.sandbox.egress import proxy as egress
+from fanout.workers.sandbox.egress.hosts import AllowedHosts
+from fanout.workers.sandbox.egress.proxy import Egress
+from fanout.workers.sandbox.egress.uplink import Lookups, Overloaded, Uplink
+from fanout.workers.sandbox.errors import SandboxDied
+from fanout.workers.sandbox.inside import frames
+from fanout.workers.sandbox.inside.forward import MAX_TUNNELS, WINDOW_BYTES
+from fanout.workers.sandbox.resident.client import ResidentClient
 from tests.egress import (
     JOB,
     Names,
@@ -30,14 +38,6 @@ from tests.egress import (
     write_code,
 )
 from tests.unit.test_resident import READY, ScriptedStream
-from workers.sandbox.egress import proxy as egress
-from workers.sandbox.egress.hosts import AllowedHosts
-from workers.sandbox.egress.proxy import Egress
-from workers.sandbox.egress.uplink import Lookups, Overloaded, Uplink
-from workers.sandbox.errors import SandboxDied
-from workers.sandbox.inside import frames
-from workers.sandbox.inside.forward import MAX_TUNNELS, WINDOW_BYTES
-from workers.sandbox.resident.client import ResidentClient
 
 
 @pytest.fixture
@@ -641,7 +641,7 @@ async def test_a_name_of_the_workers_own_machine_leads_nowhere(
     open_sandbox: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A public address of this machine, played by one of the loopback."""
-    monkeypatch.setattr("workers.sandbox.egress.hosts.is_public", lambda _address: True)
+    monkeypatch.setattr("fanout.workers.sandbox.egress.hosts.is_public", lambda _address: True)
     async with Server(echo) as server:
         inside = await open_sandbox(
             f"web.example:{server.port}", names=Names(web_example=[["127.0.0.1"]])

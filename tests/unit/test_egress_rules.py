@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.jobs.failures import InvalidJob
-from workers.sandbox.egress.hosts import AllowedHosts, is_public
-from workers.sandbox.egress.request import Refusal, parse_request
+from fanout.orchestrator.jobs.failures import InvalidJob
+from fanout.workers.sandbox.egress.hosts import AllowedHosts, is_public
+from fanout.workers.sandbox.egress.request import Refusal, parse_request
 
 # What may be reached
 

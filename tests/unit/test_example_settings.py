@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.commands.configuration import effective_settings
-from orchestrator.configuration.bundled import bundled
-from orchestrator.configuration.settings import Settings, load_settings
+from fanout.orchestrator.cli.commands.configuration import effective_settings
+from fanout.orchestrator.configuration.bundled import bundled
+from fanout.orchestrator.configuration.settings import Settings, load_settings
 
 WITHOUT_A_FIXED_DEFAULT = {
     "FANOUT_STATE_DIR",

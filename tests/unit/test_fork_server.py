@@ -7,7 +7,7 @@ import sys
 
 PREPARE = """
 import os, resource, signal, threading, time
-from workers.sandbox.inside.collection.fork_server import ForkFailed, ForkServer
+from fanout.workers.sandbox.inside.collection.fork_server import ForkFailed, ForkServer
 
 def work(arguments):
     os.write(1, arguments[0].encode())

@@ -7,19 +7,19 @@ from typing import IO
 
 import pytest
 
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.jobs.spec import Limits, new_job_id
-from orchestrator.workspace import archive, snapshot
-from orchestrator.workspace.blobs import BlobStore
-from orchestrator.workspace.repositories.git_data import (
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.jobs.spec import Limits, new_job_id
+from fanout.orchestrator.workspace import archive, snapshot
+from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.workspace.repositories.git_data import (
     carried_content,
     fresh_configuration,
     is_carried,
     without_user,
 )
-from orchestrator.workspace.workspace import Workspace
-from workers.sandbox.local.provider import LocalProvider
-from workers.sandbox.protocol import Command, SandboxSpec
+from fanout.orchestrator.workspace.workspace import Workspace
+from fanout.workers.sandbox.local.provider import LocalProvider
+from fanout.workers.sandbox.protocol import Command, SandboxSpec
 
 CANARY = "canary-5f2e"
 

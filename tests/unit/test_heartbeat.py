@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from orchestrator.jobs.failures import JobCancelled, JobFailure, LeaseLost, LedgerUnavailable
-from orchestrator.jobs.store.ledger import Claim
+from fanout.orchestrator.jobs.failures import JobCancelled, JobFailure, LeaseLost, LedgerUnavailable
+from fanout.orchestrator.jobs.store.ledger import Claim
+from fanout.workers.heartbeat import FENCE, Heartbeats, elapsed_clock
 from tests.builders import make_spec
-from workers.heartbeat import FENCE, Heartbeats, elapsed_clock
 
 LEASE = 0.6
 

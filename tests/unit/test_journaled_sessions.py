@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from google.adk.events import Event
 
-from workers.agent.session_journal import AttemptJournal, JournaledSessions
+from fanout.workers.agent.session_journal import AttemptJournal, JournaledSessions
 
 
 class NoJournal:

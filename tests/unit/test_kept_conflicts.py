@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.landing import conflicts
-from orchestrator.landing.conflicts import ConflictingFile, KeptConflicts, collect
-from orchestrator.landing.runs import Landing, Runs
-from orchestrator.workspace.merge_report import Conflict
-from orchestrator.workspace.rooted import RootedFolder
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.landing import conflicts
+from fanout.orchestrator.landing.conflicts import ConflictingFile, KeptConflicts, collect
+from fanout.orchestrator.landing.runs import Landing, Runs
+from fanout.orchestrator.workspace.merge_report import Conflict
+from fanout.orchestrator.workspace.rooted import RootedFolder
 from tests.bundles import BundleBuilder
 
 
@@ -74,7 +74,7 @@ def test_what_is_too_much_is_left_out_with_the_reason(
 def test_kept_conflicts_go_with_the_record_of_their_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.landing.runs.KEPT_RUNS", 2)
+    monkeypatch.setattr("fanout.orchestrator.landing.runs.KEPT_RUNS", 2)
     monkeypatch.setattr(conflicts, "KEPT", 3)
     runs = Runs(tmp_path)
     file = ConflictingFile(path="a", reason="both", theirs=b"x")

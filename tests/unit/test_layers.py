@@ -14,16 +14,16 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.jobs.failures import BlobMissing, InvalidJob
-from orchestrator.jobs.spec import MAX_LAYERS, StartFiles
-from orchestrator.workspace import layers
-from orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.jobs.failures import BlobMissing, InvalidJob
+from fanout.orchestrator.jobs.spec import MAX_LAYERS, StartFiles
+from fanout.orchestrator.workspace import layers
+from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.workers.sandbox.inside import archives
+from fanout.workers.sandbox.inside import layers as inside
+from fanout.workers.sandbox.inside.collection.change_scan import scan_trees, write_bundle
+from fanout.workers.sandbox.layers import Element, element_archive
 from tests.bundles import BundleBuilder, tree_of
-from workers.sandbox.inside import archives
-from workers.sandbox.inside import layers as inside
-from workers.sandbox.inside.collection.change_scan import scan_trees, write_bundle
-from workers.sandbox.layers import Element, element_archive
 
 EXAMPLES = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from orchestrator.cli.app import app
+from fanout.orchestrator.cli.app import app
 
 
 def printed(*arguments: str) -> str:

@@ -13,15 +13,15 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from orchestrator.cli.commands.changes import print_stat
-from orchestrator.cli.commands.run_report import FailedJob, RunOutcome, print_outcome
-from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.live import Board, Watcher
-from orchestrator.cli.terminal.run_view import _Lines
-from orchestrator.client import JobClient
-from orchestrator.jobs.changes import ChangeKind, FileChange
-from orchestrator.jobs.result import JobResult, Usage
-from orchestrator.jobs.state import JobRecord, JobState
+from fanout.orchestrator.cli.commands.changes import print_stat
+from fanout.orchestrator.cli.commands.run_report import FailedJob, RunOutcome, print_outcome
+from fanout.orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal.live import Board, Watcher
+from fanout.orchestrator.cli.terminal.run_view import _Lines
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.changes import ChangeKind, FileChange
+from fanout.orchestrator.jobs.result import JobResult, Usage
+from fanout.orchestrator.jobs.state import JobRecord, JobState
 from tests.builders import make_spec
 
 COLUMNS, LINES = 80, 24

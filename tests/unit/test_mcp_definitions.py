@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.configuration.agent_definitions import (
+from fanout.orchestrator.configuration.agent_definitions import (
     InvalidAgentDefinition,
     load_agent_definition,
 )

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.workspace.merge import merge
-from orchestrator.workspace.merge_report import MergeReport
-from orchestrator.workspace.workspace import Workspace, WorkspaceUnusable
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.workspace.merge import merge
+from fanout.orchestrator.workspace.merge_report import MergeReport
+from fanout.orchestrator.workspace.workspace import Workspace, WorkspaceUnusable
 from tests.bundles import BundleBuilder, tree_of
 
 LINES = b"one\ntwo\nthree\nfour\nfive\n"
@@ -483,10 +483,10 @@ async def test_a_disk_that_takes_no_more_leaves_the_folder_as_it_was(tmp_path):
     script = """
 import asyncio, resource, signal, sys
 from pathlib import Path
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.workspace.merge import merge
-from orchestrator.workspace.staging.failures import MergeUndone
-from orchestrator.workspace.workspace import Workspace
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.workspace.merge import merge
+from fanout.orchestrator.workspace.staging.failures import MergeUndone
+from fanout.orchestrator.workspace.workspace import Workspace
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 async def main():
@@ -523,9 +523,9 @@ async def test_many_merges_at_once_from_several_processes_all_arrive(tmp_path):
     script = """
 import asyncio, sys
 from pathlib import Path
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.workspace.merge import merge
-from orchestrator.workspace.workspace import Workspace
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.workspace.merge import merge
+from fanout.orchestrator.workspace.workspace import Workspace
 async def main():
     workspace = Workspace(Path(sys.argv[1]))
     async def one(path):

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.jobs.failures import LedgerUnavailable
-from orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.jobs.failures import LedgerUnavailable
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.workers.attempt.network_journal import NetworkJournal, journaled_network
+from fanout.workers.sandbox import ConnectionRecord, NetworkLimitReached
 from tests.docker.conftest import make_sandbox_spec
-from workers.attempt.network_journal import NetworkJournal, journaled_network
-from workers.sandbox import ConnectionRecord, NetworkLimitReached
 
 
 class Journal:

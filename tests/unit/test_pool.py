@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from celery.exceptions import Ignore
 
-from workers.pool import AgentLoop, TaskPool, run_on_loop
+from fanout.workers.pool import AgentLoop, TaskPool, run_on_loop
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 import pytest
 from fakeredis import FakeAsyncRedis
 
-from orchestrator.jobs.failures import LedgerUnavailable
-from orchestrator.jobs.policy import AdmissionPolicy
-from orchestrator.jobs.redis_url import celery_url
-from orchestrator.jobs.store.admission import BATCH, Admission
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Ledger
-from orchestrator.jobs.store.queue import (
+from fanout.orchestrator.jobs.failures import LedgerUnavailable
+from fanout.orchestrator.jobs.policy import AdmissionPolicy
+from fanout.orchestrator.jobs.redis_url import celery_url
+from fanout.orchestrator.jobs.store.admission import BATCH, Admission
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.jobs.store.queue import (
     LABEL_CHARACTERS,
     CeleryQueue,
     InMemoryQueue,

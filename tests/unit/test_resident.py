@@ -15,18 +15,18 @@ from typing import Any
 
 import pytest
 
-from workers.sandbox.errors import SandboxDied
-from workers.sandbox.inside import commands, frames
-from workers.sandbox.inside.loop import Loop
-from workers.sandbox.protocol import Command
-from workers.sandbox.resident.client import ResidentClient
-from workers.sandbox.resident.code import code_files
-from workers.sandbox.resident.replies import OperationFailed
-from workers.sandbox.resident.sandbox import ResidentSandbox
+from fanout.workers.sandbox.errors import SandboxDied
+from fanout.workers.sandbox.inside import commands, frames
+from fanout.workers.sandbox.inside.loop import Loop
+from fanout.workers.sandbox.protocol import Command
+from fanout.workers.sandbox.resident.client import ResidentClient
+from fanout.workers.sandbox.resident.code import code_files
+from fanout.workers.sandbox.resident.replies import OperationFailed
+from fanout.workers.sandbox.resident.sandbox import ResidentSandbox
 
 EXTRA_OPERATIONS = """
 import sys, time
-from workers.sandbox.inside import resident
+from fanout.workers.sandbox.inside import resident
 
 def flood(context, arguments, payload):
     for number in range(arguments["chunks"]):

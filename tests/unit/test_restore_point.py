@@ -12,11 +12,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.jobs.changes import ChangeBundle, FileVersion
-from orchestrator.landing.restore_point import MalformedRestorePoint, RestorePoint
-from orchestrator.workspace.merge import FolderMerge
-from orchestrator.workspace.staging.staged_folder import StagedFolder
-from orchestrator.workspace.staging.staging import Staging
+from fanout.orchestrator.jobs.changes import ChangeBundle, FileVersion
+from fanout.orchestrator.landing.restore_point import MalformedRestorePoint, RestorePoint
+from fanout.orchestrator.workspace.merge import FolderMerge
+from fanout.orchestrator.workspace.staging.staged_folder import StagedFolder
+from fanout.orchestrator.workspace.staging.staging import Staging
 from tests.bundles import BundleBuilder, tree_of
 
 Tree = dict[str, tuple[str, str]]

@@ -10,20 +10,20 @@ from typing import Any, cast, get_args
 
 import pytest
 
-from orchestrator.cli.commands.run_report import (
+from fanout.orchestrator.cli.commands.run_report import (
     RunOutcome,
     exit_code_of,
     print_outcome,
 )
-from orchestrator.cli.terminal.conflict_view import Unmerged
-from orchestrator.cli.terminal.exit_codes import ExitCode
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.jobs.failures import InvalidJob
-from orchestrator.jobs.result import JobError, JobResult, Usage
-from orchestrator.jobs.state import JobState
-from orchestrator.landing.runs import KEPT_RUNS, Landing, LandingReport, Runs, land
-from orchestrator.workspace.merge_report import Conflict, HeldBack, MergedFile, MergeReport
-from orchestrator.workspace.three_way import ConflictKind
+from fanout.orchestrator.cli.terminal.conflict_view import Unmerged
+from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.jobs.failures import InvalidJob
+from fanout.orchestrator.jobs.result import JobError, JobResult, Usage
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.landing.runs import KEPT_RUNS, Landing, LandingReport, Runs, land
+from fanout.orchestrator.workspace.merge_report import Conflict, HeldBack, MergedFile, MergeReport
+from fanout.orchestrator.workspace.three_way import ConflictKind
 from tests.bundles import BundleBuilder
 
 BLOB = "0" * 64

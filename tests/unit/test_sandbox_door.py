@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-import workers.sandbox
+import fanout.workers.sandbox
 
 
 def test_every_documented_name_is_there() -> None:

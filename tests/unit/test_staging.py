@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.workspace import rooted
-from orchestrator.workspace.blobs import BlobStore
-from orchestrator.workspace.merge import merge
-from orchestrator.workspace.merge_report import MergeReport
-from orchestrator.workspace.staging import staging
-from orchestrator.workspace.staging.failures import MergeUndone, MergeUnfinished
-from orchestrator.workspace.workspace import Workspace
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.workspace import rooted
+from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.workspace.merge import merge
+from fanout.orchestrator.workspace.merge_report import MergeReport
+from fanout.orchestrator.workspace.staging import staging
+from fanout.orchestrator.workspace.staging.failures import MergeUndone, MergeUnfinished
+from fanout.orchestrator.workspace.workspace import Workspace
 from tests.bundles import BundleBuilder, tree_of
 
 CALLS = ("open", "mkdir", "symlink", "fchmod", "fsync", "replace", "unlink", "rmdir")

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.configuration.agent_definitions import (
+from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinition,
     InvalidAgentDefinition,
     load_agent_definition,
 )
-from orchestrator.deep_agent.context.summarization import SummarizationConfig
+from fanout.orchestrator.deep_agent.context.summarization import SummarizationConfig
 
 HEAD = "name: one\ndescription: x\ninstruction: x\n"
 

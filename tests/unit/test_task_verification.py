@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.configuration.agent_definitions import AgentDefinition
-from orchestrator.delegation.calls import TaskCall, check_verify
-from orchestrator.jobs.failures import InvalidJob
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
+from fanout.orchestrator.delegation.calls import TaskCall, check_verify
+from fanout.orchestrator.jobs.failures import InvalidJob
 
 
 def agent(**fields: Any) -> AgentDefinition:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.jobs.result import Verification
-from orchestrator.landing.train import Train
+from fanout.orchestrator.jobs.result import Verification
+from fanout.orchestrator.landing.train import Train
 
 EIGHT = list("abcdefgh")
 

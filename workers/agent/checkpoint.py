@@ -26,14 +26,14 @@ from typing import IO, Any
 import structlog
 from google.adk.plugins.base_plugin import BasePlugin
 
-from orchestrator.jobs.changes import ChangeBundle, FileChange, NewerBundle
-from orchestrator.jobs.failures import BlobMissing, JobFailure, LeaseLost, NotUnderstood
-from orchestrator.jobs.result import ResultSoFar, Usage, first_files
-from orchestrator.jobs.store.ledger import Ledger
-from orchestrator.workspace.blobs import BlobStore
-from workers.agent.session_journal import AttemptJournal
-from workers.heartbeat import HeldLease, elapsed_clock
-from workers.sandbox import Sandbox, SandboxStartFailed, merge_into
+from fanout.orchestrator.jobs.changes import ChangeBundle, FileChange, NewerBundle
+from fanout.orchestrator.jobs.failures import BlobMissing, JobFailure, LeaseLost, NotUnderstood
+from fanout.orchestrator.jobs.result import ResultSoFar, Usage, first_files
+from fanout.orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.workers.agent.session_journal import AttemptJournal
+from fanout.workers.heartbeat import HeldLease, elapsed_clock
+from fanout.workers.sandbox import Sandbox, SandboxStartFailed, merge_into
 
 log = structlog.get_logger(__name__)
 

@@ -8,10 +8,10 @@ from urllib.parse import quote
 
 from pydantic import SecretStr
 
-from orchestrator.configuration.agent_definitions import AgentDefinition
-from orchestrator.configuration.credentials import CredentialDefinition
-from orchestrator.jobs.failures import InvalidJob
-from workers.sandbox import Credential
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
+from fanout.orchestrator.configuration.credentials import CredentialDefinition
+from fanout.orchestrator.jobs.failures import InvalidJob
+from fanout.workers.sandbox import Credential
 
 DEFAULT_USERNAME = "x-access-token"
 

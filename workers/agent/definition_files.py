@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 
-from orchestrator.configuration import definition_files
-from orchestrator.configuration.agent_definitions import AgentDefinition
-from orchestrator.jobs.failures import InvalidJob
-from workers.sandbox import Sandbox
+from fanout.orchestrator.configuration import definition_files
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
+from fanout.orchestrator.jobs.failures import InvalidJob
+from fanout.workers.sandbox import Sandbox
 
 _MODE, _EXECUTABLE_MODE = 0o644, 0o755
 

@@ -15,8 +15,8 @@ from google.adk.events import Event, EventActions
 from google.adk.tools.tool_confirmation import ToolConfirmation
 from pydantic import JsonValue, ValidationError
 
-from orchestrator.approvals import ApprovalAnswer
-from orchestrator.deep_agent import (
+from fanout.orchestrator.approvals import ApprovalAnswer
+from fanout.orchestrator.deep_agent import (
     AWAITING,
     DanglingCall,
     PendingApproval,
@@ -30,10 +30,10 @@ from orchestrator.deep_agent import (
     unanswered_calls,
     without_message_number,
 )
-from orchestrator.jobs.approvals import Approval, approval_id, waiting_approval
-from orchestrator.jobs.failures import NotUnderstood
-from orchestrator.jobs.result import Verification
-from orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.jobs.approvals import Approval, approval_id, waiting_approval
+from fanout.orchestrator.jobs.failures import NotUnderstood
+from fanout.orchestrator.jobs.result import Verification
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 
 Decisions = list[tuple[PendingApproval, ApprovalAnswer]]
 """A person's answer for each call that waited."""

@@ -7,10 +7,10 @@ import time
 
 from google.adk.events import Event
 
-from orchestrator.deep_agent import text_of
-from orchestrator.jobs.failures import LedgerUnavailable
-from orchestrator.jobs.store.journal import EventType
-from workers.agent.session_journal import LINE_CHARACTERS, AttemptJournal
+from fanout.orchestrator.deep_agent import text_of
+from fanout.orchestrator.jobs.failures import LedgerUnavailable
+from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.workers.agent.session_journal import LINE_CHARACTERS, AttemptJournal
 
 LOG_SECONDS = 1.0
 """The time between two `log` events of a job: hundreds of jobs share one Redis, and a person reads

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from orchestrator.configuration.mcp_servers import McpServerDefinition
-from orchestrator.deep_agent import McpServer, McpTools
-from orchestrator.delegation.agents import remote_mcp_server
-from workers.sandbox import Command, Sandbox
+from fanout.orchestrator.configuration.mcp_servers import McpServerDefinition
+from fanout.orchestrator.deep_agent import McpServer, McpTools
+from fanout.orchestrator.delegation.agents import remote_mcp_server
+from fanout.workers.sandbox import Command, Sandbox
 
 ERROR_OUTPUT_BYTES = 16_384
 """How much of a server's error output is kept for the text of an error: a long traceback."""

@@ -6,10 +6,10 @@ import contextlib
 
 from pydantic import JsonValue
 
-from orchestrator.jobs.failures import LedgerUnavailable
-from orchestrator.jobs.store.journal import EventType
-from orchestrator.jobs.store.rate_limiter import RateLimiter
-from workers.agent.session_journal import LINE_CHARACTERS, AttemptJournal
+from fanout.orchestrator.jobs.failures import LedgerUnavailable
+from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
+from fanout.workers.agent.session_journal import LINE_CHARACTERS, AttemptJournal
 
 
 class JournaledRateLimiter:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from pydantic import SecretStr
 
-from orchestrator.configuration.agent_definitions import AgentDefinitions
-from orchestrator.jobs.ceilings import Ceilings
-from orchestrator.jobs.failures import UnknownAgent
-from orchestrator.jobs.spec import JobSpec, Limits, TreeBounds
-from orchestrator.jobs.store.journal import Journal
-from orchestrator.jobs.store.ledger import Ledger
-from orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
+from fanout.orchestrator.jobs.ceilings import Ceilings
+from fanout.orchestrator.jobs.failures import UnknownAgent
+from fanout.orchestrator.jobs.spec import JobSpec, Limits, TreeBounds
+from fanout.orchestrator.jobs.store.journal import Journal
+from fanout.orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.workspace.blobs import BlobStore
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.sessions import InMemorySessionService, Session
 from pydantic import JsonValue, ValidationError
 
-from orchestrator.deep_agent import (
+from fanout.orchestrator.deep_agent import (
     confirmation_answers,
     confirmation_calls,
     is_reply,
@@ -29,15 +29,15 @@ from orchestrator.deep_agent import (
     text_of,
     usage_of,
 )
-from orchestrator.jobs.bounds import MAX_EVENT_BYTES, MAX_NOTE_BYTES, fit, json_bytes
-from orchestrator.jobs.conversation import event_json, split_lost
-from orchestrator.jobs.failures import NotUnderstood
-from orchestrator.jobs.store.journal import EventType, Journal, JournalEvent
-from orchestrator.jobs.store.outage import through_outage
-from orchestrator.shortening import one_line
-from orchestrator.workspace.blobs import BlobStore
-from workers.agent.history import History, earlier_events
-from workers.heartbeat import HeldLease
+from fanout.orchestrator.jobs.bounds import MAX_EVENT_BYTES, MAX_NOTE_BYTES, fit, json_bytes
+from fanout.orchestrator.jobs.conversation import event_json, split_lost
+from fanout.orchestrator.jobs.failures import NotUnderstood
+from fanout.orchestrator.jobs.store.journal import EventType, Journal, JournalEvent
+from fanout.orchestrator.jobs.store.outage import through_outage
+from fanout.orchestrator.shortening import one_line
+from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.workers.agent.history import History, earlier_events
+from fanout.workers.heartbeat import HeldLease
 
 SHOWN_CHARACTERS = 2_000
 """The length of a text or an argument in the readable part of an event, at most."""

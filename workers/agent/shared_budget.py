@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from orchestrator.deep_agent import Account, BudgetLimits, ModelUsage
-from orchestrator.delegation.agents import budget_limits, model_usage, tree_account
-from orchestrator.jobs.failures import UnknownJob
-from orchestrator.jobs.spec import JobSpec
-from orchestrator.jobs.store.outage import through_outage
-from workers.agent.services import JobServices
+from fanout.orchestrator.deep_agent import Account, BudgetLimits, ModelUsage
+from fanout.orchestrator.delegation.agents import budget_limits, model_usage, tree_account
+from fanout.orchestrator.jobs.failures import UnknownJob
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.store.outage import through_outage
+from fanout.workers.agent.services import JobServices
 
 
 class SharedBudget:

@@ -16,8 +16,8 @@ from google.adk.runners import Runner
 from google.genai import types
 from pydantic import JsonValue
 
-from orchestrator.configuration.agent_definitions import AgentDefinition
-from orchestrator.deep_agent import (
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
+from fanout.orchestrator.deep_agent import (
     CONTINUED,
     REPEATED_CALL,
     WORKSPACE_RESTORED,
@@ -40,9 +40,9 @@ from orchestrator.deep_agent import (
     text_of,
     usage_of,
 )
-from orchestrator.delegation.agents import budget_limits, create_agent, job_failure
-from orchestrator.jobs.approvals import Approval
-from orchestrator.jobs.failures import (
+from fanout.orchestrator.delegation.agents import budget_limits, create_agent, job_failure
+from fanout.orchestrator.jobs.approvals import Approval
+from fanout.orchestrator.jobs.failures import (
     AgentFailed,
     JobFailure,
     LeaseLost,
@@ -50,31 +50,31 @@ from orchestrator.jobs.failures import (
     LimitReached,
     SandboxFailure,
 )
-from orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage, Verification
-from orchestrator.jobs.spec import JobSpec, Limits
-from orchestrator.jobs.store.rate_limiter import RateLimiter
-from workers.agent.checkpoint import CheckpointPlugin, Checkpoints
-from workers.agent.definition_files import copy_definition_files
-from workers.agent.delegation.children import AwaitedTasks, Children
-from workers.agent.history import Decisions, History, repair_events, waiting_approvals
-from workers.agent.live_log import LiveLog
-from workers.agent.mcp_servers import mcp_tools
-from workers.agent.rate_limits import JournaledRateLimiter
-from workers.agent.services import JobServices
-from workers.agent.session_journal import (
+from fanout.orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, Usage, Verification
+from fanout.orchestrator.jobs.spec import JobSpec, Limits
+from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
+from fanout.workers.agent.checkpoint import CheckpointPlugin, Checkpoints
+from fanout.workers.agent.definition_files import copy_definition_files
+from fanout.workers.agent.delegation.children import AwaitedTasks, Children
+from fanout.workers.agent.history import Decisions, History, repair_events, waiting_approvals
+from fanout.workers.agent.live_log import LiveLog
+from fanout.workers.agent.mcp_servers import mcp_tools
+from fanout.workers.agent.rate_limits import JournaledRateLimiter
+from fanout.workers.agent.services import JobServices
+from fanout.workers.agent.session_journal import (
     AttemptJournal,
     JournaledSessions,
     JournalPlugin,
 )
-from workers.agent.shared_budget import SharedBudget, subtract_usage
-from workers.agent.verification import (
+from fanout.workers.agent.shared_budget import SharedBudget, subtract_usage
+from fanout.workers.agent.verification import (
     Verifier,
     max_reworks,
     rejection,
     verification_failure,
 )
-from workers.heartbeat import HeldLease
-from workers.sandbox import Sandbox
+from fanout.workers.heartbeat import HeldLease
+from fanout.workers.sandbox import Sandbox
 
 APP_NAME = "fanout_job"
 USER_ID = "job"

@@ -7,16 +7,16 @@ from types import MappingProxyType
 
 from google.genai import types
 
-from orchestrator.configuration.agent_definitions import AgentDefinition
-from orchestrator.deep_agent import ANSWER_REJECTED
-from orchestrator.jobs.failures import VerificationFailed
-from orchestrator.jobs.result import MAX_TAIL_CHARACTERS, Verification
-from orchestrator.jobs.spec import JobSpec
-from orchestrator.jobs.store.journal import EventType
-from workers.agent.history import History
-from workers.agent.session_journal import AttemptJournal
-from workers.heartbeat import elapsed_clock
-from workers.sandbox import Command, Sandbox
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
+from fanout.orchestrator.deep_agent import ANSWER_REJECTED
+from fanout.orchestrator.jobs.failures import VerificationFailed
+from fanout.orchestrator.jobs.result import MAX_TAIL_CHARACTERS, Verification
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.workers.agent.history import History
+from fanout.workers.agent.session_journal import AttemptJournal
+from fanout.workers.heartbeat import elapsed_clock
+from fanout.workers.sandbox import Command, Sandbox
 
 DEFAULT_MAX_REWORKS = 2
 """A third failure with the output in sight means that the agent does not see how."""

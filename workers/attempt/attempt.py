@@ -7,12 +7,12 @@ import contextlib
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
-from orchestrator.cancellation import CANCEL_AGAIN_SECONDS
-from orchestrator.configuration.agent_definitions import AgentDefinition
-from orchestrator.jobs.failures import JobCancelled, JobFailure, out_of_time
-from orchestrator.jobs.spec import Limits
-from orchestrator.jobs.store.ledger import Claim
-from workers.attempt.outcome import Outcome
+from fanout.orchestrator.cancellation import CANCEL_AGAIN_SECONDS
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
+from fanout.orchestrator.jobs.failures import JobCancelled, JobFailure, out_of_time
+from fanout.orchestrator.jobs.spec import Limits
+from fanout.orchestrator.jobs.store.ledger import Claim
+from fanout.workers.attempt.outcome import Outcome
 
 
 class Attempt:

@@ -15,8 +15,8 @@ from typing import IO, Any
 
 import structlog
 
-from orchestrator.jobs.changes import ChangeBundle, FileChange
-from orchestrator.jobs.failures import (
+from fanout.orchestrator.jobs.changes import ChangeBundle, FileChange
+from fanout.orchestrator.jobs.failures import (
     AgentFailed,
     JobFailure,
     LeaseLost,
@@ -26,19 +26,19 @@ from orchestrator.jobs.failures import (
     SandboxFailure,
     UnknownAgent,
 )
-from orchestrator.jobs.result import JobResult, ResultSoFar
-from orchestrator.jobs.store.admission import Admission
-from orchestrator.jobs.store.ledger import NOT_UNDERSTOOD, Claim
-from orchestrator.jobs.worker_info import WorkerInfo
-from workers.agent.delegation.children import AwaitedTasks
-from workers.agent.services import JobServices
-from workers.agent.session_journal import AttemptJournal
-from workers.agent.subagent import Subagent, SubagentFactory, failure_of
-from workers.attempt.attempt import Attempt
-from workers.attempt.opening import open_sandbox, sandbox_spec
-from workers.attempt.outcome import Outcome, commit, result_of
-from workers.heartbeat import Heartbeats, HeldLease, elapsed_clock
-from workers.sandbox import Sandbox, SandboxDied, SandboxProvider
+from fanout.orchestrator.jobs.result import JobResult, ResultSoFar
+from fanout.orchestrator.jobs.store.admission import Admission
+from fanout.orchestrator.jobs.store.ledger import NOT_UNDERSTOOD, Claim
+from fanout.orchestrator.jobs.worker_info import WorkerInfo
+from fanout.workers.agent.delegation.children import AwaitedTasks
+from fanout.workers.agent.services import JobServices
+from fanout.workers.agent.session_journal import AttemptJournal
+from fanout.workers.agent.subagent import Subagent, SubagentFactory, failure_of
+from fanout.workers.attempt.attempt import Attempt
+from fanout.workers.attempt.opening import open_sandbox, sandbox_spec
+from fanout.workers.attempt.outcome import Outcome, commit, result_of
+from fanout.workers.heartbeat import Heartbeats, HeldLease, elapsed_clock
+from fanout.workers.sandbox import Sandbox, SandboxDied, SandboxProvider
 
 log = structlog.get_logger(__name__)
 

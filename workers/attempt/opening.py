@@ -12,19 +12,19 @@ from collections.abc import AsyncIterator
 
 from pydantic import JsonValue
 
-from orchestrator.jobs.changes import MalformedBundle, NewerBundle
-from orchestrator.jobs.failures import InvalidJob, NotUnderstood
-from orchestrator.jobs.store.journal import EventType, JournalEvent
-from orchestrator.jobs.store.ledger import Claim
-from orchestrator.workspace.blobs import BlobStore
-from workers.agent import checkpoint
-from workers.agent.credentials import credentials_of
-from workers.agent.delegation.conflict_files import ConflictFiles
-from workers.agent.services import JobServices
-from workers.agent.session_journal import AttemptJournal
-from workers.attempt.attempt import Attempt
-from workers.attempt.network_journal import journaled_network
-from workers.sandbox import Sandbox, SandboxProvider, SandboxSpec, merge_into
+from fanout.orchestrator.jobs.changes import MalformedBundle, NewerBundle
+from fanout.orchestrator.jobs.failures import InvalidJob, NotUnderstood
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.jobs.store.ledger import Claim
+from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.workers.agent import checkpoint
+from fanout.workers.agent.credentials import credentials_of
+from fanout.workers.agent.delegation.conflict_files import ConflictFiles
+from fanout.workers.agent.services import JobServices
+from fanout.workers.agent.session_journal import AttemptJournal
+from fanout.workers.attempt.attempt import Attempt
+from fanout.workers.attempt.network_journal import journaled_network
+from fanout.workers.sandbox import Sandbox, SandboxProvider, SandboxSpec, merge_into
 
 YOUR_CHANGES = "your changes"
 """The label of a job's own side where the changes with which it begins conflict."""

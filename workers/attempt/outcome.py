@@ -7,21 +7,21 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
 
-from orchestrator.jobs.approvals import Approval
-from orchestrator.jobs.bounds import MAX_OUTPUT_BYTES, json_bytes
-from orchestrator.jobs.changes import FileChange
-from orchestrator.jobs.failures import (
+from fanout.orchestrator.jobs.approvals import Approval
+from fanout.orchestrator.jobs.bounds import MAX_OUTPUT_BYTES, json_bytes
+from fanout.orchestrator.jobs.changes import FileChange
+from fanout.orchestrator.jobs.failures import (
     AgentFailed,
     DeadlineExceeded,
     JobCancelled,
     JobFailure,
     MessagesUnread,
 )
-from orchestrator.jobs.result import JobResult, Usage, Verification
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.journal import Journal
-from orchestrator.jobs.store.ledger import Claim, Ledger
-from workers.agent.delegation.children import AwaitedTasks
+from fanout.orchestrator.jobs.result import JobResult, Usage, Verification
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import Journal
+from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.workers.agent.delegation.children import AwaitedTasks
 
 UNREAD_CHARACTERS = 200
 """The length of an unread message in a result: enough for its sender to recognize it."""

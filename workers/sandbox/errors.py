@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from orchestrator.jobs.failures import SandboxFailure
+from fanout.orchestrator.jobs.failures import SandboxFailure
 
 
 class EngineUnavailable(SandboxFailure):

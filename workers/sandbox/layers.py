@@ -13,18 +13,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.jobs.changes import (
+from fanout.orchestrator.jobs.changes import (
     ChangeBundle,
     Changes,
     FileVersion,
     MalformedBundle,
     NewerBundle,
 )
-from orchestrator.jobs.failures import NotUnderstood
-from orchestrator.workspace.archive import ARCHIVE_MTIME
-from workers.sandbox.errors import SnapshotUnusable
-from workers.sandbox.inside.snapshots import EMPTY_SNAPSHOT
-from workers.sandbox.protocol import SnapshotSource
+from fanout.orchestrator.jobs.failures import NotUnderstood
+from fanout.orchestrator.workspace.archive import ARCHIVE_MTIME
+from fanout.workers.sandbox.errors import SnapshotUnusable
+from fanout.workers.sandbox.inside.snapshots import EMPTY_SNAPSHOT
+from fanout.workers.sandbox.protocol import SnapshotSource
 
 
 @dataclass(frozen=True)

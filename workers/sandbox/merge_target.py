@@ -18,11 +18,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestrator.deep_agent import Entry
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.workspace.merge import FolderMerge
-from orchestrator.workspace.merge_report import MergeReport
-from orchestrator.workspace.rooted import (
+from fanout.orchestrator.deep_agent import Entry
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.workspace.merge import FolderMerge
+from fanout.orchestrator.workspace.merge_report import MergeReport
+from fanout.orchestrator.workspace.rooted import (
     MAX_HELD_BYTES,
     PERMISSION_BITS,
     Found,
@@ -30,7 +30,7 @@ from orchestrator.workspace.rooted import (
     check_link,
     check_path,
 )
-from workers.sandbox.protocol import WORKSPACE, Command, Sandbox
+from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox
 
 Result = TypeVar("Result")
 

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from orchestrator.deep_agent import BoundedOutput, Execution
+from fanout.orchestrator.deep_agent import BoundedOutput, Execution
 
 T = TypeVar("T")
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
-from orchestrator.deep_agent import Backend, Entry, Execution, OutputSink, Shell
-from orchestrator.jobs.spec import Limits
-from workers.sandbox.network import Credential, OnTraffic, ignore_traffic
-from workers.sandbox.process import Process
+from fanout.orchestrator.deep_agent import Backend, Entry, Execution, OutputSink, Shell
+from fanout.orchestrator.jobs.spec import Limits
+from fanout.workers.sandbox.network import Credential, OnTraffic, ignore_traffic
+from fanout.workers.sandbox.process import Process
 
 WORKSPACE = "/workspace"
 """The path of the job's files, for its shell and for its file tools."""

@@ -10,8 +10,8 @@ import asyncio
 
 import structlog
 
-from orchestrator.jobs.failures import LedgerReplaced, LedgerUnavailable
-from orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.jobs.failures import LedgerReplaced, LedgerUnavailable
+from fanout.orchestrator.jobs.store.ledger import Ledger
 
 log = structlog.get_logger(__name__)
 

@@ -10,12 +10,12 @@ import contextlib
 
 import structlog
 
-from orchestrator.jobs.failures import JobFailure
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.admission import Admission
-from orchestrator.jobs.store.ledger import Ledger
-from workers.sandbox import SandboxProvider
-from workers.upkeep.own_ledger import OwnLedger
+from fanout.orchestrator.jobs.failures import JobFailure
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.admission import Admission
+from fanout.orchestrator.jobs.store.ledger import Ledger
+from fanout.workers.sandbox import SandboxProvider
+from fanout.workers.upkeep.own_ledger import OwnLedger
 
 log = structlog.get_logger(__name__)
 

@@ -10,9 +10,9 @@ import time
 
 import structlog
 
-from orchestrator.jobs.failures import JobFailure
-from orchestrator.jobs.store.ledger import Ledger
-from orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.jobs.failures import JobFailure
+from fanout.orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.workspace.blobs import BlobStore
 
 log = structlog.get_logger(__name__)
 

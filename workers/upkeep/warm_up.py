@@ -13,7 +13,7 @@ import structlog
 from google.adk.runners import InMemoryRunner
 from google.genai import types
 
-from orchestrator.deep_agent import (
+from fanout.orchestrator.deep_agent import (
     Budget,
     Conversation,
     Script,

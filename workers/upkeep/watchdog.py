@@ -20,8 +20,8 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
-from orchestrator.jobs.store.ledger import Claim, Ledger
-from workers.heartbeat import elapsed_clock
+from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.workers.heartbeat import elapsed_clock
 
 log = structlog.get_logger(__name__)
 

@@ -10,28 +10,28 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from orchestrator.cli.checks.leftovers import left_by_others
-from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import (
+from fanout.orchestrator.cli.checks.leftovers import left_by_others
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinitions,
     InvalidAgentDefinition,
     load_agent_definitions,
 )
-from orchestrator.configuration.configuration_file import configuration_file
-from orchestrator.configuration.settings import (
+from fanout.orchestrator.configuration.configuration_file import configuration_file
+from fanout.orchestrator.configuration.settings import (
     InvalidSetting,
     Settings,
     load_settings,
     without_password,
 )
-from orchestrator.embedded.python_process import HELPER_SECONDS, run_helper
-from orchestrator.embedded.redis_server import find_redis_server
-from orchestrator.embedded.services import attached
-from orchestrator.jobs.failures import JobFailure, LedgerUnavailable
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.redis_errors import redis_failures
-from orchestrator.jobs.worker_info import WorkerInfo
-from orchestrator.workspace.blobs import BlobStore, BlobStoreUnusable
+from fanout.orchestrator.embedded.python_process import HELPER_SECONDS, run_helper
+from fanout.orchestrator.embedded.redis_server import find_redis_server
+from fanout.orchestrator.embedded.services import attached
+from fanout.orchestrator.jobs.failures import JobFailure, LedgerUnavailable
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.redis_errors import redis_failures
+from fanout.orchestrator.jobs.worker_info import WorkerInfo
+from fanout.orchestrator.workspace.blobs import BlobStore, BlobStoreUnusable
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -103,7 +103,7 @@ def _secrets(settings: Settings, definitions: AgentDefinitions) -> Iterable[Chec
 
 
 def _models(settings: Settings, definitions: AgentDefinitions) -> Iterable[Check]:
-    from orchestrator.deep_agent import (  # noqa: PLC0415 - slow import
+    from fanout.orchestrator.deep_agent import (  # noqa: PLC0415 - slow import
         ModelNotConfigured,
         resolve_model,
     )
@@ -133,7 +133,7 @@ async def _engine_and_images(settings: Settings) -> list[Check]:
             )
         ]
     try:
-        ended = await run_helper("workers.sandbox.docker.images", "ls", "--json")
+        ended = await run_helper("fanout.workers.sandbox.docker.images", "ls", "--json")
     except TimeoutError:
         return [_no_engine(f"no answer within {HELPER_SECONDS:g} seconds")]
     if ended.exit_code != 0:

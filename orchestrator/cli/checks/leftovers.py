@@ -6,13 +6,13 @@ import asyncio
 import json
 from typing import Any
 
-from orchestrator.configuration.settings import Settings
-from orchestrator.embedded.python_process import run_helper
-from orchestrator.embedded.services import attached
-from orchestrator.jobs.failures import LedgerUnavailable
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.records import Records
+from fanout.orchestrator.configuration.settings import Settings
+from fanout.orchestrator.embedded.python_process import run_helper
+from fanout.orchestrator.embedded.services import attached
+from fanout.orchestrator.jobs.failures import LedgerUnavailable
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.records import Records
 
 
 async def own_installation(settings: Settings) -> str | None:
@@ -32,7 +32,7 @@ async def left_by_others(settings: Settings) -> list[dict[str, Any]]:
     """
     own = await own_installation(settings)
     try:
-        ended = await run_helper("workers.sandbox.docker.installations", "ls", "--json")
+        ended = await run_helper("fanout.workers.sandbox.docker.installations", "ls", "--json")
     except TimeoutError:
         return []
     found = json.loads(ended.output)["installations"] if ended.exit_code == 0 else []

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from orchestrator.cli.checks.doctor_checks import Check
-from orchestrator.configuration.settings import Settings
+from fanout.orchestrator.cli.checks.doctor_checks import Check
+from fanout.orchestrator.configuration.settings import Settings
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS_USE = 0o077

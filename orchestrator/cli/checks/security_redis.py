@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
-from orchestrator.cli.checks.doctor_checks import Check, memory_checks
-from orchestrator.jobs.failures import LedgerForbidden, LedgerUnavailable
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.redis_errors import redis_failures
+from fanout.orchestrator.cli.checks.doctor_checks import Check, memory_checks
+from fanout.orchestrator.jobs.failures import LedgerForbidden, LedgerUnavailable
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 
 
 async def redis_security(url: str) -> list[Check]:

@@ -11,13 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.approvals import Decision
-from orchestrator.cli.terminal import formatting, output
-from orchestrator.cli.terminal.exit_codes import UsageProblem
-from orchestrator.cli.terminal.ids import resolve_approval
-from orchestrator.cli.terminal.options import AsJson
-from orchestrator.cli.terminal.session import open_client
-from orchestrator.jobs.approvals import Approval
+from fanout.orchestrator.approvals import Decision
+from fanout.orchestrator.cli.terminal import formatting, output
+from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
+from fanout.orchestrator.cli.terminal.ids import resolve_approval
+from fanout.orchestrator.cli.terminal.options import AsJson
+from fanout.orchestrator.cli.terminal.session import open_client
+from fanout.orchestrator.jobs.approvals import Approval
 
 ARGUMENT_CHARACTERS = 200
 """Of a call's arguments in a table: one line. `--json` prints them in full."""

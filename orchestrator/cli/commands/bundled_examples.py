@@ -6,8 +6,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.cli.terminal.exit_codes import UsageProblem
-from orchestrator.configuration.bundled import bundled
+from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
+from fanout.orchestrator.configuration.bundled import bundled
 
 EXAMPLES = bundled("config") / "examples"
 

@@ -13,21 +13,21 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from orchestrator.cli.terminal import held_back, output
-from orchestrator.cli.terminal.branches import branch_document, branch_lines
-from orchestrator.cli.terminal.conflict_view import landing_conflicts, task_conflicts
-from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
-from orchestrator.cli.terminal.grid import padded
-from orchestrator.cli.terminal.ids import resolve_job
-from orchestrator.cli.terminal.options import AsJson, BranchOption, JobArgument, JobArguments
-from orchestrator.cli.terminal.session import ended_result, open_client
-from orchestrator.client import JobClient
-from orchestrator.configuration.settings import load_settings
-from orchestrator.jobs.changes import ChangeKind, FileChange
-from orchestrator.landing.branch import BranchLanding, land_on_branch
-from orchestrator.landing.runs import Runs, base_of, keep_conflicts
-from orchestrator.workspace.hold_back import held_back_by_name
-from orchestrator.workspace.merge_report import MergeReport
+from fanout.orchestrator.cli.terminal import held_back, output
+from fanout.orchestrator.cli.terminal.branches import branch_document, branch_lines
+from fanout.orchestrator.cli.terminal.conflict_view import landing_conflicts, task_conflicts
+from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
+from fanout.orchestrator.cli.terminal.grid import padded
+from fanout.orchestrator.cli.terminal.ids import resolve_job
+from fanout.orchestrator.cli.terminal.options import AsJson, BranchOption, JobArgument, JobArguments
+from fanout.orchestrator.cli.terminal.session import ended_result, open_client
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.settings import load_settings
+from fanout.orchestrator.jobs.changes import ChangeKind, FileChange
+from fanout.orchestrator.landing.branch import BranchLanding, land_on_branch
+from fanout.orchestrator.landing.runs import Runs, base_of, keep_conflicts
+from fanout.orchestrator.workspace.hold_back import held_back_by_name
+from fanout.orchestrator.workspace.merge_report import MergeReport
 
 _LINE_STYLES = (
     ("+++", "bold"),

@@ -8,12 +8,12 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from orchestrator.cli.checks.leftovers import own_installation
-from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.exit_codes import ExitCode
-from orchestrator.cli.terminal.options import AsJson
-from orchestrator.configuration.settings import load_settings
-from orchestrator.embedded.python_process import helper_environment, python_argv
+from fanout.orchestrator.cli.checks.leftovers import own_installation
+from fanout.orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
+from fanout.orchestrator.cli.terminal.options import AsJson
+from fanout.orchestrator.configuration.settings import load_settings
+from fanout.orchestrator.embedded.python_process import helper_environment, python_argv
 
 
 def clean(
@@ -45,6 +45,6 @@ def clean(
 
 
 def _run(argv: list[str]) -> NoReturn:
-    command = python_argv("workers.sandbox.docker.installations", *argv)
+    command = python_argv("fanout.workers.sandbox.docker.installations", *argv)
     ended = subprocess.run(command, env=helper_environment(), check=False)  # noqa: S603 - our own program
     raise typer.Exit(ended.returncode if ended.returncode >= 0 else ExitCode.WORK_FAILED)

@@ -10,11 +10,11 @@ import typer
 from pydantic import BaseModel, SecretStr
 from pydantic_settings import EnvSettingsSource
 
-from orchestrator.cli.checks.limits import Source, written
-from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.options import AsJson
-from orchestrator.configuration.agent_definitions import load_agent_definitions
-from orchestrator.configuration.settings import (
+from fanout.orchestrator.cli.checks.limits import Source, written
+from fanout.orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal.options import AsJson
+from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
+from fanout.orchestrator.configuration.settings import (
     HIDDEN,
     PREFIX,
     Settings,

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.checks.doctor_checks import Check, all_checks
-from orchestrator.cli.checks.doctor_security import security_checks
-from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.exit_codes import ExitCode
-from orchestrator.cli.terminal.options import AsJson
+from fanout.orchestrator.cli.checks.doctor_checks import Check, all_checks
+from fanout.orchestrator.cli.checks.doctor_security import security_checks
+from fanout.orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
+from fanout.orchestrator.cli.terminal.options import AsJson
 
 
 def doctor(

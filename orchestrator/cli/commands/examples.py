@@ -13,30 +13,30 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cancellation import cancel_and_wait
-from orchestrator.cli.commands.bundled_examples import (
+from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.cli.commands.bundled_examples import (
     DEMO,
     EXAMPLES,
     Example,
     all_examples,
     find_example,
 )
-from orchestrator.cli.commands.processes import announce_sandbox
-from orchestrator.cli.commands.run import finish_run, start_run
-from orchestrator.cli.commands.run_report import exit_code_of
-from orchestrator.cli.terminal import formatting, output
-from orchestrator.cli.terminal.exit_codes import ExitCode, WorkFailed
-from orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
-from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import COORDINATOR, SHIPPED_AGENTS
-from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.embedded.sandbox_check import require_sandbox, sandbox_of_demo
-from orchestrator.embedded.services import Embedded
-from orchestrator.git import GitFailed, run_git
-from orchestrator.jobs.spec import JobSpec
-from orchestrator.jobs.state import JobRecord, JobState
-from orchestrator.jobs.store.journal import EventType
-from orchestrator.landing.runs import Landing, Runs
+from fanout.orchestrator.cli.commands.processes import announce_sandbox
+from fanout.orchestrator.cli.commands.run import finish_run, start_run
+from fanout.orchestrator.cli.commands.run_report import exit_code_of
+from fanout.orchestrator.cli.terminal import formatting, output
+from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, WorkFailed
+from fanout.orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.agent_definitions import COORDINATOR, SHIPPED_AGENTS
+from fanout.orchestrator.configuration.settings import Settings, load_settings
+from fanout.orchestrator.embedded.sandbox_check import require_sandbox, sandbox_of_demo
+from fanout.orchestrator.embedded.services import Embedded
+from fanout.orchestrator.git import GitFailed, run_git
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.state import JobRecord, JobState
+from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.landing.runs import Landing, Runs
 
 CHECK_AGENT = "tester"
 CHECK_MODEL = f"scripted:{EXAMPLES / 'check.yaml'}"

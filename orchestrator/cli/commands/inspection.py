@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.terminal import formatting, output
-from orchestrator.cli.terminal.exit_codes import UsageProblem
-from orchestrator.cli.terminal.ids import resolve_job, resolve_tree
-from orchestrator.cli.terminal.options import AsJson, JobArgument, LabelFilter, parse_labels
-from orchestrator.cli.terminal.session import ended_result, open_reader
-from orchestrator.jobs.result import JobResult, Verification
-from orchestrator.jobs.state import LIVE_STATES, JobRecord, JobState
+from fanout.orchestrator.cli.terminal import formatting, output
+from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
+from fanout.orchestrator.cli.terminal.ids import resolve_job, resolve_tree
+from fanout.orchestrator.cli.terminal.options import AsJson, JobArgument, LabelFilter, parse_labels
+from fanout.orchestrator.cli.terminal.session import ended_result, open_reader
+from fanout.orchestrator.jobs.result import JobResult, Verification
+from fanout.orchestrator.jobs.state import LIVE_STATES, JobRecord, JobState
 
 StateOption = Annotated[
     list[str] | None,

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from orchestrator.cli.terminal.exit_codes import UsageProblem
-from orchestrator.cli.terminal.included_files import included_files
-from orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
+from fanout.orchestrator.cli.terminal.included_files import included_files
+from fanout.orchestrator.jobs.spec import JobSpec
 
 SET_BY_FANOUT = frozenset({"root_id", "parent_id", "depth", "traceparent", "conversation"})
 """A job's position in its tree, and what follows from other fields: its author cannot choose it."""

@@ -11,15 +11,19 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
-from orchestrator.client import JobClient
-from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.embedded.python_process import child_environment, helper_environment, python_argv
-from orchestrator.embedded.sandbox_check import require_sandbox
-from orchestrator.embedded.services import Embedded, attached, stop_embedded
-from orchestrator.embedded.state_folder import StateFolder
-from orchestrator.jobs.worker_info import WorkerInfo
+from fanout.orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.settings import Settings, load_settings
+from fanout.orchestrator.embedded.python_process import (
+    child_environment,
+    helper_environment,
+    python_argv,
+)
+from fanout.orchestrator.embedded.sandbox_check import require_sandbox
+from fanout.orchestrator.embedded.services import Embedded, attached, stop_embedded
+from fanout.orchestrator.embedded.state_folder import StateFolder
+from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
 FLOWER_USER = "fanout"
 FLOWER_PREFIXES = ("FANOUT_", "FLOWER_")
@@ -49,7 +53,7 @@ def worker(
     """Run a worker in the foreground until SIGTERM or Ctrl-C."""
     settings = attached(load_settings(**chosen_sandbox(sandbox)))
     asyncio.run(require_sandbox(settings))
-    argv = python_argv("workers")
+    argv = python_argv("fanout.workers")
     if concurrency is not None:
         argv += ["--concurrency", str(concurrency)]
     if queues is not None:
@@ -87,7 +91,7 @@ def flower() -> None:
         "FLOWER_READ_ONLY": "true",
         "FLOWER_INSPECT_TIMEOUT": "3000",
     }
-    _become(python_argv("workers.dashboard"), env)
+    _become(python_argv("fanout.workers.dashboard"), env)
 
 
 def images_build(
@@ -181,7 +185,7 @@ def announce_sandbox(workers: list[WorkerInfo]) -> None:
 
 
 def _images(argv: list[str]) -> NoReturn:
-    command = python_argv("workers.sandbox.docker.images", *argv)
+    command = python_argv("fanout.workers.sandbox.docker.images", *argv)
     env = helper_environment() | {
         name: os.environ[name] for name in PROXY_VARIABLES if name in os.environ
     }

@@ -11,49 +11,49 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.commands.job_files import plan
-from orchestrator.cli.commands.processes import announce_sandbox
-from orchestrator.cli.commands.run_report import (
+from fanout.orchestrator.cli.commands.job_files import plan
+from fanout.orchestrator.cli.commands.processes import announce_sandbox
+from fanout.orchestrator.cli.commands.run_report import (
     FailedJob,
     RunOutcome,
     exit_code_of,
     print_outcome,
 )
-from orchestrator.cli.commands.submission import (
+from fanout.orchestrator.cli.commands.submission import (
     ContinueOption,
     MaxReworksOption,
     VerifyMergesOption,
     VerifyOption,
 )
-from orchestrator.cli.terminal import held_back, output
-from orchestrator.cli.terminal.conflict_view import left_out_of
-from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
-from orchestrator.cli.terminal.ids import resolve_job
-from orchestrator.cli.terminal.included_files import (
+from fanout.orchestrator.cli.terminal import held_back, output
+from fanout.orchestrator.cli.terminal.conflict_view import left_out_of
+from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
+from fanout.orchestrator.cli.terminal.ids import resolve_job
+from fanout.orchestrator.cli.terminal.included_files import (
     IncludeOption,
     included_files,
     left_at_home_document,
     print_left_at_home,
 )
-from orchestrator.cli.terminal.options import (
+from fanout.orchestrator.cli.terminal.options import (
     AsJson,
     BranchOption,
     JobArgument,
     SandboxOption,
     chosen_sandbox,
 )
-from orchestrator.cli.terminal.run_view import follow
-from orchestrator.cli.terminal.session import open_client
-from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import COORDINATOR, load_agent_definitions
-from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.embedded.services import outliving, revived
-from orchestrator.jobs.spec import JobSpec
-from orchestrator.jobs.state import JobState
-from orchestrator.landing.branch import BranchUnusable, base_commit, require_branch
-from orchestrator.landing.runs import Landing, Runs, land
-from orchestrator.workspace.repositories.repository import is_clean_checkout
-from orchestrator.workspace.staging.failures import MergeUndone, MergeUnfinished
+from fanout.orchestrator.cli.terminal.run_view import follow
+from fanout.orchestrator.cli.terminal.session import open_client
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.agent_definitions import COORDINATOR, load_agent_definitions
+from fanout.orchestrator.configuration.settings import Settings, load_settings
+from fanout.orchestrator.embedded.services import outliving, revived
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.landing.branch import BranchUnusable, base_commit, require_branch
+from fanout.orchestrator.landing.runs import Landing, Runs, land
+from fanout.orchestrator.workspace.repositories.repository import is_clean_checkout
+from fanout.orchestrator.workspace.staging.failures import MergeUndone, MergeUnfinished
 
 FAILURES = {JobState.FAILED, JobState.TIMED_OUT}
 """Of a run's jobs; cancelled ones were given up on purpose."""

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.cli.commands.changes import print_stat
-from orchestrator.cli.failure_report import exit_code_of_results
-from orchestrator.cli.terminal import formatting, held_back, output
-from orchestrator.cli.terminal.branches import branch_document, branch_lines, kept_note
-from orchestrator.cli.terminal.conflict_view import Unmerged
-from orchestrator.cli.terminal.exit_codes import ExitCode
-from orchestrator.jobs.result import JobResult, Usage
-from orchestrator.landing.runs import Landing, LandingReport
+from fanout.orchestrator.cli.commands.changes import print_stat
+from fanout.orchestrator.cli.failure_report import exit_code_of_results
+from fanout.orchestrator.cli.terminal import formatting, held_back, output
+from fanout.orchestrator.cli.terminal.branches import branch_document, branch_lines, kept_note
+from fanout.orchestrator.cli.terminal.conflict_view import Unmerged
+from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
+from fanout.orchestrator.jobs.result import JobResult, Usage
+from fanout.orchestrator.landing.runs import Landing, LandingReport
 
 STAT_LINES = 20
 """Files that the end of a run names: a screen; `fanout diff --stat` names all."""

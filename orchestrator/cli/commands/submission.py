@@ -9,29 +9,29 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.commands.job_files import PlannedJob, plan, read_job_file
-from orchestrator.cli.commands.waiting import print_ends, wait_for_all
-from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
-from orchestrator.cli.terminal.ids import resolve_job, resolve_jobs
-from orchestrator.cli.terminal.included_files import (
+from fanout.orchestrator.cli.commands.job_files import PlannedJob, plan, read_job_file
+from fanout.orchestrator.cli.commands.waiting import print_ends, wait_for_all
+from fanout.orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, UsageProblem
+from fanout.orchestrator.cli.terminal.ids import resolve_job, resolve_jobs
+from fanout.orchestrator.cli.terminal.included_files import (
     IncludeOption,
     left_at_home_document,
     print_left_at_home,
 )
-from orchestrator.cli.terminal.options import (
+from fanout.orchestrator.cli.terminal.options import (
     AsJson,
     JobArgument,
     JobArguments,
     LabelOption,
     parse_labels,
 )
-from orchestrator.cli.terminal.session import open_client
-from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import load_agent_definitions
-from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.jobs.changes import SkippedFile
-from orchestrator.jobs.spec import BlobId, JobSpec, StartFiles
+from fanout.orchestrator.cli.terminal.session import open_client
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
+from fanout.orchestrator.configuration.settings import Settings, load_settings
+from fanout.orchestrator.jobs.changes import SkippedFile
+from fanout.orchestrator.jobs.spec import BlobId, JobSpec, StartFiles
 
 FileOption = Annotated[
     str | None,

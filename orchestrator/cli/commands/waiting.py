@@ -10,18 +10,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from orchestrator.cancellation import cancel_and_wait
-from orchestrator.cli.failure_report import exit_code_of_results
-from orchestrator.cli.terminal import formatting, output
-from orchestrator.cli.terminal.exit_codes import ExitCode
-from orchestrator.cli.terminal.ids import resolve_jobs, resolve_tree
-from orchestrator.cli.terminal.live import POLL_SECONDS, Fetch, change_line, shown
-from orchestrator.cli.terminal.options import AsJson, JobArguments, TimeoutOption
-from orchestrator.cli.terminal.run_view import tree_of
-from orchestrator.cli.terminal.session import open_client
-from orchestrator.client import JobClient
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.state import LIVE_STATES, JobRecord
+from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.cli.failure_report import exit_code_of_results
+from fanout.orchestrator.cli.terminal import formatting, output
+from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
+from fanout.orchestrator.cli.terminal.ids import resolve_jobs, resolve_tree
+from fanout.orchestrator.cli.terminal.live import POLL_SECONDS, Fetch, change_line, shown
+from fanout.orchestrator.cli.terminal.options import AsJson, JobArguments, TimeoutOption
+from fanout.orchestrator.cli.terminal.run_view import tree_of
+from fanout.orchestrator.cli.terminal.session import open_client
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.state import LIVE_STATES, JobRecord
 
 
 def wait(jobs: JobArguments, timeout: TimeoutOption = None, as_json: AsJson = False) -> None:

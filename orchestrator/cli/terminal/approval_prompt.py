@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Any
 
-from orchestrator.approvals import ApprovalAnswer, Decision
-from orchestrator.cancellation import cancel_and_wait
-from orchestrator.cli.terminal import output
-from orchestrator.client import JobClient
-from orchestrator.jobs.approvals import Approval
-from orchestrator.jobs.failures import ApprovalRefused, LedgerUnavailable
+from fanout.orchestrator.approvals import ApprovalAnswer, Decision
+from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.cli.terminal import output
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.approvals import Approval
+from fanout.orchestrator.jobs.failures import ApprovalRefused, LedgerUnavailable
 
 SHOWN_CHARACTERS = 4_000
 """Of a call's arguments: one or two screens. A note reports how much was omitted."""

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from orchestrator.landing.branch import BranchReport
+from fanout.orchestrator.landing.branch import BranchReport
 
 
 def branch_lines(report: BranchReport, workspace: Path | None) -> list[str]:

@@ -8,13 +8,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import islice
 
-from orchestrator.cli.terminal import formatting
-from orchestrator.client import JobClient
-from orchestrator.jobs.changes import ChangeBundle, ChangedFile, FileVersion, MalformedBundle
-from orchestrator.jobs.failures import BlobMissing, InvalidJob, UnknownJob
-from orchestrator.jobs.store.journal import EventType
-from orchestrator.landing.conflicts import KeptConflicts
-from orchestrator.text_merge import is_text
+from fanout.orchestrator.cli.terminal import formatting
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.changes import ChangeBundle, ChangedFile, FileVersion, MalformedBundle
+from fanout.orchestrator.jobs.failures import BlobMissing, InvalidJob, UnknownJob
+from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.landing.conflicts import KeptConflicts
+from fanout.orchestrator.text_merge import is_text
 
 SHOWN_LINES = 200
 """Of one file's difference: the whole versions lie beside it."""

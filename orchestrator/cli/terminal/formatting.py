@@ -9,10 +9,10 @@ from datetime import datetime
 from itertools import takewhile
 from typing import Any
 
-from orchestrator.cli.terminal.output import one_line
-from orchestrator.jobs.result import JobResult, Usage
-from orchestrator.jobs.state import JobRecord, JobState
-from orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.cli.terminal.output import one_line
+from fanout.orchestrator.jobs.result import JobResult, Usage
+from fanout.orchestrator.jobs.state import JobRecord, JobState
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 
 SYMBOLS = {
     JobState.QUEUED: "·",

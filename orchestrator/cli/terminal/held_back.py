@@ -7,7 +7,7 @@ from typing import Protocol
 
 import typer
 
-from orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal import output
 
 OPTION = "--include-executable-config"
 OPTION_HELP = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.client.job_reader import JobReader
-from orchestrator.jobs.failures import InvalidJob, UnknownApproval, UnknownJob
+from fanout.orchestrator.client.job_reader import JobReader
+from fanout.orchestrator.jobs.failures import InvalidJob, UnknownApproval, UnknownJob
 
 MAX_NAMED = 5
 """How many candidates an ambiguous id's error names."""

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.exit_codes import UsageProblem
-from orchestrator.jobs.changes import SkippedFile
-from orchestrator.workspace.rooted import PathRefused, check_path
+from fanout.orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
+from fanout.orchestrator.jobs.changes import SkippedFile
+from fanout.orchestrator.workspace.rooted import PathRefused, check_path
 
 SHOWN_FILES = 20
 """More lines would hide what else a command says."""

@@ -12,13 +12,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.cancellation import cancel_and_wait
-from orchestrator.cli.terminal import formatting, output
-from orchestrator.cli.terminal.grid import STYLES
-from orchestrator.client import JobClient
-from orchestrator.jobs.failures import JobFailure
-from orchestrator.jobs.state import JobRecord, JobState
-from orchestrator.jobs.store.journal import JournalEvent
+from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.cli.terminal import formatting, output
+from fanout.orchestrator.cli.terminal.grid import STYLES
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.failures import JobFailure
+from fanout.orchestrator.jobs.state import JobRecord, JobState
+from fanout.orchestrator.jobs.store.journal import JournalEvent
 
 POLL_SECONDS = 0.5
 """Between two polls of the jobs: fast enough to watch, and two requests per second for Redis."""

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from orchestrator import shortening
+from fanout.orchestrator import shortening
 
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -90,7 +90,7 @@ def _wrapped(line: str) -> str:
     columns = _columns()
     if line.startswith(" ") or MOST_CELLS * len(line) <= columns:
         return line
-    from orchestrator.cli.terminal.grid import wrapped  # noqa: PLC0415 - a pipe needs no rich
+    from fanout.orchestrator.cli.terminal.grid import wrapped  # noqa: PLC0415 - a pipe needs no rich
 
     return wrapped(line, columns)
 
@@ -136,7 +136,7 @@ def table(
     """
     lines = [list(header), *(list(row) for row in rows)]
     if stdout_is_terminal():
-        from orchestrator.cli.terminal.grid import print_grid  # noqa: PLC0415 - a pipe needs no rich
+        from fanout.orchestrator.cli.terminal.grid import print_grid  # noqa: PLC0415 - a pipe needs no rich
 
         print_grid(lines, GAP, state_column, elastic, wrapped=wrapped)
         return

@@ -10,15 +10,15 @@ from functools import partial
 from rich.console import Console
 from rich.text import Text
 
-from orchestrator.cancellation import cancel_and_wait
-from orchestrator.cli.terminal import formatting, output
-from orchestrator.cli.terminal.approval_prompt import answer_approvals
-from orchestrator.cli.terminal.live import Fetch, Watcher, change_line, shown
-from orchestrator.client import JobClient
-from orchestrator.jobs.failures import JobFailure
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.state import JobRecord
-from orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.cli.terminal import formatting, output
+from fanout.orchestrator.cli.terminal.approval_prompt import answer_approvals
+from fanout.orchestrator.cli.terminal.live import Fetch, Watcher, change_line, shown
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.failures import JobFailure
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.state import JobRecord
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 
 CALL_CHARACTERS = 100
 """A tool call is shown in one line of a terminal."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import orchestrator.client  # a door: what a command uses of it is imported when it is used
-from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.exit_codes import WorkFailed
-from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.embedded.services import in_use
-from orchestrator.jobs.result import JobResult
+import fanout.orchestrator.client  # a door: what a command uses of it is imported when it is used
+from fanout.orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal.exit_codes import WorkFailed
+from fanout.orchestrator.configuration.settings import Settings, load_settings
+from fanout.orchestrator.embedded.services import in_use
+from fanout.orchestrator.jobs.result import JobResult
 
 
 @asynccontextmanager

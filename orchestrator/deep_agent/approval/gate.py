@@ -24,8 +24,8 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 
-from orchestrator.approvals import ApprovalAnswer, InterruptOn, fingerprint, merge_policies
-from orchestrator.deep_agent.approval.requests import (
+from fanout.orchestrator.approvals import ApprovalAnswer, InterruptOn, fingerprint, merge_policies
+from fanout.orchestrator.deep_agent.approval.requests import (
     PendingApproval,
     answer_in,
     confirmation_answers,
@@ -33,8 +33,8 @@ from orchestrator.deep_agent.approval.requests import (
     pending_approvals,
     request_of,
 )
-from orchestrator.deep_agent.failures import UnknownGuardedTool
-from orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.failures import UnknownGuardedTool
+from fanout.orchestrator.deep_agent.middleware import Middleware
 
 AWAITING = {
     "status": "waiting_for_approval",

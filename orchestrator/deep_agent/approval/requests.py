@@ -14,7 +14,7 @@ from google.adk.flows.llm_flows.functions import REQUEST_CONFIRMATION_FUNCTION_C
 from google.genai import types
 from pydantic import ValidationError
 
-from orchestrator.approvals import DECISIONS, ApprovalAnswer, ApprovalRequest, fingerprint
+from fanout.orchestrator.approvals import DECISIONS, ApprovalAnswer, ApprovalRequest, fingerprint
 
 
 class PendingApproval(ApprovalRequest):

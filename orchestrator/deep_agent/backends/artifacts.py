@@ -6,9 +6,9 @@ workspace's changes.
 
 from __future__ import annotations
 
-from orchestrator.deep_agent.backends.composite import CompositeBackend, composite
-from orchestrator.deep_agent.backends.protocol import Backend
-from orchestrator.deep_agent.backends.state import SessionState, StateBackend
+from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend, composite
+from fanout.orchestrator.deep_agent.backends.protocol import Backend
+from fanout.orchestrator.deep_agent.backends.state import SessionState, StateBackend
 
 LARGE_TOOL_RESULTS = "/large_tool_results"
 """Tool results that were too long for the context."""

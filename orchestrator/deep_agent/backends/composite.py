@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from orchestrator.deep_agent.backends.protocol import (
+from fanout.orchestrator.deep_agent.backends.protocol import (
     Backend,
     Entry,
     Execution,

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, Concatenate, ParamSpec, TypeVar
 from uuid import uuid4
 
-from orchestrator.deep_agent.backends.jail import Access, Jail, OpenDirectory, Place
-from orchestrator.deep_agent.backends.matching import hits_in
-from orchestrator.deep_agent.backends.paths import MAX_DEPTH
-from orchestrator.deep_agent.backends.protocol import (
+from fanout.orchestrator.deep_agent.backends.jail import Access, Jail, OpenDirectory, Place
+from fanout.orchestrator.deep_agent.backends.matching import hits_in
+from fanout.orchestrator.deep_agent.backends.paths import MAX_DEPTH
+from fanout.orchestrator.deep_agent.backends.protocol import (
     AccessRule,
     Entry,
     EntryKind,

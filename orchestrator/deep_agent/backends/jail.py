@@ -17,8 +17,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
-from orchestrator.deep_agent.backends.paths import MAX_DEPTH
-from orchestrator.deep_agent.backends.protocol import AccessRefused, AccessRule
+from fanout.orchestrator.deep_agent.backends.paths import MAX_DEPTH
+from fanout.orchestrator.deep_agent.backends.protocol import AccessRefused, AccessRule
 
 MAX_LINKS = 40
 """Linux's limit on links in one path."""

@@ -11,9 +11,9 @@ import posixpath
 from collections.abc import Mapping
 from pathlib import Path
 
-from orchestrator.deep_agent.backends import processes
-from orchestrator.deep_agent.backends.directory import DirectoryBackend
-from orchestrator.deep_agent.backends.protocol import Execution, OutputSink
+from fanout.orchestrator.deep_agent.backends import processes
+from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
+from fanout.orchestrator.deep_agent.backends.protocol import Execution, OutputSink
 
 INHERITED_VARIABLES = (
     "PATH",

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 import regex
 from wcmatch import glob as wcglob
 
-from orchestrator.deep_agent.backends.protocol import Entry, Hit
-from orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.backends.protocol import Entry, Hit
+from fanout.orchestrator.deep_agent.failures import ToolMistake
 
 MAX_PATTERN_CHARACTERS = 500
 """Longer than any pattern that a person writes; patterns are compiled to regular expressions."""

@@ -19,9 +19,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.deep_agent.backends.matching import hits_in
-from orchestrator.deep_agent.backends.protocol import Backend, Entry, Hit, Hits, Walk
-from orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.backends.matching import hits_in
+from fanout.orchestrator.deep_agent.backends.protocol import Backend, Entry, Hit, Hits, Walk
+from fanout.orchestrator.deep_agent.failures import ToolMistake
 
 MAX_STAGED_BYTES = 64 * 1024**2
 """The size of one overlay, with both versions of each changed file: one process has many in

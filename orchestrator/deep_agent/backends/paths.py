@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 
-from orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.failures import ToolMistake
 
 MAX_PATH_CHARACTERS = 4_096
 """PATH_MAX of Linux, its final NUL included."""

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-from orchestrator.deep_agent.backends.bounded_output import BoundedOutput
-from orchestrator.deep_agent.backends.protocol import Execution, OutputSink
+from fanout.orchestrator.deep_agent.backends.bounded_output import BoundedOutput
+from fanout.orchestrator.deep_agent.backends.protocol import Execution, OutputSink
 
 COMMAND_MARKER = "FANOUT_COMMAND"
 """The variable by which a command's processes are found in any session."""

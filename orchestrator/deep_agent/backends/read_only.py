@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from orchestrator.deep_agent.backends.composite import CompositeBackend
-from orchestrator.deep_agent.backends.protocol import Backend
+from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
+from fanout.orchestrator.deep_agent.backends.protocol import Backend
 
 
 class ReadOnlyBackend(CompositeBackend):

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from orchestrator.deep_agent.backends.matching import hits_in
-from orchestrator.deep_agent.backends.protocol import Entry, Hit, Hits, Walk
+from fanout.orchestrator.deep_agent.backends.matching import hits_in
+from fanout.orchestrator.deep_agent.backends.protocol import Entry, Hit, Hits, Walk
 
 KEY_PREFIX = "file:"
 LEGACY_KEY = "files"

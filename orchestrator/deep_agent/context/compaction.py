@@ -23,9 +23,9 @@ from google.adk.flows.llm_flows.context._contents import (
 from google.adk.flows.llm_flows.tools._functions import _collect_function_call_ids
 from google.genai import types
 
-from orchestrator.deep_agent.context.summarizer import SideCallAccount
-from orchestrator.deep_agent.models.size import tokens_in, tokens_of
-from orchestrator.deep_agent.models.usage import MODEL_CALLS
+from fanout.orchestrator.deep_agent.context.summarizer import SideCallAccount
+from fanout.orchestrator.deep_agent.models.size import tokens_in, tokens_of
+from fanout.orchestrator.deep_agent.models.usage import MODEL_CALLS
 
 TIMESTAMP_STEP_SECONDS = 1e-6
 """The finest step that every session store preserves."""

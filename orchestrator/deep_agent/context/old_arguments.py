@@ -13,9 +13,9 @@ from typing import Any
 from google.adk.events import Event
 from google.genai import types
 
-from orchestrator.deep_agent.context.compaction import Conversation
-from orchestrator.deep_agent.models.size import reported_tokens, tokens_in
-from orchestrator.deep_agent.prompts import OLD_ARGUMENT
+from fanout.orchestrator.deep_agent.context.compaction import Conversation
+from fanout.orchestrator.deep_agent.models.size import reported_tokens, tokens_in
+from fanout.orchestrator.deep_agent.prompts import OLD_ARGUMENT
 
 MAX_OLD_ARGUMENT_CHARACTERS = 2_000
 """Longer texts among an old call's arguments are shortened."""

@@ -23,29 +23,29 @@ from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 
-from orchestrator.deep_agent import prompts
-from orchestrator.deep_agent.context import history
-from orchestrator.deep_agent.context.compaction import (
+from fanout.orchestrator.deep_agent import prompts
+from fanout.orchestrator.deep_agent.context import history
+from fanout.orchestrator.deep_agent.context.compaction import (
     Conversation,
     compaction_event,
     conversation_of,
     put_in_order,
     tail_start,
 )
-from orchestrator.deep_agent.context.old_arguments import old_calls, shorten
-from orchestrator.deep_agent.context.summarizer import SideCallAccount, Summarizer
-from orchestrator.deep_agent.context.summary_content import (
+from fanout.orchestrator.deep_agent.context.old_arguments import old_calls, shorten
+from fanout.orchestrator.deep_agent.context.summarizer import SideCallAccount, Summarizer
+from fanout.orchestrator.deep_agent.context.summary_content import (
     MAX_SUMMARY_CHARACTERS,
     share_of,
     summary_content,
     task_text,
 )
-from orchestrator.deep_agent.failures import ModelContextExceeded, ToolMistake
-from orchestrator.deep_agent.guards.budget_plugin import budget_of
-from orchestrator.deep_agent.guards.replies import TOO_LONG, as_placeholder_call
-from orchestrator.deep_agent.middleware import Middleware
-from orchestrator.deep_agent.models.facts import context_window
-from orchestrator.deep_agent.models.size import (
+from fanout.orchestrator.deep_agent.failures import ModelContextExceeded, ToolMistake
+from fanout.orchestrator.deep_agent.guards.budget_plugin import budget_of
+from fanout.orchestrator.deep_agent.guards.replies import TOO_LONG, as_placeholder_call
+from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.models.facts import context_window
+from fanout.orchestrator.deep_agent.models.size import (
     DEFAULT_WINDOW_TOKENS,
     counted_tokens,
     counts_since_summary,
@@ -53,8 +53,8 @@ from orchestrator.deep_agent.models.size import (
     messages_since_summary,
     tokens_of,
 )
-from orchestrator.deep_agent.summary_format import summary_text
-from orchestrator.deep_agent.tool import MethodTool
+from fanout.orchestrator.deep_agent.summary_format import summary_text
+from fanout.orchestrator.deep_agent.tool import MethodTool
 
 log = structlog.get_logger(__name__)
 

@@ -10,13 +10,13 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
-from orchestrator.deep_agent import prompts
-from orchestrator.deep_agent.context.summary_content import shortened
-from orchestrator.deep_agent.failures import ModelContextExceeded
-from orchestrator.deep_agent.guards.budget import Budget
-from orchestrator.deep_agent.messages import text_of
-from orchestrator.deep_agent.models.size import CHARACTERS_PER_TOKEN
-from orchestrator.deep_agent.models.usage import ModelUsage, reply_usage
+from fanout.orchestrator.deep_agent import prompts
+from fanout.orchestrator.deep_agent.context.summary_content import shortened
+from fanout.orchestrator.deep_agent.failures import ModelContextExceeded
+from fanout.orchestrator.deep_agent.guards.budget import Budget
+from fanout.orchestrator.deep_agent.messages import text_of
+from fanout.orchestrator.deep_agent.models.size import CHARACTERS_PER_TOKEN
+from fanout.orchestrator.deep_agent.models.usage import ModelUsage, reply_usage
 
 log = structlog.get_logger(__name__)
 

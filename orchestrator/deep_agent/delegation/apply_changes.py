@@ -13,10 +13,10 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 
-from orchestrator.deep_agent.backends.overlay import OverlayBackend, StagedFile
-from orchestrator.deep_agent.backends.protocol import Backend
-from orchestrator.git import GitFailed
-from orchestrator.text_merge import is_text, merge_text
+from fanout.orchestrator.deep_agent.backends.overlay import OverlayBackend, StagedFile
+from fanout.orchestrator.deep_agent.backends.protocol import Backend
+from fanout.orchestrator.git import GitFailed
+from fanout.orchestrator.text_merge import is_text, merge_text
 
 MAX_DIFF_CHARACTERS = 60_000
 """The longest diff of a conflicting change in the result: the parent has no other copy of it."""

@@ -16,13 +16,13 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from orchestrator.deep_agent.guards.dangling_calls import (
+from fanout.orchestrator.deep_agent.guards.dangling_calls import (
     DanglingCall,
     answered,
     insert_before_next_message,
 )
-from orchestrator.deep_agent.middleware import Middleware
-from orchestrator.deep_agent.prompts import TASKS_ABANDONED
+from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.prompts import TASKS_ABANDONED
 
 DEFERRED_STATUS = "waiting_for_tasks"
 

@@ -13,14 +13,14 @@ from typing import Any
 
 from google.adk.tools.tool_context import ToolContext
 
-from orchestrator.cancellation import cancel_or_abandon
-from orchestrator.deep_agent.approval.requests import PendingApproval
-from orchestrator.deep_agent.delegation.children.child import Child, Question, not_begun
-from orchestrator.deep_agent.delegation.children.child_run import Emit, task_message
-from orchestrator.deep_agent.delegation.limits import ABANDON_SECONDS
-from orchestrator.deep_agent.delegation.task import Task
-from orchestrator.deep_agent.delegation.task_record import Answer, TaskRecord
-from orchestrator.deep_agent.delegation.team import Team
+from fanout.orchestrator.cancellation import cancel_or_abandon
+from fanout.orchestrator.deep_agent.approval.requests import PendingApproval
+from fanout.orchestrator.deep_agent.delegation.children.child import Child, Question, not_begun
+from fanout.orchestrator.deep_agent.delegation.children.child_run import Emit, task_message
+from fanout.orchestrator.deep_agent.delegation.limits import ABANDON_SECONDS
+from fanout.orchestrator.deep_agent.delegation.task import Task
+from fanout.orchestrator.deep_agent.delegation.task_record import Answer, TaskRecord
+from fanout.orchestrator.deep_agent.delegation.team import Team
 
 PAUSED_CALL_PREFIX = "subagents:"
 """Prefix of the state key of a paused call; its id follows."""

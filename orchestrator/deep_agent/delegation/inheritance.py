@@ -12,23 +12,23 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 from google.adk.workflow import BaseNode
 
-from orchestrator.approvals import InterruptOn
-from orchestrator.deep_agent.backends.protocol import Backend
-from orchestrator.deep_agent.context.summarization import SummarizationConfig
-from orchestrator.deep_agent.delegation.apply_changes import PathLock
-from orchestrator.deep_agent.delegation.children.ready_agents import InheritedApproval
-from orchestrator.deep_agent.delegation.limits import SubAgentLimits
-from orchestrator.deep_agent.delegation.roster import (
+from fanout.orchestrator.approvals import InterruptOn
+from fanout.orchestrator.deep_agent.backends.protocol import Backend
+from fanout.orchestrator.deep_agent.context.summarization import SummarizationConfig
+from fanout.orchestrator.deep_agent.delegation.apply_changes import PathLock
+from fanout.orchestrator.deep_agent.delegation.children.ready_agents import InheritedApproval
+from fanout.orchestrator.deep_agent.delegation.limits import SubAgentLimits
+from fanout.orchestrator.deep_agent.delegation.roster import (
     GENERAL_PURPOSE,
     SubAgentSpec,
     roster_of,
     tool_name,
 )
-from orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
-from orchestrator.deep_agent.delegation.team import Team
-from orchestrator.deep_agent.middleware import BackendSource
-from orchestrator.deep_agent.models.rate_limiter import RateLimiter
-from orchestrator.deep_agent.names import agent_identifier
+from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
+from fanout.orchestrator.deep_agent.delegation.team import Team
+from fanout.orchestrator.deep_agent.middleware import BackendSource
+from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
+from fanout.orchestrator.deep_agent.names import agent_identifier
 
 AgentTool = Callable[..., Any] | BaseTool | BaseToolset
 """A tool as ADK takes it."""

@@ -11,8 +11,8 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.workflow import BaseNode
 from pydantic import BaseModel
 
-from orchestrator.deep_agent.names import agent_identifier
-from orchestrator.deep_agent.prompts import GENERAL_PURPOSE_DESCRIPTION
+from fanout.orchestrator.deep_agent.names import agent_identifier
+from fanout.orchestrator.deep_agent.prompts import GENERAL_PURPOSE_DESCRIPTION
 
 GENERAL_PURPOSE = "general-purpose"
 

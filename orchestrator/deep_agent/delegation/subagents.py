@@ -17,17 +17,17 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 from google.adk.workflow import BaseNode
 
-from orchestrator.deep_agent.backends.state import DictState, StateBackend
-from orchestrator.deep_agent.delegation.limits import MAX_DEPTH
-from orchestrator.deep_agent.delegation.team import Team
-from orchestrator.deep_agent.delegation.tools import (
+from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
+from fanout.orchestrator.deep_agent.delegation.limits import MAX_DEPTH
+from fanout.orchestrator.deep_agent.delegation.team import Team
+from fanout.orchestrator.deep_agent.delegation.tools import (
     AgentTool,
     ChildToolsets,
     TasksTool,
     TaskTool,
 )
-from orchestrator.deep_agent.middleware import Middleware
-from orchestrator.deep_agent.prompts import delegation_prompt
+from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.prompts import delegation_prompt
 
 DelegationStyle = Literal["task", "agent_tools"]
 """One tool for all sub-agents, or one tool for each; `tasks` is there in both styles."""

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from orchestrator.deep_agent.delegation.roster import GENERAL_PURPOSE
-from orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.delegation.roster import GENERAL_PURPOSE
+from fanout.orchestrator.deep_agent.failures import ToolMistake
 
 
 class Task(BaseModel):

@@ -11,21 +11,21 @@ from google.adk.agents import LlmAgent
 from google.adk.tools.tool_context import ToolContext
 from google.adk.workflow import BaseNode
 
-from orchestrator.deep_agent.backends.protocol import Backend
-from orchestrator.deep_agent.delegation.apply_changes import PathLock
-from orchestrator.deep_agent.delegation.children.child import Child
-from orchestrator.deep_agent.delegation.children.child_files import (
+from fanout.orchestrator.deep_agent.backends.protocol import Backend
+from fanout.orchestrator.deep_agent.delegation.apply_changes import PathLock
+from fanout.orchestrator.deep_agent.delegation.children.child import Child
+from fanout.orchestrator.deep_agent.delegation.children.child_files import (
     ChildFiles,
     OwnFiles,
     StagedFiles,
 )
-from orchestrator.deep_agent.delegation.children.child_run import ChildRun
-from orchestrator.deep_agent.delegation.children.ready_agents import InheritedApproval
-from orchestrator.deep_agent.delegation.limits import SubAgentLimits
-from orchestrator.deep_agent.delegation.roster import Member, SubAgentSpec
-from orchestrator.deep_agent.delegation.task import Task
-from orchestrator.deep_agent.middleware import BackendSource
-from orchestrator.deep_agent.names import agent_identifier
+from fanout.orchestrator.deep_agent.delegation.children.child_run import ChildRun
+from fanout.orchestrator.deep_agent.delegation.children.ready_agents import InheritedApproval
+from fanout.orchestrator.deep_agent.delegation.limits import SubAgentLimits
+from fanout.orchestrator.deep_agent.delegation.roster import Member, SubAgentSpec
+from fanout.orchestrator.deep_agent.delegation.task import Task
+from fanout.orchestrator.deep_agent.middleware import BackendSource
+from fanout.orchestrator.deep_agent.names import agent_identifier
 
 ChildMaker = Callable[[SubAgentSpec, Backend], LlmAgent]
 """Creates a child that works on these files."""

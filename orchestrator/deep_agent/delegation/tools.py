@@ -13,17 +13,17 @@ from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.tool_context import ToolContext
 from pydantic import Field
 
-from orchestrator.cancellation import cancel_or_abandon
-from orchestrator.deep_agent.delegation.delegated_call import DelegatedCall
-from orchestrator.deep_agent.delegation.limits import ABANDON_SECONDS
-from orchestrator.deep_agent.delegation.roster import GENERAL_PURPOSE, Member
-from orchestrator.deep_agent.delegation.task import Task, task_of
-from orchestrator.deep_agent.delegation.task_record import Answer, combined_answer
-from orchestrator.deep_agent.delegation.team import Team
-from orchestrator.deep_agent.failures import ToolMistake
-from orchestrator.deep_agent.names import agent_identifier
-from orchestrator.deep_agent.progress_tool import ProgressTool
-from orchestrator.deep_agent.tool import tabular
+from fanout.orchestrator.cancellation import cancel_or_abandon
+from fanout.orchestrator.deep_agent.delegation.delegated_call import DelegatedCall
+from fanout.orchestrator.deep_agent.delegation.limits import ABANDON_SECONDS
+from fanout.orchestrator.deep_agent.delegation.roster import GENERAL_PURPOSE, Member
+from fanout.orchestrator.deep_agent.delegation.task import Task, task_of
+from fanout.orchestrator.deep_agent.delegation.task_record import Answer, combined_answer
+from fanout.orchestrator.deep_agent.delegation.team import Team
+from fanout.orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.names import agent_identifier
+from fanout.orchestrator.deep_agent.progress_tool import ProgressTool
+from fanout.orchestrator.deep_agent.tool import tabular
 
 Steps = AsyncGenerator[Event | Answer]
 """Progress events, then one result."""

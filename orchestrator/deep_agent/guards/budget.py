@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 from google.adk.events import Event
 
-from orchestrator.deep_agent.guards.dangling_calls import is_frameworks
-from orchestrator.deep_agent.guards.replies import PLACEHOLDERS
-from orchestrator.deep_agent.messages import is_reply
-from orchestrator.deep_agent.models.usage import ModelUsage, reply_usage, summary_calls
+from fanout.orchestrator.deep_agent.guards.dangling_calls import is_frameworks
+from fanout.orchestrator.deep_agent.guards.replies import PLACEHOLDERS
+from fanout.orchestrator.deep_agent.messages import is_reply
+from fanout.orchestrator.deep_agent.models.usage import ModelUsage, reply_usage, summary_calls
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,11 +18,11 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from orchestrator.deep_agent.guards.budget import Budget
-from orchestrator.deep_agent.messages import text_of
-from orchestrator.deep_agent.models.usage import reply_usage
-from orchestrator.deep_agent.prompts import LAST_REPLY
-from orchestrator.deep_agent.tool import error_result
+from fanout.orchestrator.deep_agent.guards.budget import Budget
+from fanout.orchestrator.deep_agent.messages import text_of
+from fanout.orchestrator.deep_agent.models.usage import reply_usage
+from fanout.orchestrator.deep_agent.prompts import LAST_REPLY
+from fanout.orchestrator.deep_agent.tool import error_result
 
 PLUGIN = "budget"
 """The plugin's name in ADK."""

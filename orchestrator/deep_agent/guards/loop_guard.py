@@ -18,11 +18,11 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from orchestrator.deep_agent.guards.dangling_calls import is_frameworks
-from orchestrator.deep_agent.messages import is_request
-from orchestrator.deep_agent.middleware import Middleware
-from orchestrator.deep_agent.prompts import SAME_CALL
-from orchestrator.deep_agent.tool import error_result, is_polling
+from fanout.orchestrator.deep_agent.guards.dangling_calls import is_frameworks
+from fanout.orchestrator.deep_agent.messages import is_request
+from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.prompts import SAME_CALL
+from fanout.orchestrator.deep_agent.tool import error_result, is_polling
 
 MAX_SAME_CALLS = 4
 """How often in a row the same call with the same arguments is executed; after that it gets only a

@@ -21,11 +21,11 @@ from google.adk.tools.tool_context import ToolContext
 from google.adk.utils.content_utils import SKIP_THOUGHT_SIGNATURE_VALIDATOR
 from google.genai import types
 
-from orchestrator.deep_agent.guards.structured_output import OutputMismatch, OutputSchema
-from orchestrator.deep_agent.messages import parts_of, text_of
-from orchestrator.deep_agent.middleware import Middleware
-from orchestrator.deep_agent.prompts import MALFORMED_REPLY, TOO_MANY_CALLS, output_prompt
-from orchestrator.deep_agent.tool import error_result
+from fanout.orchestrator.deep_agent.guards.structured_output import OutputMismatch, OutputSchema
+from fanout.orchestrator.deep_agent.messages import parts_of, text_of
+from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.prompts import MALFORMED_REPLY, TOO_MANY_CALLS, output_prompt
+from fanout.orchestrator.deep_agent.tool import error_result
 
 MAX_MALFORMED_IN_A_ROW = 3
 """A model that fails so often in a row does not recover; more retries would waste the budget."""

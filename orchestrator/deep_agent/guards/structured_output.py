@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from orchestrator.output_schema import SchemaCheck, ValueMismatch
+from fanout.orchestrator.output_schema import SchemaCheck, ValueMismatch
 
 _FENCE = "```"
 

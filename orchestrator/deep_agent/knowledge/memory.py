@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from google.adk.agents.readonly_context import ReadonlyContext
 
-from orchestrator.deep_agent import prompts
-from orchestrator.deep_agent.backends.matching import is_binary
-from orchestrator.deep_agent.backends.protocol import Backend
-from orchestrator.deep_agent.knowledge.sources import MISSING, checked_sources, files_to_read
-from orchestrator.deep_agent.middleware import BackendSource, Middleware
+from fanout.orchestrator.deep_agent import prompts
+from fanout.orchestrator.deep_agent.backends.matching import is_binary
+from fanout.orchestrator.deep_agent.backends.protocol import Backend
+from fanout.orchestrator.deep_agent.knowledge.sources import MISSING, checked_sources, files_to_read
+from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
 
 MAX_FILE_BYTES = 32 * 1024
 """The size of one file, about 8,000 tokens: as much as other agents read of an AGENTS.md. Every

@@ -15,7 +15,7 @@ import yaml
 from google.adk.skills import Frontmatter
 from pydantic import ValidationError
 
-from orchestrator.shortening import one_line
+from fanout.orchestrator.shortening import one_line
 
 SKILL_FILE = "SKILL.md"
 

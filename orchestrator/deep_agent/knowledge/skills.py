@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 import structlog
 from google.adk.agents.readonly_context import ReadonlyContext
 
-from orchestrator.deep_agent import prompts
-from orchestrator.deep_agent.backends.protocol import Backend
-from orchestrator.deep_agent.knowledge.skill_file import (
+from fanout.orchestrator.deep_agent import prompts
+from fanout.orchestrator.deep_agent.backends.protocol import Backend
+from fanout.orchestrator.deep_agent.knowledge.skill_file import (
     MAX_HEAD_BYTES,
     MAX_SKILL_BYTES,
     SKILL_FILE,
     Skill,
     parse_skill,
 )
-from orchestrator.deep_agent.knowledge.sources import MISSING, checked_sources, files_to_read
-from orchestrator.deep_agent.middleware import BackendSource, Middleware
-from orchestrator.shortening import one_line
+from fanout.orchestrator.deep_agent.knowledge.sources import MISSING, checked_sources, files_to_read
+from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
+from fanout.orchestrator.shortening import one_line
 
 log = structlog.get_logger(__name__)
 

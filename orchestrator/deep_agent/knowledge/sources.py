@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from google.adk.agents.readonly_context import ReadonlyContext
 
-from orchestrator.deep_agent.backends import paths
-from orchestrator.deep_agent.backends.protocol import Backend
-from orchestrator.deep_agent.backends.state import DictState
-from orchestrator.deep_agent.failures import ToolMistake
-from orchestrator.deep_agent.middleware import BackendSource
+from fanout.orchestrator.deep_agent.backends import paths
+from fanout.orchestrator.deep_agent.backends.protocol import Backend
+from fanout.orchestrator.deep_agent.backends.state import DictState
+from fanout.orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.middleware import BackendSource
 
 MISSING = (FileNotFoundError, NotADirectoryError)
 """A backend's errors for a missing source, which is no fault: not every project has one."""

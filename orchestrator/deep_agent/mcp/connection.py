@@ -19,10 +19,14 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 from pydantic import ValidationError
 
-from orchestrator.deep_agent.failures import McpServerFailed, McpServerUnavailable, ToolMistake
-from orchestrator.deep_agent.mcp.results import as_result
-from orchestrator.deep_agent.mcp.server import McpServer
-from orchestrator.deep_agent.mcp.transport import MessageTooBig, Trace, transport
+from fanout.orchestrator.deep_agent.failures import (
+    McpServerFailed,
+    McpServerUnavailable,
+    ToolMistake,
+)
+from fanout.orchestrator.deep_agent.mcp.results import as_result
+from fanout.orchestrator.deep_agent.mcp.server import McpServer
+from fanout.orchestrator.deep_agent.mcp.transport import MessageTooBig, Trace, transport
 
 CLOSE_SECONDS = 1.0
 """How long a session may take to close; a cancelled job must end within two seconds."""

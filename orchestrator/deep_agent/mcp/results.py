@@ -11,9 +11,9 @@ from typing import Any
 import mcp_types
 from mcp_types import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent
 
-from orchestrator.deep_agent.tool import error_result
-from orchestrator.deep_agent.tools.filesystem import MAX_IMAGE_BYTES
-from orchestrator.deep_agent.tools.images import media_type_of
+from fanout.orchestrator.deep_agent.tool import error_result
+from fanout.orchestrator.deep_agent.tools.filesystem import MAX_IMAGE_BYTES
+from fanout.orchestrator.deep_agent.tools.images import media_type_of
 
 
 def as_result(result: mcp_types.CallToolResult) -> dict[str, Any]:

@@ -25,18 +25,18 @@ from jsonschema.exceptions import SchemaError, best_match
 from jsonschema.validators import extend, validator_for
 from referencing import Registry
 
-from orchestrator.deep_agent.failures import McpServerFailed, ToolMistake
-from orchestrator.deep_agent.mcp.server import McpServer
-from orchestrator.deep_agent.middleware import Middleware
-from orchestrator.deep_agent.prompts import MCP
-from orchestrator.deep_agent.tool import error_result
+from fanout.orchestrator.deep_agent.failures import McpServerFailed, ToolMistake
+from fanout.orchestrator.deep_agent.mcp.server import McpServer
+from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.prompts import MCP
+from fanout.orchestrator.deep_agent.tool import error_result
 
 if TYPE_CHECKING:  # the SDK takes half a second and 24 MiB to import: only when it is used
     from mcp_types import Tool
 
-    from orchestrator.deep_agent.mcp.connection import McpConnection
+    from fanout.orchestrator.deep_agent.mcp.connection import McpConnection
 
-CONNECTIONS = "orchestrator.deep_agent.mcp.connection"
+CONNECTIONS = "fanout.orchestrator.deep_agent.mcp.connection"
 
 MAX_TOOLS = 128
 """Tools of one server: OpenAI accepts no more in a request, and models choose badly among many."""

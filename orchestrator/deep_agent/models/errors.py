@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from orchestrator.deep_agent.failures import (
+from fanout.orchestrator.deep_agent.failures import (
     ModelContextExceeded,
     ModelFailed,
     ModelRefused,
     ModelUnavailable,
 )
-from orchestrator.shortening import one_line
+from fanout.orchestrator.shortening import one_line
 
 RETRYABLE_STATUS = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 """Time-outs, conflicts, rate limits, server errors; 529 is Anthropic's `overloaded`."""

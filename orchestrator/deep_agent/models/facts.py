@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from orchestrator.deep_agent.models.usage import ModelUsage
+from fanout.orchestrator.deep_agent.models.usage import ModelUsage
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, Provider

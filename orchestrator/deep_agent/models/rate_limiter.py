@@ -9,9 +9,9 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
-from orchestrator.deep_agent.models.errors import asked_for_seconds, is_rate_limited
-from orchestrator.deep_agent.models.size import fixed_tokens_of, tokens_in
-from orchestrator.deep_agent.models.usage import reply_usage
+from fanout.orchestrator.deep_agent.models.errors import asked_for_seconds, is_rate_limited
+from fanout.orchestrator.deep_agent.models.size import fixed_tokens_of, tokens_in
+from fanout.orchestrator.deep_agent.models.usage import reply_usage
 
 ANSWER_TOKENS = 8_192
 """The assumed size of a reply where the request sets no limit: ADK's default for Claude."""

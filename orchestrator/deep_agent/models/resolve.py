@@ -11,12 +11,16 @@ from pathlib import Path
 
 from google.adk.models.base_llm import BaseLlm
 
-from orchestrator.deep_agent.failures import ModelNotConfigured
-from orchestrator.deep_agent.models.facts import PROVIDERS, context_window
-from orchestrator.deep_agent.models.providers.clients import Preloading
-from orchestrator.deep_agent.models.rate_limiter import RateLimiter
-from orchestrator.deep_agent.models.retries import DEFAULT_RETRIES, ResilientModel, RetryPolicy
-from orchestrator.deep_agent.models.scripted_model import ScriptedModel
+from fanout.orchestrator.deep_agent.failures import ModelNotConfigured
+from fanout.orchestrator.deep_agent.models.facts import PROVIDERS, context_window
+from fanout.orchestrator.deep_agent.models.providers.clients import Preloading
+from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
+from fanout.orchestrator.deep_agent.models.retries import (
+    DEFAULT_RETRIES,
+    ResilientModel,
+    RetryPolicy,
+)
+from fanout.orchestrator.deep_agent.models.scripted_model import ScriptedModel
 
 __all__ = ["ModelNotConfigured", "preload_client", "resolve_model"]
 
@@ -100,21 +104,21 @@ def _gemini(name: str) -> BaseLlm:
         "GOOGLE_GENAI_USE_ENTERPRISE",
     ):
         raise ModelNotConfigured(f"{name} needs GOOGLE_API_KEY in the environment.")
-    from orchestrator.deep_agent.models.providers.google import Gemini  # noqa: PLC0415 - costs 30 to 200 MB
+    from fanout.orchestrator.deep_agent.models.providers.google import Gemini  # noqa: PLC0415 - costs 30 to 200 MB
 
     return Gemini(model=name)
 
 
 def _claude(name: str) -> BaseLlm:
     _require(name, package="anthropic", extra="anthropic", key="ANTHROPIC_API_KEY")
-    from orchestrator.deep_agent.models.providers.anthropic import claude  # noqa: PLC0415 - optional
+    from fanout.orchestrator.deep_agent.models.providers.anthropic import claude  # noqa: PLC0415 - optional
 
     return claude(name)
 
 
 def _openai(name: str) -> BaseLlm:
     _require(name, package="openai", extra="openai", key="OPENAI_API_KEY")
-    from orchestrator.deep_agent.models.providers import openai  # noqa: PLC0415 - optional
+    from fanout.orchestrator.deep_agent.models.providers import openai  # noqa: PLC0415 - optional
 
     if name.startswith(_RESPONSES):
         return openai.Responses(model=name.removeprefix(_RESPONSES))
@@ -123,7 +127,7 @@ def _openai(name: str) -> BaseLlm:
 
 def _litellm(name: str) -> BaseLlm:
     _require(name, package="litellm", extra="litellm")
-    from orchestrator.deep_agent.models.providers.litellm import QuietLiteLlm  # noqa: PLC0415 - optional
+    from fanout.orchestrator.deep_agent.models.providers.litellm import QuietLiteLlm  # noqa: PLC0415 - optional
 
     return QuietLiteLlm(name)
 

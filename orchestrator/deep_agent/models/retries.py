@@ -20,11 +20,15 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
-from orchestrator.deep_agent.failures import ModelContextExceeded, ModelFailed, ModelUnavailable
-from orchestrator.deep_agent.models.errors import asked_for_seconds, translated
-from orchestrator.deep_agent.models.facts import context_window
-from orchestrator.deep_agent.models.prompt_caching import caching_of
-from orchestrator.deep_agent.models.rate_limiter import LimitedRequest, RateLimiter
+from fanout.orchestrator.deep_agent.failures import (
+    ModelContextExceeded,
+    ModelFailed,
+    ModelUnavailable,
+)
+from fanout.orchestrator.deep_agent.models.errors import asked_for_seconds, translated
+from fanout.orchestrator.deep_agent.models.facts import context_window
+from fanout.orchestrator.deep_agent.models.prompt_caching import caching_of
+from fanout.orchestrator.deep_agent.models.rate_limiter import LimitedRequest, RateLimiter
 
 REPLY_SECONDS = 600.0
 """How long a model may take until its first response, which is the whole reply if it is not

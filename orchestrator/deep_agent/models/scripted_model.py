@@ -48,8 +48,8 @@ from pydantic import (
     model_validator,
 )
 
-from orchestrator.deep_agent.failures import ScriptFailed
-from orchestrator.deep_agent.summary_format import above_summary, summed_up_replies
+from fanout.orchestrator.deep_agent.failures import ScriptFailed
+from fanout.orchestrator.deep_agent.summary_format import above_summary, summed_up_replies
 
 CHARACTERS_PER_TOKEN = 4
 """The usual rule of thumb, for replies without `usage`."""

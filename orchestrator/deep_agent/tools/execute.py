@@ -10,12 +10,12 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import Field
 
-from orchestrator.deep_agent.backends.protocol import Execution, Shell
-from orchestrator.deep_agent.failures import ToolMistake
-from orchestrator.deep_agent.middleware import Middleware
-from orchestrator.deep_agent.prompts import SHELL
-from orchestrator.deep_agent.tool import MethodTool
-from orchestrator.deep_agent.tools.live_output import shown_live
+from fanout.orchestrator.deep_agent.backends.protocol import Execution, Shell
+from fanout.orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.prompts import SHELL
+from fanout.orchestrator.deep_agent.tool import MethodTool
+from fanout.orchestrator.deep_agent.tools.live_output import shown_live
 
 DEFAULT_TIMEOUT_SECONDS = 120.0
 """Long enough for most builds and test runs."""

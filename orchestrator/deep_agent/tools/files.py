@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
-from orchestrator.deep_agent.backends import paths
-from orchestrator.deep_agent.backends.matching import filter_pattern, is_binary, select
-from orchestrator.deep_agent.backends.protocol import (
+from fanout.orchestrator.deep_agent.backends import paths
+from fanout.orchestrator.deep_agent.backends.matching import filter_pattern, is_binary, select
+from fanout.orchestrator.deep_agent.backends.protocol import (
     MAX_FILE_BYTES,
     AccessRefused,
     Backend,
@@ -26,8 +26,8 @@ from orchestrator.deep_agent.backends.protocol import (
     Hit,
     Hits,
 )
-from orchestrator.deep_agent.failures import ToolMistake
-from orchestrator.deep_agent.tools.text import bounded, numbered, replaced
+from fanout.orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.tools.text import bounded, numbered, replaced
 
 MAX_ENTRIES = 500
 """Entries of ls and glob in one result: about 80,000 characters."""

@@ -15,13 +15,13 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import Field
 
-from orchestrator.deep_agent.backends import paths
-from orchestrator.deep_agent.backends.protocol import Entry
-from orchestrator.deep_agent.middleware import BackendSource, Middleware
-from orchestrator.deep_agent.prompts import FILES, ROOT
-from orchestrator.deep_agent.tool import MethodTool
-from orchestrator.deep_agent.tools.files import Files, Listing, OutputMode
-from orchestrator.deep_agent.tools.images import media_type_of
+from fanout.orchestrator.deep_agent.backends import paths
+from fanout.orchestrator.deep_agent.backends.protocol import Entry
+from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
+from fanout.orchestrator.deep_agent.prompts import FILES, ROOT
+from fanout.orchestrator.deep_agent.tool import MethodTool
+from fanout.orchestrator.deep_agent.tools.files import Files, Listing, OutputMode
+from fanout.orchestrator.deep_agent.tools.images import media_type_of
 
 IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".gif", ".webp"}
 

@@ -12,9 +12,9 @@ from google.adk.events import Event
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from orchestrator.deep_agent.backends.bounded_output import BoundedOutput
-from orchestrator.deep_agent.backends.protocol import OutputSink
-from orchestrator.deep_agent.progress_tool import emit_events
+from fanout.orchestrator.deep_agent.backends.bounded_output import BoundedOutput
+from fanout.orchestrator.deep_agent.backends.protocol import OutputSink
+from fanout.orchestrator.deep_agent.progress_tool import emit_events
 
 LIVE_OUTPUT_SECONDS = 1.0
 """Between two events: a person reads no faster, and every front end handles each event. A shorter

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.failures import ToolMistake
 
 LINE_NUMBER_WIDTH = 6
 """The width of line numbers, as in `cat -n`."""

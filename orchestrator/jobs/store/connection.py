@@ -19,8 +19,8 @@ from redis.asyncio.connection import (
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff, NoBackoff
 
-from orchestrator.jobs.redis_url import tls_options
-from orchestrator.jobs.store.redis_errors import is_worth_repeating, redis_failures
+from fanout.orchestrator.jobs.redis_url import tls_options
+from fanout.orchestrator.jobs.store.redis_errors import is_worth_repeating, redis_failures
 
 CONNECT_SECONDS = 5.0
 """Redis accepts a connection within milliseconds, over a slow network within a second."""

@@ -18,16 +18,16 @@ from uuid import uuid4
 from pydantic import Field, JsonValue
 from redis.asyncio import Redis
 
-from orchestrator.cancellation import cancel_and_wait
-from orchestrator.jobs.approvals import answer_fingerprint
-from orchestrator.jobs.bounds import MAX_RECORD_BYTES
-from orchestrator.jobs.failures import InvalidJob, LeaseLost, UnknownJob
-from orchestrator.jobs.spec import JobId, WireModel
-from orchestrator.jobs.state import TERMINAL_STATES
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.lua_scripts import Scripts
-from orchestrator.jobs.store.outage import through_outage
-from orchestrator.jobs.store.redis_errors import redis_failures
+from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.jobs.approvals import answer_fingerprint
+from fanout.orchestrator.jobs.bounds import MAX_RECORD_BYTES
+from fanout.orchestrator.jobs.failures import InvalidJob, LeaseLost, UnknownJob
+from fanout.orchestrator.jobs.spec import JobId, WireModel
+from fanout.orchestrator.jobs.state import TERMINAL_STATES
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.lua_scripts import Scripts
+from fanout.orchestrator.jobs.store.outage import through_outage
+from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 
 BEGINNING = "0-0"
 POLL_SECONDS = 2.0

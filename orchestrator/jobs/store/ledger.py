@@ -17,9 +17,9 @@ from uuid import uuid4
 from pydantic import JsonValue, ValidationError
 from redis.asyncio import Redis
 
-from orchestrator.approvals import ApprovalAnswer
-from orchestrator.jobs import versions
-from orchestrator.jobs.approvals import (
+from fanout.orchestrator.approvals import ApprovalAnswer
+from fanout.orchestrator.jobs import versions
+from fanout.orchestrator.jobs.approvals import (
     KEPT_SECONDS,
     Approval,
     answer_fingerprint,
@@ -27,25 +27,25 @@ from orchestrator.jobs.approvals import (
     awaited_tools,
     refusal,
 )
-from orchestrator.jobs.bounds import MAX_NOTE_BYTES, MAX_REASON_CHARACTERS, cut_text, fit
-from orchestrator.jobs.failures import (
+from fanout.orchestrator.jobs.bounds import MAX_NOTE_BYTES, MAX_REASON_CHARACTERS, cut_text, fit
+from fanout.orchestrator.jobs.failures import (
     InvalidJob,
     LimitReached,
     MessagesUnread,
     UnknownJob,
     out_of_time,
 )
-from orchestrator.jobs.policy import AdmissionPolicy
-from orchestrator.jobs.result import JobResult, ResultSoFar
-from orchestrator.jobs.spec import JobSpec, TreeBounds
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.connection import identity
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.lua_scripts import Scripts, milliseconds
-from orchestrator.jobs.store.records import Records
-from orchestrator.jobs.store.redis_errors import redis_failures
-from orchestrator.jobs.store.stored import entry_of_child, spec_of, submission
-from orchestrator.jobs.worker_info import WorkerInfo
+from fanout.orchestrator.jobs.policy import AdmissionPolicy
+from fanout.orchestrator.jobs.result import JobResult, ResultSoFar
+from fanout.orchestrator.jobs.spec import JobSpec, TreeBounds
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.connection import identity
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.lua_scripts import Scripts, milliseconds
+from fanout.orchestrator.jobs.store.records import Records
+from fanout.orchestrator.jobs.store.redis_errors import redis_failures
+from fanout.orchestrator.jobs.store.stored import entry_of_child, spec_of, submission
+from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
 INSTALLATION_BYTES = 8
 """Random: enough that no two installations ever have the same id."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.redis_errors import redis_failures
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 
 
 class Scripts:
@@ -41,7 +41,7 @@ class Scripts:
 @cache
 def script_source(name: str) -> str:
     """Return a script with the common beginning of all scripts."""
-    folder = resources.files("orchestrator.jobs.store") / "scripts"
+    folder = resources.files("fanout.orchestrator.jobs.store") / "scripts"
     return "\n".join(
         (folder / f"{part}.lua").read_text("utf-8") for part in ("common", "endings", name)
     )

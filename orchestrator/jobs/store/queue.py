@@ -19,13 +19,13 @@ from celery.loaders.app import AppLoader
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from orchestrator.jobs.failures import LedgerUnavailable
-from orchestrator.jobs.redis_url import celery_url, tls_options
-from orchestrator.jobs.spec import JobSpec
-from orchestrator.jobs.store.connection import COMMAND_SECONDS
-from orchestrator.jobs.store.ledger import Dispatched
-from orchestrator.jobs.store.redis_errors import redis_failure
-from orchestrator.jobs.store.signatures import MessageSigner
+from fanout.orchestrator.jobs.failures import LedgerUnavailable
+from fanout.orchestrator.jobs.redis_url import celery_url, tls_options
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.store.connection import COMMAND_SECONDS
+from fanout.orchestrator.jobs.store.ledger import Dispatched
+from fanout.orchestrator.jobs.store.redis_errors import redis_failure
+from fanout.orchestrator.jobs.store.signatures import MessageSigner
 
 RUN_JOB = "fanout.run_job"
 """The name of the only task: constant, because dashboards make a series of every name."""

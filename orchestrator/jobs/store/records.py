@@ -7,15 +7,15 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from orchestrator.jobs.approvals import Approval
-from orchestrator.jobs.failures import UnknownJob
-from orchestrator.jobs.result import JobResult, ResultSoFar, Usage
-from orchestrator.jobs.spec import JobSpec
-from orchestrator.jobs.state import JobRecord
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.redis_errors import redis_failures
-from orchestrator.jobs.store.stored import read, record_of, stored_approval
-from orchestrator.jobs.worker_info import WorkerInfo, worker_of
+from fanout.orchestrator.jobs.approvals import Approval
+from fanout.orchestrator.jobs.failures import UnknownJob
+from fanout.orchestrator.jobs.result import JobResult, ResultSoFar, Usage
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.state import JobRecord
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.redis_errors import redis_failures
+from fanout.orchestrator.jobs.store.stored import read, record_of, stored_approval
+from fanout.orchestrator.jobs.worker_info import WorkerInfo, worker_of
 
 
 class Records:

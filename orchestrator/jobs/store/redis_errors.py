@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from redis import exceptions
 
-from orchestrator.jobs.failures import (
+from fanout.orchestrator.jobs.failures import (
     LedgerForbidden,
     LedgerFull,
     LedgerMisconfigured,

@@ -8,11 +8,11 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from orchestrator.jobs.policy import AdmissionPolicy
-from orchestrator.jobs.state import JobRecord, JobState
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.redis_errors import redis_failures
-from orchestrator.jobs.worker_info import WorkerInfo
+from fanout.orchestrator.jobs.policy import AdmissionPolicy
+from fanout.orchestrator.jobs.state import JobRecord, JobState
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.redis_errors import redis_failures
+from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
 
 @dataclass(frozen=True)

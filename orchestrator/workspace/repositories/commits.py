@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator.git import GitFailed, run_git
-from orchestrator.workspace.repositories.configuration import (
+from fanout.orchestrator.git import GitFailed, run_git
+from fanout.orchestrator.workspace.repositories.configuration import (
     Unreadable,
     parse_configuration,
     personal_configurations,
     read_data,
 )
-from orchestrator.workspace.repositories.repository import (
+from fanout.orchestrator.workspace.repositories.repository import (
     LISTING_SECONDS,
     Repository,
     private_configuration,

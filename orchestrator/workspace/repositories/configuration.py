@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.git import GitFailed, run_git
-from orchestrator.workspace.rooted import opened
+from fanout.orchestrator.git import GitFailed, run_git
+from fanout.orchestrator.workspace.rooted import opened
 
 _MAX_RULES_BYTES = 1024**2
 """Of a configuration or a file of ignore rules: no person writes a longer one."""

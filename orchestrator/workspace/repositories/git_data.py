@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from orchestrator.workspace.repositories.configuration import Unreadable, parse_configuration
+from fanout.orchestrator.workspace.repositories.configuration import Unreadable, parse_configuration
 
 _OBJECT = r"[0-9a-f]{38}(?:[0-9a-f]{24})?"
 

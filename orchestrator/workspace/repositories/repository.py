@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.git import GitFailed, run_git
-from orchestrator.workspace.repositories.configuration import (
+from fanout.orchestrator.git import GitFailed, run_git
+from fanout.orchestrator.workspace.repositories.configuration import (
     Unreadable,
     excludes_file,
     parse_configuration,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from orchestrator.jobs.failures import JobFailure
+from fanout.orchestrator.jobs.failures import JobFailure
 
 _STORAGE_ERRORS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS, errno.ENOMEM, errno.EMFILE}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import posixpath
 from dataclasses import replace
 
-from orchestrator.workspace.dry_run import DryRun
-from orchestrator.workspace.rooted import ChangedMeanwhile, Found, Identity
-from orchestrator.workspace.staging.failures import raise_if_storage
-from orchestrator.workspace.staging.staging import Staging
-from orchestrator.workspace.staging.steps import Do, Step
+from fanout.orchestrator.workspace.dry_run import DryRun
+from fanout.orchestrator.workspace.rooted import ChangedMeanwhile, Found, Identity
+from fanout.orchestrator.workspace.staging.failures import raise_if_storage
+from fanout.orchestrator.workspace.staging.staging import Staging
+from fanout.orchestrator.workspace.staging.steps import Do, Step
 
 
 class StagedFolder(DryRun):

@@ -21,11 +21,15 @@ from typing import IO, Self
 
 from pydantic import ValidationError
 
-from orchestrator.jobs.spec import WireModel
-from orchestrator.private_files import create_private_file, make_private_folder
-from orchestrator.workspace.rooted import PathRefused, RootedFolder
-from orchestrator.workspace.staging.failures import MergeUndone, MergeUnfinished, StorageFailed
-from orchestrator.workspace.staging.steps import STAGED_NAME, Left, Step, carry_out, sync
+from fanout.orchestrator.jobs.spec import WireModel
+from fanout.orchestrator.private_files import create_private_file, make_private_folder
+from fanout.orchestrator.workspace.rooted import PathRefused, RootedFolder
+from fanout.orchestrator.workspace.staging.failures import (
+    MergeUndone,
+    MergeUnfinished,
+    StorageFailed,
+)
+from fanout.orchestrator.workspace.staging.steps import STAGED_NAME, Left, Step, carry_out, sync
 
 __all__ = ["Left", "Staging", "record_path", "recover"]
 

@@ -13,9 +13,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from orchestrator.jobs.spec import WireModel
-from orchestrator.workspace.rooted import ChangedMeanwhile, Identity, PathRefused, RootedFolder
-from orchestrator.workspace.staging.failures import raise_if_storage
+from fanout.orchestrator.jobs.spec import WireModel
+from fanout.orchestrator.workspace.rooted import (
+    ChangedMeanwhile,
+    Identity,
+    PathRefused,
+    RootedFolder,
+)
+from fanout.orchestrator.workspace.staging.failures import raise_if_storage
 
 STAGED_NAME = r"^\.fanout-[0-9a-f]{24}~$"
 """Names that change lists ignore, as they do every `.fanout-*~`."""

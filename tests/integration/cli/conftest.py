@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.connection import answers, connect
-from orchestrator.jobs.store.journal import EventType, Journal
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Claim, Ledger
-from orchestrator.jobs.worker_info import WorkerInfo
-from orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.connection import answers, connect
+from fanout.orchestrator.jobs.store.journal import EventType, Journal
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.orchestrator.jobs.worker_info import WorkerInfo
+from fanout.orchestrator.workspace.blobs import BlobStore
 from tests.forked import REPOSITORY, ForkedProcess
 
 Child = subprocess.Popen[bytes] | ForkedProcess
@@ -97,7 +97,7 @@ class Fanout:
 
     @staticmethod
     def argv(*arguments: str) -> list[str]:
-        return [sys.executable, "-m", "orchestrator", *arguments]
+        return [sys.executable, "-m", "fanout", *arguments]
 
 
 def clean_environment(folder: Path) -> dict[str, str]:

@@ -16,14 +16,14 @@ import pytest
 import yaml
 from rich.console import Console
 
-from orchestrator.cli.terminal.exit_codes import ExitCode
-from orchestrator.cli.terminal.live import Board
-from orchestrator.jobs.approvals import Approval, approval_id
-from orchestrator.jobs.state import JobRecord, JobState
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.journal import EventType, Journal
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
+from fanout.orchestrator.cli.terminal.live import Board
+from fanout.orchestrator.jobs.approvals import Approval, approval_id
+from fanout.orchestrator.jobs.state import JobRecord, JobState
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.journal import EventType, Journal
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Ledger
 from tests.builders import make_spec
 from tests.integration.cli.conftest import WORKER, Fanout
 from tests.integration.scripts import call, calls, conversation, says

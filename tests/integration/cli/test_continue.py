@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.jobs.store.journal import EventType
 from tests.integration.cli.conftest import Fanout, StandIn
 
 pytestmark = pytest.mark.redis

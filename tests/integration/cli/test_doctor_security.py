@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Ledger
 from tests.integration.cli.conftest import WORKER, Fanout
 from tests.services import RedisProcess
 

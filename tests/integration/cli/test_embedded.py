@@ -11,10 +11,10 @@ import time
 
 import pytest
 
-from orchestrator.embedded.child_process import ChildProcess
-from orchestrator.embedded.redis_server import RedisServer
-from orchestrator.jobs.failures import LedgerUnavailable
-from orchestrator.jobs.store.connection import answers
+from fanout.orchestrator.embedded.child_process import ChildProcess
+from fanout.orchestrator.embedded.redis_server import RedisServer
+from fanout.orchestrator.jobs.failures import LedgerUnavailable
+from fanout.orchestrator.jobs.store.connection import answers
 from tests.integration.cli.conftest import Fanout, clean_environment
 
 pytestmark = pytest.mark.redis
@@ -109,7 +109,7 @@ async def test_a_child_that_ignores_sigterm_is_killed(tmp_path):
 def test_children_end_when_their_parent_is_killed(tmp_path):
     script = (
         "import asyncio, sys, time; from pathlib import Path\n"
-        "from orchestrator.embedded.redis_server import RedisServer\n"
+        "from fanout.orchestrator.embedded.redis_server import RedisServer\n"
         f"print(asyncio.run(RedisServer(Path({str(tmp_path)!r})).start(outlives_parent=False)), flush=True)\n"
         "time.sleep(60)\n"
     )

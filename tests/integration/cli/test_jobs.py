@@ -13,11 +13,11 @@ import time
 
 import pytest
 
-from orchestrator.jobs.changes import ChangedFile, ChangeKind, Changes, FileVersion
-from orchestrator.jobs.result import JobError
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.jobs.changes import ChangedFile, ChangeKind, Changes, FileVersion
+from fanout.orchestrator.jobs.result import JobError
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.journal import EventType
 from tests.integration.cli.conftest import Fanout, StandIn
 
 pytestmark = pytest.mark.redis

@@ -18,8 +18,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.embedded.child_process import ChildProcess
-from orchestrator.embedded.state_folder import EmbeddedRecord, StateFolder
+from fanout.orchestrator.embedded.child_process import ChildProcess
+from fanout.orchestrator.embedded.state_folder import EmbeddedRecord, StateFolder
 from tests.integration.cli.conftest import Ended, Fanout
 from tests.integration.cli.test_embedded import within
 from tests.integration.scripts import DONE, conversation, shell, write_script
@@ -32,10 +32,10 @@ SCRIPT = conversation(
 HALF_A_COMMAND = b"*3\r\n$3\r\nSET\r\n$6\r\ncol"
 BY_ITSELF = """
 import asyncio, sys
-from orchestrator.configuration.settings import load_settings
-from orchestrator.client import JobClient
-from orchestrator.embedded.services import Embedded
-from orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.configuration.settings import load_settings
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.embedded.services import Embedded
+from fanout.orchestrator.jobs.spec import JobSpec
 
 async def main():
     async with Embedded(load_settings()) as embedded, JobClient.from_settings(embedded.settings) as client:
@@ -47,7 +47,7 @@ asyncio.run(main())
 LOOKING = """
 import sys
 from pathlib import Path
-from orchestrator.embedded.child_process import ChildProcess
+from fanout.orchestrator.embedded.child_process import ChildProcess
 
 child = ChildProcess(Path(sys.argv[1]), "sleeper")
 print(1, flush=True)

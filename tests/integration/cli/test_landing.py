@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import EventType
 from tests.bundles import BundleBuilder, tree_of
 from tests.integration.cli.conftest import Ended, Fanout, StandIn
 from tests.integration.cli.test_run import in_folders, with_services

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.embedded.state_folder import StateFolder
+from fanout.orchestrator.embedded.state_folder import StateFolder
 from tests.integration.cli.conftest import Fanout
 from tests.integration.cli.test_embedded import within
 

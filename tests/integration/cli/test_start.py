@@ -17,11 +17,18 @@ HEAVY = {
     "fsspec",
     "yaml",
 }
-FOR_DATA = {"pydantic", "redis", "rich", "asyncio", "orchestrator.jobs", "orchestrator.client"}
+FOR_DATA = {
+    "pydantic",
+    "redis",
+    "rich",
+    "asyncio",
+    "fanout.orchestrator.jobs",
+    "fanout.orchestrator.client",
+}
 
 PROGRAM = """
 import sys
-from orchestrator.cli import main
+from fanout.orchestrator.cli import main
 try:
     main()
 except SystemExit as end:
@@ -46,15 +53,15 @@ def imported(fanout: Fanout, *arguments: str) -> set[str]:
 def test_the_list_of_commands_is_printed_without_importing_a_command(lonely_fanout: Fanout) -> None:
     modules = imported(lonely_fanout, "--help")
 
-    assert {"0", "orchestrator.cli.app"} <= modules
+    assert {"0", "fanout.orchestrator.cli.app"} <= modules
     assert modules & (HEAVY | FOR_DATA) == set()
-    assert [name for name in modules if name.startswith("orchestrator.cli.commands")] == []
+    assert [name for name in modules if name.startswith("fanout.orchestrator.cli.commands")] == []
 
 
 def test_jobs_are_listed_without_what_submits_or_runs_them(fanout: Fanout) -> None:
     modules = imported(fanout, "ps")
 
-    assert {"0", "orchestrator.cli.commands.inspection"} <= modules
+    assert {"0", "fanout.orchestrator.cli.commands.inspection"} <= modules
     assert modules & (HEAVY | {"rich"}) == set()
 
 

@@ -14,9 +14,9 @@ from google.adk.runners import Runner
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.genai import types
 
-from orchestrator.adk.task_toolset import TaskToolset
-from orchestrator.client import JobClient
-from orchestrator.deep_agent import create_deep_app
+from fanout.orchestrator.adk.task_toolset import TaskToolset
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.deep_agent import create_deep_app
 from tests.integration.coordinator.driving import APP_NAME, USER_ID, coordinating
 
 

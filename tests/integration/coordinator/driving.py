@@ -17,10 +17,10 @@ from google.adk.runners import Runner
 from google.adk.sessions import BaseSessionService, InMemorySessionService, Session
 from google.genai import types
 
-from orchestrator.adk.task_toolset import TaskToolset
-from orchestrator.client import JobClient
-from orchestrator.deep_agent import DelegationStyle, create_deep_agent, create_deep_app
-from orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.adk.task_toolset import TaskToolset
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.deep_agent import DelegationStyle, create_deep_agent, create_deep_app
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.integration.scripts import call, calls, conversation, says, write_script
 
 WORKER_SCRIPT = (

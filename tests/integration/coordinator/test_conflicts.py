@@ -33,7 +33,7 @@ def run(
     script = write_script(folder, {"agent": "coordinator", **conversation("", *replies)})
     given = ("--workspace", str(workspace), "--yes", "--model", f"scripted:{script}", *options)
     return run_module(
-        "orchestrator", "run", "both", *given, environment=place.environment, timeout=80
+        "fanout", "run", "both", *given, environment=place.environment, timeout=80
     )
 
 
@@ -64,7 +64,7 @@ def test_a_conflict_with_the_person_is_a_failure_and_changes_nothing_of_theirs(
 
     for _ in range(2):  # landing twice changes nothing
         attached = run_module(
-            "orchestrator", "attach", run_id, environment=shared_place.environment, timeout=60
+            "fanout", "attach", run_id, environment=shared_place.environment, timeout=60
         )
         assert attached.returncode == 1
         assert "WARNING: 1 conflict, changes not merged: kept.txt" in attached.stderr
@@ -82,7 +82,7 @@ def test_a_run_that_does_not_land_is_merged_later(
     (command,) = re.findall(r"fanout (apply \S+ --into \S+)", done.stderr)
 
     applied = run_module(
-        "orchestrator", *command.split(), environment=shared_place.environment, timeout=60
+        "fanout", *command.split(), environment=shared_place.environment, timeout=60
     )
 
     assert applied.returncode == 0, applied.stderr

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adk.task_toolset import TaskToolset
-from orchestrator.deep_agent.delegation.roster import tool_name
+from fanout.orchestrator.adk.task_toolset import TaskToolset
+from fanout.orchestrator.deep_agent.delegation.roster import tool_name
 from tests.integration.coordinator.driving import Coordination
 from tests.integration.scripts import call, calls
 from tests.services import Installation

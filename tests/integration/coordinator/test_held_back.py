@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.terminal import held_back, output
-from orchestrator.workspace.merge_report import HeldBack
+from fanout.orchestrator.cli.terminal import held_back, output
+from fanout.orchestrator.workspace.merge_report import HeldBack
 from tests.forked import run_module
 from tests.integration.coordinator.driving import task
 from tests.integration.scripts import call, calls, conversation, says, write_script
@@ -25,7 +25,7 @@ HELD = {".envrc", ".vscode/tasks.json"}
 
 
 def fanout(place: Installation, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run_module("orchestrator", *arguments, environment=place.environment, timeout=80)
+    return run_module("fanout", *arguments, environment=place.environment, timeout=80)
 
 
 def run(

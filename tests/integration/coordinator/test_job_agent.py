@@ -12,9 +12,9 @@ from google.adk.events import Event
 from google.adk.runners import InMemoryRunner
 from google.genai import types
 
-from orchestrator.adk.job_agent import JobAgent
-from orchestrator.client import JobClient
-from orchestrator.jobs.state import JobState
+from fanout.orchestrator.adk.job_agent import JobAgent
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.state import JobState
 from tests.integration.scripts import call, calls, conversation, says, shell, write_script
 from tests.services import Installation
 

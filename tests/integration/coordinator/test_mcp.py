@@ -48,7 +48,7 @@ def coordinate(place: Installation, folder: Path, agent: str) -> Any:
     """What `fanout run` tells."""
     options = ("--workspace", str(folder), "--agent", agent, "--yes", "--json")
     done = run_module(
-        "orchestrator", "run", "add", *options, environment=place.environment, timeout=100
+        "fanout", "run", "add", *options, environment=place.environment, timeout=100
     )
     assert done.stdout, done.stderr
     assert KEY not in done.stdout + done.stderr

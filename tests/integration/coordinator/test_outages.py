@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
 
-from orchestrator.client import JobClient
-from orchestrator.jobs.store import outage
-from orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.store import outage
+from fanout.orchestrator.jobs.store.journal import EventType
 from tests.forked import ForkedProcess
 from tests.integration.coordinator.driving import WORKER_SCRIPT, Coordination, Run, journal, task
 from tests.integration.scripts import call, calls, conversation, says, write_script

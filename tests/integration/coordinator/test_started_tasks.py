@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.state import JobState
 from tests.integration.coordinator.driving import Coordination, running_times
 from tests.integration.scripts import call, calls
 

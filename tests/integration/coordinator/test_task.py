@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adk.task_tools import TaskTools
-from orchestrator.jobs.failures import UnknownJob
-from orchestrator.jobs.spec import new_job_id
+from fanout.orchestrator.adk.task_tools import TaskTools
+from fanout.orchestrator.jobs.failures import UnknownJob
+from fanout.orchestrator.jobs.spec import new_job_id
 from tests.integration.coordinator.driving import (
     Coordination,
     Run,

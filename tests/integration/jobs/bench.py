@@ -10,25 +10,28 @@ from typing import IO, Any
 
 from redis.asyncio import Redis
 
-from orchestrator.configuration.agent_definitions import AgentDefinitions, load_agent_definitions
-from orchestrator.configuration.settings import LimitSettings
-from orchestrator.deep_agent.backends.protocol import Execution, OutputSink
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.spec import JobSpec, TreeBounds
-from orchestrator.jobs.store.admission import Admission
-from orchestrator.jobs.store.journal import EventType, Journal
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Ledger
-from orchestrator.jobs.store.queue import InMemoryQueue
-from orchestrator.jobs.store.rate_limiter import RateLimiter
-from orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.configuration.agent_definitions import (
+    AgentDefinitions,
+    load_agent_definitions,
+)
+from fanout.orchestrator.configuration.settings import LimitSettings
+from fanout.orchestrator.deep_agent.backends.protocol import Execution, OutputSink
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.spec import JobSpec, TreeBounds
+from fanout.orchestrator.jobs.store.admission import Admission
+from fanout.orchestrator.jobs.store.journal import EventType, Journal
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.jobs.store.queue import InMemoryQueue
+from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
+from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.workers.agent.services import JobServices
+from fanout.workers.agent.subagent import SubagentFactory
+from fanout.workers.attempt.job_runner import JobRunner
+from fanout.workers.heartbeat import Heartbeats
+from fanout.workers.sandbox.local.provider import LocalProvider
+from fanout.workers.sandbox.protocol import Command, Sandbox, SandboxSpec
 from tests.builders import make_worker
-from workers.agent.services import JobServices
-from workers.agent.subagent import SubagentFactory
-from workers.attempt.job_runner import JobRunner
-from workers.heartbeat import Heartbeats
-from workers.sandbox.local.provider import LocalProvider
-from workers.sandbox.protocol import Command, Sandbox, SandboxSpec
 
 LEASE_SECONDS = 5.0
 """Short enough to wait for its lapse, long enough for a machine that runs other tests."""

@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import AgentDefinitions, load_agent_definitions
-from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.journal import EventType, Journal
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.agent_definitions import (
+    AgentDefinitions,
+    load_agent_definitions,
+)
+from fanout.orchestrator.configuration.settings import Settings, load_settings
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.journal import EventType, Journal
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from tests.builders import make_result, make_worker
 
 

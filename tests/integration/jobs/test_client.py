@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as trying
 from hypothesis import strategies as some
 
-from orchestrator.cli.terminal.ids import resolve_job
-from orchestrator.client import JobClient
-from orchestrator.configuration.settings import Settings
-from orchestrator.jobs.failures import InvalidJob, UnknownAgent, UnknownJob
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.journal import BEGINNING
+from fanout.orchestrator.cli.terminal.ids import resolve_job
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.settings import Settings
+from fanout.orchestrator.jobs.failures import InvalidJob, UnknownAgent, UnknownJob
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import BEGINNING
 from tests.builders import make_spec
 from tests.integration.jobs.conftest import Hand
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.connection import connect
 
 pytestmark = pytest.mark.redis
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from orchestrator.jobs.policy import AdmissionPolicy
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.jobs.policy import AdmissionPolicy
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Ledger
 from tests.builders import make_spec, make_worker
 
 pytestmark = pytest.mark.redis

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import AgentDefinitions
-from orchestrator.configuration.settings import Settings, load_settings
-from orchestrator.jobs.failures import LedgerUnavailable, UnknownJob
-from orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
+from fanout.orchestrator.configuration.settings import Settings, load_settings
+from fanout.orchestrator.jobs.failures import LedgerUnavailable, UnknownJob
+from fanout.orchestrator.jobs.store.connection import connect
 from tests.builders import make_spec
 from tests.integration.jobs.conftest import Hand
 from tests.services import RedisProcess
@@ -147,7 +147,7 @@ async def test_a_redis_that_came_back_without_the_job_ends_the_wait(
 async def test_an_outage_that_does_not_end_is_told(
     client: JobClient, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.jobs.store.outage.OUTAGE_SECONDS", 2.0)
+    monkeypatch.setattr("fanout.orchestrator.jobs.store.outage.OUTAGE_SECONDS", 2.0)
     job_id = await client.submit(make_spec())
     waiting = asyncio.create_task(client.wait(job_id))
     await asyncio.sleep(0.3)

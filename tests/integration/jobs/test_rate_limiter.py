@@ -15,12 +15,12 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 from redis.asyncio import Redis
 
-from orchestrator.jobs.failures import LedgerUnavailable
-from orchestrator.jobs.spec import ModelRate
-from orchestrator.jobs.store import rate_limiter
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.rate_limiter import (
+from fanout.orchestrator.jobs.failures import LedgerUnavailable
+from fanout.orchestrator.jobs.spec import ModelRate
+from fanout.orchestrator.jobs.store import rate_limiter
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.rate_limiter import (
     ASK_GRACE_SECONDS,
     DOUBLING_SECONDS,
     LATE_SECONDS,
@@ -66,10 +66,10 @@ async def sends(limits: RateLimiter, names: list[str], tokens: int = 10) -> list
 
 SENDER = """
 import asyncio, sys, time
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.rate_limiter import RateLimiter
-from orchestrator.jobs.spec import ModelRate
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
+from fanout.orchestrator.jobs.spec import ModelRate
 
 async def main(url, who, window):
     async with connect(url) as redis:

@@ -2,7 +2,10 @@
 
 import pytest
 
-from orchestrator.deep_agent.models.prompt_caching import GEMINI_MIN_TOKENS, GEMINI_TTL_SECONDS
+from fanout.orchestrator.deep_agent.models.prompt_caching import (
+    GEMINI_MIN_TOKENS,
+    GEMINI_TTL_SECONDS,
+)
 from tests.integration.models.model_server import Answer, call, text
 from tests.integration.models.providers import Serve, run_agent, served
 

@@ -4,9 +4,13 @@ import logging
 
 import pytest
 
-from orchestrator.deep_agent.failures import ModelContextExceeded, ModelRefused, ModelUnavailable
-from orchestrator.deep_agent.guards.budget import Budget
-from orchestrator.deep_agent.models.facts import price
+from fanout.orchestrator.deep_agent.failures import (
+    ModelContextExceeded,
+    ModelRefused,
+    ModelUnavailable,
+)
+from fanout.orchestrator.deep_agent.guards.budget import Budget
+from fanout.orchestrator.deep_agent.models.facts import price
 from tests.integration.models.model_server import Answer, call, text
 from tests.integration.models.providers import KEY, Serve, ask, run_agent, served, told
 

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator.deep_agent.failures import ModelContextExceeded, ModelRefused, ModelUnavailable
-from orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
-from orchestrator.deep_agent.models.facts import price
-from orchestrator.deep_agent.models.resolve import preload_client, resolve_model
-from orchestrator.deep_agent.models.retries import ResilientModel, RetryPolicy
+from fanout.orchestrator.deep_agent.failures import (
+    ModelContextExceeded,
+    ModelRefused,
+    ModelUnavailable,
+)
+from fanout.orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
+from fanout.orchestrator.deep_agent.models.facts import price
+from fanout.orchestrator.deep_agent.models.resolve import preload_client, resolve_model
+from fanout.orchestrator.deep_agent.models.retries import ResilientModel, RetryPolicy
 from tests.integration.models.model_server import Answer, call, text
 from tests.integration.models.providers import (
     KEY,

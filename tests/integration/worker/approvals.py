@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from orchestrator.client import JobClient
-from orchestrator.jobs.approvals import Approval
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.approvals import Approval
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 
 GUARDED = """
 name: guarded

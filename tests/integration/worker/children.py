@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from orchestrator.client import JobClient
-from orchestrator.jobs.state import JobRecord, JobState
-from orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.state import JobRecord, JobState
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.integration.scripts import call, calls
 
 LEAD = """

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from kombu import Connection, Queue
 
-from orchestrator.jobs.store.queue import broker_options
+from fanout.orchestrator.jobs.store.queue import broker_options
+from fanout.workers.celery_app import TolerantTransport
 from tests.services import RedisProcess
-from workers.celery_app import TolerantTransport
 
 
 @pytest.mark.redis

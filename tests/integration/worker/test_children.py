@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.jobs.spec import JobSpec, Limits
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.jobs.spec import JobSpec, Limits
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, call, calls, conversation, shell
 from tests.integration.worker.approvals import file_of, journal, parked

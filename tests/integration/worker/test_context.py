@@ -9,10 +9,10 @@ import pytest
 import yaml
 from google.adk.events import Event
 
-from orchestrator.client import JobClient
-from orchestrator.deep_agent.models.usage import summary_calls
-from orchestrator.jobs.store.journal import EventType, JournalEvent
-from orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.deep_agent.models.usage import summary_calls
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_spec
 from tests.integration.scripts import call, calls, conversation
 from tests.services import Installation, Installer

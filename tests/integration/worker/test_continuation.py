@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client import JobClient
-from orchestrator.jobs.failures import BlobMissing, InvalidJob, UnknownJob
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.spec import JobSpec, Limits
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.journal import EventType
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Ledger
-from orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.failures import BlobMissing, InvalidJob, UnknownJob
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.spec import JobSpec, Limits
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell
 from tests.integration.worker.approvals import GUARDED, file_of, parked
@@ -300,7 +300,7 @@ async def test_a_conversation_that_is_too_long_or_has_expired_is_refused_in_word
     assert first.changes is not None
 
     with monkeypatch.context() as patched:
-        patched.setattr("orchestrator.delegation.continuation.MAX_CONVERSATION_BYTES", 100)
+        patched.setattr("fanout.orchestrator.delegation.continuation.MAX_CONVERSATION_BYTES", 100)
         with pytest.raises(InvalidJob, match="too much to continue it: apply its changes"):
             await client.submit(continuing(first, "edit it"))
     await blobs_of(place).delete(first.changes)

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.result import JobResult
 from tests.builders import make_spec
 from tests.integration.worker.conftest import CANARY
 from tests.services import REPOSITORY, Installation
@@ -63,7 +63,7 @@ def flower(place: Installation) -> Iterator[Flower]:
         "FLOWER_PORT": str(port),
     }
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "workers.dashboard"],
+        [sys.executable, "-P", "-m", "fanout.workers.dashboard"],
         cwd=REPOSITORY,
         env=place.environment | variables,
         stdout=subprocess.DEVNULL,

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from orchestrator.client import JobClient
-from orchestrator.jobs.failures import InvalidJob
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.failures import InvalidJob
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation, says, shell
 from tests.integration.worker.approvals import file_of, journal

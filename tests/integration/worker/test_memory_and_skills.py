@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import (
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinition,
     load_agent_definition,
 )
-from orchestrator.configuration.settings import LimitSettings
-from orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.configuration.settings import LimitSettings
+from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.workers.agent.definition_files import copy_definition_files
+from fanout.workers.sandbox.local.provider import LocalProvider
+from fanout.workers.sandbox.protocol import Command, SandboxSpec
 from tests.builders import make_spec
 from tests.integration.scripts import call, calls, says
 from tests.services import Installation, Installer
-from workers.agent.definition_files import copy_definition_files
-from workers.sandbox.local.provider import LocalProvider
-from workers.sandbox.protocol import Command, SandboxSpec
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 

@@ -15,10 +15,10 @@ import pytest
 import redis
 from celery import Celery
 
-from orchestrator.client import JobClient
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.journal import EventType
-from orchestrator.jobs.store.queue import RUN_JOB, broker_options
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.jobs.store.queue import RUN_JOB, broker_options
 from tests.builders import make_spec
 from tests.services import Installation
 

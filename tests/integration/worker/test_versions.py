@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from orchestrator.client import JobClient
-from orchestrator.configuration.agent_definitions import load_agent_definitions
-from orchestrator.jobs import versions
-from orchestrator.jobs.state import JobRecord, JobState
-from orchestrator.jobs.store.connection import connect
-from orchestrator.jobs.store.journal import EventType
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
+from fanout.orchestrator.jobs import versions
+from fanout.orchestrator.jobs.state import JobRecord, JobState
+from fanout.orchestrator.jobs.store.connection import connect
+from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Ledger
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation, shell
 from tests.services import Installation, Installer, WorkerProcess

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.state import JobRecord, JobState
-from orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.state import JobRecord, JobState
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.builders import make_result
 from tests.chaos.evidence import JobEvidence
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_result
 from tests.chaos.evidence import JobEvidence, Leftovers
 from tests.chaos.file_proof import files_as_told, overlapping

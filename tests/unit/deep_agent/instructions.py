@@ -6,7 +6,7 @@ from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.runners import InMemoryRunner
 from google.genai import types
 
-from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
+from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from tests.unit.deep_agent.running import scripted
 
 

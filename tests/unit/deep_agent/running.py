@@ -12,11 +12,11 @@ from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
 from google.genai import types
 
-from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
-from orchestrator.deep_agent.guards.budget import Budget
-from orchestrator.deep_agent.guards.budget_plugin import BudgetFactory
-from orchestrator.deep_agent.models.retries import ResilientModel, RetryPolicy
-from orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
+from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
+from fanout.orchestrator.deep_agent.guards.budget import Budget
+from fanout.orchestrator.deep_agent.guards.budget_plugin import BudgetFactory
+from fanout.orchestrator.deep_agent.models.retries import ResilientModel, RetryPolicy
+from fanout.orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
 
 AT_ONCE = RetryPolicy(first_delay_seconds=0.001)
 

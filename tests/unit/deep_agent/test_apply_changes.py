@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.deep_agent.backends.directory import DirectoryBackend
-from orchestrator.deep_agent.backends.overlay import OverlayBackend
-from orchestrator.deep_agent.backends.protocol import Backend
-from orchestrator.deep_agent.backends.state import DictState, StateBackend
-from orchestrator.deep_agent.delegation.apply_changes import AppliedChanges, apply_changes
-from orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
+from fanout.orchestrator.deep_agent.backends.overlay import OverlayBackend
+from fanout.orchestrator.deep_agent.backends.protocol import Backend
+from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
+from fanout.orchestrator.deep_agent.delegation.apply_changes import AppliedChanges, apply_changes
+from fanout.orchestrator.deep_agent.failures import ToolMistake
 
 OLD = b"one\ntwo\nthree\nfour\nfive\n"
 
@@ -152,7 +152,7 @@ async def test_changes_go_on_in_another_process(base: Backend) -> None:
 async def test_what_does_not_fit_into_memory_is_refused(
     base: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.deep_agent.backends.overlay.MAX_STAGED_BYTES", 10)
+    monkeypatch.setattr("fanout.orchestrator.deep_agent.backends.overlay.MAX_STAGED_BYTES", 10)
     overlay = OverlayBackend(base)
     await overlay.write_bytes("/a", b"x" * 6)
     with pytest.raises(ToolMistake, match="would exceed 10 bytes"):

@@ -14,15 +14,15 @@ from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.function_tool import FunctionTool
 from google.genai import types
 
-from orchestrator.approvals import ApprovalAnswer, InterruptOn, merge_policies
-from orchestrator.deep_agent.approval.requests import (
+from fanout.orchestrator.approvals import ApprovalAnswer, InterruptOn, merge_policies
+from fanout.orchestrator.deep_agent.approval.requests import (
     PendingApproval,
     answers_message,
     pending_approvals,
 )
-from orchestrator.deep_agent.backends.state import KEY_PREFIX
-from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
-from orchestrator.deep_agent.failures import UnknownGuardedTool
+from fanout.orchestrator.deep_agent.backends.state import KEY_PREFIX
+from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
+from fanout.orchestrator.deep_agent.failures import UnknownGuardedTool
 from tests.unit.deep_agent.running import call, scripted, texts
 
 WRITE = {"write_file": True}

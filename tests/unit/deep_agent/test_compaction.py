@@ -13,11 +13,11 @@ from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types
 
-from orchestrator.approvals import ApprovalAnswer
-from orchestrator.deep_agent.approval.requests import answers_message, pending_approvals
-from orchestrator.deep_agent.context.compaction import Conversation
-from orchestrator.deep_agent.context.summarization import SummarizationConfig
-from orchestrator.deep_agent.failures import ModelContextExceeded
+from fanout.orchestrator.approvals import ApprovalAnswer
+from fanout.orchestrator.deep_agent.approval.requests import answers_message, pending_approvals
+from fanout.orchestrator.deep_agent.context.compaction import Conversation
+from fanout.orchestrator.deep_agent.context.summarization import SummarizationConfig
+from fanout.orchestrator.deep_agent.failures import ModelContextExceeded
 from tests.unit.deep_agent.long_conversations import (
     GOAL,
     config,

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from google.adk.runners import Runner
 
-from orchestrator.approvals import ApprovalAnswer
-from orchestrator.deep_agent.approval.requests import answers_message, pending_approvals
-from orchestrator.deep_agent.backends.directory import DirectoryBackend
-from orchestrator.deep_agent.create import create_deep_agent
-from orchestrator.deep_agent.delegation import delegated_call, tools
-from orchestrator.deep_agent.delegation.children import child as one_child
-from orchestrator.deep_agent.delegation.limits import SubAgentLimits
-from orchestrator.deep_agent.delegation.task_record import TaskRecord, combined_answer
+from fanout.orchestrator.approvals import ApprovalAnswer
+from fanout.orchestrator.deep_agent.approval.requests import answers_message, pending_approvals
+from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
+from fanout.orchestrator.deep_agent.create import create_deep_agent
+from fanout.orchestrator.deep_agent.delegation import delegated_call, tools
+from fanout.orchestrator.deep_agent.delegation.children import child as one_child
+from fanout.orchestrator.deep_agent.delegation.limits import SubAgentLimits
+from fanout.orchestrator.deep_agent.delegation.task_record import TaskRecord, combined_answer
 from tests.unit.deep_agent.running import Run, call, texts
 from tests.unit.deep_agent.talking import recorder, says, seen
 from tests.unit.deep_agent.test_subagents import asks, calls, names, parent, worker

@@ -14,9 +14,9 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
-from orchestrator.deep_agent.backends.directory import DirectoryBackend
-from orchestrator.deep_agent.context import eviction
-from orchestrator.deep_agent.context.readable import LINE_CHARACTERS, readable
+from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
+from fanout.orchestrator.deep_agent.context import eviction
+from fanout.orchestrator.deep_agent.context.readable import LINE_CHARACTERS, readable
 from tests.unit.deep_agent.long_conversations import resilient, watched
 from tests.unit.deep_agent.running import Run, call, scripted
 

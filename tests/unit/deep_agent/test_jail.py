@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.deep_agent.backends import paths
-from orchestrator.deep_agent.backends.directory import DirectoryBackend
-from orchestrator.deep_agent.backends.jail import Jail
-from orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.backends import paths
+from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
+from fanout.orchestrator.deep_agent.backends.jail import Jail
+from fanout.orchestrator.deep_agent.failures import ToolMistake
 
 SECRET = b"outside"
 names = st.sampled_from(

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from google.adk.tools.tool_context import ToolContext
 
-from orchestrator.deep_agent.guards.loop_guard import (
+from fanout.orchestrator.deep_agent.guards.loop_guard import (
     MAX_REPEATED_CALLS,
     MAX_SAME_CALLS,
     REPEATED_CALL,
 )
-from orchestrator.deep_agent.tool import MethodTool, polling
+from fanout.orchestrator.deep_agent.tool import MethodTool, polling
 from tests.unit.deep_agent.running import Run, call, scripted
 
 

@@ -19,25 +19,25 @@ import mcp_types
 import pytest
 import pytest_asyncio
 
-from orchestrator.deep_agent.approval.requests import pending_approvals
-from orchestrator.deep_agent.failures import McpServerFailed, McpServerUnavailable
-from orchestrator.deep_agent.mcp import transport as mcp_transport
-from orchestrator.deep_agent.mcp.results import as_result
-from orchestrator.deep_agent.mcp.server import McpServer
-from orchestrator.deep_agent.mcp.tools import (
+from fanout.orchestrator.deep_agent.approval.requests import pending_approvals
+from fanout.orchestrator.deep_agent.failures import McpServerFailed, McpServerUnavailable
+from fanout.orchestrator.deep_agent.mcp import transport as mcp_transport
+from fanout.orchestrator.deep_agent.mcp.results import as_result
+from fanout.orchestrator.deep_agent.mcp.server import McpServer
+from fanout.orchestrator.deep_agent.mcp.tools import (
     MAX_DESCRIPTION_CHARACTERS,
     MAX_NAME_CHARACTERS,
     McpTool,
     McpTools,
     tool_name,
 )
-from orchestrator.jobs.failures import SandboxFailure
-from orchestrator.jobs.spec import Limits
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.orchestrator.jobs.spec import Limits
+from fanout.workers.sandbox.local.provider import LocalProvider
+from fanout.workers.sandbox.local.sandbox import LocalSandbox
+from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox, SandboxSpec
 from tests.mcp_servers import PIXEL, STDIO_SERVER, HttpServer, http_server, make_server, url_of
 from tests.unit.deep_agent.running import Run, call, scripted
-from workers.sandbox.local.provider import LocalProvider
-from workers.sandbox.local.sandbox import LocalSandbox
-from workers.sandbox.protocol import WORKSPACE, Command, Sandbox, SandboxSpec
 
 KEY = "key-canary-90210"
 

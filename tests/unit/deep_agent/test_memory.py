@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.deep_agent.backends.directory import DirectoryBackend
-from orchestrator.deep_agent.create import create_deep_agent
-from orchestrator.deep_agent.knowledge.memory import (
+from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
+from fanout.orchestrator.deep_agent.create import create_deep_agent
+from fanout.orchestrator.deep_agent.knowledge.memory import (
     MAX_FILE_BYTES,
     MAX_TOTAL_CHARACTERS,
     without_comments,

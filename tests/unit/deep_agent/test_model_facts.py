@@ -5,8 +5,12 @@ import sys
 
 import pytest
 
-from orchestrator.deep_agent.models.facts import WINDOWS_NOT_IN_THE_TABLE, context_window, price
-from orchestrator.deep_agent.models.usage import ModelUsage
+from fanout.orchestrator.deep_agent.models.facts import (
+    WINDOWS_NOT_IN_THE_TABLE,
+    context_window,
+    price,
+)
+from fanout.orchestrator.deep_agent.models.usage import ModelUsage
 
 MILLION = 1_000_000
 UNKNOWN = [
@@ -67,5 +71,7 @@ def test_what_we_add_to_the_table_is_still_missing_there() -> None:
 
 
 def test_the_table_is_loaded_when_it_is_asked_and_not_before() -> None:
-    program = "import orchestrator.deep_agent.create, sys; sys.exit('genai_prices' in sys.modules)"
+    program = (
+        "import fanout.orchestrator.deep_agent.create, sys; sys.exit('genai_prices' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -15,10 +15,10 @@ from google.adk.runners import InMemoryRunner, Runner
 from google.adk.tools.agent_tool import AgentTool
 from google.adk.workflow import START, BaseNode, Workflow
 
-from orchestrator.approvals import ApprovalAnswer
-from orchestrator.deep_agent.approval.requests import answers_message, pending_approvals
-from orchestrator.deep_agent.create import create_deep_agent
-from orchestrator.deep_agent.delegation.roster import SubAgentSpec
+from fanout.orchestrator.approvals import ApprovalAnswer
+from fanout.orchestrator.deep_agent.approval.requests import answers_message, pending_approvals
+from fanout.orchestrator.deep_agent.create import create_deep_agent
+from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec
 from tests.unit.deep_agent.running import Run, call
 from tests.unit.deep_agent.talking import first_message, recorder, says
 from tests.unit.deep_agent.test_subagents import Connection, asks, calls, parent

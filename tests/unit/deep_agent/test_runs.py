@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from google.adk.tools.tool_context import ToolContext
 
-from orchestrator.deep_agent.create import agent_identifier, create_deep_agent
-from orchestrator.deep_agent.failures import ModelRefused, ModelUnavailable, ScriptFailed
-from orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
-from orchestrator.deep_agent.models.usage import ModelUsage
+from fanout.orchestrator.deep_agent.create import agent_identifier, create_deep_agent
+from fanout.orchestrator.deep_agent.failures import ModelRefused, ModelUnavailable, ScriptFailed
+from fanout.orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
+from fanout.orchestrator.deep_agent.models.usage import ModelUsage
 from tests.unit.deep_agent.running import Run, call, scripted, texts
 
 

@@ -9,11 +9,11 @@ from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
 from google.genai import types
 
-from orchestrator.deep_agent.create import create_deep_agent, create_deep_app
-from orchestrator.deep_agent.failures import ModelNotConfigured, ScriptFailed
-from orchestrator.deep_agent.models.resolve import resolve_model
-from orchestrator.deep_agent.models.scripted_model import Script
-from orchestrator.deep_agent.summary import summary_of
+from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
+from fanout.orchestrator.deep_agent.failures import ModelNotConfigured, ScriptFailed
+from fanout.orchestrator.deep_agent.models.resolve import resolve_model
+from fanout.orchestrator.deep_agent.models.scripted_model import Script
+from fanout.orchestrator.deep_agent.summary import summary_of
 from tests.unit.deep_agent.running import Run, script_file
 
 SCRIPT = r"""
@@ -168,7 +168,8 @@ def test_what_is_missing_for_a_model_is_one_sentence(
     for key in ("GOOGLE_API_KEY", "GEMINI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(key, raising=False)
     monkeypatch.setattr(
-        "orchestrator.deep_agent.models.resolve.find_spec", lambda name: name != "litellm" or None
+        "fanout.orchestrator.deep_agent.models.resolve.find_spec",
+        lambda name: name != "litellm" or None,
     )
     with pytest.raises(ModelNotConfigured, match=words):
         resolve_model(name, agent_name="a")

@@ -13,9 +13,9 @@ from google.adk.events import Event
 from google.adk.runners import Runner
 from google.genai import types
 
-from orchestrator.deep_agent.backends.local_shell import LocalShellBackend
-from orchestrator.deep_agent.guards.budget import Budget
-from orchestrator.deep_agent.tools import live_output
+from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
+from fanout.orchestrator.deep_agent.guards.budget import Budget
+from fanout.orchestrator.deep_agent.tools import live_output
 from tests.unit.deep_agent.running import Run, call, scripted, texts
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}

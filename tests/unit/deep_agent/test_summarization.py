@@ -11,9 +11,9 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 from pydantic import Field
 
-from orchestrator.deep_agent.failures import ModelContextExceeded
-from orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
-from orchestrator.deep_agent.models.usage import summary_calls
+from fanout.orchestrator.deep_agent.failures import ModelContextExceeded
+from fanout.orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
+from fanout.orchestrator.deep_agent.models.usage import summary_calls
 from tests.unit.deep_agent.long_conversations import (
     GOAL,
     Watched,

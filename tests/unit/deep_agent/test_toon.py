@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toon_format import decode
 
-from orchestrator.deep_agent.toon import as_toon
+from fanout.orchestrator.deep_agent.toon import as_toon
 from tests.unit.deep_agent.running import Run, call
 from tests.unit.deep_agent.talking import recorder, says
 

@@ -6,9 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.jobs.policy import AdmissionPolicy
-from orchestrator.jobs.spec import TreeBounds
-from orchestrator.jobs.worker_info import WorkerInfo
+from fanout.orchestrator.jobs.policy import AdmissionPolicy
+from fanout.orchestrator.jobs.spec import TreeBounds
+from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
 TRANSIT_MS = 15_000
 HEAD_START_MS = 2_000

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from fakeredis import FakeAsyncRedis
 
-from orchestrator.approvals import ApprovalAnswer
-from orchestrator.jobs.approvals import Approval
-from orchestrator.jobs.spec import JobSpec
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.journal import EventType, Journal
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.orchestrator.approvals import ApprovalAnswer
+from fanout.orchestrator.jobs.approvals import Approval
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import EventType, Journal
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from tests.builders import make_result, make_spec, make_worker
 
 WORKER = make_worker()
@@ -120,7 +120,7 @@ async def test_while_a_person_is_awaited_the_time_stands_still_and_then_runs_for
 async def test_a_cancel_that_no_worker_hears_is_carried_out_by_the_reaper(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.jobs.store.ledger.CANCEL_HEARD_SECONDS", 0.05)
+    monkeypatch.setattr("fanout.orchestrator.jobs.store.ledger.CANCEL_HEARD_SECONDS", 0.05)
     frozen, asked, awake = [await running(ledger) for _ in range(3)]
     for claim in (frozen, asked, awake):
         await ledger.cancel(claim.spec.id)
@@ -204,7 +204,7 @@ async def test_a_cancel_whose_caller_died_is_finished_by_the_reaper(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, redis: FakeAsyncRedis
 ) -> None:
     root = await parked(ledger, 600, 3)
-    monkeypatch.setattr("orchestrator.jobs.store.ledger.CANCEL_BATCH", 1)
+    monkeypatch.setattr("fanout.orchestrator.jobs.store.ledger.CANCEL_BATCH", 1)
     await ledger._cancel_some(root.id)
     assert len(await ledger.ids(live_only=True)) == 3
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from fakeredis import FakeAsyncRedis
 
-from orchestrator.jobs.policy import AdmissionPolicy, TenantShare
-from orchestrator.jobs.spec import JobSpec
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.journal import Journal
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Claim, Ledger
-from orchestrator.jobs.store.stored import submission
-from orchestrator.jobs.store.waiting import occupancy, waiting_reason
+from fanout.orchestrator.jobs.policy import AdmissionPolicy, TenantShare
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import Journal
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.orchestrator.jobs.store.stored import submission
+from fanout.orchestrator.jobs.store.waiting import occupancy, waiting_reason
 from tests.builders import make_result, make_spec, make_worker
 
 WORKER = make_worker(concurrency=100)
@@ -50,8 +50,8 @@ def speaks(monkeypatch: pytest.MonkeyPatch, wire: int, *, of: str) -> None:
         *values, _, stored = submission(spec)
         return (*values, wire if spec.root_id == of else 1, stored)
 
-    monkeypatch.setattr("orchestrator.jobs.store.ledger.submission", made)
-    monkeypatch.setattr("orchestrator.jobs.versions.WIRE_NEWEST", wire)
+    monkeypatch.setattr("fanout.orchestrator.jobs.store.ledger.submission", made)
+    monkeypatch.setattr("fanout.orchestrator.jobs.versions.WIRE_NEWEST", wire)
 
 
 async def test_tenants_come_in_turn_by_their_weight(ledger: Ledger) -> None:
@@ -155,7 +155,7 @@ async def test_a_parked_job_that_comes_back_goes_before_newer_ones_of_its_tree(
 async def test_what_lapses_gives_every_place_back(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.jobs.store.ledger.TRANSIT_SECONDS", 0.02)
+    monkeypatch.setattr("fanout.orchestrator.jobs.store.ledger.TRANSIT_SECONDS", 0.02)
     policy = AdmissionPolicy(tenant_jobs=2, agents={"general-purpose": 2}, tree_jobs=2)
     await ledger.register(make_worker(concurrency=2), 60, policy)
     first, second = await submitted(ledger, "a", 2)
@@ -218,7 +218,7 @@ async def test_a_process_leaves_alone_what_it_does_not_read(
     await submitted(ledger, "old", 1)
 
     assert await dispatched(ledger) == ["old0"]
-    monkeypatch.setattr("orchestrator.jobs.versions.WIRE_NEWEST", 2)
+    monkeypatch.setattr("fanout.orchestrator.jobs.versions.WIRE_NEWEST", 2)
     assert await dispatched(ledger) == ["new0"]
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from fakeredis import FakeAsyncRedis
 
-from orchestrator.jobs.failures import InvalidJob, MessagesUnread, UnknownJob
-from orchestrator.jobs.policy import AdmissionPolicy
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.journal import EventType, Journal
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Claim, Dispatched, Ledger
+from fanout.orchestrator.jobs.failures import InvalidJob, MessagesUnread, UnknownJob
+from fanout.orchestrator.jobs.policy import AdmissionPolicy
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import EventType, Journal
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Claim, Dispatched, Ledger
+from fanout.workers.attempt.outcome import UNREAD_CHARACTERS, commit
 from tests.builders import make_result, make_spec, make_worker
-from workers.attempt.outcome import UNREAD_CHARACTERS, commit
 
 LEASE = 10.0
 WORKER = make_worker()
@@ -205,7 +205,7 @@ async def test_a_job_whose_attempts_are_used_up_fails_in_words(ledger: Ledger) -
 async def test_a_message_that_got_lost_is_dispatched_again(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.jobs.store.ledger.TRANSIT_SECONDS", 0.05)
+    monkeypatch.setattr("fanout.orchestrator.jobs.store.ledger.TRANSIT_SECONDS", 0.05)
     (job_id,) = await ledger.submit([make_spec()])
     await dispatch_all(ledger)
     await asyncio.sleep(0.1)
@@ -369,7 +369,7 @@ async def test_a_message_that_came_too_late_is_named_in_the_result(
 async def test_a_job_takes_so_many_messages(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.jobs.store.ledger.MAX_MESSAGES", 2)
+    monkeypatch.setattr("fanout.orchestrator.jobs.store.ledger.MAX_MESSAGES", 2)
     claim = await running(ledger)
     for text in "ab":
         await ledger.send(claim.spec.id, text)
@@ -390,7 +390,7 @@ async def test_a_job_that_was_begun_waits_a_little_for_the_host_with_its_files(
     assert await ledger.claim(claim.spec.id, other, LEASE) == "waits for its host"
     assert (await ledger.get(claim.spec.id)).state is JobState.QUEUED
     assert await dispatch_all(ledger) == [claim.spec.id]
-    monkeypatch.setattr("orchestrator.jobs.store.ledger.HEAD_START_SECONDS", 0)
+    monkeypatch.setattr("fanout.orchestrator.jobs.store.ledger.HEAD_START_SECONDS", 0)
     assert isinstance(await ledger.claim(claim.spec.id, other, LEASE), Claim)
 
 

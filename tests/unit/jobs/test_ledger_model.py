@@ -17,17 +17,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
-from orchestrator.approvals import ApprovalAnswer
-from orchestrator.jobs import versions
-from orchestrator.jobs.approvals import Approval
-from orchestrator.jobs.failures import AnsweredAlready, UnknownApproval, UnknownJob
-from orchestrator.jobs.policy import AdmissionPolicy, TenantShare
-from orchestrator.jobs.result import ResultSoFar, Usage
-from orchestrator.jobs.spec import TreeBounds
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.journal import EventType, Journal
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.orchestrator.approvals import ApprovalAnswer
+from fanout.orchestrator.jobs import versions
+from fanout.orchestrator.jobs.approvals import Approval
+from fanout.orchestrator.jobs.failures import AnsweredAlready, UnknownApproval, UnknownJob
+from fanout.orchestrator.jobs.policy import AdmissionPolicy, TenantShare
+from fanout.orchestrator.jobs.result import ResultSoFar, Usage
+from fanout.orchestrator.jobs.spec import TreeBounds
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import EventType, Journal
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from tests.builders import make_result, make_spec, make_worker
 from tests.unit.jobs.ledger_model import TERMINAL, Job, Model
 
@@ -297,7 +297,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(job_id=jobs)
     def die_in_a_cancel(self, job_id: str) -> None:
         """After the first step; the next reaper, or the next cancel, goes on."""
-        with mock.patch("orchestrator.jobs.store.ledger.CANCEL_BATCH", 1):
+        with mock.patch("fanout.orchestrator.jobs.store.ledger.CANCEL_BATCH", 1):
             self.run(self.ledger._cancel_some(job_id))
         self.model.begin_cancel(job_id)
 

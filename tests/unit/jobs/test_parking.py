@@ -8,24 +8,24 @@ from typing import Any
 import pytest
 from fakeredis import FakeAsyncRedis
 
-from orchestrator.approvals import ApprovalAnswer
-from orchestrator.jobs.approvals import (
+from fanout.orchestrator.approvals import ApprovalAnswer
+from fanout.orchestrator.jobs.approvals import (
     MAX_ANSWER_BYTES,
     MAX_SHOWN_CHARACTERS,
     Approval,
     approval_id,
     shown_arguments,
 )
-from orchestrator.jobs.failures import (
+from fanout.orchestrator.jobs.failures import (
     AnsweredAlready,
     DecisionNotAllowed,
     InvalidAnswer,
     UnknownApproval,
 )
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.journal import EventType, Journal
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import EventType, Journal
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from tests.builders import make_result, make_spec, make_worker
 
 WORKER = make_worker(concurrency=1)

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 from fakeredis import FakeAsyncRedis
 
-from orchestrator.jobs.spec import JobSpec
-from orchestrator.jobs.store.journal import EventType, Journal
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Ledger
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.store.journal import EventType, Journal
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Ledger
 
 SPENT = {"model_calls": 1, "input_tokens": 100, "output_tokens": 10, "cost_usd": 0.25}
 

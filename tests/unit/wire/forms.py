@@ -10,14 +10,14 @@ from typing import Any
 from google.adk.events import Event
 from pydantic import BaseModel
 
-from orchestrator.approvals import ApprovalAnswer
-from orchestrator.jobs.approvals import Approval
-from orchestrator.jobs.changes import Changes
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.spec import JobSpec
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.journal import EventType, JournalEvent
-from orchestrator.jobs.worker_info import WorkerInfo
+from fanout.orchestrator.approvals import ApprovalAnswer
+from fanout.orchestrator.jobs.approvals import Approval
+from fanout.orchestrator.jobs.changes import Changes
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
 WORDS = ("title", "description")
 

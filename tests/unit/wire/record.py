@@ -18,16 +18,16 @@ from typing import Any
 from fakeredis import FakeAsyncRedis
 from kombu import Connection
 
-from orchestrator.approvals import ApprovalAnswer
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.spec import JobSpec
-from orchestrator.jobs.store.journal import EventType
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Dispatched, Ledger
-from orchestrator.jobs.store.queue import CeleryQueue
-from orchestrator.jobs.versions import WIRE_NEWEST
-from orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.approvals import ApprovalAnswer
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Dispatched, Ledger
+from fanout.orchestrator.jobs.store.queue import CeleryQueue
+from fanout.orchestrator.jobs.versions import WIRE_NEWEST
+from fanout.orchestrator.workspace.blobs import BlobStore
 from tests.builders import make_result, make_spec, make_worker
 from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
 from tests.integration.scripts import DONE, call, calls, conversation, shell, write_script

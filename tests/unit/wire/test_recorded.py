@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 from fakeredis import FakeAsyncRedis
 
-from orchestrator.cli.terminal.formatting import event_line
-from orchestrator.jobs.changes import Changes
-from orchestrator.jobs.spec import JobSpec
-from orchestrator.jobs.store.journal import EventType, Journal
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Claim, Ledger
-from orchestrator.jobs.store.queue import RUN_JOB
-from orchestrator.jobs.worker_info import worker_of
-from orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.cli.terminal.formatting import event_line
+from fanout.orchestrator.jobs.changes import Changes
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.store.journal import EventType, Journal
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.orchestrator.jobs.store.queue import RUN_JOB
+from fanout.orchestrator.jobs.worker_info import worker_of
+from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.workers.agent.session_journal import AttemptJournal
+from fanout.workers.heartbeat import HeldLease
 from tests.builders import make_worker
 from tests.unit.wire.record import FIRST, FULL, RECORDED
-from workers.agent.session_journal import AttemptJournal
-from workers.heartbeat import HeldLease
 
 VERSIONS = sorted(path.name for path in RECORDED.iterdir())
 

@@ -15,23 +15,23 @@ from typing import Any
 import pytest
 from fakeredis import FakeAsyncRedis
 
-from orchestrator.cli.terminal.formatting import event_line
-from orchestrator.jobs import versions
-from orchestrator.jobs.changes import ChangeBundle, NewerBundle
-from orchestrator.jobs.failures import NotUnderstood
-from orchestrator.jobs.spec import JobSpec
-from orchestrator.jobs.state import JobState
-from orchestrator.jobs.store.journal import Journal
-from orchestrator.jobs.store.keys import Keys
-from orchestrator.jobs.store.ledger import Claim, Ledger
-from orchestrator.jobs.store.stored import OF_ANOTHER_RELEASE, submission
-from orchestrator.jobs.store.waiting import occupancy, waiting_reason
-from orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.cli.terminal.formatting import event_line
+from fanout.orchestrator.jobs import versions
+from fanout.orchestrator.jobs.changes import ChangeBundle, NewerBundle
+from fanout.orchestrator.jobs.failures import NotUnderstood
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.state import JobState
+from fanout.orchestrator.jobs.store.journal import Journal
+from fanout.orchestrator.jobs.store.keys import Keys
+from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
+from fanout.orchestrator.jobs.store.stored import OF_ANOTHER_RELEASE, submission
+from fanout.orchestrator.jobs.store.waiting import occupancy, waiting_reason
+from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.workers.agent.session_journal import AttemptJournal
+from fanout.workers.heartbeat import HeldLease
 from tests.builders import make_result, make_spec, make_worker
 from tests.unit.wire.forms import forms
 from tests.unit.wire.record import FIRST, FULL, RECORDED
-from workers.agent.session_journal import AttemptJournal
-from workers.heartbeat import HeldLease
 
 STRICT = ("ApprovalAnswer", "Changes", "JobState", "AdkEvent")
 """Work goes on from these: another form needs a new version. The others are read leniently, and may

@@ -8,20 +8,20 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.approvals import merge_policies
-from orchestrator.configuration.agent_definitions import (
+from fanout.orchestrator.approvals import merge_policies
+from fanout.orchestrator.configuration.agent_definitions import (
     GENERAL_PURPOSE,
     AgentDefinition,
     AgentDefinitions,
 )
-from orchestrator.deep_agent import ModelUsage
-from orchestrator.delegation.calls import TaskCall, check_agent, check_verify
-from orchestrator.jobs.ceilings import no_more_than
-from orchestrator.jobs.failures import InvalidJob, LimitReached
-from orchestrator.jobs.spec import JobSpec, Limits
-from orchestrator.jobs.store.stored import submission
-from workers.agent.services import JobServices
-from workers.heartbeat import elapsed_clock
+from fanout.orchestrator.deep_agent import ModelUsage
+from fanout.orchestrator.delegation.calls import TaskCall, check_agent, check_verify
+from fanout.orchestrator.jobs.ceilings import no_more_than
+from fanout.orchestrator.jobs.failures import InvalidJob, LimitReached
+from fanout.orchestrator.jobs.spec import JobSpec, Limits
+from fanout.orchestrator.jobs.store.stored import submission
+from fanout.workers.agent.services import JobServices
+from fanout.workers.heartbeat import elapsed_clock
 
 SHORTEST_CHILD_SECONDS = 0.001
 """The time limit of a child whose parent's time is over: a limit has to be above zero."""

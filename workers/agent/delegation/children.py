@@ -18,9 +18,9 @@ from google.adk.events import Event
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 
-from orchestrator.approvals import merge_policies
-from orchestrator.configuration.agent_definitions import AgentDefinition
-from orchestrator.deep_agent import (
+from fanout.orchestrator.approvals import merge_policies
+from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
+from fanout.orchestrator.deep_agent import (
     TASKS_VERIFIED,
     DeferredCall,
     MethodTool,
@@ -31,8 +31,8 @@ from orchestrator.deep_agent import (
     deferred_result,
     tabular,
 )
-from orchestrator.delegation.answers import TaskResult, failed_task
-from orchestrator.delegation.calls import (
+from fanout.orchestrator.delegation.answers import TaskResult, failed_task
+from fanout.orchestrator.delegation.calls import (
     DEFAULT_SUBAGENT,
     UPDATE_TOOL,
     WAIT_TOOL,
@@ -40,24 +40,24 @@ from orchestrator.delegation.calls import (
     name_of_call,
     task_item,
 )
-from orchestrator.delegation.tool_texts import (
+from fanout.orchestrator.delegation.tool_texts import (
     TASK_OF_JOB,
     TASKS,
     agent_tool_text,
     described,
 )
-from orchestrator.jobs.failures import LimitReached
-from orchestrator.jobs.spec import JobSpec
-from workers.agent.delegation.child_specs import Child, ChildSpecs
-from workers.agent.delegation.collector import Collector
-from workers.agent.delegation.reworks import Reworks
-from workers.agent.delegation.snapshots import ChildSnapshots
-from workers.agent.delegation.started_tasks import StartedTasks
-from workers.agent.history import History
-from workers.agent.services import JobServices
-from workers.agent.session_journal import AttemptJournal
-from workers.heartbeat import HeldLease
-from workers.sandbox import Sandbox
+from fanout.orchestrator.jobs.failures import LimitReached
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.workers.agent.delegation.child_specs import Child, ChildSpecs
+from fanout.workers.agent.delegation.collector import Collector
+from fanout.workers.agent.delegation.reworks import Reworks
+from fanout.workers.agent.delegation.snapshots import ChildSnapshots
+from fanout.workers.agent.delegation.started_tasks import StartedTasks
+from fanout.workers.agent.history import History
+from fanout.workers.agent.services import JobServices
+from fanout.workers.agent.session_journal import AttemptJournal
+from fanout.workers.heartbeat import HeldLease
+from fanout.workers.sandbox import Sandbox
 
 
 @dataclass(frozen=True)

@@ -12,21 +12,26 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.delegation.answers import TaskResult, sent_back_result, task_error, task_result
-from orchestrator.jobs.changes import ChangeBundle, MalformedBundle, NewerBundle
-from orchestrator.jobs.failures import (
+from fanout.orchestrator.delegation.answers import (
+    TaskResult,
+    sent_back_result,
+    task_error,
+    task_result,
+)
+from fanout.orchestrator.jobs.changes import ChangeBundle, MalformedBundle, NewerBundle
+from fanout.orchestrator.jobs.failures import (
     BlobMissing,
     InvalidJob,
     LimitReached,
     NotUnderstood,
     UnknownJob,
 )
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.store.journal import EventType
-from orchestrator.landing.train import Train
-from orchestrator.workspace.merge_report import MergeReport
-from workers.agent.delegation.conflict_files import ConflictFiles, Sides
-from workers.agent.delegation.landed_notes import (
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.landing.train import Train
+from fanout.orchestrator.workspace.merge_report import MergeReport
+from fanout.workers.agent.delegation.conflict_files import ConflictFiles, Sides
+from fanout.workers.agent.delegation.landed_notes import (
     Landed,
     conflicts_of,
     doubts,
@@ -34,13 +39,13 @@ from workers.agent.delegation.landed_notes import (
     message,
     outcome_notes,
 )
-from workers.agent.delegation.landing import JobLanding, undo
-from workers.agent.delegation.reworks import Reworks
-from workers.agent.history import History
-from workers.agent.services import JobServices
-from workers.agent.session_journal import AttemptJournal
-from workers.heartbeat import HeldLease
-from workers.sandbox import Sandbox, merge_into
+from fanout.workers.agent.delegation.landing import JobLanding, undo
+from fanout.workers.agent.delegation.reworks import Reworks
+from fanout.workers.agent.history import History
+from fanout.workers.agent.services import JobServices
+from fanout.workers.agent.session_journal import AttemptJournal
+from fanout.workers.heartbeat import HeldLease
+from fanout.workers.sandbox import Sandbox, merge_into
 
 MAX_TASKS = 100
 """Of one train: what each touches is kept in an open file."""

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from orchestrator.jobs.changes import ChangeBundle, ChangedFile, FileVersion, MalformedBundle
-from orchestrator.jobs.failures import BlobMissing
-from orchestrator.text_merge import is_text
-from orchestrator.workspace.blobs import BlobStore
-from workers.sandbox import WORKSPACE, Sandbox
+from fanout.orchestrator.jobs.changes import ChangeBundle, ChangedFile, FileVersion, MalformedBundle
+from fanout.orchestrator.jobs.failures import BlobMissing
+from fanout.orchestrator.text_merge import is_text
+from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.workers.sandbox import WORKSPACE, Sandbox
 
 FOLDER = "conflicts"
 MAX_FILES = 50

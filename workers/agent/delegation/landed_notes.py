@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue
 
-from orchestrator.deep_agent import CHANGES_BREAK, CHANGES_CONFLICT
-from orchestrator.landing.train import Outcome, Train
-from orchestrator.workspace.merge_report import MergeReport
+from fanout.orchestrator.deep_agent import CHANGES_BREAK, CHANGES_CONFLICT
+from fanout.orchestrator.landing.train import Outcome, Train
+from fanout.orchestrator.workspace.merge_report import MergeReport
 
 SHOWN_CONFLICTS = 50
 """Of one landing, in the journal and in a message: as many as one reads before beginning."""

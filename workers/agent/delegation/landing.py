@@ -13,17 +13,17 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from orchestrator.jobs.changes import ChangeBundle
-from orchestrator.jobs.failures import SandboxFailure
-from orchestrator.jobs.result import Verification
-from orchestrator.jobs.store.journal import EventType
-from orchestrator.landing.restore_point import RestorePoint
-from orchestrator.workspace.blobs import BlobStore
-from orchestrator.workspace.merge_report import MergeReport
-from workers.agent.session_journal import AttemptJournal
-from workers.agent.verification import run_verification
-from workers.heartbeat import HeldLease
-from workers.sandbox import Sandbox, SandboxFolder, in_folder, merge_into
+from fanout.orchestrator.jobs.changes import ChangeBundle
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.orchestrator.jobs.result import Verification
+from fanout.orchestrator.jobs.store.journal import EventType
+from fanout.orchestrator.landing.restore_point import RestorePoint
+from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.orchestrator.workspace.merge_report import MergeReport
+from fanout.workers.agent.session_journal import AttemptJournal
+from fanout.workers.agent.verification import run_verification
+from fanout.workers.heartbeat import HeldLease
+from fanout.workers.sandbox import Sandbox, SandboxFolder, in_folder, merge_into
 
 REPRODUCIBLE = {"PYTHONDONTWRITEBYTECODE": "1"}
 """For the command: files are exchanged within a second, and Python takes a compiled file of the

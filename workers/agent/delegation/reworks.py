@@ -6,15 +6,15 @@ task changed merged in as far as it fits.
 
 from __future__ import annotations
 
-from orchestrator.delegation.calls import job_id_of_call
-from orchestrator.delegation.continuation import Continuations
-from orchestrator.jobs.failures import BlobMissing, InvalidJob, LeaseLost, UnknownJob
-from orchestrator.jobs.result import JobResult
-from orchestrator.jobs.spec import JobSpec
-from workers.agent.delegation.child_specs import ChildSpecs
-from workers.agent.delegation.snapshots import ChildSnapshots
-from workers.agent.services import JobServices
-from workers.heartbeat import HeldLease
+from fanout.orchestrator.delegation.calls import job_id_of_call
+from fanout.orchestrator.delegation.continuation import Continuations
+from fanout.orchestrator.jobs.failures import BlobMissing, InvalidJob, LeaseLost, UnknownJob
+from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.workers.agent.delegation.child_specs import ChildSpecs
+from fanout.workers.agent.delegation.snapshots import ChildSnapshots
+from fanout.workers.agent.services import JobServices
+from fanout.workers.heartbeat import HeldLease
 
 
 class Reworks:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import IO
 
-from orchestrator.jobs.spec import StartFiles
-from orchestrator.workspace import layers
-from orchestrator.workspace.blobs import BlobStore
-from workers.sandbox import Sandbox
+from fanout.orchestrator.jobs.spec import StartFiles
+from fanout.orchestrator.workspace import layers
+from fanout.orchestrator.workspace.blobs import BlobStore
+from fanout.workers.sandbox import Sandbox
 
 
 class ChildSnapshots:

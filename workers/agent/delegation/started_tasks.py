@@ -13,16 +13,16 @@ from typing import Any
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 
-from orchestrator.deep_agent import MethodTool, deferred_result, polling, tabular
-from orchestrator.delegation.answers import (
+from fanout.orchestrator.deep_agent import MethodTool, deferred_result, polling, tabular
+from fanout.orchestrator.delegation.answers import (
     TaskResult,
     failed_task,
     job_summary,
     started_result,
     task_error,
 )
-from orchestrator.delegation.calls import DEFAULT_SUBAGENT, name_of_call, task_item
-from orchestrator.delegation.tool_texts import (
+from fanout.orchestrator.delegation.calls import DEFAULT_SUBAGENT, name_of_call, task_item
+from fanout.orchestrator.delegation.tool_texts import (
     CANCEL_TASK,
     CHECK_TASK,
     LIST_TASKS,
@@ -32,14 +32,20 @@ from orchestrator.delegation.tool_texts import (
     WAIT_TASKS,
     described,
 )
-from orchestrator.jobs.failures import BlobMissing, InvalidJob, LeaseLost, LimitReached, UnknownJob
-from orchestrator.jobs.spec import JobSpec
-from orchestrator.jobs.state import JobRecord
-from workers.agent.delegation.child_specs import ChildSpecs
-from workers.agent.delegation.collector import Collector
-from workers.agent.delegation.snapshots import ChildSnapshots
-from workers.agent.services import JobServices
-from workers.heartbeat import HeldLease
+from fanout.orchestrator.jobs.failures import (
+    BlobMissing,
+    InvalidJob,
+    LeaseLost,
+    LimitReached,
+    UnknownJob,
+)
+from fanout.orchestrator.jobs.spec import JobSpec
+from fanout.orchestrator.jobs.state import JobRecord
+from fanout.workers.agent.delegation.child_specs import ChildSpecs
+from fanout.workers.agent.delegation.collector import Collector
+from fanout.workers.agent.delegation.snapshots import ChildSnapshots
+from fanout.workers.agent.services import JobServices
+from fanout.workers.heartbeat import HeldLease
 
 
 class StartedTasks:

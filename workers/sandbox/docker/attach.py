@@ -13,8 +13,8 @@ import ssl
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from orchestrator.deep_agent import BoundedOutput
-from workers.sandbox.errors import EngineUnavailable, SandboxDied
+from fanout.orchestrator.deep_agent import BoundedOutput
+from fanout.workers.sandbox.errors import EngineUnavailable, SandboxDied
 
 _READ_AHEAD_BYTES = 1024 * 1024
 """Of a sandbox's output, buffered in memory: one part of a reply fits."""

@@ -12,9 +12,9 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from orchestrator.jobs.spec import Limits
-from workers.sandbox.inside.forward import PORT
-from workers.sandbox.protocol import WORKSPACE
+from fanout.orchestrator.jobs.spec import Limits
+from fanout.workers.sandbox.inside.forward import PORT
+from fanout.workers.sandbox.protocol import WORKSPACE
 
 AGENT_ID = 10001
 """The group of a job's processes, and their user where it has none of its own. Numeric: engines may
@@ -84,7 +84,7 @@ def seccomp_profile() -> str:
     without io_uring, sockets other than local and IP ones, and without what would change limits or
     priorities of PID 1, whose user is the job's. The first call reads a file.
     """
-    file = resources.files("workers.sandbox.docker").joinpath("seccomp.json")
+    file = resources.files("fanout.workers.sandbox.docker").joinpath("seccomp.json")
     return json.dumps(json.loads(file.read_text("utf-8")), separators=(",", ":"))
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workers.sandbox.docker.engine import Engine, ImageBuildFailed, OnLine
+from fanout.workers.sandbox.docker.engine import Engine, ImageBuildFailed, OnLine
 
 RELEASE = "bookworm"
 REPOSITORY, TAG = "fanout/debian", RELEASE

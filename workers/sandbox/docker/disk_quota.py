@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from orchestrator.jobs.failures import SandboxFailure
+from fanout.orchestrator.jobs.failures import SandboxFailure
 
 QUOTA_SETTING = "FANOUT_SANDBOX__DISK_QUOTA"
 RESERVE_SETTING = "FANOUT_SANDBOX__DISK_RESERVE_BYTES"

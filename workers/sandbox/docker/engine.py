@@ -19,9 +19,9 @@ import requests
 from docker import errors as docker_errors
 from docker.utils import kwargs_from_env, parse_host
 
-from orchestrator.jobs.failures import SandboxFailure
-from workers.sandbox.docker.attach import AttachStream, EngineAddress
-from workers.sandbox.errors import (
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.workers.sandbox.docker.attach import AttachStream, EngineAddress
+from fanout.workers.sandbox.errors import (
     EngineUnavailable,
     ImageMissing,
     SandboxDied,

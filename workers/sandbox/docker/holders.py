@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from orchestrator.cancellation import cancel_and_wait
-from orchestrator.jobs.failures import SandboxFailure
-from workers.sandbox.docker import container_config
-from workers.sandbox.docker.attach import AttachStream
-from workers.sandbox.docker.engine import Engine, uninterrupted
-from workers.sandbox.docker.naming import Names
+from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.workers.sandbox.docker import container_config
+from fanout.workers.sandbox.docker.attach import AttachStream
+from fanout.workers.sandbox.docker.engine import Engine, uninterrupted
+from fanout.workers.sandbox.docker.naming import Names
 
 SHARED = "/shared"
 """The path of the shared volume for its holder."""

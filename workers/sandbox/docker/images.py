@@ -15,12 +15,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from orchestrator.configuration.bundled import bundled
-from orchestrator.jobs.failures import SandboxFailure
-from workers.sandbox.docker import debian_base
-from workers.sandbox.docker.engine import Engine, ImageBuildFailed, OnLine, image_missing
-from workers.sandbox.docker.provider import STEWARD_IMAGE
-from workers.sandbox.errors import EngineForbidden, EngineUnavailable, ImageMissing
+from fanout.orchestrator.configuration.bundled import bundled
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.workers.sandbox.docker import debian_base
+from fanout.workers.sandbox.docker.engine import Engine, ImageBuildFailed, OnLine, image_missing
+from fanout.workers.sandbox.docker.provider import STEWARD_IMAGE
+from fanout.workers.sandbox.errors import EngineForbidden, EngineUnavailable, ImageMissing
 
 FOLDER = bundled("sandbox_images")
 

@@ -16,10 +16,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from orchestrator.jobs.failures import SandboxFailure
-from workers.sandbox.docker.engine import Engine
-from workers.sandbox.docker.naming import INSTALLATION, WORKER
-from workers.sandbox.errors import EngineUnavailable
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.workers.sandbox.docker.engine import Engine
+from fanout.workers.sandbox.docker.naming import INSTALLATION, WORKER
+from fanout.workers.sandbox.errors import EngineUnavailable
 
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
 

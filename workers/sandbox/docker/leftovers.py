@@ -14,10 +14,10 @@ from typing import Any
 
 import structlog
 
-from orchestrator.jobs.failures import SandboxFailure
-from workers.sandbox.docker.engine import Engine
-from workers.sandbox.docker.naming import EXPIRES, JOB, PROCESS, ROLE, WORKER, Names
-from workers.sandbox.docker.steward_client import Steward
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.workers.sandbox.docker.engine import Engine
+from fanout.workers.sandbox.docker.naming import EXPIRES, JOB, PROCESS, ROLE, WORKER, Names
+from fanout.workers.sandbox.docker.steward_client import Steward
 
 log = structlog.get_logger(__name__)
 

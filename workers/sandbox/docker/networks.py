@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from orchestrator.cancellation import cancel_and_wait
-from orchestrator.jobs.failures import SandboxFailure
-from workers.sandbox.docker import container_config
-from workers.sandbox.docker.engine import Engine
-from workers.sandbox.docker.holders import Holder
-from workers.sandbox.docker.naming import Names
+from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.workers.sandbox.docker import container_config
+from fanout.workers.sandbox.docker.engine import Engine
+from fanout.workers.sandbox.docker.holders import Holder
+from fanout.workers.sandbox.docker.naming import Names
 
 NONE = "none"
 

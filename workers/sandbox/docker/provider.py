@@ -16,41 +16,41 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from orchestrator.cancellation import cancel_and_wait
-from orchestrator.deep_agent import Execution, OutputSink
-from orchestrator.jobs.failures import SandboxFailure
-from workers.sandbox.docker import container_config
-from workers.sandbox.docker.attach import AttachStream
-from workers.sandbox.docker.disk_quota import (
+from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.deep_agent import Execution, OutputSink
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.workers.sandbox.docker import container_config
+from fanout.workers.sandbox.docker.attach import AttachStream
+from fanout.workers.sandbox.docker.disk_quota import (
     RESERVE_BYTES,
     RESERVE_SETTING,
     DiskQuota,
     DiskSettings,
     DiskWatch,
 )
-from workers.sandbox.docker.engine import Engine, image_missing, uninterrupted
-from workers.sandbox.docker.leftovers import Leftovers, LivingWorkers
-from workers.sandbox.docker.naming import JOB, Names
-from workers.sandbox.docker.networks import EmptyNetworks, networks_are_slow
-from workers.sandbox.docker.removals import Removals
-from workers.sandbox.docker.steward_client import Prepared, Steward
-from workers.sandbox.egress.bundle import install_bundle
-from workers.sandbox.egress.hosts import AllowedHosts
-from workers.sandbox.egress.proxy import Egress
-from workers.sandbox.egress.traffic import Traffic
-from workers.sandbox.egress.uplink import Uplink
-from workers.sandbox.errors import (
+from fanout.workers.sandbox.docker.engine import Engine, image_missing, uninterrupted
+from fanout.workers.sandbox.docker.leftovers import Leftovers, LivingWorkers
+from fanout.workers.sandbox.docker.naming import JOB, Names
+from fanout.workers.sandbox.docker.networks import EmptyNetworks, networks_are_slow
+from fanout.workers.sandbox.docker.removals import Removals
+from fanout.workers.sandbox.docker.steward_client import Prepared, Steward
+from fanout.workers.sandbox.egress.bundle import install_bundle
+from fanout.workers.sandbox.egress.hosts import AllowedHosts
+from fanout.workers.sandbox.egress.proxy import Egress
+from fanout.workers.sandbox.egress.traffic import Traffic
+from fanout.workers.sandbox.egress.uplink import Uplink
+from fanout.workers.sandbox.errors import (
     DiskLimitExceeded,
     SandboxDied,
     SandboxNotSecluded,
     SandboxStartFailed,
 )
-from workers.sandbox.inside.seclusion import REFUSAL
-from workers.sandbox.process import Process
-from workers.sandbox.protocol import WORKSPACE, Command, Sandbox, SandboxSpec, SnapshotSource
-from workers.sandbox.resident.client import ResidentClient
-from workers.sandbox.resident.live_process import resident_process
-from workers.sandbox.resident.sandbox import ResidentSandbox
+from fanout.workers.sandbox.inside.seclusion import REFUSAL
+from fanout.workers.sandbox.process import Process
+from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox, SandboxSpec, SnapshotSource
+from fanout.workers.sandbox.resident.client import ResidentClient
+from fanout.workers.sandbox.resident.live_process import resident_process
+from fanout.workers.sandbox.resident.sandbox import ResidentSandbox
 
 STEWARD_IMAGE = "fanout/base"
 DEFAULT_IMAGE = "fanout/python"

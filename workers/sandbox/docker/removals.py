@@ -6,9 +6,9 @@ import asyncio
 
 import structlog
 
-from orchestrator.jobs.failures import SandboxFailure
-from workers.sandbox.docker.engine import Engine
-from workers.sandbox.docker.networks import EmptyNetworks
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.workers.sandbox.docker.engine import Engine
+from fanout.workers.sandbox.docker.networks import EmptyNetworks
 
 log = structlog.get_logger(__name__)
 

@@ -15,24 +15,24 @@ from typing import IO, Any, Self
 
 import structlog
 
-from workers.sandbox.docker import container_config
-from workers.sandbox.docker.disk_quota import (
+from fanout.workers.sandbox.docker import container_config
+from fanout.workers.sandbox.docker.disk_quota import (
     QUOTA_SETTING,
     RESERVE_SETTING,
     STOP_BYTES,
     DiskQuota,
     DiskSettings,
 )
-from workers.sandbox.docker.engine import Engine, uninterrupted
-from workers.sandbox.docker.holders import Holder, share_store
-from workers.sandbox.docker.naming import Names
-from workers.sandbox.errors import ChangesNotCollected, SandboxStartFailed, SnapshotUnusable
-from workers.sandbox.inside.archives import add_member
-from workers.sandbox.layers import Element, chain_of, element_archive
-from workers.sandbox.protocol import SnapshotSource
-from workers.sandbox.resident.client import ResidentClient
-from workers.sandbox.resident.code import code_files
-from workers.sandbox.resident.replies import OperationFailed
+from fanout.workers.sandbox.docker.engine import Engine, uninterrupted
+from fanout.workers.sandbox.docker.holders import Holder, share_store
+from fanout.workers.sandbox.docker.naming import Names
+from fanout.workers.sandbox.errors import ChangesNotCollected, SandboxStartFailed, SnapshotUnusable
+from fanout.workers.sandbox.inside.archives import add_member
+from fanout.workers.sandbox.layers import Element, chain_of, element_archive
+from fanout.workers.sandbox.protocol import SnapshotSource
+from fanout.workers.sandbox.resident.client import ResidentClient
+from fanout.workers.sandbox.resident.code import code_files
+from fanout.workers.sandbox.resident.replies import OperationFailed
 
 log = structlog.get_logger(__name__)
 

@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from pathlib import Path
 
-from workers.sandbox.protocol import Sandbox
+from fanout.workers.sandbox.protocol import Sandbox
 
 SYSTEM_BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian and its descendants, Alpine, Arch

@@ -14,16 +14,16 @@ from contextlib import AbstractAsyncContextManager
 
 import h11
 
-from orchestrator.cancellation import cancel_and_wait
-from workers.sandbox.egress.hosts import parse_authority
-from workers.sandbox.egress.redaction import Redactor
-from workers.sandbox.egress.request import Refusal, passed_on
-from workers.sandbox.egress.tls import TlsTunnel
-from workers.sandbox.egress.traffic import Connection
-from workers.sandbox.egress.uplink import break_off
-from workers.sandbox.inside.forward import CHUNK_BYTES
-from workers.sandbox.network import Credential
-from workers.sandbox.resident.tunnels import LINE_BYTES, TunnelBroken
+from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.workers.sandbox.egress.hosts import parse_authority
+from fanout.workers.sandbox.egress.redaction import Redactor
+from fanout.workers.sandbox.egress.request import Refusal, passed_on
+from fanout.workers.sandbox.egress.tls import TlsTunnel
+from fanout.workers.sandbox.egress.traffic import Connection
+from fanout.workers.sandbox.egress.uplink import break_off
+from fanout.workers.sandbox.inside.forward import CHUNK_BYTES
+from fanout.workers.sandbox.network import Credential
+from fanout.workers.sandbox.resident.tunnels import LINE_BYTES, TunnelBroken
 
 HEAD_SECONDS = 15.0
 """How long a client may take for the handshake, and again to send its first request's headers."""

@@ -19,7 +19,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.jobs.failures import InvalidJob
+from fanout.orchestrator.jobs.failures import InvalidJob
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 

@@ -23,19 +23,19 @@ from http import HTTPStatus
 
 import structlog
 
-from orchestrator.cancellation import cancel_and_wait
-from workers.sandbox.egress.authority import JobAuthority
-from workers.sandbox.egress.client_hello import MAX_HELLO_BYTES, ClientHello, may_be_tls
-from workers.sandbox.egress.exchange import HEAD_SECONDS, Exchange, Link
-from workers.sandbox.egress.hosts import Address, AllowedHosts, parse_host
-from workers.sandbox.egress.request import ProxyRequest, Refusal, parse_request
-from workers.sandbox.egress.tls import TlsTunnel
-from workers.sandbox.egress.traffic import Connection, Traffic
-from workers.sandbox.egress.uplink import Lookups, Overloaded, Uplink, break_off, leads_here
-from workers.sandbox.inside.forward import CHUNK_BYTES, PORT
-from workers.sandbox.network import Credential
-from workers.sandbox.resident.client import ResidentClient
-from workers.sandbox.resident.tunnels import LINE_BYTES, Tunnel, TunnelBroken, Tunnels
+from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.workers.sandbox.egress.authority import JobAuthority
+from fanout.workers.sandbox.egress.client_hello import MAX_HELLO_BYTES, ClientHello, may_be_tls
+from fanout.workers.sandbox.egress.exchange import HEAD_SECONDS, Exchange, Link
+from fanout.workers.sandbox.egress.hosts import Address, AllowedHosts, parse_host
+from fanout.workers.sandbox.egress.request import ProxyRequest, Refusal, parse_request
+from fanout.workers.sandbox.egress.tls import TlsTunnel
+from fanout.workers.sandbox.egress.traffic import Connection, Traffic
+from fanout.workers.sandbox.egress.uplink import Lookups, Overloaded, Uplink, break_off, leads_here
+from fanout.workers.sandbox.inside.forward import CHUNK_BYTES, PORT
+from fanout.workers.sandbox.network import Credential
+from fanout.workers.sandbox.resident.client import ResidentClient
+from fanout.workers.sandbox.resident.tunnels import LINE_BYTES, Tunnel, TunnelBroken, Tunnels
 
 log = structlog.get_logger(__name__)
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from workers.sandbox.inside.forward import CHUNK_BYTES
-from workers.sandbox.resident.tunnels import Tunnel, TunnelBroken
+from fanout.workers.sandbox.inside.forward import CHUNK_BYTES
+from fanout.workers.sandbox.resident.tunnels import Tunnel, TunnelBroken
 
 _Result = TypeVar("_Result")
 

@@ -11,13 +11,13 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 
-from workers.sandbox.network import (
+from fanout.workers.sandbox.network import (
     ConnectionRecord,
     NetworkLimitReached,
     OnTraffic,
     ignore_traffic,
 )
-from workers.sandbox.resident.tunnels import TunnelBroken
+from fanout.workers.sandbox.resident.tunnels import TunnelBroken
 
 IDLE_SECONDS = 600.0
 """How long a connection may carry nothing in either direction: longer than servers wait for the

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from orchestrator.cancellation import cancel_and_wait
-from workers.sandbox.egress.hosts import Address
+from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.workers.sandbox.egress.hosts import Address
 
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
 """The addresses of a name; OSError when it has none."""

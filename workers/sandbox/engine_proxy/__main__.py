@@ -10,10 +10,10 @@ import socket
 import sys
 from pathlib import Path
 
-from orchestrator.jobs.failures import SandboxFailure
-from workers.sandbox.docker.engine import Engine
-from workers.sandbox.engine_proxy.proxy import EngineProxy
-from workers.sandbox.engine_proxy.rules import Rules
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.workers.sandbox.docker.engine import Engine
+from fanout.workers.sandbox.engine_proxy.proxy import EngineProxy
+from fanout.workers.sandbox.engine_proxy.rules import Rules
 
 
 def main() -> None:

@@ -12,12 +12,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.jobs.spec import MAX_LAYERS, Limits
-from workers.sandbox.docker import container_config
-from workers.sandbox.docker.holders import SHARED
-from workers.sandbox.docker.naming import ROLE
-from workers.sandbox.docker.steward_client import STORE, steward_command
-from workers.sandbox.protocol import WORKSPACE
+from fanout.orchestrator.jobs.spec import MAX_LAYERS, Limits
+from fanout.workers.sandbox.docker import container_config
+from fanout.workers.sandbox.docker.holders import SHARED
+from fanout.workers.sandbox.docker.naming import ROLE
+from fanout.workers.sandbox.docker.steward_client import STORE, steward_command
+from fanout.workers.sandbox.protocol import WORKSPACE
 
 NAME = r"fanout-[A-Za-z0-9][A-Za-z0-9_.-]{0,200}"
 """The pattern of the names of our containers and volumes."""

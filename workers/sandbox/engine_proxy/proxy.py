@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import h11
 import structlog
 
-from workers.sandbox.engine_proxy.configurations import Refused
-from workers.sandbox.engine_proxy.rules import Call, Passed, Rules
+from fanout.workers.sandbox.engine_proxy.configurations import Refused
+from fanout.workers.sandbox.engine_proxy.rules import Call, Passed, Rules
 
 _HEAD_BYTES = 64 * 1024
 """The longest head of a request: a list's filters are its longest part."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from workers.sandbox.docker.naming import ROLE
-from workers.sandbox.docker.steward_client import steward_code
-from workers.sandbox.engine_proxy.configurations import (
+from fanout.workers.sandbox.docker.naming import ROLE
+from fanout.workers.sandbox.docker.steward_client import steward_code
+from fanout.workers.sandbox.engine_proxy.configurations import (
     IMAGE,
     NAME,
     Refused,

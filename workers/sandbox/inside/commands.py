@@ -12,16 +12,16 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from workers.sandbox.inside import frames
-from workers.sandbox.inside.files import take_upload, write_all
+from fanout.workers.sandbox.inside import frames
+from fanout.workers.sandbox.inside.files import take_upload, write_all
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from workers.sandbox.inside.files import Upload
-    from workers.sandbox.inside.loop import Loop
+    from fanout.workers.sandbox.inside.files import Upload
+    from fanout.workers.sandbox.inside.loop import Loop
 
 MAX_OUTPUT_BYTES = 6 << 20
 """The most that is kept of a command's output; both outputs together fit into a payload."""

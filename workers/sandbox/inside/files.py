@@ -11,14 +11,14 @@ import stat
 import time
 from contextlib import suppress
 
-from workers.sandbox.inside import frames
+from fanout.workers.sandbox.inside import frames
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, BinaryIO
 
-    from workers.sandbox.inside.loop import Operation, Reply
+    from fanout.workers.sandbox.inside.loop import Operation, Reply
 
 MAX_ANSWER_BYTES = 8 << 20
 """The size at which a walk or a grep stops, whatever its budget."""

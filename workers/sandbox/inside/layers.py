@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from workers.sandbox.inside.archives import UnusableArchive
+from fanout.workers.sandbox.inside.archives import UnusableArchive
 
 Own = Callable[[Path], None]
 """Sets the owner of a path that was made; does not follow links."""

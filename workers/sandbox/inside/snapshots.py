@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from workers.sandbox.inside import archives, disks, layers
+from fanout.workers.sandbox.inside import archives, disks, layers
 
 AGENT_ID = 10001
 """The user and group of sandboxes' processes; a snapshot's files belong to it."""

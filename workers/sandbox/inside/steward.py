@@ -13,18 +13,18 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from workers.sandbox.inside import archives, disks, resident
-from workers.sandbox.inside.collection import jail
-from workers.sandbox.inside.collection.fork_server import ForkServer
-from workers.sandbox.inside.files import take_upload
-from workers.sandbox.inside.loop import Refused
-from workers.sandbox.inside.snapshots import AGENT_ID
-from workers.sandbox.inside.store import Store
+from fanout.workers.sandbox.inside import archives, disks, resident
+from fanout.workers.sandbox.inside.collection import jail
+from fanout.workers.sandbox.inside.collection.fork_server import ForkServer
+from fanout.workers.sandbox.inside.files import take_upload
+from fanout.workers.sandbox.inside.loop import Refused
+from fanout.workers.sandbox.inside.snapshots import AGENT_ID
+from fanout.workers.sandbox.inside.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workers.sandbox.inside.loop import Context, Reply, SlowOperation
+    from fanout.workers.sandbox.inside.loop import Context, Reply, SlowOperation
 
 
 def _operations(

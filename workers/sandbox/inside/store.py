@@ -28,9 +28,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from workers.sandbox.inside import disks, layers
-from workers.sandbox.inside.loop import Refused
-from workers.sandbox.inside.snapshots import (
+from fanout.workers.sandbox.inside import disks, layers
+from fanout.workers.sandbox.inside.loop import Refused
+from fanout.workers.sandbox.inside.snapshots import (
     AGENT_ID,
     Snapshots,
     element_names,

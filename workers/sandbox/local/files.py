@@ -7,9 +7,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from workers.sandbox.errors import SnapshotUnusable
-from workers.sandbox.inside import archives, layers
-from workers.sandbox.layers import Element
+from fanout.workers.sandbox.errors import SnapshotUnusable
+from fanout.workers.sandbox.inside import archives, layers
+from fanout.workers.sandbox.layers import Element
 
 
 def copy_tree(source: Path, target: Path) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from workers.sandbox.errors import SandboxStartFailed
+from fanout.workers.sandbox.errors import SandboxStartFailed
 
 KEPT_CAPABILITIES = (
     *("chown", "dac_override", "fowner", "fsetid", "kill", "setgid", "setuid"),

@@ -13,10 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.deep_agent import Execution, OutputSink
-from orchestrator.deep_agent.backends import processes
-from orchestrator.deep_agent.backends.processes import GIVE_UP_SECONDS, other_processes, signal_all
-from workers.sandbox.protocol import WORKSPACE, Command
+from fanout.orchestrator.deep_agent import Execution, OutputSink
+from fanout.orchestrator.deep_agent.backends import processes
+from fanout.orchestrator.deep_agent.backends.processes import (
+    GIVE_UP_SECONDS,
+    other_processes,
+    signal_all,
+)
+from fanout.workers.sandbox.protocol import WORKSPACE, Command
 
 _READ_BYTES = 32 << 10
 """Read from a process at once."""

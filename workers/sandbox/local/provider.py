@@ -21,16 +21,16 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from orchestrator.jobs.failures import InvalidJob
-from orchestrator.private_files import make_private_folder
-from workers.sandbox.errors import SandboxStartFailed
-from workers.sandbox.layers import chain_of, element_archive
-from workers.sandbox.local import processes as local_processes
-from workers.sandbox.local.files import copy_tree, unpack_element
-from workers.sandbox.local.privileges import confinement
-from workers.sandbox.local.processes import JobFolder
-from workers.sandbox.local.sandbox import LocalSandbox
-from workers.sandbox.protocol import WORKSPACE, Sandbox, SandboxSpec, SnapshotSource
+from fanout.orchestrator.jobs.failures import InvalidJob
+from fanout.orchestrator.private_files import make_private_folder
+from fanout.workers.sandbox.errors import SandboxStartFailed
+from fanout.workers.sandbox.layers import chain_of, element_archive
+from fanout.workers.sandbox.local import processes as local_processes
+from fanout.workers.sandbox.local.files import copy_tree, unpack_element
+from fanout.workers.sandbox.local.privileges import confinement
+from fanout.workers.sandbox.local.processes import JobFolder
+from fanout.workers.sandbox.local.sandbox import LocalSandbox
+from fanout.workers.sandbox.protocol import WORKSPACE, Sandbox, SandboxSpec, SnapshotSource
 
 UNUSED_SNAPSHOT_SECONDS = 3600.0
 """How long an unpacked snapshot that no job uses is kept."""

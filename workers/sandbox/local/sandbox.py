@@ -12,16 +12,16 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import IO, Concatenate, Literal, ParamSpec, TypeVar
 
-from orchestrator.deep_agent import DirectoryBackend, Execution, OutputSink
-from orchestrator.jobs.failures import SandboxFailure
-from workers.sandbox.errors import DiskLimitExceeded, SandboxDied
-from workers.sandbox.inside.collection.change_patch import GitFailed
-from workers.sandbox.inside.collection.change_scan import scan_trees, write_bundle
-from workers.sandbox.inside.disks import walked_bytes
-from workers.sandbox.local import processes as local_processes
-from workers.sandbox.local.processes import JobFolder
-from workers.sandbox.process import Process
-from workers.sandbox.protocol import WORKSPACE, Command, Sandbox
+from fanout.orchestrator.deep_agent import DirectoryBackend, Execution, OutputSink
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.workers.sandbox.errors import DiskLimitExceeded, SandboxDied
+from fanout.workers.sandbox.inside.collection.change_patch import GitFailed
+from fanout.workers.sandbox.inside.collection.change_scan import scan_trees, write_bundle
+from fanout.workers.sandbox.inside.disks import walked_bytes
+from fanout.workers.sandbox.local import processes as local_processes
+from fanout.workers.sandbox.local.processes import JobFolder
+from fanout.workers.sandbox.process import Process
+from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox
 
 P = ParamSpec("P")
 T = TypeVar("T")

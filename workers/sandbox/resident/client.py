@@ -10,13 +10,13 @@ import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
 from typing import Any, Protocol
 
-from orchestrator.cancellation import cancel_and_wait
-from orchestrator.jobs.failures import SandboxFailure
-from workers.sandbox.errors import SandboxDied
-from workers.sandbox.inside import frames
-from workers.sandbox.inside.forward import CHUNK_BYTES as TUNNEL_BYTES
-from workers.sandbox.resident.exchange import Exchange, Frame
-from workers.sandbox.resident.replies import integer, parse_reply, unwrap
+from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.workers.sandbox.errors import SandboxDied
+from fanout.workers.sandbox.inside import frames
+from fanout.workers.sandbox.inside.forward import CHUNK_BYTES as TUNNEL_BYTES
+from fanout.workers.sandbox.resident.exchange import Exchange, Frame
+from fanout.workers.sandbox.resident.replies import integer, parse_reply, unwrap
 
 DEFAULT_ANSWER_SECONDS = 120.0
 """How long a request may remain unanswered before the sandbox counts as dead."""

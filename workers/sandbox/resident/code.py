@@ -29,6 +29,6 @@ def code_files(main_module: str = "resident") -> dict[str, bytes]:
     }
     files["workers/__init__.py"] = files["workers/sandbox/__init__.py"] = b""
     files["__main__.py"] = (
-        f"from workers.sandbox.inside.{main_module} import main\nmain()\n".encode()
+        f"from fanout.workers.sandbox.inside.{main_module} import main\nmain()\n".encode()
     )
     return files

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from workers.sandbox.errors import SandboxDied
-from workers.sandbox.inside import frames
+from fanout.workers.sandbox.errors import SandboxDied
+from fanout.workers.sandbox.inside import frames
 
 Frame = tuple[int, bytes, bytes]
 """Kind, header and payload."""

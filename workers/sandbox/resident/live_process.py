@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
-from orchestrator.deep_agent import Execution, OutputSink
-from workers.sandbox.process import Process
-from workers.sandbox.resident.client import ResidentClient
-from workers.sandbox.resident.tunnels import Tunnel, parse_event
+from fanout.orchestrator.deep_agent import Execution, OutputSink
+from fanout.workers.sandbox.process import Process
+from fanout.workers.sandbox.resident.client import ResidentClient
+from fanout.workers.sandbox.resident.tunnels import Tunnel, parse_event
 
 
 @contextlib.asynccontextmanager

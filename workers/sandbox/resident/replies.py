@@ -6,9 +6,9 @@ import math
 import os
 from typing import Any
 
-from orchestrator.deep_agent import Entry, EntryKind, Hit
-from orchestrator.jobs.failures import SandboxFailure
-from workers.sandbox.inside import frames
+from fanout.orchestrator.deep_agent import Entry, EntryKind, Hit
+from fanout.orchestrator.jobs.failures import SandboxFailure
+from fanout.workers.sandbox.inside import frames
 
 PARSED_ON_LOOP_BYTES = 64 << 10
 """Longer lists are parsed in a thread: a MiB of them takes about 30 ms."""

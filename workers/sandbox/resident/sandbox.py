@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
-from orchestrator.deep_agent import Entry, Execution, Hits, OutputSink, Walk
-from workers.sandbox.inside import commands as resident_commands
-from workers.sandbox.inside import frames
-from workers.sandbox.inside.files import MAX_ANSWER_BYTES
-from workers.sandbox.protocol import WORKSPACE, Command, Sandbox
-from workers.sandbox.resident.client import ResidentClient
-from workers.sandbox.resident.replies import (
+from fanout.orchestrator.deep_agent import Entry, Execution, Hits, OutputSink, Walk
+from fanout.workers.sandbox.inside import commands as resident_commands
+from fanout.workers.sandbox.inside import frames
+from fanout.workers.sandbox.inside.files import MAX_ANSWER_BYTES
+from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox
+from fanout.workers.sandbox.resident.client import ResidentClient
+from fanout.workers.sandbox.resident.replies import (
     PARSED_ON_LOOP_BYTES,
     duration,
     flag,

@@ -13,11 +13,16 @@ from typing import Any
 
 import structlog
 
-from orchestrator.cancellation import cancel_and_wait
-from workers.sandbox.errors import SandboxDied
-from workers.sandbox.inside import frames
-from workers.sandbox.inside.forward import CHUNK_BYTES, MAX_TUNNELS, TAKEN_BYTES, WINDOW_BYTES
-from workers.sandbox.resident.client import ResidentClient
+from fanout.orchestrator.cancellation import cancel_and_wait
+from fanout.workers.sandbox.errors import SandboxDied
+from fanout.workers.sandbox.inside import frames
+from fanout.workers.sandbox.inside.forward import (
+    CHUNK_BYTES,
+    MAX_TUNNELS,
+    TAKEN_BYTES,
+    WINDOW_BYTES,
+)
+from fanout.workers.sandbox.resident.client import ResidentClient
 
 log = structlog.get_logger(__name__)
 

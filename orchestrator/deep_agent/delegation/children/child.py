@@ -15,20 +15,24 @@ from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types
 from pydantic import JsonValue
 
-from orchestrator.cancellation import cancel_or_abandon
-from orchestrator.deep_agent.approval.requests import PendingApproval
-from orchestrator.deep_agent.delegation.apply_changes import AppliedChanges
-from orchestrator.deep_agent.delegation.children.child_files import ChildFiles
-from orchestrator.deep_agent.delegation.children.child_run import ChildRun, Emit, answers_message
-from orchestrator.deep_agent.delegation.limits import ABANDON_SECONDS
-from orchestrator.deep_agent.delegation.roster import Member
-from orchestrator.deep_agent.delegation.task_record import TaskRecord
-from orchestrator.deep_agent.failures import ModelFailed
-from orchestrator.deep_agent.guards.budget import usage_of
-from orchestrator.deep_agent.guards.structured_output import OutputMismatch, OutputSchema
-from orchestrator.deep_agent.messages import text_of
-from orchestrator.deep_agent.models.facts import price
-from orchestrator.deep_agent.summary import summary_of
+from fanout.orchestrator.cancellation import cancel_or_abandon
+from fanout.orchestrator.deep_agent.approval.requests import PendingApproval
+from fanout.orchestrator.deep_agent.delegation.apply_changes import AppliedChanges
+from fanout.orchestrator.deep_agent.delegation.children.child_files import ChildFiles
+from fanout.orchestrator.deep_agent.delegation.children.child_run import (
+    ChildRun,
+    Emit,
+    answers_message,
+)
+from fanout.orchestrator.deep_agent.delegation.limits import ABANDON_SECONDS
+from fanout.orchestrator.deep_agent.delegation.roster import Member
+from fanout.orchestrator.deep_agent.delegation.task_record import TaskRecord
+from fanout.orchestrator.deep_agent.failures import ModelFailed
+from fanout.orchestrator.deep_agent.guards.budget import usage_of
+from fanout.orchestrator.deep_agent.guards.structured_output import OutputMismatch, OutputSchema
+from fanout.orchestrator.deep_agent.messages import text_of
+from fanout.orchestrator.deep_agent.models.facts import price
+from fanout.orchestrator.deep_agent.summary import summary_of
 
 log = structlog.get_logger(__name__)
 

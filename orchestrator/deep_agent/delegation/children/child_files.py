@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from pydantic import JsonValue
 
-from orchestrator.deep_agent.backends.overlay import OverlayBackend
-from orchestrator.deep_agent.backends.protocol import Backend
-from orchestrator.deep_agent.delegation.apply_changes import (
+from fanout.orchestrator.deep_agent.backends.overlay import OverlayBackend
+from fanout.orchestrator.deep_agent.backends.protocol import Backend
+from fanout.orchestrator.deep_agent.delegation.apply_changes import (
     AppliedChanges,
     PathLock,
     apply_changes,

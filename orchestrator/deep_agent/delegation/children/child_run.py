@@ -21,10 +21,10 @@ from google.adk.workflow import BaseNode
 from google.genai import types
 from pydantic import JsonValue
 
-from orchestrator.deep_agent.approval.requests import PendingApproval, pending_approvals
-from orchestrator.deep_agent.delegation.children.ready_agents import answer_of
-from orchestrator.deep_agent.guards.budget_plugin import shared_budget
-from orchestrator.deep_agent.messages import last_reply
+from fanout.orchestrator.deep_agent.approval.requests import PendingApproval, pending_approvals
+from fanout.orchestrator.deep_agent.delegation.children.ready_agents import answer_of
+from fanout.orchestrator.deep_agent.guards.budget_plugin import shared_budget
+from fanout.orchestrator.deep_agent.messages import last_reply
 
 APP_NAME = "subagent"
 USER_ID = "parent"

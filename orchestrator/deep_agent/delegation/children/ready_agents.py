@@ -20,9 +20,9 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.adk.workflow import BaseNode
 
-from orchestrator.approvals import InterruptOn
-from orchestrator.deep_agent.approval.gate import ApprovalGate
-from orchestrator.deep_agent.messages import last_reply, text_of
+from fanout.orchestrator.approvals import InterruptOn
+from fanout.orchestrator.deep_agent.approval.gate import ApprovalGate
+from fanout.orchestrator.deep_agent.messages import last_reply, text_of
 
 _COPIED = (LlmAgent, LoopAgent, ParallelAgent, SequentialAgent)
 """Agents that find their sub-agents only in `sub_agents`, so that copies may take their place."""

@@ -14,8 +14,11 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
-from orchestrator.deep_agent.models.providers.clients import CONNECT_TIMEOUT_SECONDS, client_of
-from orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
+from fanout.orchestrator.deep_agent.models.providers.clients import (
+    CONNECT_TIMEOUT_SECONDS,
+    client_of,
+)
+from fanout.orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
 
 VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
 

@@ -9,8 +9,8 @@ from asyncio import AbstractEventLoop
 from google.adk.models.google_llm import Gemini as AdkGemini
 from google.genai import Client, types
 
-from orchestrator.deep_agent.models.providers.clients import client_of
-from orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
+from fanout.orchestrator.deep_agent.models.providers.clients import client_of
+from fanout.orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
 
 VARIABLES = (
     "GOOGLE_API_KEY",

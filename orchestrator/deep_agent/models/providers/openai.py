@@ -16,9 +16,12 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 from openai import AsyncOpenAI, Timeout
 
-from orchestrator.deep_agent.models.errors import ReplyFailed
-from orchestrator.deep_agent.models.providers.clients import CONNECT_TIMEOUT_SECONDS, client_of
-from orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
+from fanout.orchestrator.deep_agent.models.errors import ReplyFailed
+from fanout.orchestrator.deep_agent.models.providers.clients import (
+    CONNECT_TIMEOUT_SECONDS,
+    client_of,
+)
+from fanout.orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
 
 VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
 

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from workers.sandbox.inside.archives import add_member
-from workers.sandbox.inside.collection.change_patch import GitFile, PathDiff, PrivateGit
-from workers.sandbox.inside.collection.change_sides import (
+from fanout.workers.sandbox.inside.archives import add_member
+from fanout.workers.sandbox.inside.collection.change_patch import GitFile, PathDiff, PrivateGit
+from fanout.workers.sandbox.inside.collection.change_sides import (
     MAX_DEPTH,
     Side,
     equal_contents,
@@ -37,7 +37,7 @@ from workers.sandbox.inside.collection.change_sides import (
 )
 
 if TYPE_CHECKING:
-    from workers.sandbox.inside.collection.change_sides import Root
+    from fanout.workers.sandbox.inside.collection.change_sides import Root
 
 MAX_FILE_BYTES = 64 << 20
 """The largest file that a bundle carries."""

@@ -15,7 +15,7 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from workers.sandbox.inside import disks
+from fanout.workers.sandbox.inside import disks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

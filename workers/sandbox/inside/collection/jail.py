@@ -20,17 +20,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from workers.sandbox.inside import disks, frames
-from workers.sandbox.inside.collection import change_patch, change_scan
-from workers.sandbox.inside.collection.fork_server import ForkFailed
+from fanout.workers.sandbox.inside import disks, frames
+from fanout.workers.sandbox.inside.collection import change_patch, change_scan
+from fanout.workers.sandbox.inside.collection.fork_server import ForkFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import IO, NoReturn
 
-    from workers.sandbox.inside.collection.change_sides import Root
-    from workers.sandbox.inside.collection.fork_server import ForkServer
-    from workers.sandbox.inside.loop import Context
+    from fanout.workers.sandbox.inside.collection.change_sides import Root
+    from fanout.workers.sandbox.inside.collection.fork_server import ForkServer
+    from fanout.workers.sandbox.inside.loop import Context
 
 JAIL_ID = 10002
 """The user and group of a jailed process that may read everything in its jail."""
