@@ -127,9 +127,9 @@ async def test_a_scan_that_hangs_ends_with_a_clear_failure_and_the_steward_goes_
     def hanging(main_module: str = "resident") -> dict[str, bytes]:
         files = genuine(main_module)
         if main_module == "steward":
-            name = "workers/sandbox/inside/collection/jail.py"
+            name = "fanout/workers/sandbox/inside/collection/jail.py"
             files[name] = files[name].replace(b"MAX_SECONDS = 300", b"MAX_SECONDS = 3")
-            name = "workers/sandbox/inside/collection/change_scan.py"
+            name = "fanout/workers/sandbox/inside/collection/change_scan.py"
             hang = (
                 b'if path == "hang":\n            while True: pass\n        '
                 b'if path == "eat":\n            bytearray(4 << 30)\n        '

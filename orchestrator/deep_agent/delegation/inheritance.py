@@ -96,7 +96,7 @@ class Inheritance:
             instruction=spec.get("system_prompt"),
             subagents=spec.get("subagents"),
             subagent_limits=self.limits,
-            delegation=self.delegation,
+            delegation=self.delegation if "subagents" in spec else None,
             skills=spec.get("skills"),
             output_schema=spec.get("output_schema"),
             backend=files,
