@@ -23,7 +23,7 @@ COPY fanout fanout
 COPY sandbox_images sandbox_images
 COPY orchestrator orchestrator
 COPY workers workers
-RUN printf '#!/bin/sh\nexec /opt/venv/bin/python3 -P -m orchestrator "$@"\n' >/usr/local/bin/fanout \
+RUN printf '#!/bin/sh\nexec /opt/venv/bin/python3 -P -m fanout "$@"\n' >/usr/local/bin/fanout \
     && chmod 755 /usr/local/bin/fanout
 
 # A safe path: nothing is imported from the working directory. On SIGTERM the worker requeues its jobs and ends.
@@ -36,4 +36,4 @@ ENV PATH=/opt/venv/bin:$PATH \
 
 USER 10002:10002
 ENTRYPOINT ["python3", "-P", "-m"]
-CMD ["workers"]
+CMD ["fanout.workers"]

@@ -14,8 +14,6 @@
 Each name is loaded when it is first used, so that importing this package takes no time.
 """
 
-import fanout.orchestrator
+import lazy_loader
 
-__all__ = orchestrator.__all__
-__getattr__ = orchestrator.__getattr__
-__dir__ = orchestrator.__dir__
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,16 +1,16 @@
-# The public names of `fanout`: those of `orchestrator`.
+# The public names of `fanout`, of jobs and agents, each loaded when it is first used.
 
-from fanout.orchestrator import ApprovalAnswer as ApprovalAnswer
-from fanout.orchestrator import Decision as Decision
-from fanout.orchestrator import InterruptOn as InterruptOn
-from fanout.orchestrator import JobAgent as JobAgent
-from fanout.orchestrator import JobClient as JobClient
-from fanout.orchestrator import JobFailure as JobFailure
-from fanout.orchestrator import JobRecord as JobRecord
-from fanout.orchestrator import JobResult as JobResult
-from fanout.orchestrator import JobSpec as JobSpec
-from fanout.orchestrator import JobState as JobState
-from fanout.orchestrator import Limits as Limits
-from fanout.orchestrator import TaskToolset as TaskToolset
-from fanout.orchestrator import create_deep_agent as create_deep_agent
-from fanout.orchestrator import create_deep_app as create_deep_app
+from .orchestrator import ApprovalAnswer as ApprovalAnswer
+from .orchestrator import Decision as Decision
+from .orchestrator import InterruptOn as InterruptOn
+from .orchestrator import JobAgent as JobAgent
+from .orchestrator import JobClient as JobClient
+from .orchestrator import JobFailure as JobFailure
+from .orchestrator import JobRecord as JobRecord
+from .orchestrator import JobResult as JobResult
+from .orchestrator import JobSpec as JobSpec
+from .orchestrator import JobState as JobState
+from .orchestrator import Limits as Limits
+from .orchestrator import TaskToolset as TaskToolset
+from .orchestrator import create_deep_agent as create_deep_agent
+from .orchestrator import create_deep_app as create_deep_app

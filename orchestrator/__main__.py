@@ -1,4 +1,4 @@
-"""`python -P -m orchestrator` is `fanout`."""
+"""`python -P -m fanout.orchestrator` is `fanout`."""
 
 import sys
 

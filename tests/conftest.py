@@ -24,7 +24,7 @@ from blockbuster import BlockBuster, blockbuster_ctx
 from tests.forked import ADDRESS, start_fork_server
 from tests.services import Installer, RedisProcess
 
-OURS = ["orchestrator", "workers"]
+OURS = ["fanout"]
 
 FOREIGN_SETTINGS = (
     "FANOUT_",

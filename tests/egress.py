@@ -16,7 +16,6 @@ from fanout.workers.sandbox.egress.proxy import Egress
 from fanout.workers.sandbox.egress.uplink import Uplink
 from fanout.workers.sandbox.resident.client import ResidentClient
 from fanout.workers.sandbox.resident.code import code_files
-
 from tests.unit.test_resident import WITHOUT_PTRACE, ProcessStream
 
 Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]

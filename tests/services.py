@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from redis import Redis
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.jobs.store.keys import Keys
-from redis import Redis
-
 from tests.forked import REPOSITORY, ForkedProcess
 from tests.integration.scripts import write_script
 

@@ -1,4 +1,4 @@
-"""`python -P -m workers`: start a worker."""
+"""`python -P -m fanout.workers`: start a worker."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if __name__ == "__main__":
     seal_process()  # before the imports, which take seconds
 
 from celery.platforms import SecurityWarning
+
 from fanout.workers import tasks  # noqa: F401 - makes the task known to the app
 from fanout.workers.bootstrap import load_worker_settings
 from fanout.workers.celery_app import app, node_name
@@ -32,7 +33,9 @@ def main() -> None:
     Raises:
         SystemExit: The settings or options are not usable, or the worker has ended.
     """
-    parser = argparse.ArgumentParser(prog="python -m workers", description="Run fanout jobs.")
+    parser = argparse.ArgumentParser(
+        prog="python -m fanout.workers", description="Run fanout jobs."
+    )
     parser.add_argument("--concurrency", type=int, help="number of jobs that run at the same time")
     parser.add_argument("--queues", help="comma-separated names of the queues to serve")
     parser.add_argument("--drain", action="store_true", help="on SIGTERM, finish running jobs")

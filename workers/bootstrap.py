@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Collection
 from functools import cache
 
 import structlog
+from redis.asyncio import Redis
+
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinitions,
@@ -54,7 +56,6 @@ from fanout.workers.upkeep.reaper import Reaper
 from fanout.workers.upkeep.retention import Retention
 from fanout.workers.upkeep.warm_up import warm_up
 from fanout.workers.upkeep.watchdog import Watchdog, release_claims
-from redis.asyncio import Redis
 
 log = structlog.get_logger(__name__)
 

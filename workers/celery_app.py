@@ -11,14 +11,15 @@ from typing import Any
 import structlog
 from celery import Celery, signals
 from celery.worker.control import Panel
+from kombu.transport import TRANSPORT_ALIASES
+from kombu.transport.redis import Channel, Transport
+from kombu.transport.virtual import QoS
+
 from fanout.orchestrator.jobs.failures import LedgerFull
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.queue import PathLoader, broker_settings
 from fanout.orchestrator.jobs.store.redis_errors import redis_failure
 from fanout.workers.bootstrap import load_worker_settings, worker
-from kombu.transport import TRANSPORT_ALIASES
-from kombu.transport.redis import Channel, Transport
-from kombu.transport.virtual import QoS
 
 log = structlog.get_logger(__name__)
 

@@ -1,4 +1,4 @@
-"""`python -P -m workers.dashboard`: Flower, with the options of its FLOWER_… variables.
+"""`python -P -m fanout.workers.dashboard`: Flower, with the options of its FLOWER_… variables.
 
 Flower's own command runs a `flowerconfig.py` of the working directory, and Celery's puts that
 folder in front of the path; so it is started here.
@@ -20,12 +20,13 @@ from fanout.orchestrator.process_secrets import seal_process
 if __name__ == "__main__":
     seal_process()  # before the imports, which take seconds
 
-from fanout.workers.bootstrap import load_worker_settings
-from fanout.workers.celery_app import app
 from flower.app import Flower
 from flower.command import apply_env_options, extract_settings, print_banner, setup_logging
 from flower.urls import settings as flower_settings
 from tornado.options import options
+
+from fanout.workers.bootstrap import load_worker_settings
+from fanout.workers.celery_app import app
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import structlog
+
 from fanout.orchestrator.jobs.failures import JobCancelled, JobFailure, LeaseLost, LedgerUnavailable
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 

@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import structlog
+
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.store.queue import RUN_JOB
 from fanout.orchestrator.jobs.store.signatures import HEADER

@@ -12,6 +12,12 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+from google.adk.agents.base_agent import BaseAgent
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.events import Event, EventActions
+from google.genai import types
+from pydantic import PrivateAttr
+
 from fanout.orchestrator.approvals import ApprovalRequest
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import COORDINATOR
@@ -27,11 +33,6 @@ from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import BEGINNING, EventType, JournalEvent
-from google.adk.agents.base_agent import BaseAgent
-from google.adk.agents.invocation_context import InvocationContext
-from google.adk.events import Event, EventActions
-from google.genai import types
-from pydantic import PrivateAttr
 
 PROGRESS_AUTHOR = "task"
 

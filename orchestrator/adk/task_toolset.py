@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.base_toolset import BaseToolset
+from google.adk.tools.tool_context import ToolContext
+
 from fanout.orchestrator.adk.task_tools import TaskTools
 from fanout.orchestrator.approvals import InterruptOn
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import COORDINATOR
 from fanout.orchestrator.deep_agent import DelegationStyle
 from fanout.orchestrator.delegation.calls import agent_list
-from google.adk.agents.readonly_context import ReadonlyContext
-from google.adk.tools.base_tool import BaseTool
-from google.adk.tools.base_toolset import BaseToolset
-from google.adk.tools.tool_context import ToolContext
 
 
 class TaskToolset(BaseToolset):
@@ -23,6 +24,9 @@ class TaskToolset(BaseToolset):
     Jobs start from a folder's files, and their changes are merged into it as they end. The agent
     itself runs in the caller's process; one that has to outlive it is a `JobAgent`.
     """
+
+    delegates = True
+    """An agent with this toolset gets no `task` of the harness by default."""
 
     def __init__(
         self,

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+
 from fanout.orchestrator.cli.lazy_commands import LazyGroup
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode, debugging
 from fanout.orchestrator.cli.terminal.output import payload
-from typer.core import TyperGroup
 
 COMMANDS = {
     "demo": "examples.demo",

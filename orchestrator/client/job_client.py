@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from pydantic import JsonValue, ValidationError
+
 from fanout.orchestrator.approvals import ApprovalAnswer, Decision
 from fanout.orchestrator.client.job_reader import Ids, JobReader, redis_url_of
 from fanout.orchestrator.configuration.agent_definitions import (
@@ -31,7 +33,6 @@ from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.orchestrator.workspace.workspace import Workspace
-from pydantic import JsonValue, ValidationError
 
 
 class JobClient(JobReader):

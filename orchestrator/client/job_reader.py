@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Self
 
+from redis.asyncio import Redis
+
 from fanout.orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.result import JobResult, Usage
@@ -17,7 +19,6 @@ from fanout.orchestrator.jobs.store.outage import through_outage
 from fanout.orchestrator.jobs.store.records import Records as JobRecords
 from fanout.orchestrator.jobs.store.waiting import occupancy, waiting_reason
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
-from redis.asyncio import Redis
 
 RECORDS_AT_ONCE = 500
 """Records fetched in one round trip."""

@@ -7,6 +7,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+from pydantic import (
+    Field,
+    JsonValue,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
 from fanout.orchestrator.approvals import InterruptOn
 from fanout.orchestrator.configuration.bundled import bundled
 from fanout.orchestrator.configuration.credentials import CredentialDefinition
@@ -21,14 +30,6 @@ from fanout.orchestrator.configuration.summarization import SummarizationDefinit
 from fanout.orchestrator.jobs.failures import UnknownAgent
 from fanout.orchestrator.jobs.spec import AgentName, Limits, MaxReworks, ShellCommand, WireModel
 from fanout.orchestrator.output_schema import SchemaCheck
-from pydantic import (
-    Field,
-    JsonValue,
-    PrivateAttr,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
 
 SHIPPED_AGENTS = bundled("config") / "agents"
 GENERAL_PURPOSE = "general-purpose"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dotenv import dotenv_values
+
 from fanout.orchestrator.process_secrets import inherited_environment
 
 VARIABLE = "FANOUT_CONFIG"

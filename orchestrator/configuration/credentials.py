@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from fanout.orchestrator.jobs.spec import WireModel
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from fanout.orchestrator.jobs.spec import WireModel
 
 HTTPS_PORT = 443
 MAX_PORT = 65535

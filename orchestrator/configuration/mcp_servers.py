@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from fanout.orchestrator.jobs.spec import WireModel
 from pydantic import AfterValidator, Field, model_validator
+
+from fanout.orchestrator.jobs.spec import WireModel
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
 """For a server's start and for each call: the time of other MCP clients, which servers expect."""

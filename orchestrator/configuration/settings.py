@@ -12,6 +12,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    DotEnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
 from fanout.orchestrator.configuration.configuration_file import (
     UnusableConfiguration,
     configuration_file,
@@ -22,15 +32,6 @@ from fanout.orchestrator.jobs.ceilings import Ceilings
 from fanout.orchestrator.jobs.policy import TREE_JOBS, TenantShare
 from fanout.orchestrator.jobs.redis_url import check_redis_url
 from fanout.orchestrator.jobs.spec import GIB, Limits, ModelRate, TreeBounds
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import (
-    BaseSettings,
-    DotEnvSettingsSource,
-    InitSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
 
 PREFIX = "FANOUT_"
 SECRET_WORDS = ("password", "secret", "key", "token", "redis_url", "basic_auth")

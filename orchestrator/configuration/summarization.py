@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fanout.orchestrator.jobs.spec import WireModel
 from pydantic import AfterValidator, Field
+
+from fanout.orchestrator.jobs.spec import WireModel
 
 
 def _possible(size: tuple[str, float]) -> tuple[str, float]:

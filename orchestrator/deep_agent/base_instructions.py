@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from google.adk.agents.readonly_context import ReadonlyContext
+
 from fanout.orchestrator.deep_agent import prompts
 from fanout.orchestrator.deep_agent.middleware import Middleware
-from google.adk.agents.readonly_context import ReadonlyContext
 
 
 class BaseInstructions(Middleware):

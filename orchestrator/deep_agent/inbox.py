@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from fanout.orchestrator.deep_agent.guards.replies import as_placeholder_call
-from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.prompts import MESSAGE_ARRIVED, MESSAGE_FROM_PARENT
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.events import Event
@@ -20,6 +17,10 @@ from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
+
+from fanout.orchestrator.deep_agent.guards.replies import as_placeholder_call
+from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.prompts import MESSAGE_ARRIVED, MESSAGE_FROM_PARENT
 
 NUMBER_KEY = "inbox_message"
 """Custom metadata of a delivered message: its number, from 1."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from fanout.orchestrator.deep_agent.backends.protocol import Backend
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.readonly_context import ReadonlyContext
@@ -19,6 +18,8 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
+
+from fanout.orchestrator.deep_agent.backends.protocol import Backend
 
 BackendSource = Callable[[Any], Backend]
 """Returns the agent's files for an ADK context (any object with a `state`)."""

@@ -12,11 +12,12 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
-from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.deep_agent.tool import CheckedTool, error_result
 from google.adk.events import Event
 from google.adk.tools.tool_context import ToolContext
 from google.adk.workflow import BaseNode
+
+from fanout.orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.tool import CheckedTool, error_result
 
 
 class ProgressTool(CheckedTool):
@@ -89,7 +90,8 @@ class _Progress(BaseNode):
     events: Callable[[], AsyncGenerator[Event, None]]
 
     async def _run_impl(self, *, ctx: Any, node_input: Any) -> AsyncGenerator[Event, None]:
-        del ctx, node_input
+        del node_input
         async with aclosing(self.events()) as events:
             async for event in events:
+                ctx.event_author = event.author  # or ADK names the agent that made the call
                 yield event

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from fanout.orchestrator.deep_agent import prompts
 from google.genai import types
+
+from fanout.orchestrator.deep_agent import prompts
 
 _SUMMED_UP = re.compile(re.escape(prompts.SUMMARY_BEGINS).replace(r"\{replies\}", r"(\d+)"))
 

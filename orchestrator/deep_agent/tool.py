@@ -12,11 +12,12 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
-from fanout.orchestrator.deep_agent.failures import ToolMistake
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from fanout.orchestrator.deep_agent.failures import ToolMistake
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fanout.orchestrator.deep_agent.messages import with_response
-from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.prompts import TABLES
-from fanout.orchestrator.deep_agent.tool import is_tabular
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 from toon_format import encode
+
+from fanout.orchestrator.deep_agent.messages import with_response
+from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.prompts import TABLES
+from fanout.orchestrator.deep_agent.tool import is_tabular
 
 MIN_ROWS = 2
 """A single record is shorter as JSON."""

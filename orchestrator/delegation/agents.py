@@ -6,6 +6,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from google.adk.agents import LlmAgent
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.base_toolset import BaseToolset
+
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.configuration.definition_files import resolved_paths
 from fanout.orchestrator.configuration.mcp_servers import McpServerDefinition
@@ -28,9 +32,6 @@ from fanout.orchestrator.jobs.failures import (
 )
 from fanout.orchestrator.jobs.result import Usage
 from fanout.orchestrator.jobs.spec import Limits, TreeBounds
-from google.adk.agents import LlmAgent
-from google.adk.tools.base_tool import BaseTool
-from google.adk.tools.base_toolset import BaseToolset
 
 
 def create_agent(
@@ -65,6 +66,7 @@ def create_agent(
         "summarization": SummarizationConfig(**definition.summarization.settings()),
         "interrupt_on": definition.interrupt_on,
         "instruction": definition.instruction + added_instruction,
+        "delegation": None,  # a job delegates to jobs, by tools that it is given
     }
     try:
         return create_deep_agent(model, list(tools), **{**defined, **options})

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import JsonValue
+
 from fanout.orchestrator.approvals import InterruptOn
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.spec import JobSpec
-from pydantic import JsonValue
 
 DEFAULT_SUBAGENT = "general-purpose"
 WAIT_TOOL = "wait_tasks"

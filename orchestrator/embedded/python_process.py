@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import fanout
 from fanout.orchestrator.configuration.configuration_file import VARIABLE, absolute
 from fanout.orchestrator.configuration.settings import PREFIX, Settings
 from fanout.orchestrator.process_secrets import inherited_environment
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-"""The folder of our packages: the first one on a child's path, before any other `config`."""
+IMPORT_ROOT = Path(fanout.__file__).resolve().parents[1]
+"""The folder of our package: the first one on a child's path."""
 
 _NO_DOTENV = {"PYTHON_DOTENV_DISABLED": "1", "ADK_DISABLE_LOAD_DOTENV": "1"}
 """Libraries look for a `.env` in the folders above; ours is beside the configuration file."""
@@ -130,4 +131,4 @@ def fingerprint(environment: Mapping[str, str], salt: str = "") -> str:
 def _path() -> str:
     """Return our packages and the absolute folders of PYTHONPATH: others are of this directory."""
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return os.pathsep.join([str(REPOSITORY), *filter(os.path.isabs, given)])
+    return os.pathsep.join([str(IMPORT_ROOT), *filter(os.path.isabs, given)])

@@ -18,13 +18,14 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Literal
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.private_files import (
     create_private_file,
     make_private_folder,
     open_private_file,
 )
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 LOCK_WAIT_SECONDS = 90.0
 """Longer than a start takes: a second command waits for the first one's."""

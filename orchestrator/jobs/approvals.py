@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import JsonValue
+
 from fanout.orchestrator.approvals import ApprovalAnswer, ApprovalRequest
 from fanout.orchestrator.jobs.bounds import fit, json_bytes
 from fanout.orchestrator.jobs.failures import (
@@ -22,7 +24,6 @@ from fanout.orchestrator.jobs.failures import (
 )
 from fanout.orchestrator.jobs.spec import JobId
 from fanout.orchestrator.shortening import one_line
-from pydantic import JsonValue
 
 APPROVAL_ID_CHARACTERS = 20
 """Hexadecimal digits of a hash: 80 bits, so that all approvals of an installation differ."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from fanout.orchestrator.jobs.failures import LimitExceeded
 from fanout.orchestrator.jobs.network_names import common, is_covered, why_not_public
 from fanout.orchestrator.jobs.spec import GIB, Limits, WireModel
-from pydantic import Field
 
 DAY_SECONDS = 24 * 3600
 """A job's longest time: an agent that works longer has lost its way."""

@@ -18,8 +18,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Literal, Self
 
-from fanout.orchestrator.jobs.spec import BlobId, WireModel
 from pydantic import BaseModel, Field, ValidationError
+
+from fanout.orchestrator.jobs.spec import BlobId, WireModel
 
 BUNDLE_VERSION: Literal[1] = 1
 """Incremented with every change of the format: a merge must understand the whole bundle."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from typing import Self
 
-from fanout.orchestrator.jobs.spec import AgentName, WireModel
 from pydantic import Field, PositiveInt
+
+from fanout.orchestrator.jobs.spec import AgentName, WireModel
 
 TREE_JOBS = 64
 """The default of a tree's concurrent jobs: as many as the workers of several hosts run."""

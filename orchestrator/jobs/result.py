@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pydantic import Field, JsonValue
+
 from fanout.orchestrator.jobs.bounds import (
     MAX_LISTED_BYTES,
     MAX_REASON_CHARACTERS,
@@ -14,7 +16,6 @@ from fanout.orchestrator.jobs.bounds import (
 from fanout.orchestrator.jobs.changes import FileChange
 from fanout.orchestrator.jobs.spec import BlobId, JobId, WireModel
 from fanout.orchestrator.jobs.state import JobState
-from pydantic import Field, JsonValue
 
 MAX_SUMMARY_CHARACTERS = 4_000
 """About a thousand tokens: another model reads the summary."""

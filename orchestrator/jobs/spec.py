@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from fanout.orchestrator.approvals import InterruptOn
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
 from ulid import ULID
+
+from fanout.orchestrator.approvals import InterruptOn
 
 GIB = 1024**3
 

@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from fanout.orchestrator.jobs.versions import WIRE_NEWEST, WIRE_OLDEST
 from pydantic import TypeAdapter
+
+from fanout.orchestrator.jobs.versions import WIRE_NEWEST, WIRE_OLDEST
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from fanout.orchestrator.jobs.changes import ChangeBundle, FileVersion, MalformedBundle
 from fanout.orchestrator.jobs.spec import WireModel
 from fanout.orchestrator.private_files import create_private_file, make_private_folder
 from fanout.orchestrator.workspace.merge_report import Conflict
 from fanout.orchestrator.workspace.rooted import Found, PathRefused, RootedFolder, check_path
-from pydantic import ValidationError
 
 MAX_FILES = 100
 """Of one landing: a person reads no more one by one, and the bundle has them all."""

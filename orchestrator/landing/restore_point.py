@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from typing import IO, Self
 
+from pydantic import TypeAdapter, ValidationError
+
 from fanout.orchestrator.jobs.changes import ChangeBundle, FileVersion
 from fanout.orchestrator.workspace.archive import add_content
 from fanout.orchestrator.workspace.rooted import Folder, Found, PathRefused, check_path
-from pydantic import TypeAdapter, ValidationError
 
 _INDEX = "versions.json"
 _VERSIONS = TypeAdapter(dict[str, FileVersion | None])

@@ -13,6 +13,8 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.result import JobResult
@@ -21,7 +23,6 @@ from fanout.orchestrator.landing.conflicts import ConflictingFile, KeptConflicts
 from fanout.orchestrator.private_files import create_private_file, make_private_folder
 from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.orchestrator.workspace.rooted import RootedFolder
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 KEPT_RUNS = 1000
 """Of one state folder: the newest ones; a file has some hundred bytes."""

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 import fsspec
+
 from fanout.orchestrator.jobs.failures import BlobCorrupt, BlobMissing, JobFailure
 from fanout.orchestrator.private_files import close_folder, create_private_file, make_private_folder
 from fanout.orchestrator.workspace.hashed_files import CheckedFiles, HashingSink, corrupt

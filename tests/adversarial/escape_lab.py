@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.errors import SandboxDied
 from fanout.workers.sandbox.protocol import Command, Sandbox
-
 from tests.docker.conftest import SnapshotFolder, changes_of, make_sandbox_spec, nobody
 
 T = TypeVar("T")

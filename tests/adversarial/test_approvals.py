@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.approvals import ApprovalAnswer
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
@@ -19,7 +20,6 @@ from fanout.orchestrator.jobs.store.connection import connect, identity
 from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
-
 from tests.adversarial.redis_servers import GuardedRedis
 from tests.adversarial.test_redis_rights import server, url  # noqa: F401 - a fixture
 from tests.builders import make_spec

@@ -12,6 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.workspace import Workspace
@@ -19,9 +22,6 @@ from fanout.workers.sandbox.errors import SnapshotUnusable
 from fanout.workers.sandbox.inside import archives, layers, snapshots
 from fanout.workers.sandbox.layers import Element
 from fanout.workers.sandbox.local import files as local_files
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
-
 from tests.bundles import BundleBuilder, tree_of
 
 NAMES = st.lists(

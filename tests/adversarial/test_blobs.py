@@ -9,6 +9,7 @@ from typing import Any
 
 import fsspec
 import pytest
+
 from fanout.orchestrator.jobs.failures import BlobCorrupt
 from fanout.orchestrator.workspace import hashed_files
 from fanout.orchestrator.workspace.blobs import BlobStore

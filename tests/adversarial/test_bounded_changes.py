@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+
 from fanout.orchestrator.jobs.changes import MAX_MEMBERS, ChangeBundle, Changes, MalformedBundle
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.inside.collection import change_scan
 from fanout.workers.sandbox.inside.collection.change_scan import scan_trees, write_bundle
 from fanout.workers.sandbox.protocol import Command
-
 from tests.docker.conftest import make_sandbox_spec
 
 MIB = 1024**2

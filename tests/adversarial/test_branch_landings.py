@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.landing.branch import (
     BranchLanding,
     BranchReport,
     BranchUnusable,
     land_on_branch,
 )
-
 from tests.adversarial.test_git_repositories import NEW, OLD, TRAPS, Trap, git
 from tests.bundles import BundleBuilder, tree_of
 from tests.unit.test_branch_landing import one_job

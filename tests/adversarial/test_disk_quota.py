@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.errors import DiskLimitExceeded, SandboxStartFailed
 from fanout.workers.sandbox.protocol import Command, Sandbox, SandboxSpec
-
 from tests.docker.conftest import MIB, changes_of, make_sandbox_spec
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(120)]

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from fanout.workers.sandbox.egress.traffic import Traffic
 from fanout.workers.sandbox.network import ConnectionRecord, NetworkLimitReached, TrafficRecord
-
 from tests.egress import (
     Inside,
     Names,

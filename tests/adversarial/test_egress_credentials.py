@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
+from structlog.testing import capture_logs
+
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.workers.agent.credentials import credentials_of
 from fanout.workers.sandbox import ConnectionRecord, Credential, TrafficRecord
 from fanout.workers.sandbox.egress.traffic import Traffic
 from fanout.workers.sandbox.egress.uplink import Uplink
-from pydantic import SecretStr
-from structlog.testing import capture_logs
-
 from tests.egress import (
     Inside,
     Link,

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 
 import pytest
+
 from fanout.workers.sandbox.inside import frames
 from fanout.workers.sandbox.protocol import Command
-
 from tests.adversarial.escape_lab import Lab
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(120)]

@@ -119,7 +119,7 @@ UNWRITABLE = [
     "/dev/kmsg", "/dev/mem", "/dev/port", "/dev/sda", "/dev/vda", "/dev/fuse", "/dev/kvm",
     "/dev/net/tun", "/dev/loop-control", "/dev/mapper/control", "/dev/console", "/dev/vsock",
     "/etc/passwd", "/etc/ld.so.preload", "/usr/bin/python3", "/opt/fanout/__main__.py",
-    "/opt/fanout/workers/sandbox/inside/frames.py",
+    "/opt/fanout/fanout/workers/sandbox/inside/frames.py",
 ]  # fmt: skip
 
 UNREADABLE = [

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from fanout.workers.sandbox.protocol import Command
 
+from fanout.workers.sandbox.protocol import Command
 from tests.adversarial.escape_lab import Lab, assert_refused
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(120)]

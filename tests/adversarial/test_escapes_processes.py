@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from fanout.workers.sandbox.protocol import Command
 
+from fanout.workers.sandbox.protocol import Command
 from tests.adversarial.escape_lab import Lab, assert_refused
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(120)]
@@ -289,7 +289,7 @@ POISON = {
     "errno.py": "raise SystemExit(3)",
     "frames.py": "raise SystemExit(3)",
     "encodings/__init__.py": "raise SystemExit(3)",
-    "workers/__init__.py": "raise SystemExit(3)",
+    "fanout/__init__.py": "raise SystemExit(3)",
     "pyvenv.cfg": "home = /workspace",
     ".profile": "touch /tmp/poisoned; export LD_PRELOAD=/workspace/evil.so",
     ".bashrc": "touch /tmp/poisoned",

@@ -6,12 +6,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.executable_config import why_code
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.orchestrator.workspace.workspace import Workspace
-
 from tests.bundles import BundleBuilder, tree_of
 
 CODE = b"touch /tmp/pwned\n"

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.embedded.child_process import ChildProcess
 from fanout.orchestrator.embedded.redis_server import RedisServer, find_redis_server
 from fanout.orchestrator.embedded.state_folder import EmbeddedRecord, StateFolder

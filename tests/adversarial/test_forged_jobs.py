@@ -7,8 +7,8 @@ import socket
 from typing import Any
 
 import pytest
-from fanout.orchestrator.jobs.state import JobState
 
+from fanout.orchestrator.jobs.state import JobState
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation
 from tests.services import Installer

@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.cli.checks import doctor_checks
 from fanout.orchestrator.git import GitFailed, run_git
 from fanout.orchestrator.jobs.changes import ChangeBundle
@@ -27,7 +28,6 @@ from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.repositories import repository
 from fanout.orchestrator.workspace.repositories.repository import is_clean_checkout
 from fanout.orchestrator.workspace.workspace import Workspace, WorkspaceUnusable
-
 from tests.architecture.sources import package_sources
 from tests.bundles import BundleBuilder
 from tests.integration.cli.conftest import (  # noqa: F401

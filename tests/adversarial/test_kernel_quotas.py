@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.protocol import Command
-
 from tests.docker.conftest import SnapshotFolder, changes_of, make_sandbox_spec
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(120)]

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition, AgentDefinitions
 from fanout.orchestrator.configuration.settings import Settings
@@ -15,7 +16,6 @@ from fanout.orchestrator.jobs.failures import LimitExceeded
 from fanout.orchestrator.jobs.spec import GIB, JobSpec, Limits
 from fanout.workers.agent.delegation.child_specs import ChildSpecs
 from fanout.workers.agent.services import JobServices
-
 from tests.builders import make_spec
 
 PIB = 1024**5

@@ -7,11 +7,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.orchestrator.workspace.workspace import Workspace
-
 from tests.bundles import BundleBuilder
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+
 from fanout.orchestrator import output_schema
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition, AgentDefinitions
@@ -17,7 +18,6 @@ from fanout.orchestrator.deep_agent import OutputMismatch, OutputSchema
 from fanout.orchestrator.delegation.agents import create_agent
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.output_schema import InvalidOutputSchema, SchemaCheck
-
 from tests.builders import make_spec
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from celery import Celery
 from fakeredis import FakeAsyncRedis
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.settings import InvalidSetting, load_settings
 from fanout.orchestrator.jobs.state import JobState
@@ -17,7 +18,6 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from fanout.orchestrator.jobs.store.queue import RUN_JOB, broker_settings
 from fanout.orchestrator.jobs.store.signatures import HEADER, MessageSigner
-
 from tests.builders import make_spec, make_worker
 from tests.integration.scripts import DONE, conversation, shell
 from tests.services import Installation, Installer

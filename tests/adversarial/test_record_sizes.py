@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import redis
+from hypothesis import given
+from hypothesis import strategies as st
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.bounds import MAX_RECORD_BYTES, MAX_SPEC_BYTES, fit, json_bytes
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.stored import submission
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell
 from tests.services import Installation, Installer

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import redis
+
 from fanout.orchestrator.cli.checks.doctor_checks import redis_checks
 from fanout.orchestrator.configuration.settings import load_settings
 from fanout.orchestrator.jobs.failures import LedgerFull
 from fanout.orchestrator.jobs.state import JobState
-
 from tests.adversarial.redis_servers import GuardedRedis, guarded_redis
 from tests.builders import make_spec
 from tests.integration.cli.conftest import Fanout, clean_environment

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from redis import exceptions
+
 from fanout.orchestrator.jobs.failures import (
     LedgerForbidden,
     LedgerFull,
@@ -19,8 +21,6 @@ from fanout.orchestrator.jobs.store.ledger import Dispatched, Ledger
 from fanout.orchestrator.jobs.store.outage import through_outage
 from fanout.orchestrator.jobs.store.queue import CeleryQueue
 from fanout.orchestrator.jobs.store.redis_errors import redis_failure
-from redis import exceptions
-
 from tests.adversarial.redis_servers import GuardedRedis, guarded_redis
 from tests.builders import make_spec
 from tests.integration.cli.conftest import Fanout, clean_environment

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 import redis
+
 from fanout.orchestrator.jobs.failures import LedgerForbidden
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
-
 from tests.adversarial.redis_servers import GuardedRedis, guarded_redis
 from tests.builders import make_spec, make_worker
 from tests.integration.scripts import DONE, conversation, shell, write_script

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 import trustme
+from kombu import Connection
+
 from fanout.orchestrator.configuration.settings import InvalidSetting, load_settings
 from fanout.orchestrator.jobs.failures import LedgerMisconfigured
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Dispatched, Ledger
 from fanout.orchestrator.jobs.store.queue import CeleryQueue
-from kombu import Connection
-
 from tests.adversarial.redis_servers import GuardedRedis, guarded_redis
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation, write_script

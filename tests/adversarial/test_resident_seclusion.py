@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+
 from fanout.workers.sandbox.docker import container_config
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.provider import DockerProvider
@@ -17,7 +18,6 @@ from fanout.workers.sandbox.errors import SandboxNotSecluded
 from fanout.workers.sandbox.inside.seclusion import REFUSAL
 from fanout.workers.sandbox.protocol import Command
 from fanout.workers.sandbox.resident.code import code_files
-
 from tests.docker.conftest import make_sandbox_spec
 from tests.unit.test_resident import WITHOUT_PTRACE
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Self
 
 import pytest
+
 from fanout.workers.sandbox.errors import SandboxDied
 from fanout.workers.sandbox.inside import frames
 from fanout.workers.sandbox.protocol import Command

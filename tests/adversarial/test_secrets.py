@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.spec import Limits, new_job_id
@@ -19,7 +20,6 @@ from fanout.orchestrator.workspace.secret_files import secret_content, secret_na
 from fanout.orchestrator.workspace.workspace import Workspace
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.protocol import Command, SandboxSpec
-
 from tests.integration.cli.conftest import fanout, ledger_url, private_redis  # noqa: F401
 
 CANARY = "canary7f3c"

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.docker import steward_client
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.errors import ChangesNotCollected
 from fanout.workers.sandbox.protocol import Command
-
 from tests.docker.conftest import MIB, changes_of, make_sandbox_spec
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(120)]
@@ -127,9 +127,9 @@ async def test_a_scan_that_hangs_ends_with_a_clear_failure_and_the_steward_goes_
     def hanging(main_module: str = "resident") -> dict[str, bytes]:
         files = genuine(main_module)
         if main_module == "steward":
-            name = "workers/sandbox/inside/collection/jail.py"
+            name = "fanout/workers/sandbox/inside/collection/jail.py"
             files[name] = files[name].replace(b"MAX_SECONDS = 300", b"MAX_SECONDS = 3")
-            name = "workers/sandbox/inside/collection/change_scan.py"
+            name = "fanout/workers/sandbox/inside/collection/change_scan.py"
             hang = (
                 b'if path == "hang":\n            while True: pass\n        '
                 b'if path == "eat":\n            bytearray(4 << 30)\n        '

@@ -6,6 +6,7 @@ import json
 import unicodedata
 
 import pytest
+
 from fanout.orchestrator.cli.terminal import output
 
 HOSTILE = {

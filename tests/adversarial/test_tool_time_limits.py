@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
 import pytest
-from fanout.orchestrator.deep_agent import Budget, BudgetLimits, in_own_loop
 from google.adk.agents import LlmAgent
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.function_tool import FunctionTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
+from fanout.orchestrator.deep_agent import Budget, BudgetLimits, in_own_loop
 from tests.unit.deep_agent.running import Run, call, scripted
 from tests.unit.deep_agent.talking import recorder, says
 
 BLOCKS_SECONDS = 1.5
 LIMIT_SECONDS = 0.2
-IN_TIME_SECONDS = 1.0
+IN_TIME_SECONDS = 1.3
 """Below what the tools take, with room for a busy machine."""
 
 
@@ -165,10 +166,15 @@ async def test_a_programs_time_limit(tool: Any) -> None:
     assert time.monotonic() - started < IN_TIME_SECONDS
 
 
-@pytest.mark.parametrize("tool", [plain, never_awaits], ids=labelled)
-async def test_blocking_tools_of_three_children_run_at_the_same_time(tool: Any) -> None:
-    started = time.monotonic()
-    run = await Run(delegates(None, times=3), subagents=[worker(tool)]).to_end()
+async def test_blocking_tools_of_three_children_run_at_the_same_time() -> None:
+    together = threading.Barrier(3, timeout=10)
+
+    def meet() -> str:
+        """Wait for the others."""
+        together.wait()
+        return "met"
+
+    run = await Run(delegates(None, times=3), subagents=[worker(meet)]).to_end()
 
     assert [result["status"] for result in run.results] == ["success"] * 3
-    assert time.monotonic() - started < 2 * BLOCKS_SECONDS
+    assert not together.broken

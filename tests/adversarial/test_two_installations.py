@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.configuration.settings import load_settings
@@ -25,8 +27,6 @@ from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.workers.sandbox import Command, DockerProvider, LocalProvider, SandboxSpec
 from fanout.workers.sandbox.docker import leftovers
 from fanout.workers.upkeep.own_ledger import OwnLedger
-from redis import Redis
-
 from tests.builders import make_spec
 from tests.forked import run_module
 from tests.integration.scripts import DONE, conversation, shell, write_script

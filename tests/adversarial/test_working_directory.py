@@ -21,9 +21,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from fanout.orchestrator.configuration.settings import load_settings
 from fanout.orchestrator.embedded.python_process import child_environment
-
 from tests.forked import REPOSITORY
 from tests.integration.cli.test_embedded import within
 from tests.integration.coordinator.driving import WORKER_SCRIPT, task

@@ -1,4 +1,5 @@
 import pytest
+
 from fanout.orchestrator.cli.checks.limits import Limit, Source, written
 
 

@@ -25,7 +25,7 @@ DEEP_AGENT = {
 }
 DOORS = {
     "fanout": JOBS | AGENTS,
-    "orchestrator": JOBS | AGENTS,
+    "fanout.orchestrator": JOBS | AGENTS,
     "fanout.orchestrator.deep_agent": DEEP_AGENT,
 }
 

@@ -8,15 +8,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from google.adk.agents import LlmAgent
+from google.adk.apps import App, ResumabilityConfig
+from google.adk.runners import InMemoryRunner
+from google.genai import types
+
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from fanout.orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
 from fanout.orchestrator.deep_agent.models.retries import ResilientModel
 from fanout.orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
-from google.adk.agents import LlmAgent
-from google.adk.apps import App, ResumabilityConfig
-from google.adk.runners import InMemoryRunner
-from google.genai import types
 
 Kind = Literal["deep", "plain"]
 
@@ -45,6 +46,7 @@ def deep_app(turns: int, folder: Path) -> App:
         memory=["/workspace/AGENTS.md"],
         name="bench",
         is_subagent=True,
+        delegation=None,
     )
     return create_deep_app(agent, budget=Budget(BudgetLimits(max_model_calls=10_000)))
 

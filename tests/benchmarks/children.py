@@ -20,7 +20,6 @@ from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.spec import StartFiles
 from fanout.orchestrator.workspace import layers
 from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox
-
 from tests.benchmarks.engine import Bench, bench
 from tests.benchmarks.measure import Benchmark, Sample, Samples, Section, interleaved, milliseconds
 from tests.benchmarks.source_tree import edits, path_of

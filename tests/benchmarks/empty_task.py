@@ -9,6 +9,7 @@ import time
 
 import redis
 from celery import Celery
+
 from fanout.orchestrator.jobs.store.queue import broker_options
 
 TASK = "bench.empty"

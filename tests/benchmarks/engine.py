@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import docker
+
 from fanout.orchestrator.jobs.spec import GIB, BlobId, Limits, StartFiles, new_job_id
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.workspace import Workspace
 from fanout.workers.sandbox.docker.naming import INSTALLATION
 from fanout.workers.sandbox.docker.provider import DEFAULT_IMAGE, DockerProvider
 from fanout.workers.sandbox.protocol import Sandbox, SandboxSpec
-
 from tests.benchmarks.measure import milliseconds
 from tests.benchmarks.plain_container import PlainContainer, remove_plain, sdk, start_plain
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import redis
 from celery import Celery
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.jobs.store.queue import broker_options
-
 from tests.benchmarks.empty_task import QUEUE, STARTS, TASK
 from tests.benchmarks.measure import Benchmark, Samples, Section, interleaved
 from tests.integration.scripts import DONE, conversation, write_script

@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 
 import psutil
+from redis.asyncio import Redis
+
 from fanout.orchestrator.configuration.settings import WorkerSettings
 from fanout.orchestrator.jobs.policy import AdmissionPolicy
 from fanout.orchestrator.jobs.result import JobResult
@@ -20,8 +22,6 @@ from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from fanout.workers.heartbeat import BEATS_PER_LEASE
-from redis.asyncio import Redis
-
 from tests.benchmarks.measure import Benchmark, Samples, Section
 from tests.builders import make_spec, make_worker
 from tests.services import RedisProcess

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 
 import psutil
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.store.journal import EventType
-
 from tests.benchmarks.measure import Benchmark, Samples, Section
 from tests.integration.scripts import DONE, call, calls, conversation, write_script
 from tests.services import installation

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import docker
+
 from fanout.orchestrator.jobs.spec import Limits
 
 COMMAND = ["true"]

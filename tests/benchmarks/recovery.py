@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 
 import docker
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.settings import WorkerSettings
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-
 from tests.benchmarks.measure import Benchmark, Samples, Section
 from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.services import Installation, installation

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Collection
 
 from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox
-
 from tests.benchmarks.engine import Bench, bench
 from tests.benchmarks.measure import (
     Benchmark,

@@ -40,9 +40,7 @@ async def run(wanted: Collection[str]) -> AsyncIterator[tuple[Benchmark, Samples
             nothing = partial(_run, folder, place.environment, "-c", "pass")
             for benchmark, arguments in ((HELP, "--help"), (PS, "ps")):
                 if benchmark.name in wanted:
-                    ours = partial(
-                        _run, folder, place.environment, "-P", "-m", "fanout", arguments
-                    )
+                    ours = partial(_run, folder, place.environment, "-P", "-m", "fanout", arguments)
                     yield benchmark, await interleaved(ROUNDS, ours, nothing)
 
 

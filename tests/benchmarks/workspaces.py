@@ -13,7 +13,6 @@ from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.spec import BlobId, StartFiles, new_job_id
 from fanout.workers.sandbox.docker import container_config
 from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox
-
 from tests.benchmarks.engine import LIMITS, Bench, bench
 from tests.benchmarks.measure import (
     Benchmark,

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from redis.asyncio import Redis
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.journal import JournalEvent
-from redis.asyncio import Redis
-
 from tests.chaos.installation import Installation
 from tests.chaos.workload import Submitted
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from fanout.orchestrator.deep_agent.prompts import CALL_INTERRUPTED
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-
 from tests.chaos.evidence import JobEvidence
 from tests.chaos.script import Line, lines_of, step_of
 

@@ -13,7 +13,6 @@ from typing import Self
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.configuration.settings import load_settings
-
 from tests.chaos import script
 from tests.chaos.engine import IMAGE, NoEngine, PrivateEngine
 from tests.chaos.proxy import Proxy

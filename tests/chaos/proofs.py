@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 
 from fanout.orchestrator.jobs.state import TERMINAL_STATES, JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-
 from tests.chaos.evidence import JobEvidence, Leftovers
 from tests.chaos.plan import JOB_KINDS
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-
 from tests.chaos.evidence import JobEvidence
 from tests.chaos.injector import Injected
 

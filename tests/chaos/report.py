@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from fanout.orchestrator.jobs.store.journal import EventType
-
 from tests.chaos.evidence import JobEvidence
 from tests.chaos.injector import Injected
 from tests.chaos.recoveries import Recovery, percentile

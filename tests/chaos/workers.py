@@ -88,7 +88,13 @@ class SupervisedWorker:
         while True:
             with self._log.open("ab") as log:
                 self._process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "fanout.workers", "--concurrency", str(self._concurrency)),
+                    *(
+                        sys.executable,
+                        "-m",
+                        "fanout.workers",
+                        "--concurrency",
+                        str(self._concurrency),
+                    ),
                     env={**self._environment, **self._clock_settings()},
                     cwd=REPOSITORY,
                     stdout=log,

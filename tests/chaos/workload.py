@@ -18,7 +18,6 @@ from fanout.orchestrator.jobs.failures import ApprovalRefused, LedgerUnavailable
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.state import JobState
-
 from tests.chaos.plan import JOB_KINDS, PlannedJob
 
 AGAIN_SECONDS = 0.5

@@ -1,10 +1,10 @@
 """Every backend with a shell as ADK's environment, through ADK's own tools."""
 
 import pytest
-from fanout.orchestrator.deep_agent.backends import environment as environment_module
-from fanout.orchestrator.deep_agent.backends.environment import BackendEnvironment
 from google.adk.tools.environment import EnvironmentToolset
 
+from fanout.orchestrator.deep_agent.backends import environment as environment_module
+from fanout.orchestrator.deep_agent.backends.environment import BackendEnvironment
 from tests.contract.file_tools import Tools
 from tests.unit.deep_agent.running import Run, call, scripted
 

@@ -3,10 +3,10 @@
 import base64
 
 import pytest
+
 from fanout.orchestrator.deep_agent.tools import files as files_module
 from fanout.orchestrator.deep_agent.tools.filesystem import MAX_IMAGE_BYTES
 from fanout.orchestrator.deep_agent.tools.text import MAX_RESULT_CHARACTERS
-
 from tests.contract.file_tools import Tools
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.orchestrator.jobs.spec import MAX_LAYERS, Limits, StartFiles, new_job_id
@@ -22,7 +23,6 @@ from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.errors import SnapshotUnusable
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.protocol import Command, Sandbox, SandboxProvider, SandboxSpec
-
 from tests.bundles import BundleBuilder
 from tests.conftest import missing
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+
 from fanout.orchestrator.deep_agent.backends.protocol import Execution
 from fanout.orchestrator.jobs.changes import ChangeBundle, Changes
 from fanout.orchestrator.jobs.failures import SandboxFailure
@@ -32,7 +33,6 @@ from fanout.workers.sandbox.protocol import (
     SandboxProvider,
     SandboxSpec,
 )
-
 from tests.conftest import missing
 from tests.contract.truth_set import CASES, Case, make_snapshot_tree
 

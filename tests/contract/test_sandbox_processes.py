@@ -8,12 +8,12 @@ import os
 import time
 
 import pytest
+
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.docker.provider import DockerSandbox
 from fanout.workers.sandbox.local.sandbox import LocalSandbox
 from fanout.workers.sandbox.process import Process, ProcessEnded
 from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox
-
 from tests.contract import test_sandbox as contract
 from tests.contract.test_sandbox import MIB, Bench, count, gone, sh, unique_sleep
 

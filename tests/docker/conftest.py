@@ -11,13 +11,13 @@ from typing import IO, Any
 
 import pytest
 import pytest_asyncio
+
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.spec import Limits, new_job_id
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.naming import INSTALLATION
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.protocol import Sandbox, SandboxSpec
-
 from tests.conftest import missing
 
 MIB = 1024**2

@@ -6,12 +6,12 @@ import json
 import ssl
 from typing import Any
 
+from pydantic import SecretStr
+
 from fanout.workers.sandbox import Credential, SandboxSpec
 from fanout.workers.sandbox.docker import container_config
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.protocol import Command
-from pydantic import SecretStr
-
 from tests.docker import conftest
 from tests.docker.conftest import make_sandbox_spec
 from tests.docker.test_hardening import run_python

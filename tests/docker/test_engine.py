@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 import requests
 from docker import errors as docker_errors
+
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.docker.engine import Engine, translated, uninterrupted
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.errors import EngineUnavailable
 from fanout.workers.sandbox.protocol import Command
-
 from tests.docker.conftest import SnapshotFolder, changes_of, make_sandbox_spec
 
 SOCKET = "/var/run/docker.sock"

@@ -3,9 +3,9 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.protocol import Command, Sandbox
-
 from tests.docker import conftest
 from tests.docker.conftest import make_sandbox_spec
 

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+
 from fanout.workers.sandbox.docker import images
 from fanout.workers.sandbox.docker.debian_base import AptSource, host_sources
 from fanout.workers.sandbox.docker.engine import Engine, ImageBuildFailed
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.protocol import Command
-
 from tests.docker.conftest import make_sandbox_spec
 
 

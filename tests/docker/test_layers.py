@@ -8,13 +8,13 @@ import secrets
 from collections.abc import Callable
 
 import pytest
+
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.orchestrator.jobs.spec import StartFiles
 from fanout.workers.sandbox.docker import steward_client
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.protocol import Command
-
 from tests.bundles import BundleBuilder
 from tests.docker.conftest import MIB, SnapshotFolder, make_sandbox_spec, until
 
@@ -123,7 +123,7 @@ async def test_a_layer_whose_unpacking_was_killed_is_unpacked_again(
 
     def hanging(main_module: str = "resident") -> dict[str, bytes]:
         files = genuine(main_module)
-        name = "workers/sandbox/inside/layers.py"
+        name = "fanout/workers/sandbox/inside/layers.py"
         at = b"        above: set[str] = set()\n"
         assert at in files[name]
         files[name] = files[name].replace(at, at + b"        import time; time.sleep(600)\n")

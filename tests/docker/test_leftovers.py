@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.docker import container_config, leftovers
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.naming import Names
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.errors import EngineUnavailable, SandboxStartFailed
-
 from tests.docker.conftest import make_sandbox_spec, nobody
 
 pytestmark = pytest.mark.docker

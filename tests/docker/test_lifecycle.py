@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from fanout.workers.sandbox.docker import container_config
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.naming import EXPIRES, JOB, Names
@@ -18,7 +19,6 @@ from fanout.workers.sandbox.docker.provider import DockerProvider, DockerSandbox
 from fanout.workers.sandbox.docker.steward_client import Steward
 from fanout.workers.sandbox.errors import ImageMissing, SandboxDied, SandboxStartFailed
 from fanout.workers.sandbox.protocol import Command, SandboxSpec
-
 from tests.docker.conftest import (
     SnapshotFolder,
     changes_of,

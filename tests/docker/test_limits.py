@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.errors import DiskLimitExceeded
 from fanout.workers.sandbox.protocol import Command, SandboxSpec
-
 from tests.docker import conftest
 from tests.docker.conftest import MIB, changes_of, make_sandbox_spec
 

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
+
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.egress.uplink import Uplink
 from fanout.workers.sandbox.protocol import Command, SandboxSpec
-from structlog.testing import capture_logs
-
 from tests.docker import conftest
 from tests.docker.conftest import make_sandbox_spec
 from tests.docker.test_hardening import run_python

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from fanout.workers.sandbox.docker.provider import DockerProvider
 from fanout.workers.sandbox.errors import SnapshotUnusable
 from fanout.workers.sandbox.protocol import Command
-
 from tests.docker.conftest import MIB, SnapshotFolder, make_sandbox_spec
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]

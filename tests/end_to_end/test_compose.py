@@ -19,12 +19,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from redis import RedisError
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobState
-from redis import RedisError
-
 from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.services import REPOSITORY, containers_of, identity_in, volumes_of
 

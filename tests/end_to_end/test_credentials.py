@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fanout.orchestrator.jobs.ceilings import Ceilings
-from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from redis import Redis
 
+from fanout.orchestrator.jobs.ceilings import Ceilings
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.builders import make_spec
 from tests.git_host import GitHost, make_repository
 from tests.https_host import PrivateAuthority

@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterable
 
 import pytest
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.store.journal import EventType
-
 from tests.forked import run_module
 from tests.integration.scripts import conversation, says
 from tests.services import Installation, Installer

@@ -11,11 +11,11 @@ import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-
 from tests.builders import make_spec
 from tests.integration.models.model_server import (
     Answer,

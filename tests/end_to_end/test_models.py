@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.adk.agents.run_config import RunConfig, StreamingMode
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import AgentFailed, LimitReached, ModelUnavailable
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.jobs.state import JobState
 from fanout.workers.upkeep.warm_up import warm_up
-from google.adk.agents.run_config import RunConfig, StreamingMode
-
 from tests.builders import make_spec
 from tests.integration.coordinator.driving import Coordination, Run
 from tests.integration.models.model_server import (

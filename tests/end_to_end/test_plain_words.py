@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
+
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.jobs.state import JobState
-
 from tests.builders import make_spec
 from tests.forked import run_module
 from tests.integration.scripts import DONE, conversation, shell

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fanout.orchestrator.jobs.result import JobResult
 
+from fanout.orchestrator.jobs.result import JobResult
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, call, calls, conversation, shell
 from tests.services import Installation, Installer, containers_of, volumes_of

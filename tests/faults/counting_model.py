@@ -16,10 +16,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from fanout.orchestrator.deep_agent.models.resolve import resolve_model
 from google.adk.models.llm_request import LlmRequest
 from google.genai import types
 
+from fanout.orchestrator.deep_agent.models.resolve import resolve_model
 from tests.integration.models.wires import Answer, Gemini, call, text
 
 THINKS_SECONDS = 0.1

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from redis.asyncio import Redis
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType
-from redis.asyncio import Redis
-
 from tests.integration.models.model_server import Answer, environment, model_server, text
 from tests.integration.scripts import DONE, conversation, shell, write_script
 from tests.integration.worker.approvals import agents_folder

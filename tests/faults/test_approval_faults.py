@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
+
 from fanout.orchestrator.approvals import ApprovalAnswer
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.deep_agent.prompts import CALL_INTERRUPTED
@@ -21,8 +23,6 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.jobs.store.keys import Keys
-from redis.asyncio import Redis
-
 from tests.builders import make_spec, make_worker
 from tests.faults.stopping import until_prints
 from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench

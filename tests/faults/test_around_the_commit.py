@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from fakeredis import FakeAsyncRedis
+
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.state import JobState
 from fanout.workers.attempt.job_runner import retry_pause_seconds
 from fanout.workers.sandbox.errors import SandboxDied
-
 from tests.builders import make_spec
 from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
 from tests.integration.scripts import DONE, conversation, shell, write_script

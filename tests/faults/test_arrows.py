@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from fakeredis import FakeAsyncRedis
+
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.failures import InvalidJob, LedgerUnavailable
 from fanout.orchestrator.jobs.result import MAX_SUMMARY_CHARACTERS, JobResult
@@ -23,7 +24,6 @@ from fanout.orchestrator.workspace.blobs import BlobStoreUnusable
 from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.workspace import Workspace
 from fanout.workers.sandbox.errors import EngineUnavailable, ImageMissing, SandboxDied
-
 from tests.builders import make_result, make_spec, make_worker
 from tests.integration.jobs.bench import LEASE_SECONDS, Bench, opened_bench
 from tests.integration.scripts import DONE, conversation, says, shell, write_script

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
+from redis.asyncio import Redis
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType
-from redis.asyncio import Redis
-
 from tests.builders import make_spec
 from tests.faults import stopping
 from tests.faults.stopping import PROMISED_SECONDS, WORDS, changed

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
+
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.jobs.failures import LeaseLost
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from fanout.workers.sandbox.merge_target import SandboxFolder
-from redis.asyncio import Redis
-
 from tests.builders import make_spec, make_worker
 from tests.faults.test_approval_faults import Mortal, lapse, out_lines
 from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench

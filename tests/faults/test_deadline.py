@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.jobs.state import JobState
-
 from tests.builders import make_spec
 from tests.faults import stopping
 from tests.faults.stopping import PROMISED_SECONDS, WORDS, changed

@@ -10,10 +10,10 @@ import json
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.protocol import Command, SandboxSpec
-
 from tests.faults.stopping import gone, running
 
 HIDING = "(cd / && env -i setsid /bin/sh -c 'cd /; exec >/dev/null 2>&1 </dev/null; /bin/{sleep} & exit 0' &)"

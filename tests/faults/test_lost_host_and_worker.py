@@ -18,9 +18,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.store.journal import EventType
-
 from tests.builders import make_spec
 from tests.faults.stepping import STEPS, Holds, SteppingModel, stepping_model
 from tests.faults.test_resume import UNDISTURBED, docker, files, until_held

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
+
 from fanout.orchestrator.approvals import ApprovalAnswer
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.deep_agent.prompts import CALL_INTERRUPTED, WORKSPACE_RESTORED
@@ -19,8 +21,6 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from fanout.workers.sandbox.errors import EngineUnavailable
-from redis.asyncio import Redis
-
 from tests.builders import make_spec, make_worker
 from tests.faults.test_approval_faults import Mortal, lapse, out_lines
 from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.store.journal import EventType
-
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation, shell
 from tests.services import Installation, Installer

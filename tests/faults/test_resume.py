@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.deep_agent.prompts import CALL_INTERRUPTED
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.workers.sandbox.docker.naming import JOB
-
 from tests.builders import make_spec
 from tests.conftest import docker_answers
 from tests.faults.stepping import BEGUN, STEPS, Holds, Moment, SteppingModel, stepping_model

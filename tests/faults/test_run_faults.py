@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
-
 from tests.faults.counting_model import CountingModel, counting_model
 from tests.forked import ForkedProcess, run_module
 from tests.integration.scripts import call, calls, conversation, says, shell, write_script

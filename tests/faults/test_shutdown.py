@@ -7,9 +7,9 @@ import signal
 import time
 
 import pytest
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation, shell
 from tests.services import Installation, Installer, WorkerProcess

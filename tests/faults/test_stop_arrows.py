@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
+
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.jobs.failures import JobCancelled
 from fanout.orchestrator.jobs.spec import Limits
@@ -17,8 +19,6 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.local.sandbox import LocalSandbox
-from redis.asyncio import Redis
-
 from tests.builders import make_spec
 from tests.faults.stopping import PROMISED_SECONDS, agents
 from tests.integration.jobs.bench import Bench, opened_bench

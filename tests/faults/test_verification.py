@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from fanout.orchestrator.jobs.store.journal import EventType
 
+from fanout.orchestrator.jobs.store.journal import EventType
 from tests.builders import make_spec
 from tests.faults.test_worker_faults import (
     content,

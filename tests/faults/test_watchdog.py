@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.workers.upkeep.watchdog import EXIT_BLOCKED
-
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation, shell
 from tests.services import Installation, Installer

@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-
 from tests.builders import make_spec
 from tests.faults.stopping import let_go, until_prints
 from tests.services import (

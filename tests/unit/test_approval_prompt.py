@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
+
 from fanout.orchestrator.approvals import Decision
 from fanout.orchestrator.cli.terminal import approval_prompt, output
 from fanout.orchestrator.jobs.approvals import Approval

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import fsspec
 import pytest
+
 from fanout.orchestrator.jobs.failures import BlobMissing
 from fanout.orchestrator.workspace import blobs as blobs_module
 from fanout.orchestrator.workspace.blobs import (

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.failures import InvalidJob, UnknownJob
 from fanout.orchestrator.jobs.result import JobResult
@@ -23,7 +24,6 @@ from fanout.orchestrator.landing.branch import (
     land_on_branch,
     require_branch,
 )
-
 from tests.bundles import BundleBuilder, tree_of
 
 OLD = b"one\ntwo\nthree\nfour\nfive\nsix\n"

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition, AgentDefinitions
 from fanout.orchestrator.deep_agent.models.usage import ModelUsage
 from fanout.workers.agent.delegation.child_specs import ChildSpecs
-
 from tests.builders import make_spec
 
 

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.cli.commands.configuration import effective_settings
 from fanout.orchestrator.configuration.settings import InvalidSetting, load_settings
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.cli.commands.configuration import effective_settings
 from fanout.orchestrator.configuration.agent_definitions import (
     InvalidAgentDefinition,
@@ -12,7 +13,6 @@ from fanout.orchestrator.configuration.settings import InvalidSetting, load_sett
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.workers.agent.credentials import credentials_of
 from fanout.workers.sandbox import LocalProvider
-
 from tests.docker.conftest import make_sandbox_spec
 
 HEAD = (

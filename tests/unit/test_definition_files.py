@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.configuration import definition_files
 from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinition,

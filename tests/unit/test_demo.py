@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from fanout.orchestrator.cli.commands.bundled_examples import DEMO, find_example
 from fanout.orchestrator.cli.commands.examples import CHECK_MODEL
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem

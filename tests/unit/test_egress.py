@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
+
 from fanout.workers.sandbox.egress import proxy as egress
 from fanout.workers.sandbox.egress.hosts import AllowedHosts
 from fanout.workers.sandbox.egress.proxy import Egress
@@ -24,8 +26,6 @@ from fanout.workers.sandbox.errors import SandboxDied
 from fanout.workers.sandbox.inside import frames
 from fanout.workers.sandbox.inside.forward import MAX_TUNNELS, WINDOW_BYTES
 from fanout.workers.sandbox.resident.client import ResidentClient
-from structlog.testing import capture_logs
-
 from tests.egress import (
     JOB,
     Names,

@@ -5,6 +5,7 @@ import ipaddress
 from typing import Any
 
 import pytest
+
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.workers.sandbox.egress.hosts import AllowedHosts, is_public
 from fanout.workers.sandbox.egress.request import Refusal, parse_request

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.cli.commands.configuration import effective_settings
 from fanout.orchestrator.configuration.bundled import bundled
 from fanout.orchestrator.configuration.settings import Settings, load_settings

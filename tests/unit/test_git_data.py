@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.spec import Limits, new_job_id
 from fanout.orchestrator.workspace import archive, snapshot

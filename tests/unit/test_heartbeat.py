@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
+
 from fanout.orchestrator.jobs.failures import JobCancelled, JobFailure, LeaseLost, LedgerUnavailable
 from fanout.orchestrator.jobs.store.ledger import Claim
 from fanout.workers.heartbeat import FENCE, Heartbeats, elapsed_clock
-
 from tests.builders import make_spec
 
 LEASE = 0.6

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from fanout.workers.agent.session_journal import AttemptJournal, JournaledSessions
 from google.adk.events import Event
+
+from fanout.workers.agent.session_journal import AttemptJournal, JournaledSessions
 
 
 class NoJournal:

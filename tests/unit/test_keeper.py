@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.embedded import keeper
 from fanout.orchestrator.embedded.state_folder import EmbeddedRecord, StateFolder

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.landing import conflicts
 from fanout.orchestrator.landing.conflicts import ConflictingFile, KeptConflicts, collect
 from fanout.orchestrator.landing.runs import Landing, Runs
 from fanout.orchestrator.workspace.merge_report import Conflict
 from fanout.orchestrator.workspace.rooted import RootedFolder
-
 from tests.bundles import BundleBuilder
 
 

@@ -11,6 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.failures import BlobMissing, InvalidJob
 from fanout.orchestrator.jobs.spec import MAX_LAYERS, StartFiles
@@ -20,9 +23,6 @@ from fanout.workers.sandbox.inside import archives
 from fanout.workers.sandbox.inside import layers as inside
 from fanout.workers.sandbox.inside.collection.change_scan import scan_trees, write_bundle
 from fanout.workers.sandbox.layers import Element, element_archive
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
-
 from tests.bundles import BundleBuilder, tree_of
 
 EXAMPLES = settings(

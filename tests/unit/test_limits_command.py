@@ -3,8 +3,9 @@
 import json
 
 import pytest
-from fanout.orchestrator.cli.app import app
 from typer.testing import CliRunner
+
+from fanout.orchestrator.cli.app import app
 
 
 def printed(*arguments: str) -> str:

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
 from fanout.orchestrator.cli.commands.changes import print_stat
 from fanout.orchestrator.cli.commands.run_report import FailedJob, RunOutcome, print_outcome
 from fanout.orchestrator.cli.terminal import output
@@ -19,9 +22,6 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.changes import ChangeKind, FileChange
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.state import JobRecord, JobState
-from rich.cells import cell_len
-from rich.console import Console
-
 from tests.builders import make_spec
 
 COLUMNS, LINES = 80, 24

@@ -7,13 +7,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.workspace.merge import merge
 from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.orchestrator.workspace.workspace import Workspace, WorkspaceUnusable
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
 from tests.bundles import BundleBuilder, tree_of
 
 LINES = b"one\ntwo\nthree\nfour\nfive\n"

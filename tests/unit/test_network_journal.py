@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
+
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from fanout.workers.attempt.network_journal import NetworkJournal, journaled_network
 from fanout.workers.sandbox import ConnectionRecord, NetworkLimitReached
-
 from tests.docker.conftest import make_sandbox_spec
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from celery.exceptions import Ignore
+
 from fanout.workers.pool import AgentLoop, TaskPool, run_on_loop
 
 

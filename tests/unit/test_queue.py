@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from fakeredis import FakeAsyncRedis
+
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.policy import AdmissionPolicy
 from fanout.orchestrator.jobs.redis_url import celery_url
@@ -19,7 +20,6 @@ from fanout.orchestrator.jobs.store.queue import (
     InMemoryQueue,
     shown_arguments,
 )
-
 from tests.builders import make_spec, make_worker
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from fanout.workers.sandbox.errors import SandboxDied
 from fanout.workers.sandbox.inside import commands, frames
 from fanout.workers.sandbox.inside.loop import Loop

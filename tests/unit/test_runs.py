@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 import pytest
+
 from fanout.orchestrator.cli.commands.run_report import (
     RunOutcome,
     exit_code_of,
@@ -23,7 +24,6 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.landing.runs import KEPT_RUNS, Landing, LandingReport, Runs, land
 from fanout.orchestrator.workspace.merge_report import Conflict, HeldBack, MergedFile, MergeReport
 from fanout.orchestrator.workspace.three_way import ConflictKind
-
 from tests.bundles import BundleBuilder
 
 BLOB = "0" * 64

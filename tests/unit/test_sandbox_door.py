@@ -8,11 +8,11 @@ import fanout.workers.sandbox
 
 def test_every_documented_name_is_there() -> None:
     assert {"Sandbox", "SandboxProvider", "DockerProvider", "LocalProvider", "merge_into"} <= set(
-        workers.sandbox.__all__
+        fanout.workers.sandbox.__all__
     )
-    for name in workers.sandbox.__all__:
-        assert getattr(workers.sandbox, name) is not None
-    assert workers.sandbox.__doc__
+    for name in fanout.workers.sandbox.__all__:
+        assert getattr(fanout.workers.sandbox, name) is not None
+    assert fanout.workers.sandbox.__doc__
 
 
 def test_what_runs_inside_is_imported_without_what_runs_outside() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.workspace import rooted
 from fanout.orchestrator.workspace.blobs import BlobStore
@@ -20,7 +21,6 @@ from fanout.orchestrator.workspace.merge_report import MergeReport
 from fanout.orchestrator.workspace.staging import staging
 from fanout.orchestrator.workspace.staging.failures import MergeUndone, MergeUnfinished
 from fanout.orchestrator.workspace.workspace import Workspace
-
 from tests.bundles import BundleBuilder, tree_of
 
 CALLS = ("open", "mkdir", "symlink", "fchmod", "fsync", "replace", "unlink", "rmdir")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinition,
     InvalidAgentDefinition,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.delegation.calls import TaskCall, check_verify
 from fanout.orchestrator.jobs.failures import InvalidJob

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fanout.orchestrator.jobs.result import Verification
-from fanout.orchestrator.landing.train import Train
 from hypothesis import given
 from hypothesis import strategies as st
+
+from fanout.orchestrator.jobs.result import Verification
+from fanout.orchestrator.landing.train import Train
 
 EIGHT = list("abcdefgh")
 

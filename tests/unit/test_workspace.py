@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.orchestrator.workspace.workspace import Workspace, WorkspaceUnusable
-
 from tests.bundles import tree_of
 
 

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 import structlog
+from google.adk.plugins.base_plugin import BasePlugin
+
 from fanout.orchestrator.jobs.changes import ChangeBundle, FileChange, NewerBundle
 from fanout.orchestrator.jobs.failures import BlobMissing, JobFailure, LeaseLost, NotUnderstood
 from fanout.orchestrator.jobs.result import ResultSoFar, Usage, first_files
@@ -32,7 +34,6 @@ from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.agent.session_journal import AttemptJournal
 from fanout.workers.heartbeat import HeldLease, elapsed_clock
 from fanout.workers.sandbox import Sandbox, SandboxStartFailed, merge_into
-from google.adk.plugins.base_plugin import BasePlugin
 
 log = structlog.get_logger(__name__)
 

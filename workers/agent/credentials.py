@@ -6,11 +6,12 @@ import base64
 from collections.abc import Mapping
 from urllib.parse import quote
 
+from pydantic import SecretStr
+
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.configuration.credentials import CredentialDefinition
 from fanout.orchestrator.jobs.failures import InvalidJob
 from fanout.workers.sandbox import Credential
-from pydantic import SecretStr
 
 DEFAULT_USERNAME = "x-access-token"
 

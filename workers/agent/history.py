@@ -11,6 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from google.adk.events import Event, EventActions
+from google.adk.tools.tool_confirmation import ToolConfirmation
+from pydantic import JsonValue, ValidationError
+
 from fanout.orchestrator.approvals import ApprovalAnswer
 from fanout.orchestrator.deep_agent import (
     AWAITING,
@@ -30,9 +34,6 @@ from fanout.orchestrator.jobs.approvals import Approval, approval_id, waiting_ap
 from fanout.orchestrator.jobs.failures import NotUnderstood
 from fanout.orchestrator.jobs.result import Verification
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-from google.adk.events import Event, EventActions
-from google.adk.tools.tool_confirmation import ToolConfirmation
-from pydantic import JsonValue, ValidationError
 
 Decisions = list[tuple[PendingApproval, ApprovalAnswer]]
 """A person's answer for each call that waited."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 
+from google.adk.events import Event
+
 from fanout.orchestrator.deep_agent import text_of
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.workers.agent.session_journal import LINE_CHARACTERS, AttemptJournal
-from google.adk.events import Event
 
 LOG_SECONDS = 1.0
 """The time between two `log` events of a job: hundreds of jobs share one Redis, and a person reads

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 
+from pydantic import JsonValue
+
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
 from fanout.workers.agent.session_journal import LINE_CHARACTERS, AttemptJournal
-from pydantic import JsonValue
 
 
 class JournaledRateLimiter:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pydantic import SecretStr
+
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
 from fanout.orchestrator.jobs.ceilings import Ceilings
 from fanout.orchestrator.jobs.failures import UnknownAgent
@@ -12,7 +14,6 @@ from fanout.orchestrator.jobs.spec import JobSpec, Limits, TreeBounds
 from fanout.orchestrator.jobs.store.journal import Journal
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.workspace.blobs import BlobStore
-from pydantic import SecretStr
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,13 @@ from typing import Any
 from uuid import uuid4
 
 import structlog
+from google.adk.events import Event
+from google.adk.plugins.base_plugin import BasePlugin
+from google.adk.sessions import InMemorySessionService, Session
+from pydantic import JsonValue, ValidationError
+
 from fanout.orchestrator.deep_agent import (
+    FALLBACK_FROM,
     confirmation_answers,
     confirmation_calls,
     is_reply,
@@ -33,10 +39,6 @@ from fanout.orchestrator.shortening import one_line
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.agent.history import History, earlier_events
 from fanout.workers.heartbeat import HeldLease
-from google.adk.events import Event
-from google.adk.plugins.base_plugin import BasePlugin
-from google.adk.sessions import InMemorySessionService, Session
-from pydantic import JsonValue, ValidationError
 
 SHOWN_CHARACTERS = 2_000
 """The length of a text or an argument in the readable part of an event, at most."""
@@ -343,6 +345,8 @@ def _readable(event: Event) -> dict[str, JsonValue]:
             "output_tokens": usage.candidates_token_count or 0,
             "cached_tokens": usage.cached_content_token_count or 0,
         }
+    if fallback := (event.custom_metadata or {}).get(FALLBACK_FROM):
+        data["fallback_from"] = fallback
     if event.error_code:
         data["error"] = event.error_code
     return data

@@ -9,6 +9,13 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
+from google.adk.agents.run_config import RunConfig
+from google.adk.apps import App
+from google.adk.events import Event
+from google.adk.runners import Runner
+from google.genai import types
+from pydantic import JsonValue
+
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.deep_agent import (
     CONTINUED,
@@ -68,12 +75,6 @@ from fanout.workers.agent.verification import (
 )
 from fanout.workers.heartbeat import HeldLease
 from fanout.workers.sandbox import Sandbox
-from google.adk.agents.run_config import RunConfig
-from google.adk.apps import App
-from google.adk.events import Event
-from google.adk.runners import Runner
-from google.genai import types
-from pydantic import JsonValue
 
 APP_NAME = "fanout_job"
 USER_ID = "job"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from google.genai import types
+
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.deep_agent import ANSWER_REJECTED
 from fanout.orchestrator.jobs.failures import VerificationFailed
@@ -15,7 +17,6 @@ from fanout.workers.agent.history import History
 from fanout.workers.agent.session_journal import AttemptJournal
 from fanout.workers.heartbeat import elapsed_clock
 from fanout.workers.sandbox import Command, Sandbox
-from google.genai import types
 
 DEFAULT_MAX_REWORKS = 2
 """A third failure with the output in sight means that the agent does not see how."""

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import IO, Any
 
 import structlog
+
 from fanout.orchestrator.jobs.changes import ChangeBundle, FileChange
 from fanout.orchestrator.jobs.failures import (
     AgentFailed,

@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, replace
 
+from pydantic import JsonValue
+
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from fanout.workers.agent.session_journal import AttemptJournal
 from fanout.workers.sandbox import ConnectionRecord, NetworkLimitReached, SandboxSpec, TrafficRecord
-from pydantic import JsonValue
 
 SINGLE_CONNECTIONS = 100
 """Connections of an attempt that are appended one by one: as many as a person reads."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
+from pydantic import JsonValue
+
 from fanout.orchestrator.jobs.changes import MalformedBundle, NewerBundle
 from fanout.orchestrator.jobs.failures import InvalidJob, NotUnderstood
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
@@ -23,7 +25,6 @@ from fanout.workers.agent.session_journal import AttemptJournal
 from fanout.workers.attempt.attempt import Attempt
 from fanout.workers.attempt.network_journal import journaled_network
 from fanout.workers.sandbox import Sandbox, SandboxProvider, SandboxSpec, merge_into
-from pydantic import JsonValue
 
 YOUR_CHANGES = "your changes"
 """The label of a job's own side where the changes with which it begins conflict."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from pydantic import JsonValue
+
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.bounds import MAX_OUTPUT_BYTES, json_bytes
 from fanout.orchestrator.jobs.changes import FileChange
@@ -20,7 +22,6 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import Journal
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from fanout.workers.agent.delegation.children import AwaitedTasks
-from pydantic import JsonValue
 
 UNREAD_CHARACTERS = 200
 """The length of an unread message in a result: enough for its sender to recognize it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 
 import structlog
+
 from fanout.orchestrator.jobs.failures import LedgerReplaced, LedgerUnavailable
 from fanout.orchestrator.jobs.store.ledger import Ledger
 

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 
 import structlog
+
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.admission import Admission

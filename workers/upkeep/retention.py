@@ -9,6 +9,7 @@ import asyncio
 import time
 
 import structlog
+
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.workspace.blobs import BlobStore

@@ -10,6 +10,9 @@ import contextlib
 from collections.abc import Iterable
 
 import structlog
+from google.adk.runners import InMemoryRunner
+from google.genai import types
+
 from fanout.orchestrator.deep_agent import (
     Budget,
     Conversation,
@@ -21,8 +24,6 @@ from fanout.orchestrator.deep_agent import (
     create_deep_app,
     preload_client,
 )
-from google.adk.runners import InMemoryRunner
-from google.genai import types
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +60,7 @@ async def _run_agent() -> None:
     agent = create_deep_agent(
         ScriptedModel(model="scripted:warm_up", script=_SCRIPT, agent_name="warm_up"),
         name="warm_up",
+        delegation=None,
     )
     runner = InMemoryRunner(app=create_deep_app(agent, budget=Budget()))
     session = await runner.session_service.create_session(

@@ -19,6 +19,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import structlog
+
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from fanout.workers.heartbeat import elapsed_clock
 

@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
 from fanout.orchestrator.cli.terminal import held_back, output
 from fanout.orchestrator.cli.terminal.branches import branch_document, branch_lines
 from fanout.orchestrator.cli.terminal.conflict_view import landing_conflicts, task_conflicts
@@ -24,9 +28,6 @@ from fanout.orchestrator.landing.branch import BranchLanding, land_on_branch
 from fanout.orchestrator.landing.runs import Runs, base_of, keep_conflicts
 from fanout.orchestrator.workspace.hold_back import held_back_by_name
 from fanout.orchestrator.workspace.merge_report import MergeReport
-from rich.cells import cell_len
-from rich.console import Console
-from rich.text import Text
 
 _LINE_STYLES = (
     ("+++", "bold"),

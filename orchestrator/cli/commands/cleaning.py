@@ -7,6 +7,7 @@ import subprocess
 from typing import Annotated, NoReturn
 
 import typer
+
 from fanout.orchestrator.cli.checks.leftovers import own_installation
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel, SecretStr
+from pydantic_settings import EnvSettingsSource
+
 from fanout.orchestrator.cli.checks.limits import Source, written
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.options import AsJson
@@ -19,8 +22,6 @@ from fanout.orchestrator.configuration.settings import (
     settings_of_files,
     without_password,
 )
-from pydantic import BaseModel, SecretStr
-from pydantic_settings import EnvSettingsSource
 
 
 def agents(as_json: AsJson = False) -> None:

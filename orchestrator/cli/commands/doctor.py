@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+
 from fanout.orchestrator.cli.checks.doctor_checks import Check, all_checks
 from fanout.orchestrator.cli.checks.doctor_security import security_checks
 from fanout.orchestrator.cli.terminal import output

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.cli.commands.bundled_examples import (
     DEMO,

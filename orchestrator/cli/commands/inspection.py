@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Annotated, Any
 
 import typer
+
 from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 from fanout.orchestrator.cli.terminal.ids import resolve_job, resolve_tree

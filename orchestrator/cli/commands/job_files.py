@@ -8,10 +8,11 @@ from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 from fanout.orchestrator.cli.terminal.included_files import included_files
 from fanout.orchestrator.jobs.spec import JobSpec
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 SET_BY_FANOUT = frozenset({"root_id", "parent_id", "depth", "traceparent", "conversation"})
 """A job's position in its tree, and what follows from other fields: its author cannot choose it."""

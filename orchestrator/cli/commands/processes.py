@@ -10,6 +10,7 @@ import sys
 from typing import Annotated, NoReturn
 
 import typer
+
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
 from fanout.orchestrator.client import JobClient

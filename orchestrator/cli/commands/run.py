@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
 from fanout.orchestrator.cli.commands.job_files import plan
 from fanout.orchestrator.cli.commands.processes import announce_sandbox
 from fanout.orchestrator.cli.commands.run_report import (

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
 from fanout.orchestrator.cli.commands.job_files import PlannedJob, plan, read_job_file
 from fanout.orchestrator.cli.commands.waiting import print_ends, wait_for_all
 from fanout.orchestrator.cli.terminal import output

@@ -8,6 +8,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Annotated
 
 import typer
+from rich.console import Console
+
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.cli.failure_report import exit_code_of_results
 from fanout.orchestrator.cli.terminal import formatting, output
@@ -20,7 +22,6 @@ from fanout.orchestrator.cli.terminal.session import open_client
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import LIVE_STATES, JobRecord
-from rich.console import Console
 
 
 def wait(jobs: JobArguments, timeout: TimeoutOption = None, as_json: AsJson = False) -> None:

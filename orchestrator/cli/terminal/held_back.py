@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import typer
+
 from fanout.orchestrator.cli.terminal import output
 
 OPTION = "--include-executable-config"

@@ -7,6 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.grid import STYLES
@@ -14,10 +19,6 @@ from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.journal import JournalEvent
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 POLL_SECONDS = 0.5
 """Between two polls of the jobs: fast enough to watch, and two requests per second for Redis."""

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
+
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 
 AsJson = Annotated[

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
+from rich.console import Console
+from rich.text import Text
+
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.approval_prompt import answer_approvals
@@ -16,8 +19,6 @@ from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-from rich.console import Console
-from rich.text import Text
 
 CALL_CHARACTERS = 100
 """A tool call is shown in one line of a terminal."""

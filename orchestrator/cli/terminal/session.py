@@ -16,7 +16,7 @@ from fanout.orchestrator.jobs.result import JobResult
 @asynccontextmanager
 async def open_client(
     settings: Settings | None = None,
-) -> AsyncIterator[orchestrator.client.JobClient]:
+) -> AsyncIterator[fanout.orchestrator.client.JobClient]:
     """Yield a client of the configured Redis, or of the one that `fanout up` started.
 
     A Redis of `fanout up` that was killed is started again.
@@ -31,13 +31,13 @@ async def open_client(
     """
     async with (
         in_use(settings or load_settings(), output.notice) as found,
-        orchestrator.client.JobClient.from_settings(found) as client,
+        fanout.orchestrator.client.JobClient.from_settings(found) as client,
     ):
         yield client
 
 
 @asynccontextmanager
-async def open_reader() -> AsyncIterator[orchestrator.client.JobReader]:
+async def open_reader() -> AsyncIterator[fanout.orchestrator.client.JobReader]:
     """Yield a reader of the Redis that `open_client` would use.
 
     Raises:
@@ -45,12 +45,12 @@ async def open_reader() -> AsyncIterator[orchestrator.client.JobReader]:
     """
     async with (
         in_use(load_settings(), output.notice) as found,
-        orchestrator.client.JobReader.from_settings(found) as reader,
+        fanout.orchestrator.client.JobReader.from_settings(found) as reader,
     ):
         yield reader
 
 
-async def ended_result(reader: orchestrator.client.JobReader, job_id: str) -> JobResult:
+async def ended_result(reader: fanout.orchestrator.client.JobReader, job_id: str) -> JobResult:
     """Return the result of a job that has ended.
 
     Raises:

@@ -16,6 +16,14 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from google.adk.agents.callback_context import CallbackContext
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.events import Event
+from google.adk.flows.llm_flows.functions import generate_request_confirmation_event
+from google.adk.models.llm_request import LlmRequest
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.tool_context import ToolContext
+
 from fanout.orchestrator.approvals import ApprovalAnswer, InterruptOn, fingerprint, merge_policies
 from fanout.orchestrator.deep_agent.approval.requests import (
     PendingApproval,
@@ -27,13 +35,6 @@ from fanout.orchestrator.deep_agent.approval.requests import (
 )
 from fanout.orchestrator.deep_agent.failures import UnknownGuardedTool
 from fanout.orchestrator.deep_agent.middleware import Middleware
-from google.adk.agents.callback_context import CallbackContext
-from google.adk.agents.invocation_context import InvocationContext
-from google.adk.events import Event
-from google.adk.flows.llm_flows.functions import generate_request_confirmation_event
-from google.adk.models.llm_request import LlmRequest
-from google.adk.tools.base_tool import BaseTool
-from google.adk.tools.tool_context import ToolContext
 
 AWAITING = {
     "status": "waiting_for_approval",

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fanout.orchestrator.approvals import DECISIONS, ApprovalAnswer, ApprovalRequest, fingerprint
 from google.adk.events import Event
 from google.adk.flows.llm_flows.functions import REQUEST_CONFIRMATION_FUNCTION_CALL_NAME
 from google.genai import types
 from pydantic import ValidationError
+
+from fanout.orchestrator.approvals import DECISIONS, ApprovalAnswer, ApprovalRequest, fingerprint
 
 
 class PendingApproval(ApprovalRequest):

@@ -6,10 +6,11 @@ import errno
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
+from google.adk.environment import BaseEnvironment, ExecutionResult
+
 from fanout.orchestrator.deep_agent.backends import paths
 from fanout.orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES, Backend, Shell
 from fanout.orchestrator.deep_agent.failures import ToolMistake
-from google.adk.environment import BaseEnvironment, ExecutionResult
 
 MAX_COMMAND_SECONDS = 3600.0
 """The limit for a command without one, which ADK allows."""

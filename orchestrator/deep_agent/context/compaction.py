@@ -11,9 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fanout.orchestrator.deep_agent.context.summarizer import SideCallAccount
-from fanout.orchestrator.deep_agent.models.size import tokens_in, tokens_of
-from fanout.orchestrator.deep_agent.models.usage import MODEL_CALLS
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.apps.compaction import _longest_self_contained_prefix
 from google.adk.events import Event, EventActions
@@ -25,6 +22,10 @@ from google.adk.flows.llm_flows.context._contents import (
 )
 from google.adk.flows.llm_flows.tools._functions import _collect_function_call_ids
 from google.genai import types
+
+from fanout.orchestrator.deep_agent.context.summarizer import SideCallAccount
+from fanout.orchestrator.deep_agent.models.size import tokens_in, tokens_of
+from fanout.orchestrator.deep_agent.models.usage import MODEL_CALLS
 
 TIMESTAMP_STEP_SECONDS = 1e-6
 """The finest step that every session store preserves."""

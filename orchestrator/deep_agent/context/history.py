@@ -11,13 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from fanout.orchestrator.deep_agent.backends.artifacts import CONVERSATION_HISTORY
-from fanout.orchestrator.deep_agent.backends.state import StateBackend
-from fanout.orchestrator.deep_agent.context.readable import readable
-from fanout.orchestrator.deep_agent.messages import is_reply, parts_of
 from google.adk.events import Event
 from google.adk.sessions.state import State
 from google.genai import types
+
+from fanout.orchestrator.deep_agent.backends.state import StateBackend
+from fanout.orchestrator.deep_agent.context.artifacts import CONVERSATION_HISTORY
+from fanout.orchestrator.deep_agent.context.readable import readable
+from fanout.orchestrator.deep_agent.messages import is_reply, parts_of
 
 MAX_FOLDER_CHARACTERS = 128
 """The length of a session's id in a path; a file's name has at most 255 bytes."""

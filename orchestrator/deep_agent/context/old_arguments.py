@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from google.adk.events import Event
+from google.genai import types
+
 from fanout.orchestrator.deep_agent.context.compaction import Conversation
 from fanout.orchestrator.deep_agent.models.size import reported_tokens, tokens_in
 from fanout.orchestrator.deep_agent.prompts import OLD_ARGUMENT
-from google.adk.events import Event
-from google.genai import types
 
 MAX_OLD_ARGUMENT_CHARACTERS = 2_000
 """Longer texts among an old call's arguments are shortened."""

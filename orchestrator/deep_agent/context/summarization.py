@@ -13,6 +13,16 @@ from functools import partial
 from typing import Any, Literal
 
 import structlog
+from google.adk.agents.callback_context import CallbackContext
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.events import Event
+from google.adk.models.base_llm import BaseLlm
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.tool_context import ToolContext
+
 from fanout.orchestrator.deep_agent import prompts
 from fanout.orchestrator.deep_agent.context import history
 from fanout.orchestrator.deep_agent.context.compaction import (
@@ -45,15 +55,6 @@ from fanout.orchestrator.deep_agent.models.size import (
 )
 from fanout.orchestrator.deep_agent.summary_format import summary_text
 from fanout.orchestrator.deep_agent.tool import MethodTool
-from google.adk.agents.callback_context import CallbackContext
-from google.adk.agents.invocation_context import InvocationContext
-from google.adk.agents.readonly_context import ReadonlyContext
-from google.adk.events import Event
-from google.adk.models.base_llm import BaseLlm
-from google.adk.models.llm_request import LlmRequest
-from google.adk.models.llm_response import LlmResponse
-from google.adk.tools.base_tool import BaseTool
-from google.adk.tools.tool_context import ToolContext
 
 log = structlog.get_logger(__name__)
 

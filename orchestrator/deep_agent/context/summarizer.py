@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import structlog
+from google.adk.models.base_llm import BaseLlm
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.genai import types
+
 from fanout.orchestrator.deep_agent import prompts
 from fanout.orchestrator.deep_agent.context.summary_content import shortened
 from fanout.orchestrator.deep_agent.failures import ModelContextExceeded
@@ -12,10 +17,6 @@ from fanout.orchestrator.deep_agent.guards.budget import Budget
 from fanout.orchestrator.deep_agent.messages import text_of
 from fanout.orchestrator.deep_agent.models.size import CHARACTERS_PER_TOKEN
 from fanout.orchestrator.deep_agent.models.usage import ModelUsage, reply_usage
-from google.adk.models.base_llm import BaseLlm
-from google.adk.models.llm_request import LlmRequest
-from google.adk.models.llm_response import LlmResponse
-from google.genai import types
 
 log = structlog.get_logger(__name__)
 

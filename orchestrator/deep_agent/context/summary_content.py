@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from google.adk.events import Event
+from google.genai import types
+
 from fanout.orchestrator.deep_agent import prompts
 from fanout.orchestrator.deep_agent.messages import is_reply, is_request, parts_of, text_of
 from fanout.orchestrator.deep_agent.models.size import CHARACTERS_PER_TOKEN
 from fanout.orchestrator.deep_agent.tools.todos import STATE_KEY as TODOS
-from google.adk.events import Event
-from google.genai import types
 
 MAX_TASK_CHARACTERS = 40_000
 """10,000 tokens: a task is repeated in full unless it contains whole documents."""

@@ -10,6 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.events import Event
+from google.adk.models.llm_request import LlmRequest
+from google.adk.tools.tool_context import ToolContext
+from google.genai import types
+
 from fanout.orchestrator.deep_agent.guards.dangling_calls import (
     DanglingCall,
     answered,
@@ -17,11 +23,6 @@ from fanout.orchestrator.deep_agent.guards.dangling_calls import (
 )
 from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.prompts import TASKS_ABANDONED
-from google.adk.agents.invocation_context import InvocationContext
-from google.adk.events import Event
-from google.adk.models.llm_request import LlmRequest
-from google.adk.tools.tool_context import ToolContext
-from google.genai import types
 
 DEFERRED_STATUS = "waiting_for_tasks"
 

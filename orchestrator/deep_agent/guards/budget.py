@@ -12,11 +12,12 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from google.adk.events import Event
+
 from fanout.orchestrator.deep_agent.guards.dangling_calls import is_frameworks
 from fanout.orchestrator.deep_agent.guards.replies import PLACEHOLDERS
 from fanout.orchestrator.deep_agent.messages import is_reply
 from fanout.orchestrator.deep_agent.models.usage import ModelUsage, reply_usage, summary_calls
-from google.adk.events import Event
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from fanout.orchestrator.deep_agent.guards.budget import Budget
-from fanout.orchestrator.deep_agent.messages import text_of
-from fanout.orchestrator.deep_agent.models.usage import reply_usage
-from fanout.orchestrator.deep_agent.prompts import LAST_REPLY
-from fanout.orchestrator.deep_agent.tool import error_result
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.events import Event
@@ -22,6 +17,12 @@ from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
+
+from fanout.orchestrator.deep_agent.guards.budget import Budget
+from fanout.orchestrator.deep_agent.messages import text_of
+from fanout.orchestrator.deep_agent.models.usage import reply_usage
+from fanout.orchestrator.deep_agent.prompts import LAST_REPLY
+from fanout.orchestrator.deep_agent.tool import error_result
 
 PLUGIN = "budget"
 """The plugin's name in ADK."""

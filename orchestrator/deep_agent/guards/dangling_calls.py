@@ -15,12 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from fanout.orchestrator.deep_agent.approval.gate import AWAITING
-from fanout.orchestrator.deep_agent.approval.requests import pending_approvals
-from fanout.orchestrator.deep_agent.messages import is_request, parts_of
-from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.prompts import CALL_INTERRUPTED, CALL_NOT_APPROVED, CALL_PENDING
-from fanout.orchestrator.deep_agent.tool import error_result
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.events import Event
 from google.adk.flows.llm_flows.functions import REQUEST_CONFIRMATION_FUNCTION_CALL_NAME
@@ -28,6 +22,13 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
+
+from fanout.orchestrator.deep_agent.approval.gate import AWAITING
+from fanout.orchestrator.deep_agent.approval.requests import pending_approvals
+from fanout.orchestrator.deep_agent.messages import is_request, parts_of
+from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.prompts import CALL_INTERRUPTED, CALL_NOT_APPROVED, CALL_PENDING
+from fanout.orchestrator.deep_agent.tool import error_result
 
 FRAMEWORK_PREFIX = "adk_"
 """Prefix of the names of ADK's own requests to people (confirmation, credentials, input), which are

@@ -20,11 +20,12 @@ from typing import Any, TypeVar, get_type_hints
 from weakref import WeakKeyDictionary
 
 import structlog
-from fanout.orchestrator.deep_agent.tool import CheckedTool
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.function_tool import FunctionTool
 from google.adk.tools.tool_context import ToolContext
+
+from fanout.orchestrator.deep_agent.tool import CheckedTool
 
 log = structlog.get_logger(__name__)
 

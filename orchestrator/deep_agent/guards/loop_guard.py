@@ -10,11 +10,6 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fanout.orchestrator.deep_agent.guards.dangling_calls import is_frameworks
-from fanout.orchestrator.deep_agent.messages import is_request
-from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.prompts import SAME_CALL
-from fanout.orchestrator.deep_agent.tool import error_result, is_polling
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.events import Event
 from google.adk.models.llm_request import LlmRequest
@@ -22,6 +17,12 @@ from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
+
+from fanout.orchestrator.deep_agent.guards.dangling_calls import is_frameworks
+from fanout.orchestrator.deep_agent.messages import is_request
+from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.prompts import SAME_CALL
+from fanout.orchestrator.deep_agent.tool import error_result, is_polling
 
 MAX_SAME_CALLS = 4
 """How often in a row the same call with the same arguments is executed; after that it gets only a

@@ -12,11 +12,6 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import uuid4
 
-from fanout.orchestrator.deep_agent.guards.structured_output import OutputMismatch, OutputSchema
-from fanout.orchestrator.deep_agent.messages import parts_of, text_of
-from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.prompts import MALFORMED_REPLY, TOO_MANY_CALLS, output_prompt
-from fanout.orchestrator.deep_agent.tool import error_result
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.events import Event
@@ -25,6 +20,12 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.adk.utils.content_utils import SKIP_THOUGHT_SIGNATURE_VALIDATOR
 from google.genai import types
+
+from fanout.orchestrator.deep_agent.guards.structured_output import OutputMismatch, OutputSchema
+from fanout.orchestrator.deep_agent.messages import parts_of, text_of
+from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.prompts import MALFORMED_REPLY, TOO_MANY_CALLS, output_prompt
+from fanout.orchestrator.deep_agent.tool import error_result
 
 MAX_MALFORMED_IN_A_ROW = 3
 """A model that fails so often in a row does not recover; more retries would waste the budget."""

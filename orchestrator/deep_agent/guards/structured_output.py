@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fanout.orchestrator.output_schema import SchemaCheck, ValueMismatch
 from pydantic import BaseModel
+
+from fanout.orchestrator.output_schema import SchemaCheck, ValueMismatch
 
 _FENCE = "```"
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from google.adk.agents.readonly_context import ReadonlyContext
+
 from fanout.orchestrator.deep_agent import prompts
 from fanout.orchestrator.deep_agent.backends.matching import is_binary
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
 from fanout.orchestrator.deep_agent.knowledge.sources import MISSING, checked_sources, files_to_read
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
-from google.adk.agents.readonly_context import ReadonlyContext
 
 MAX_FILE_BYTES = 32 * 1024
 """The size of one file, about 8,000 tokens: as much as other agents read of an AGENTS.md. Every

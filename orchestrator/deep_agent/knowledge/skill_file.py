@@ -12,9 +12,10 @@ from functools import lru_cache
 from typing import Any
 
 import yaml
-from fanout.orchestrator.shortening import one_line
 from google.adk.skills import Frontmatter
 from pydantic import ValidationError
+
+from fanout.orchestrator.shortening import one_line
 
 SKILL_FILE = "SKILL.md"
 

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import structlog
+from google.adk.agents.readonly_context import ReadonlyContext
+
 from fanout.orchestrator.deep_agent import prompts
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
 from fanout.orchestrator.deep_agent.knowledge.skill_file import (
@@ -24,7 +26,6 @@ from fanout.orchestrator.deep_agent.knowledge.skill_file import (
 from fanout.orchestrator.deep_agent.knowledge.sources import MISSING, checked_sources, files_to_read
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
 from fanout.orchestrator.shortening import one_line
-from google.adk.agents.readonly_context import ReadonlyContext
 
 log = structlog.get_logger(__name__)
 

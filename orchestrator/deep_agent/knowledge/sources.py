@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from google.adk.agents.readonly_context import ReadonlyContext
+
 from fanout.orchestrator.deep_agent.backends import paths
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
 from fanout.orchestrator.deep_agent.backends.state import DictState
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.middleware import BackendSource
-from google.adk.agents.readonly_context import ReadonlyContext
 
 MISSING = (FileNotFoundError, NotADirectoryError)
 """A backend's errors for a missing source, which is no fault: not every project has one."""

@@ -14,6 +14,11 @@ from typing import Any
 
 import httpx2
 import mcp_types
+from mcp.client import Client
+from mcp.shared.exceptions import MCPError
+from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+from pydantic import ValidationError
+
 from fanout.orchestrator.deep_agent.failures import (
     McpServerFailed,
     McpServerUnavailable,
@@ -22,10 +27,6 @@ from fanout.orchestrator.deep_agent.failures import (
 from fanout.orchestrator.deep_agent.mcp.results import as_result
 from fanout.orchestrator.deep_agent.mcp.server import McpServer
 from fanout.orchestrator.deep_agent.mcp.transport import MessageTooBig, Trace, transport
-from mcp.client import Client
-from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
-from pydantic import ValidationError
 
 CLOSE_SECONDS = 1.0
 """How long a session may take to close; a cancelled job must end within two seconds."""

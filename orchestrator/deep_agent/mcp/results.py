@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import mcp_types
+from mcp_types import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent
+
 from fanout.orchestrator.deep_agent.tool import error_result
 from fanout.orchestrator.deep_agent.tools.filesystem import MAX_IMAGE_BYTES
 from fanout.orchestrator.deep_agent.tools.images import media_type_of
-from mcp_types import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent
 
 
 def as_result(result: mcp_types.CallToolResult) -> dict[str, Any]:

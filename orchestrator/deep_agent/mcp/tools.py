@@ -14,11 +14,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fanout.orchestrator.deep_agent.failures import McpServerFailed, ToolMistake
-from fanout.orchestrator.deep_agent.mcp.server import McpServer
-from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.prompts import MCP
-from fanout.orchestrator.deep_agent.tool import error_result
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.tools.base_tool import BaseTool
@@ -30,9 +25,16 @@ from jsonschema.exceptions import SchemaError, best_match
 from jsonschema.validators import extend, validator_for
 from referencing import Registry
 
+from fanout.orchestrator.deep_agent.failures import McpServerFailed, ToolMistake
+from fanout.orchestrator.deep_agent.mcp.server import McpServer
+from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.prompts import MCP
+from fanout.orchestrator.deep_agent.tool import error_result
+
 if TYPE_CHECKING:  # the SDK takes half a second and 24 MiB to import: only when it is used
-    from fanout.orchestrator.deep_agent.mcp.connection import McpConnection
     from mcp_types import Tool
+
+    from fanout.orchestrator.deep_agent.mcp.connection import McpConnection
 
 CONNECTIONS = "fanout.orchestrator.deep_agent.mcp.connection"
 

@@ -16,11 +16,12 @@ import anyio
 import httpx2
 import mcp_types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from fanout.orchestrator.deep_agent.mcp.server import McpServer, ServerProcess
 from mcp.client._transport import TransportStreams
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
+
+from fanout.orchestrator.deep_agent.mcp.server import McpServer, ServerProcess
 
 MAX_MESSAGE_BYTES = 16 << 20
 """The size of a server's message: several large images fit, and so do messages for many jobs."""

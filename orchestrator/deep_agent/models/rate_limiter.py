@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 from uuid import uuid4
 
-from fanout.orchestrator.deep_agent.models.errors import asked_for_seconds, is_rate_limited
-from fanout.orchestrator.deep_agent.models.size import fixed_tokens_of, tokens_in
-from fanout.orchestrator.deep_agent.models.usage import reply_usage
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
+
+from fanout.orchestrator.deep_agent.models.errors import asked_for_seconds, is_rate_limited
+from fanout.orchestrator.deep_agent.models.size import fixed_tokens_of, tokens_in
+from fanout.orchestrator.deep_agent.models.usage import reply_usage
 
 ANSWER_TOKENS = 8_192
 """The assumed size of a reply where the request sets no limit: ADK's default for Claude."""

@@ -32,8 +32,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from fanout.orchestrator.deep_agent.failures import ScriptFailed
-from fanout.orchestrator.deep_agent.summary_format import above_summary, summed_up_replies
 from google.adk.models._capabilities import LlmCapabilities
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
@@ -49,6 +47,9 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+
+from fanout.orchestrator.deep_agent.failures import ScriptFailed
+from fanout.orchestrator.deep_agent.summary_format import above_summary, summed_up_replies
 
 CHARACTERS_PER_TOKEN = 4
 """The usual rule of thumb, for replies without `usage`."""

@@ -14,15 +14,16 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
+from google.adk.agents.callback_context import CallbackContext
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.genai import types
+
 from fanout.orchestrator.deep_agent.failures import ModelRefused
 from fanout.orchestrator.deep_agent.guards.replies import IMAGES_REFUSED, as_placeholder_call
 from fanout.orchestrator.deep_agent.messages import with_response
 from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.prompts import IMAGES_LEFT_OUT
-from google.adk.agents.callback_context import CallbackContext
-from google.adk.models.llm_request import LlmRequest
-from google.adk.models.llm_response import LlmResponse
-from google.genai import types
 
 MAX_IMAGES_IN_VIEW = 3
 """The newest images in one request: three of the largest, in base64, stay below Gemini's 20 MB."""

@@ -7,13 +7,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from fanout.orchestrator.deep_agent.backends.bounded_output import BoundedOutput
-from fanout.orchestrator.deep_agent.backends.protocol import OutputSink
-from fanout.orchestrator.deep_agent.progress_tool import emit_events
 from google.adk.agents.run_config import StreamingMode  # type: ignore[attr-defined] # public all the same
 from google.adk.events import Event
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
+
+from fanout.orchestrator.deep_agent.backends.bounded_output import BoundedOutput
+from fanout.orchestrator.deep_agent.backends.protocol import OutputSink
+from fanout.orchestrator.deep_agent.progress_tool import emit_events
 
 LIVE_OUTPUT_SECONDS = 1.0
 """Between two events: a person reads no faster, and every front end handles each event. A shorter

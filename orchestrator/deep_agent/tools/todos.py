@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.prompts import PLAN
-from fanout.orchestrator.deep_agent.tool import MethodTool, tabular
 from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import Field, WithJsonSchema
+
+from fanout.orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.prompts import PLAN
+from fanout.orchestrator.deep_agent.tool import MethodTool, tabular
 
 STATE_KEY = "todos"
 STATUSES = ("pending", "in_progress", "completed")

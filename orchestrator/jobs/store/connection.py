@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import redis
-from fanout.orchestrator.jobs.redis_url import tls_options
-from fanout.orchestrator.jobs.store.redis_errors import is_worth_repeating, redis_failures
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import (
     AbstractConnection,
@@ -20,6 +18,9 @@ from redis.asyncio.connection import (
 )
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff, NoBackoff
+
+from fanout.orchestrator.jobs.redis_url import tls_options
+from fanout.orchestrator.jobs.store.redis_errors import is_worth_repeating, redis_failures
 
 CONNECT_SECONDS = 5.0
 """Redis accepts a connection within milliseconds, over a slow network within a second."""

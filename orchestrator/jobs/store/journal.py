@@ -15,6 +15,9 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from pydantic import Field, JsonValue
+from redis.asyncio import Redis
+
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.jobs.approvals import answer_fingerprint
 from fanout.orchestrator.jobs.bounds import MAX_RECORD_BYTES
@@ -25,8 +28,6 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.lua_scripts import Scripts
 from fanout.orchestrator.jobs.store.outage import through_outage
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
-from pydantic import Field, JsonValue
-from redis.asyncio import Redis
 
 BEGINNING = "0-0"
 POLL_SECONDS = 2.0

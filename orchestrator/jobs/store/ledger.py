@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from itertools import chain
 from uuid import uuid4
 
+from pydantic import JsonValue, ValidationError
+from redis.asyncio import Redis
+
 from fanout.orchestrator.approvals import ApprovalAnswer
 from fanout.orchestrator.jobs import versions
 from fanout.orchestrator.jobs.approvals import (
@@ -43,8 +46,6 @@ from fanout.orchestrator.jobs.store.records import Records
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 from fanout.orchestrator.jobs.store.stored import entry_of_child, spec_of, submission
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
-from pydantic import JsonValue, ValidationError
-from redis.asyncio import Redis
 
 INSTALLATION_BYTES = 8
 """Random: enough that no two installations ever have the same id."""

@@ -7,9 +7,10 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from redis.asyncio import Redis
+
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
-from redis.asyncio import Redis
 
 
 class Scripts:

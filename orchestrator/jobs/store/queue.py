@@ -16,6 +16,9 @@ from typing import Any
 
 from celery import Celery
 from celery.loaders.app import AppLoader
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.redis_url import celery_url, tls_options
 from fanout.orchestrator.jobs.spec import JobSpec
@@ -23,8 +26,6 @@ from fanout.orchestrator.jobs.store.connection import COMMAND_SECONDS
 from fanout.orchestrator.jobs.store.ledger import Dispatched
 from fanout.orchestrator.jobs.store.redis_errors import redis_failure
 from fanout.orchestrator.jobs.store.signatures import MessageSigner
-from kombu.exceptions import OperationalError
-from redis.exceptions import RedisError
 
 RUN_JOB = "fanout.run_job"
 """The name of the only task: constant, because dashboards make a series of every name."""

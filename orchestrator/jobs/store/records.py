@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from redis.asyncio import Redis
+
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.failures import UnknownJob
 from fanout.orchestrator.jobs.result import JobResult, ResultSoFar, Usage
@@ -14,7 +16,6 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 from fanout.orchestrator.jobs.store.stored import read, record_of, stored_approval
 from fanout.orchestrator.jobs.worker_info import WorkerInfo, worker_of
-from redis.asyncio import Redis
 
 
 class Records:

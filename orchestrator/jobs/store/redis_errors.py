@@ -6,13 +6,14 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from redis import exceptions
+
 from fanout.orchestrator.jobs.failures import (
     LedgerForbidden,
     LedgerFull,
     LedgerMisconfigured,
     LedgerUnavailable,
 )
-from redis import exceptions
 
 NO_RIGHT = (
     "Redis does not allow this to the user in FANOUT_REDIS_URL: grant the rights that "

@@ -7,14 +7,15 @@ import math
 from collections.abc import Mapping
 from typing import TypeVar
 
+from pydantic import BaseModel, ValidationError
+from pydantic.config import ExtraValues
+
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.bounds import KIB, MAX_KEY_CHARACTERS, MAX_SPEC_BYTES
 from fanout.orchestrator.jobs.failures import InvalidJob, NotUnderstood
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobRecord
 from fanout.orchestrator.jobs.versions import version_of
-from pydantic import BaseModel, ValidationError
-from pydantic.config import ExtraValues
 
 OF_ANOTHER_RELEASE = "(its specification cannot be read by this release)"
 Model = TypeVar("Model", bound=BaseModel)

@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from redis.asyncio import Redis
+
 from fanout.orchestrator.jobs.policy import AdmissionPolicy
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.redis_errors import redis_failures
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
-from redis.asyncio import Redis
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from pydantic import ValidationError
+
 from fanout.orchestrator.jobs.spec import WireModel
 from fanout.orchestrator.private_files import create_private_file, make_private_folder
 from fanout.orchestrator.workspace.rooted import PathRefused, RootedFolder
@@ -28,7 +30,6 @@ from fanout.orchestrator.workspace.staging.failures import (
     StorageFailed,
 )
 from fanout.orchestrator.workspace.staging.steps import STAGED_NAME, Left, Step, carry_out, sync
-from pydantic import ValidationError
 
 __all__ = ["Left", "Staging", "record_path", "recover"]
 

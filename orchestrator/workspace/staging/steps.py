@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Literal
 
+from pydantic import Field
+
 from fanout.orchestrator.jobs.spec import WireModel
 from fanout.orchestrator.workspace.rooted import (
     ChangedMeanwhile,
@@ -19,7 +21,6 @@ from fanout.orchestrator.workspace.rooted import (
     RootedFolder,
 )
 from fanout.orchestrator.workspace.staging.failures import raise_if_storage
-from pydantic import Field
 
 STAGED_NAME = r"^\.fanout-[0-9a-f]{24}~$"
 """Names that change lists ignore, as they do every `.fanout-*~`."""

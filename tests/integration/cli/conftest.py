@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.connection import answers, connect
@@ -23,7 +24,6 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 from fanout.orchestrator.workspace.blobs import BlobStore
-
 from tests.forked import REPOSITORY, ForkedProcess
 
 Child = subprocess.Popen[bytes] | ForkedProcess

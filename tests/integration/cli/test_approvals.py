@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
+
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
 from fanout.orchestrator.cli.terminal.live import Board
 from fanout.orchestrator.jobs.approvals import Approval, approval_id
@@ -22,8 +24,6 @@ from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
-from rich.console import Console
-
 from tests.builders import make_spec
 from tests.integration.cli.conftest import WORKER, Fanout
 from tests.integration.scripts import call, calls, conversation, says

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from fanout.orchestrator.jobs.store.journal import EventType
 
+from fanout.orchestrator.jobs.store.journal import EventType
 from tests.integration.cli.conftest import Fanout, StandIn
 
 pytestmark = pytest.mark.redis

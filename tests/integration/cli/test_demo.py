@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from fanout.orchestrator.cli.commands.bundled_examples import DEMO, find_example
 
+from fanout.orchestrator.cli.commands.bundled_examples import DEMO, find_example
 from tests.integration.cli.conftest import Fanout
 from tests.integration.cli.test_embedded import within
 from tests.integration.cli.test_services import LOCAL

@@ -6,10 +6,10 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
-
 from tests.integration.cli.conftest import WORKER, Fanout
 
 pytestmark = pytest.mark.redis

@@ -10,11 +10,11 @@ import sys
 import time
 
 import pytest
+
 from fanout.orchestrator.embedded.child_process import ChildProcess
 from fanout.orchestrator.embedded.redis_server import RedisServer
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.store.connection import answers
-
 from tests.integration.cli.conftest import Fanout, clean_environment
 
 pytestmark = pytest.mark.redis

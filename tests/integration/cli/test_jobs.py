@@ -12,12 +12,12 @@ import tarfile
 import time
 
 import pytest
+
 from fanout.orchestrator.jobs.changes import ChangedFile, ChangeKind, Changes, FileVersion
 from fanout.orchestrator.jobs.result import JobError
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType
-
 from tests.integration.cli.conftest import Fanout, StandIn
 
 pytestmark = pytest.mark.redis

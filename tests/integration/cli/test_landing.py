@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
-
 from tests.bundles import BundleBuilder, tree_of
 from tests.integration.cli.conftest import Ended, Fanout, StandIn
 from tests.integration.cli.test_run import in_folders, with_services

@@ -12,8 +12,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from fanout.orchestrator.embedded.state_folder import StateFolder
 
+from fanout.orchestrator.embedded.state_folder import StateFolder
 from tests.integration.cli.conftest import Fanout
 from tests.integration.cli.test_embedded import within
 

@@ -10,13 +10,13 @@ import asyncio
 import sys
 from pathlib import Path
 
-from fanout.orchestrator.adk.task_toolset import TaskToolset
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.deep_agent import create_deep_app
 from google.adk.runners import Runner
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.genai import types
 
+from fanout.orchestrator.adk.task_toolset import TaskToolset
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.deep_agent import create_deep_app
 from tests.integration.coordinator.driving import APP_NAME, USER_ID, coordinating
 
 

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fanout.orchestrator.adk.task_toolset import TaskToolset
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.deep_agent import DelegationStyle, create_deep_agent, create_deep_app
-from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from google.adk.agents import LlmAgent
 from google.adk.events import Event
 from google.adk.runners import Runner
 from google.adk.sessions import BaseSessionService, InMemorySessionService, Session
 from google.genai import types
 
+from fanout.orchestrator.adk.task_toolset import TaskToolset
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.deep_agent import DelegationStyle, create_deep_agent, create_deep_app
+from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from tests.integration.scripts import call, calls, conversation, says, write_script
 
 WORKER_SCRIPT = (

@@ -21,8 +21,8 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from fanout.orchestrator.jobs.state import JobState
 
+from fanout.orchestrator.jobs.state import JobState
 from tests.integration.coordinator.driving import WORKER_SCRIPT, task
 from tests.integration.scripts import calls, conversation, says, shell, write_script
 from tests.services import REPOSITORY, Installation

@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 import pytest
-from fanout.orchestrator.jobs.state import JobState
 
+from fanout.orchestrator.jobs.state import JobState
 from tests.integration.coordinator.driving import Coordination, Run, event_text, task
 from tests.integration.scripts import call, calls
 

@@ -32,9 +32,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     script = write_script(folder, {"agent": "coordinator", **conversation("", *replies)})
     given = ("--workspace", str(workspace), "--yes", "--model", f"scripted:{script}", *options)
-    return run_module(
-        "fanout", "run", "both", *given, environment=place.environment, timeout=80
-    )
+    return run_module("fanout", "run", "both", *given, environment=place.environment, timeout=80)
 
 
 def test_a_conflict_between_agents_is_named_when_the_run_has_ended(

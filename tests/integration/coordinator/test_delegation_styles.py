@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.adk.task_toolset import TaskToolset
 from fanout.orchestrator.deep_agent.delegation.roster import tool_name
-
 from tests.integration.coordinator.driving import Coordination
 from tests.integration.scripts import call, calls
 from tests.services import Installation

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from fanout.orchestrator.cli.terminal import held_back, output
 from fanout.orchestrator.workspace.merge_report import HeldBack
-
 from tests.forked import run_module
 from tests.integration.coordinator.driving import task
 from tests.integration.scripts import call, calls, conversation, says, write_script

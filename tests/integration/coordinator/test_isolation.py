@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
-from fanout.orchestrator.deep_agent.backends.protocol import Backend
 from google.adk.sessions import Session
 
+from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
+from fanout.orchestrator.deep_agent.backends.protocol import Backend
 from tests.integration.coordinator.driving import Coordination, task
 from tests.integration.scripts import calls, says
 from tests.unit.deep_agent.running import Run, call

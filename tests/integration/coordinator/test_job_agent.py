@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fanout.orchestrator.adk.job_agent import JobAgent
-from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.jobs.state import JobState
 from google.adk.agents import SequentialAgent
 from google.adk.events import Event
 from google.adk.runners import InMemoryRunner
 from google.genai import types
 
+from fanout.orchestrator.adk.job_agent import JobAgent
+from fanout.orchestrator.client import JobClient
+from fanout.orchestrator.jobs.state import JobState
 from tests.integration.scripts import call, calls, conversation, says, shell, write_script
 from tests.services import Installation
 

@@ -47,9 +47,7 @@ def place(install_for_module: Installer, http: HttpServer) -> Installation:
 def coordinate(place: Installation, folder: Path, agent: str) -> Any:
     """What `fanout run` tells."""
     options = ("--workspace", str(folder), "--agent", agent, "--yes", "--json")
-    done = run_module(
-        "fanout", "run", "add", *options, environment=place.environment, timeout=100
-    )
+    done = run_module("fanout", "run", "add", *options, environment=place.environment, timeout=100)
     assert done.stdout, done.stderr
     assert KEY not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr

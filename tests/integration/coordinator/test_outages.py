@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from google.adk.sessions.sqlite_session_service import SqliteSessionService
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.store import outage
 from fanout.orchestrator.jobs.store.journal import EventType
-from google.adk.sessions.sqlite_session_service import SqliteSessionService
-
 from tests.forked import ForkedProcess
 from tests.integration.coordinator.driving import WORKER_SCRIPT, Coordination, Run, journal, task
 from tests.integration.scripts import call, calls, conversation, says, write_script

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from fanout.orchestrator.adk.task_tools import TaskTools
 from fanout.orchestrator.jobs.failures import UnknownJob
 from fanout.orchestrator.jobs.spec import new_job_id
-
 from tests.integration.coordinator.driving import (
     Coordination,
     Run,
@@ -52,10 +52,12 @@ async def test_a_result_has_exactly_the_fields_that_are_promised(
         "output_tokens",
         "tool_calls",
     ]
-    assert result.pop("execution_seconds") > 0
+    assert result.pop("execution_time") == result.pop("execution_seconds") > 0
     (record,) = await coordination.client.tree(run.root_id)
     assert result == {
         "status": "success",
+        "success": True,
+        "task_id": record.id,
         "job_id": record.id,
         "summary": "ran echo new > new.txt; echo more >> kept.txt",
         "files_modified": [

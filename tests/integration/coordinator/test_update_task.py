@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import InvalidJob, UnknownJob
 from fanout.orchestrator.jobs.spec import JobSpec, new_job_id
 from fanout.orchestrator.jobs.store.journal import EventType
-
 from tests.integration.coordinator.driving import Coordination, journal
 from tests.integration.scripts import call, calls, conversation, says, shell
 from tests.services import Installation, Installer

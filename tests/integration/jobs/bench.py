@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import IO, Any
 
+from redis.asyncio import Redis
+
 from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinitions,
     load_agent_definitions,
@@ -29,8 +31,6 @@ from fanout.workers.attempt.job_runner import JobRunner
 from fanout.workers.heartbeat import Heartbeats
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.protocol import Command, Sandbox, SandboxSpec
-from redis.asyncio import Redis
-
 from tests.builders import make_worker
 
 LEASE_SECONDS = 5.0

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinitions,
@@ -18,8 +20,6 @@ from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
-from redis.asyncio import Redis
-
 from tests.builders import make_result, make_worker
 
 

@@ -6,16 +6,16 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as trying
+from hypothesis import strategies as some
+
 from fanout.orchestrator.cli.terminal.ids import resolve_job
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.jobs.failures import InvalidJob, UnknownAgent, UnknownJob
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import BEGINNING
-from hypothesis import HealthCheck, given
-from hypothesis import settings as trying
-from hypothesis import strategies as some
-
 from tests.builders import make_spec
 from tests.integration.jobs.conftest import Hand
 

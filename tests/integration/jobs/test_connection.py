@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import redis
+
 from fanout.orchestrator.jobs.store.connection import connect
 
 pytestmark = pytest.mark.redis

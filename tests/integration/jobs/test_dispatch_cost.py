@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
+
 from fanout.orchestrator.jobs.policy import AdmissionPolicy
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
-from redis.asyncio import Redis
-
 from tests.builders import make_spec, make_worker
 
 pytestmark = pytest.mark.redis

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import pytest
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.store.journal import EventType
-
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation, says, shell
 from tests.services import Installation, Installer

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+
 from fanout.orchestrator.jobs.failures import LeaseLost
 from fanout.orchestrator.jobs.store.journal import EventType
-
 from tests.builders import make_spec
 from tests.integration.jobs.conftest import Hand
 

@@ -10,14 +10,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
+
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.delegation.continuation import Continuations
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.workspace.blobs import BlobStore
-from redis.asyncio import Redis
-
 from tests.builders import make_spec
 from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
 from tests.integration.scripts import DONE, call, calls, conversation, shell, write_script

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest
+
 from fanout.orchestrator.jobs.policy import AdmissionPolicy
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
-
 from tests.builders import make_result, make_spec, make_worker
 from tests.integration.jobs.proxy import LossyRedis, lossy
 from tests.services import RedisProcess

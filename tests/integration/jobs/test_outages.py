@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinitions
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.jobs.failures import LedgerUnavailable, UnknownJob
 from fanout.orchestrator.jobs.store.connection import connect
-
 from tests.builders import make_spec
 from tests.integration.jobs.conftest import Hand
 from tests.services import RedisProcess

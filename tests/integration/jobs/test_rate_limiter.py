@@ -13,6 +13,8 @@ import time
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
+from redis.asyncio import Redis
+
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.spec import ModelRate
 from fanout.orchestrator.jobs.store import rate_limiter
@@ -26,8 +28,6 @@ from fanout.orchestrator.jobs.store.rate_limiter import (
     SOONEST_ASK_SECONDS,
     RateLimiter,
 )
-from redis.asyncio import Redis
-
 from tests.integration.jobs.proxy import lossy
 from tests.services import REPOSITORY, RedisProcess
 

@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.jobs.failures import BlobMissing, UnknownJob
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.upkeep.retention import MARGIN_SECONDS, Retention
-
 from tests.builders import make_spec
 from tests.integration.jobs.conftest import Hand
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
+
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.delegation.continuation import Continuations
 from fanout.orchestrator.jobs.failures import InvalidJob
@@ -15,8 +17,6 @@ from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType
-from redis.asyncio import Redis
-
 from tests.builders import make_spec
 from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell, write_script

@@ -5,11 +5,11 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import pytest
-from fanout.orchestrator.deep_agent.models.resolve import preload_client, resolve_model
-from fanout.orchestrator.deep_agent.models.retries import RetryPolicy
 from google.adk.models.llm_request import LlmRequest
 from google.genai import types
 
+from fanout.orchestrator.deep_agent.models.resolve import preload_client, resolve_model
+from fanout.orchestrator.deep_agent.models.retries import RetryPolicy
 from tests.integration.models.model_server import Answer, ModelServer, environment, model_server
 from tests.unit.deep_agent.running import Run
 

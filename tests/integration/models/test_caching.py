@@ -1,11 +1,11 @@
 """When a provider is asked to cache a conversation's beginning, and what happens if that fails."""
 
 import pytest
+
 from fanout.orchestrator.deep_agent.models.prompt_caching import (
     GEMINI_MIN_TOKENS,
     GEMINI_TTL_SECONDS,
 )
-
 from tests.integration.models.model_server import Answer, call, text
 from tests.integration.models.providers import Serve, run_agent, served
 

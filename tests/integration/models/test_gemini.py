@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+
 from fanout.orchestrator.deep_agent.failures import ModelRefused, ModelUnavailable
 from fanout.orchestrator.deep_agent.models.resolve import resolve_model
 from fanout.orchestrator.deep_agent.models.retries import RetryPolicy
-
 from tests.integration.models.model_server import Answer, ModelServer, call, model_server, text
 from tests.unit.deep_agent.running import Run
 

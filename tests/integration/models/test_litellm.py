@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+
 from fanout.orchestrator.deep_agent.failures import (
     ModelContextExceeded,
     ModelRefused,
@@ -10,7 +11,6 @@ from fanout.orchestrator.deep_agent.failures import (
 )
 from fanout.orchestrator.deep_agent.guards.budget import Budget
 from fanout.orchestrator.deep_agent.models.facts import price
-
 from tests.integration.models.model_server import Answer, call, text
 from tests.integration.models.providers import KEY, Serve, ask, run_agent, served, told
 

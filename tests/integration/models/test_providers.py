@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 import pytest
+
 from fanout.orchestrator.deep_agent.failures import (
     ModelContextExceeded,
     ModelRefused,
@@ -16,7 +17,6 @@ from fanout.orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
 from fanout.orchestrator.deep_agent.models.facts import price
 from fanout.orchestrator.deep_agent.models.resolve import preload_client, resolve_model
 from fanout.orchestrator.deep_agent.models.retries import ResilientModel, RetryPolicy
-
 from tests.integration.models.model_server import Answer, call, text
 from tests.integration.models.providers import (
     KEY,

@@ -9,7 +9,6 @@ from typing import Any
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-
 from tests.integration.scripts import call, calls
 
 LEAD = """

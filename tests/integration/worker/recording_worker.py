@@ -10,11 +10,12 @@ import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
-from fanout.orchestrator.deep_agent import ScriptedModel
-from fanout.workers.__main__ import main
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
+
+from fanout.orchestrator.deep_agent import ScriptedModel
+from fanout.workers.__main__ import main
 
 REQUESTS = Path(os.environ["FANOUT_TEST_REQUESTS"])
 generate = ScriptedModel.generate_content_async

@@ -9,12 +9,12 @@ import asyncio
 import time
 
 import pytest
+
 from fanout.orchestrator.cli.terminal.ids import resolve_approval
 from fanout.orchestrator.jobs.failures import AnsweredAlready, DecisionNotAllowed, UnknownApproval
 from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
-
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, call, calls, conversation, shell
 from tests.integration.worker.approvals import (

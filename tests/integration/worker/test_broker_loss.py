@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fanout.orchestrator.jobs.store.queue import broker_options
-from fanout.workers.celery_app import TolerantTransport
 from kombu import Connection, Queue
 
+from fanout.orchestrator.jobs.store.queue import broker_options
+from fanout.workers.celery_app import TolerantTransport
 from tests.services import RedisProcess
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import yaml
+from google.adk.events import Event
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.deep_agent.models.usage import summary_calls
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from fanout.orchestrator.workspace.blobs import BlobStore
-from google.adk.events import Event
-
 from tests.builders import make_spec
 from tests.integration.scripts import call, calls, conversation
 from tests.services import Installation, Installer

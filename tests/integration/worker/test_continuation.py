@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import BlobMissing, InvalidJob, UnknownJob
 from fanout.orchestrator.jobs.result import JobResult
@@ -19,7 +20,6 @@ from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
 from fanout.orchestrator.workspace.blobs import BlobStore
-
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell
 from tests.integration.worker.approvals import GUARDED, file_of, parked

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fanout.orchestrator.jobs.result import JobResult
 
+from fanout.orchestrator.jobs.result import JobResult
 from tests.builders import make_spec
 from tests.integration.worker.conftest import CANARY
 from tests.services import REPOSITORY, Installation

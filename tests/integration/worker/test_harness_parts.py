@@ -9,13 +9,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.deep_agent.guards.loop_guard import MAX_REPEATED_CALLS, MAX_SAME_CALLS
 from fanout.orchestrator.deep_agent.prompts import CALL_INTERRUPTED
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-
 from tests.builders import make_spec
 from tests.forked import run_module
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell

@@ -11,8 +11,8 @@ import psutil
 import pytest
 import redis
 from fakeredis import FakeAsyncRedis
-from fanout.orchestrator.client import JobClient
 
+from fanout.orchestrator.client import JobClient
 from tests.builders import make_spec
 from tests.integration.jobs.bench import opened_bench
 from tests.integration.scripts import DONE, conversation, write_script

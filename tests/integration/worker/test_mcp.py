@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobState
-
 from tests.builders import make_spec
 from tests.integration.scripts import call, calls, conversation, says
 from tests.mcp_servers import STDIO_SERVER, HttpServer, http_server, url_of

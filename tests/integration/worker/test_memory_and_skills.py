@@ -10,6 +10,7 @@ import signal
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinition,
@@ -20,7 +21,6 @@ from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.workers.agent.definition_files import copy_definition_files
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.protocol import Command, SandboxSpec
-
 from tests.builders import make_spec
 from tests.integration.scripts import call, calls, says
 from tests.services import Installation, Installer

@@ -14,11 +14,11 @@ from collections import Counter
 import pytest
 import redis
 from celery import Celery
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.jobs.store.queue import RUN_JOB, broker_options
-
 from tests.builders import make_spec
 from tests.services import Installation
 

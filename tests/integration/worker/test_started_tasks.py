@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
-
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, call, calls, conversation, shell
 from tests.integration.worker.approvals import file_of, journal

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell
 from tests.integration.worker.children import answers, children_of

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.failures import LimitReached
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.store.journal import EventType
-
 from tests.builders import make_spec
 from tests.integration.scripts import conversation, shell
 from tests.integration.worker.children import delegates, delegating_agents

@@ -7,12 +7,12 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, call, calls, conversation, says, shell
 from tests.services import Installation, Installer

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
+
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import load_agent_definitions
 from fanout.orchestrator.jobs import versions
@@ -18,8 +20,6 @@ from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Ledger
-from redis.asyncio import Redis
-
 from tests.builders import make_spec
 from tests.integration.scripts import DONE, conversation, shell
 from tests.services import Installation, Installer, WorkerProcess

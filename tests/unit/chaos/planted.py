@@ -7,7 +7,6 @@ from typing import Any
 from fanout.orchestrator.jobs.result import JobResult
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
-
 from tests.builders import make_result
 from tests.chaos.evidence import JobEvidence
 

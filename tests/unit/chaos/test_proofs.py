@@ -6,9 +6,9 @@ Each finds what was planted, and nothing in a sound run.
 from __future__ import annotations
 
 import pytest
+
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType
-
 from tests.builders import make_result
 from tests.chaos.evidence import JobEvidence, Leftovers
 from tests.chaos.file_proof import files_as_told, overlapping

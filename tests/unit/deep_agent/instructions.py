@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.runners import InMemoryRunner
 from google.genai import types
 
+from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from tests.unit.deep_agent.running import scripted
 
 

@@ -3,10 +3,6 @@
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from fanout.orchestrator.deep_agent.backends.state import KEY_PREFIX
-from fanout.orchestrator.deep_agent.context.summarization import SummarizationConfig
-from fanout.orchestrator.deep_agent.models.retries import ResilientModel
-from fanout.orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
 from google.adk.events import Event
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
@@ -14,6 +10,10 @@ from google.adk.sessions import Session
 from google.genai import types
 from pydantic import Field
 
+from fanout.orchestrator.deep_agent.backends.state import KEY_PREFIX
+from fanout.orchestrator.deep_agent.context.summarization import SummarizationConfig
+from fanout.orchestrator.deep_agent.models.retries import ResilientModel
+from fanout.orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
 from tests.unit.deep_agent.running import AT_ONCE, Run, call
 
 GOAL = "Rename the class Bread to Loaf in all forty modules, and keep the public names."

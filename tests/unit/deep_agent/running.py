@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
-from fanout.orchestrator.deep_agent.guards.budget import Budget
-from fanout.orchestrator.deep_agent.guards.budget_plugin import BudgetFactory
-from fanout.orchestrator.deep_agent.models.retries import ResilientModel, RetryPolicy
-from fanout.orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
 from google.adk.agents.run_config import RunConfig, StreamingMode
 from google.adk.events import Event
 from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
 from google.genai import types
+
+from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
+from fanout.orchestrator.deep_agent.guards.budget import Budget
+from fanout.orchestrator.deep_agent.guards.budget_plugin import BudgetFactory
+from fanout.orchestrator.deep_agent.models.retries import ResilientModel, RetryPolicy
+from fanout.orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
 
 AT_ONCE = RetryPolicy(first_delay_seconds=0.001)
 

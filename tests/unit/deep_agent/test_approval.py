@@ -6,6 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from google.adk.apps import App
+from google.adk.events import Event
+from google.adk.runners import Runner
+from google.adk.sessions import InMemorySessionService
+from google.adk.tools.base_toolset import BaseToolset
+from google.adk.tools.function_tool import FunctionTool
+from google.genai import types
+
 from fanout.orchestrator.approvals import ApprovalAnswer, InterruptOn, merge_policies
 from fanout.orchestrator.deep_agent.approval.requests import (
     PendingApproval,
@@ -15,14 +23,6 @@ from fanout.orchestrator.deep_agent.approval.requests import (
 from fanout.orchestrator.deep_agent.backends.state import KEY_PREFIX
 from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
 from fanout.orchestrator.deep_agent.failures import UnknownGuardedTool
-from google.adk.apps import App
-from google.adk.events import Event
-from google.adk.runners import Runner
-from google.adk.sessions import InMemorySessionService
-from google.adk.tools.base_toolset import BaseToolset
-from google.adk.tools.function_tool import FunctionTool
-from google.genai import types
-
 from tests.unit.deep_agent.running import call, scripted, texts
 
 WRITE = {"write_file": True}

@@ -5,11 +5,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from fanout.orchestrator.approvals import ApprovalAnswer
-from fanout.orchestrator.deep_agent.approval.requests import answers_message, pending_approvals
-from fanout.orchestrator.deep_agent.context.compaction import Conversation
-from fanout.orchestrator.deep_agent.context.summarization import SummarizationConfig
-from fanout.orchestrator.deep_agent.failures import ModelContextExceeded
 from google.adk.events import Event, EventActions
 from google.adk.platform.time import reset_time_provider, set_time_provider
 from google.adk.runners import Runner
@@ -18,6 +13,11 @@ from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types
 
+from fanout.orchestrator.approvals import ApprovalAnswer
+from fanout.orchestrator.deep_agent.approval.requests import answers_message, pending_approvals
+from fanout.orchestrator.deep_agent.context.compaction import Conversation
+from fanout.orchestrator.deep_agent.context.summarization import SummarizationConfig
+from fanout.orchestrator.deep_agent.failures import ModelContextExceeded
 from tests.unit.deep_agent.long_conversations import (
     GOAL,
     config,

@@ -6,9 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
-from fanout.orchestrator.deep_agent.guards.dangling_calls import answered, unanswered_calls
-from fanout.orchestrator.deep_agent.prompts import CALL_INTERRUPTED, CALL_NOT_APPROVED, CALL_PENDING
 from google.adk.apps import App
 from google.adk.events import Event
 from google.adk.models.llm_request import LlmRequest
@@ -20,6 +17,9 @@ from google.adk.tools.function_tool import FunctionTool
 from google.adk.tools.long_running_tool import LongRunningFunctionTool
 from google.genai import types
 
+from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
+from fanout.orchestrator.deep_agent.guards.dangling_calls import answered, unanswered_calls
+from fanout.orchestrator.deep_agent.prompts import CALL_INTERRUPTED, CALL_NOT_APPROVED, CALL_PENDING
 from tests.unit.deep_agent.running import call, scripted
 
 Heard = list[tuple[str, str | None]]

@@ -9,14 +9,14 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
-from fanout.orchestrator.deep_agent.context import eviction
-from fanout.orchestrator.deep_agent.context.readable import LINE_CHARACTERS, readable
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
+from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
+from fanout.orchestrator.deep_agent.context import eviction
+from fanout.orchestrator.deep_agent.context.readable import LINE_CHARACTERS, readable
 from tests.unit.deep_agent.long_conversations import resilient, watched
 from tests.unit.deep_agent.running import Run, call, scripted
 

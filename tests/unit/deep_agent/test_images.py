@@ -6,16 +6,16 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
-from fanout.orchestrator.deep_agent.create import create_deep_agent
-from fanout.orchestrator.deep_agent.failures import ModelRefused
-from fanout.orchestrator.deep_agent.tools.images import MAX_IMAGES_IN_VIEW
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.runners import InMemoryRunner
 from google.genai import types
 
+from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
+from fanout.orchestrator.deep_agent.create import create_deep_agent
+from fanout.orchestrator.deep_agent.failures import ModelRefused
+from fanout.orchestrator.deep_agent.tools.images import MAX_IMAGES_IN_VIEW
 from tests.unit.deep_agent.running import Run, call, scripted
 
 PNG = b"\x89PNG\r\n\x1a\n"

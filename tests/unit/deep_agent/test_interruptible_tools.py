@@ -9,9 +9,6 @@ from contextvars import ContextVar
 from typing import Annotated, Any
 
 import pytest
-from fanout.orchestrator.deep_agent import create_deep_agent, in_own_loop
-from fanout.orchestrator.deep_agent.guards import interruptible_tools
-from fanout.orchestrator.deep_agent.guards.interruptible_tools import interruptible
 from google.adk.agents import LlmAgent
 from google.adk.runners import InMemoryRunner
 from google.adk.tools.function_tool import FunctionTool
@@ -20,6 +17,9 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from pydantic import Field
 
+from fanout.orchestrator.deep_agent import create_deep_agent, in_own_loop
+from fanout.orchestrator.deep_agent.guards import interruptible_tools
+from fanout.orchestrator.deep_agent.guards.interruptible_tools import interruptible
 from tests.unit.deep_agent.running import Run, call, scripted
 
 WHO: ContextVar[str] = ContextVar("who", default="nobody")

@@ -8,12 +8,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from fanout.orchestrator.deep_agent.backends import paths
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.jail import Jail
 from fanout.orchestrator.deep_agent.failures import ToolMistake
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 SECRET = b"outside"
 names = st.sampled_from(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from google.adk.tools.tool_context import ToolContext
+
 from fanout.orchestrator.deep_agent.guards.loop_guard import (
     MAX_REPEATED_CALLS,
     MAX_SAME_CALLS,
     REPEATED_CALL,
 )
 from fanout.orchestrator.deep_agent.tool import MethodTool, polling
-from google.adk.tools.tool_context import ToolContext
-
 from tests.unit.deep_agent.running import Run, call, scripted
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import mcp_types
 import pytest
 import pytest_asyncio
+
 from fanout.orchestrator.deep_agent.approval.requests import pending_approvals
 from fanout.orchestrator.deep_agent.failures import McpServerFailed, McpServerUnavailable
 from fanout.orchestrator.deep_agent.mcp import transport as mcp_transport
@@ -35,7 +36,6 @@ from fanout.orchestrator.jobs.spec import Limits
 from fanout.workers.sandbox.local.provider import LocalProvider
 from fanout.workers.sandbox.local.sandbox import LocalSandbox
 from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox, SandboxSpec
-
 from tests.mcp_servers import PIXEL, STDIO_SERVER, HttpServer, http_server, make_server, url_of
 from tests.unit.deep_agent.running import Run, call, scripted
 

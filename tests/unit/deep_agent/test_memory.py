@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.create import create_deep_agent
 from fanout.orchestrator.deep_agent.knowledge.memory import (
@@ -13,7 +14,6 @@ from fanout.orchestrator.deep_agent.knowledge.memory import (
     MAX_TOTAL_CHARACTERS,
     without_comments,
 )
-
 from tests.unit.deep_agent.instructions import instructions
 from tests.unit.deep_agent.running import call, scripted
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+
 from fanout.orchestrator.deep_agent.models.facts import (
     WINDOWS_NOT_IN_THE_TABLE,
     context_window,

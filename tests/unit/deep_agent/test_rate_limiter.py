@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from google.adk.models.llm_request import LlmRequest
+from google.genai import types
+
 from fanout.orchestrator.deep_agent.context.summarization import SummarizationConfig
 from fanout.orchestrator.deep_agent.failures import ModelFailed
 from fanout.orchestrator.deep_agent.models.rate_limiter import ANSWER_TOKENS
 from fanout.orchestrator.deep_agent.models.resolve import resolve_model
 from fanout.orchestrator.deep_agent.models.retries import ResilientModel, RetryPolicy
 from fanout.orchestrator.deep_agent.models.scripted_model import Script, ScriptedModel
-from google.adk.models.llm_request import LlmRequest
-from google.genai import types
-
 from tests.unit.deep_agent.running import Run, call, script_file
 
 SOON = RetryPolicy(attempts=3, first_delay_seconds=0.001, max_delay_seconds=0.05)

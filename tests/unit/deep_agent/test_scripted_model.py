@@ -4,16 +4,16 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
-from fanout.orchestrator.deep_agent.failures import ModelNotConfigured, ScriptFailed
-from fanout.orchestrator.deep_agent.models.resolve import resolve_model
-from fanout.orchestrator.deep_agent.models.scripted_model import Script
-from fanout.orchestrator.deep_agent.summary import summary_of
 from google.adk.events import Event
 from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
 from google.genai import types
 
+from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_app
+from fanout.orchestrator.deep_agent.failures import ModelNotConfigured, ScriptFailed
+from fanout.orchestrator.deep_agent.models.resolve import resolve_model
+from fanout.orchestrator.deep_agent.models.scripted_model import Script
+from fanout.orchestrator.deep_agent.summary import summary_of
 from tests.unit.deep_agent.running import Run, script_file
 
 SCRIPT = r"""

@@ -9,13 +9,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
-from fanout.orchestrator.deep_agent.guards.budget import Budget
-from fanout.orchestrator.deep_agent.tools import live_output
 from google.adk.events import Event
 from google.adk.runners import Runner
 from google.genai import types
 
+from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
+from fanout.orchestrator.deep_agent.guards.budget import Budget
+from fanout.orchestrator.deep_agent.tools import live_output
 from tests.unit.deep_agent.running import Run, call, scripted, texts
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}

@@ -5,15 +5,15 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from fanout.orchestrator.deep_agent.failures import ModelContextExceeded
-from fanout.orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
-from fanout.orchestrator.deep_agent.models.usage import summary_calls
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 from pydantic import Field
 
+from fanout.orchestrator.deep_agent.failures import ModelContextExceeded
+from fanout.orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
+from fanout.orchestrator.deep_agent.models.usage import summary_calls
 from tests.unit.deep_agent.long_conversations import (
     GOAL,
     Watched,

@@ -6,10 +6,10 @@ import re
 from typing import Any
 
 import pytest
+
 from fanout.orchestrator.deep_agent.prompts import PLAN
 from fanout.orchestrator.deep_agent.tools import todos as plan
 from fanout.orchestrator.deep_agent.tools.todos import TodoTools
-
 from tests.unit.deep_agent.running import Run, call, scripted
 
 Steps = list[tuple[str, str]]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fanout.orchestrator.deep_agent.toon import as_toon
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toon_format import decode
 
+from fanout.orchestrator.deep_agent.toon import as_toon
 from tests.unit.deep_agent.running import Run, call
 from tests.unit.deep_agent.talking import recorder, says
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fakeredis import FakeAsyncRedis
+
 from fanout.orchestrator.approvals import ApprovalAnswer
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.spec import JobSpec
@@ -17,7 +18,6 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
-
 from tests.builders import make_result, make_spec, make_worker
 
 WORKER = make_worker()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fakeredis import FakeAsyncRedis
+
 from fanout.orchestrator.jobs.policy import AdmissionPolicy, TenantShare
 from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobState
@@ -15,7 +16,6 @@ from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
 from fanout.orchestrator.jobs.store.stored import submission
 from fanout.orchestrator.jobs.store.waiting import occupancy, waiting_reason
-
 from tests.builders import make_result, make_spec, make_worker
 
 WORKER = make_worker(concurrency=100)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fakeredis import FakeAsyncRedis
+
 from fanout.orchestrator.jobs.failures import InvalidJob, MessagesUnread, UnknownJob
 from fanout.orchestrator.jobs.policy import AdmissionPolicy
 from fanout.orchestrator.jobs.state import JobState
@@ -14,7 +15,6 @@ from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Dispatched, Ledger
 from fanout.workers.attempt.outcome import UNREAD_CHARACTERS, commit
-
 from tests.builders import make_result, make_spec, make_worker
 
 LEASE = 10.0

@@ -13,6 +13,10 @@ import pytest
 from fakeredis import FakeAsyncRedis
 from fakeredis._commands import command
 from fakeredis.commands_mixins import server_mixin
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
+
 from fanout.orchestrator.approvals import ApprovalAnswer
 from fanout.orchestrator.jobs import versions
 from fanout.orchestrator.jobs.approvals import Approval
@@ -24,10 +28,6 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
-
 from tests.builders import make_result, make_spec, make_worker
 from tests.unit.jobs.ledger_model import TERMINAL, Job, Model
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fakeredis import FakeAsyncRedis
+
 from fanout.orchestrator.approvals import ApprovalAnswer
 from fanout.orchestrator.jobs.approvals import (
     MAX_ANSWER_BYTES,
@@ -25,7 +26,6 @@ from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType, Journal
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
-
 from tests.builders import make_result, make_spec, make_worker
 
 WORKER = make_worker(concurrency=1)

@@ -11,11 +11,12 @@ from unittest import mock
 
 from fakeredis import FakeAsyncRedis
 from fakeredis.commands_mixins import server_mixin
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
 from fanout.orchestrator.jobs.spec import ModelRate
 from fanout.orchestrator.jobs.store.keys import Keys
 from fanout.orchestrator.jobs.store.rate_limiter import RateLimiter
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 WINDOW_MS, LATE_MS, DOUBLING_MS, GRACE_MS = 10_000, 1_000, 2_000, 3_000
 SOONEST_MS, LATEST_MS = 2_000, 15_000

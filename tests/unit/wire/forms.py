@@ -7,6 +7,9 @@ import json
 from dataclasses import fields
 from typing import Any
 
+from google.adk.events import Event
+from pydantic import BaseModel
+
 from fanout.orchestrator.approvals import ApprovalAnswer
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.changes import Changes
@@ -15,8 +18,6 @@ from fanout.orchestrator.jobs.spec import JobSpec
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
-from google.adk.events import Event
-from pydantic import BaseModel
 
 WORDS = ("title", "description")
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fakeredis import FakeAsyncRedis
+from kombu import Connection
+
 from fanout.orchestrator.approvals import ApprovalAnswer
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.result import JobResult
@@ -26,8 +28,6 @@ from fanout.orchestrator.jobs.store.ledger import Dispatched, Ledger
 from fanout.orchestrator.jobs.store.queue import CeleryQueue
 from fanout.orchestrator.jobs.versions import WIRE_NEWEST
 from fanout.orchestrator.workspace.blobs import BlobStore
-from kombu import Connection
-
 from tests.builders import make_result, make_spec, make_worker
 from tests.integration.jobs.bench import LONG_LEASE_SECONDS, Bench, opened_bench
 from tests.integration.scripts import DONE, call, calls, conversation, shell, write_script

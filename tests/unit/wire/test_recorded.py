@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fakeredis import FakeAsyncRedis
+
 from fanout.orchestrator.cli.terminal.formatting import event_line
 from fanout.orchestrator.jobs.changes import Changes
 from fanout.orchestrator.jobs.spec import JobSpec
@@ -21,7 +22,6 @@ from fanout.orchestrator.jobs.worker_info import worker_of
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.agent.session_journal import AttemptJournal
 from fanout.workers.heartbeat import HeldLease
-
 from tests.builders import make_worker
 from tests.unit.wire.record import FIRST, FULL, RECORDED
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from fakeredis import FakeAsyncRedis
+
 from fanout.orchestrator.cli.terminal.formatting import event_line
 from fanout.orchestrator.jobs import versions
 from fanout.orchestrator.jobs.changes import ChangeBundle, NewerBundle
@@ -28,7 +29,6 @@ from fanout.orchestrator.jobs.store.waiting import occupancy, waiting_reason
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.agent.session_journal import AttemptJournal
 from fanout.workers.heartbeat import HeldLease
-
 from tests.builders import make_result, make_spec, make_worker
 from tests.unit.wire.forms import forms
 from tests.unit.wire.record import FIRST, FULL, RECORDED

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
 from fanout.orchestrator.approvals import merge_policies
 from fanout.orchestrator.configuration.agent_definitions import (
     GENERAL_PURPOSE,
@@ -20,7 +22,6 @@ from fanout.orchestrator.jobs.spec import JobSpec, Limits
 from fanout.orchestrator.jobs.store.stored import submission
 from fanout.workers.agent.services import JobServices
 from fanout.workers.heartbeat import elapsed_clock
-from pydantic import ValidationError
 
 SHORTEST_CHILD_SECONDS = 0.001
 """The time limit of a child whose parent's time is over: a limit has to be above zero."""

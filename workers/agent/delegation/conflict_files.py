@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from fanout.orchestrator.jobs.changes import ChangeBundle, ChangedFile, FileVersion, MalformedBundle
 from fanout.orchestrator.jobs.failures import BlobMissing
 from fanout.orchestrator.text_merge import is_text
 from fanout.orchestrator.workspace.blobs import BlobStore
 from fanout.workers.sandbox import WORKSPACE, Sandbox
-from pydantic import JsonValue
 
 FOLDER = "conflicts"
 MAX_FILES = 50

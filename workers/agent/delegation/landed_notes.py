@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pydantic import JsonValue
+
 from fanout.orchestrator.deep_agent import CHANGES_BREAK, CHANGES_CONFLICT
 from fanout.orchestrator.landing.train import Outcome, Train
 from fanout.orchestrator.workspace.merge_report import MergeReport
-from pydantic import JsonValue
 
 SHOWN_CONFLICTS = 50
 """Of one landing, in the journal and in a message: as many as one reads before beginning."""

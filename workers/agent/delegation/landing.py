@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.orchestrator.jobs.result import Verification
@@ -22,7 +24,6 @@ from fanout.workers.agent.session_journal import AttemptJournal
 from fanout.workers.agent.verification import run_verification
 from fanout.workers.heartbeat import HeldLease
 from fanout.workers.sandbox import Sandbox, SandboxFolder, in_folder, merge_into
-from pydantic import JsonValue
 
 REPRODUCIBLE = {"PYTHONDONTWRITEBYTECODE": "1"}
 """For the command: files are exchanged within a second, and Python takes a compiled file of the

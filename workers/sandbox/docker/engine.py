@@ -18,6 +18,7 @@ import docker
 import requests
 from docker import errors as docker_errors
 from docker.utils import kwargs_from_env, parse_host
+
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.docker.attach import AttachStream, EngineAddress
 from fanout.workers.sandbox.errors import (

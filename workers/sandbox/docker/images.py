@@ -1,7 +1,7 @@
 """The images that sandboxes run in: lists and builds them, and checks that an engine has them.
 
 Also a program, for `fanout images` and for commands that are about to start a worker:
-`python -P -m workers.sandbox.docker.images ls [--json] | build [NAME…] | check IMAGE`.
+`python -P -m fanout.workers.sandbox.docker.images ls [--json] | build [NAME…] | check IMAGE`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A reaper removes only what its own installation made. When the Redis of an installation is gone for
 good, nobody reaps for it any more: a person removes the rest.
 
-Also a program, for `fanout clean`: `python -m workers.sandbox.docker.installations ls [--json] | rm
-ID [--force]`.
+Also a program, for `fanout clean`:
+`python -m fanout.workers.sandbox.docker.installations ls [--json] | rm ID [--force]`.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import structlog
+
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.naming import EXPIRES, JOB, PROCESS, ROLE, WORKER, Names

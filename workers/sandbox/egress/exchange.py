@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 
 import h11
+
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.workers.sandbox.egress.hosts import parse_authority
 from fanout.workers.sandbox.egress.redaction import Redactor

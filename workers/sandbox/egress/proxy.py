@@ -22,6 +22,7 @@ from functools import partial
 from http import HTTPStatus
 
 import structlog
+
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.workers.sandbox.egress.authority import JobAuthority
 from fanout.workers.sandbox.egress.client_hello import MAX_HELLO_BYTES, ClientHello, may_be_tls

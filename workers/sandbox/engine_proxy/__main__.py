@@ -1,4 +1,4 @@
-"""`python -P -m workers.sandbox.engine_proxy`: serve workers until SIGTERM."""
+"""`python -P -m fanout.workers.sandbox.engine_proxy`: serve workers until SIGTERM."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def main() -> None:
         SystemExit: The options are not usable, or the engine does not answer.
     """
     parser = argparse.ArgumentParser(
-        prog="python -P -m workers.sandbox.engine_proxy",
+        prog="python -P -m fanout.workers.sandbox.engine_proxy",
         description="Let workers use a Docker engine for sandboxes, and for nothing else.",
     )
     parser.add_argument("--listen", required=True, type=Path, help="path of the socket to create")

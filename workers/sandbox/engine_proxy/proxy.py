@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import h11
 import structlog
+
 from fanout.workers.sandbox.engine_proxy.configurations import Refused
 from fanout.workers.sandbox.engine_proxy.rules import Call, Passed, Rules
 

@@ -1,6 +1,6 @@
 """The code that is copied into containers.
 
-The files of `workers/sandbox/inside` keep their path in the package, so that its modules import
+The files of `workers/sandbox/inside` keep their names below `fanout`, so that its modules import
 each other inside as they do here; the packages above it are empty. In a folder, the code is started
 with `python3 -ISB FOLDER`, which runs its `__main__.py`.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from importlib import resources
 
-INSIDE = "workers/sandbox/inside"
+INSIDE = "fanout/workers/sandbox/inside"
 """Standard library only, Python 3.8 or later, nothing that python3-minimal lacks."""
 
 
@@ -27,7 +27,8 @@ def code_files(main_module: str = "resident") -> dict[str, bytes]:
         for file in folder.iterdir()
         if file.name.endswith(".py")
     }
-    files["workers/__init__.py"] = files["workers/sandbox/__init__.py"] = b""
+    for above in ("fanout", "fanout/workers", "fanout/workers/sandbox"):
+        files[f"{above}/__init__.py"] = b""
     files["__main__.py"] = (
         f"from fanout.workers.sandbox.inside.{main_module} import main\nmain()\n".encode()
     )

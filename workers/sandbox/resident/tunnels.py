@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import structlog
+
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.workers.sandbox.errors import SandboxDied
 from fanout.workers.sandbox.inside import frames

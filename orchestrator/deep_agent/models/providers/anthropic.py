@@ -9,15 +9,16 @@ from asyncio import AbstractEventLoop
 from collections.abc import AsyncGenerator
 
 from anthropic import AsyncAnthropic, Timeout
+from google.adk.models.anthropic_llm import AnthropicLlm
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.genai import types
+
 from fanout.orchestrator.deep_agent.models.providers.clients import (
     CONNECT_TIMEOUT_SECONDS,
     client_of,
 )
 from fanout.orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
-from google.adk.models.anthropic_llm import AnthropicLlm
-from google.adk.models.llm_request import LlmRequest
-from google.adk.models.llm_response import LlmResponse
-from google.genai import types
 
 VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
 

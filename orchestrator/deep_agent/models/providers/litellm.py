@@ -11,10 +11,11 @@ import os
 from collections.abc import AsyncGenerator
 from functools import cache
 
-from fanout.orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
 from google.adk.models import lite_llm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
+
+from fanout.orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
 
 _LOGGERS = ("LiteLLM", "LiteLLM Proxy", "LiteLLM Router")
 

@@ -10,17 +10,18 @@ from asyncio import AbstractEventLoop
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from google.adk.integrations.openai import OpenAILlm, OpenAIResponsesLlm
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.genai import types
+from openai import AsyncOpenAI, Timeout
+
 from fanout.orchestrator.deep_agent.models.errors import ReplyFailed
 from fanout.orchestrator.deep_agent.models.providers.clients import (
     CONNECT_TIMEOUT_SECONDS,
     client_of,
 )
 from fanout.orchestrator.deep_agent.models.providers.warm_up import NO_KEY, UNREACHABLE_URL, warm_up
-from google.adk.integrations.openai import OpenAILlm, OpenAIResponsesLlm
-from google.adk.models.llm_request import LlmRequest
-from google.adk.models.llm_response import LlmResponse
-from google.genai import types
-from openai import AsyncOpenAI, Timeout
 
 VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
 
