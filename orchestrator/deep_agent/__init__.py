@@ -9,7 +9,8 @@ These names are public; `__init__.pyi` lists them with the modules that define t
 - Models: `resolve_model`, `preload_client`, `ResilientModel`, `RetryPolicy`, `ModelUsage`, `price`,
   and `ScriptedModel` with its `Script` for runs without a model.
 - Limits: `Budget`, `BudgetLimits`, `BudgetFactory`, `Account`, `Accounts`, `SummarizationConfig`,
-  `OutputSchema`.
+  `OutputSchema`,
+  `LoopPolicy`, `LoopLimits`.
 - Approvals: `PendingApproval`, `pending_approvals`, `answers_message`; their vocabulary is
   `orchestrator.approvals`.
 - MCP: `McpServer`, `McpTools`.

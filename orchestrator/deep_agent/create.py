@@ -25,6 +25,7 @@ from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec
 from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle
 from fanout.orchestrator.deep_agent.guards.budget import Budget
 from fanout.orchestrator.deep_agent.guards.budget_plugin import BudgetFactory, BudgetPlugin
+from fanout.orchestrator.deep_agent.guards.loop_policy import LoopPolicy
 from fanout.orchestrator.deep_agent.inbox import Messages
 from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
@@ -48,6 +49,7 @@ def create_deep_agent(
     interrupt_on: InterruptOn | None = None,
     inherited_interrupt_on: InterruptOn | None = None,
     built_in_tools: Collection[str] | None = None,
+    loops: LoopPolicy | None = None,
     summarization: SummarizationConfig | None = None,
     name: str = "deep_agent",
     description: str = "",
@@ -83,6 +85,8 @@ def create_deep_agent(
         inherited_interrupt_on: A parent's policy; the stricter of the two applies to each tool.
         built_in_tools: The names of the built-in tools to have; all that the backend supports when
             not given.
+        loops: How often the same call may be made in a row, by sub-agents too; defaults when not
+            given.
         summarization: When and how a long conversation is summarized; defaults when not given.
         name: Converted to an identifier, as ADK requires: `general-purpose` becomes
             `general_purpose`.

@@ -177,11 +177,12 @@ CALL_NOT_APPROVED = (
 )
 
 SAME_CALL = (
-    "Not done: this is the same call of {tool} with the same arguments {count} times in a row, and "
-    "what it answered stands above. Use that answer, or change something before you ask again: "
-    "other arguments, another tool, or your final message. At {most} times in a row the run is "
-    "ended."
+    "Not done: this is call {count} in a row of {tool} with the same arguments, {arguments}, since "
+    "{since}. {results} Change something before you ask again: other arguments, another tool, or "
+    "your final message. After {left} more of these the run is ended."
 )
+SAME_RESULTS = "Its answer was the same each time and stands above: use it."
+DIFFERENT_RESULTS = "Its answers differed, but the work does not go on by asking."
 
 
 SUMMARIZE = """\

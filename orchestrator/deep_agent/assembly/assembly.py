@@ -37,6 +37,7 @@ from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle,
 from fanout.orchestrator.deep_agent.guards.dangling_calls import DanglingCalls
 from fanout.orchestrator.deep_agent.guards.interruptible_tools import interruptible
 from fanout.orchestrator.deep_agent.guards.loop_guard import LoopGuard
+from fanout.orchestrator.deep_agent.guards.loop_policy import LoopPolicy
 from fanout.orchestrator.deep_agent.guards.replies import OutputCheck, ReplyRepair, ToolErrors
 from fanout.orchestrator.deep_agent.guards.structured_output import OutputSchema
 from fanout.orchestrator.deep_agent.inbox import Inbox, Messages
@@ -73,6 +74,7 @@ class Assembly:
     interrupt_on: InterruptOn | None
     inherited_interrupt_on: InterruptOn | None
     built_in_tools: Collection[str] | None
+    loops: LoopPolicy | None
     summarization: SummarizationConfig | None
     name: str
     description: str
@@ -115,7 +117,7 @@ class Assembly:
             ReplyRepair(),
             *([Inbox(self.inbox)] if self.inbox else []),
             DanglingCalls(),
-            LoopGuard(),
+            LoopGuard(self.loops),
             *self._built_in,
             *self._delegation,
             *(tool for tool in list[Any](self._own_tools) if isinstance(tool, Middleware)),
@@ -195,6 +197,7 @@ class Assembly:
             interrupt_on=merge_policies(self.inherited_interrupt_on or {}, self.interrupt_on or {}),
             delegation=self.delegation,
             limits=self.subagent_limits or SubAgentLimits(),
+            loops=self.loops,
             summarization=self._summarization,
             fatal_errors=self.fatal_errors,
             rate_limiter=self.rate_limiter,

@@ -26,6 +26,7 @@ from fanout.orchestrator.deep_agent.delegation.roster import (
 )
 from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
 from fanout.orchestrator.deep_agent.delegation.team import Team
+from fanout.orchestrator.deep_agent.guards.loop_policy import LoopPolicy
 from fanout.orchestrator.deep_agent.middleware import BackendSource
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from fanout.orchestrator.deep_agent.names import agent_identifier
@@ -48,6 +49,7 @@ class Inheritance:
     """Always applies, in addition to their own."""
     delegation: DelegationStyle
     limits: SubAgentLimits
+    loops: LoopPolicy | None
     summarization: SummarizationConfig | None
     """Only for sub-agents with the same model, because it may hold that model's window."""
     fatal_errors: tuple[type[Exception], ...]
@@ -103,6 +105,7 @@ class Inheritance:
             interrupt_on=spec.get("interrupt_on"),
             inherited_interrupt_on=self.interrupt_on,
             built_in_tools=spec.get("built_in_tools", inherited),
+            loops=self.loops,
             summarization=None if "model" in spec else self.summarization,
             name=spec["name"],
             description=spec["description"],
