@@ -113,14 +113,18 @@ def create_deep_agent(
     """
     tools = tools or ()
     schema = OutputSchema(output_schema) if output_schema is not None else None
-    backend_of = _backend_source(backend)
+    summarization = summarization or SummarizationConfig()
+    backend_of = _backend_source(backend, summarization.history_path_prefix)
     root = "/" if backend is None or callable(backend) else backend.search_root
     files = FilesystemTools(backend_of, root=root)
     llm = _resolved(model, name, rate_limiter)
-    summarization = summarization or SummarizationConfig()
     other = summarization.model
     summarizer = None if other is None else _resolved(other, name, rate_limiter)
-    built_in: list[Middleware] = [TodoTools(), files, Summarization(summarization, llm, summarizer)]
+    built_in: list[Middleware] = [
+        TodoTools(),
+        files,
+        Summarization(summarization, llm, summarizer, _agent_files(backend)),
+    ]
     if isinstance(backend, Shell):
         built_in.append(ExecuteTool(backend))
     chosen = _chosen(built_in, built_in_tools)
@@ -222,12 +226,12 @@ def _resolved(model: str | BaseLlm, agent_name: str, rate_limiter: RateLimiter |
     return resolve_model(model, agent_name=agent_name, rate_limiter=rate_limiter)
 
 
-def _backend_source(backend: Backend | BackendFactory | None) -> BackendSource:
+def _backend_source(backend: Backend | BackendFactory | None, history_path: str) -> BackendSource:
     """Return the agent's files with those that the harness stores for it."""
     files_of = _agent_files(backend)
     if backend is None:
         return files_of
-    return lambda context: with_artifacts(files_of(context), context.state)
+    return lambda context: with_artifacts(files_of(context), context.state, history=history_path)
 
 
 def _chosen(built_in: Sequence[Middleware], names: Collection[str] | None) -> list[BaseTool]:

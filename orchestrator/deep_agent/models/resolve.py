@@ -125,9 +125,6 @@ def _require_google_key(name: str) -> None:
         "GOOGLE_GENAI_USE_ENTERPRISE",
     ):
         raise ModelNotConfigured(f"{name} needs GOOGLE_API_KEY in the environment.")
-    from fanout.orchestrator.deep_agent.models.providers.google import Gemini  # noqa: PLC0415 - costs 30 to 200 MB
-
-    return Gemini(model=name)
 
 
 def _claude(name: str) -> BaseLlm:
