@@ -38,6 +38,10 @@ from .backends.state import state_with as state_with
 
 # Long conversations
 from .context.compaction import later_than as later_than
+from .context.statistics import ContextStats as ContextStats
+from .context.statistics import ContextSummary as ContextSummary
+from .context.statistics import context_stats as context_stats
+from .context.statistics import context_summary as context_summary
 from .context.summarization import SummarizationConfig as SummarizationConfig
 
 # The factory

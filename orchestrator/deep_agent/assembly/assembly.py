@@ -146,7 +146,7 @@ class Assembly:
 
     @cached_property
     def _files(self) -> AgentFiles:
-        return agent_files(self.backend)
+        return agent_files(self.backend, self._summarization.history_path_prefix)
 
     @cached_property
     def _file_tools(self) -> FilesystemTools:
@@ -167,7 +167,7 @@ class Assembly:
         return [
             TodoTools(),
             self._file_tools,
-            Summarization(self._summarization, self._llm, summarizer),
+            Summarization(self._summarization, self._llm, summarizer, self._files.own),
             *([ExecuteTool(self._files.own)] if self._files.may_execute else []),
         ]
 

@@ -85,6 +85,11 @@ class OverlayBackend:
         """The changed files, sorted by path."""
         return [self._staged[path] for path in sorted(self._staged)]
 
+    async def changed_files(self) -> Mapping[str, str]:
+        """Return the changed files, the last changed last, with their changes."""
+        staged = sorted(self._staged.values(), key=lambda file: file.changed_at)
+        return {file.path: file.change for file in staged}
+
     @property
     def removed_directories(self) -> list[str]:
         """The deleted directories, the inner ones first."""
