@@ -126,6 +126,10 @@ MAY_BLOCK = {
         "__init__",
     ): "makes a path absolute once, when an agent is made",
     (
+        "orchestrator/deep_agent/backends/filesystem.py",
+        "__init__",
+    ): "looks once whether its folder exists, when an agent is made",
+    (
         "orchestrator/deep_agent/models/resolve.py",
         "_single",
     ): "imports a provider's client once, where nobody did it in a thread before (preload_client)",

@@ -13,9 +13,9 @@ from .approval.requests import request_of as request_of
 # Files and shells that an agent works on
 from .backends.bounded_output import BoundedOutput as BoundedOutput
 from .backends.composite import CompositeBackend as CompositeBackend
-from .backends.composite import composite as composite
 from .backends.directory import DirectoryBackend as DirectoryBackend
 from .backends.environment import BackendEnvironment as BackendEnvironment
+from .backends.filesystem import FilesystemBackend as FilesystemBackend
 from .backends.local_shell import LocalShellBackend as LocalShellBackend
 from .backends.overlay import OverlayBackend as OverlayBackend
 from .backends.protocol import AccessRule as AccessRule

@@ -66,8 +66,10 @@ def create_deep_agent(
             tools chosen without `task`, None means no sub-agents.
         delegation: One `task` tool for all of them, one tool for each (`agent_tools`), or None for
             an agent that does not delegate.
-        skills: Folders of the backend that are skills or contain skills; later ones win.
-        memory: Paths of AGENTS.md files on the backend, in the order in which they are shown.
+        skills: Folders of the backend that are skills or contain skills; later ones win. A relative
+            path is below the root of the agent's own files.
+        memory: Paths of AGENTS.md files on the backend, likewise, in the order in which they are
+            shown.
         output_schema: The schema of the final message; an invalid one is returned to the model
             once.
         backend: The agent's files, or a function that finds them in the session's state; the state

@@ -42,8 +42,9 @@ class LocalShellBackend(DirectoryBackend):
         env: More variables for the commands.
     """
 
-    def __init__(self, root: Path, *, env: Mapping[str, str] | None = None) -> None:
-        super().__init__(root, mount=posixpath.normpath(root.absolute()))
+    def __init__(self, root: Path | str, *, env: Mapping[str, str] | None = None) -> None:
+        root = Path(root).absolute()
+        super().__init__(root, mount=posixpath.normpath(root))
         self._env = dict(env or {})
 
     async def execute(

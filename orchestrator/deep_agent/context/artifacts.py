@@ -6,7 +6,7 @@ workspace's changes.
 
 from __future__ import annotations
 
-from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend, composite
+from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
 from fanout.orchestrator.deep_agent.backends.state import SessionState, StateBackend
 
@@ -25,6 +25,6 @@ def with_artifacts(backend: Backend, state: SessionState) -> CompositeBackend:
         state: The session's state, which stores the folders.
     """
     folders = (LARGE_TOOL_RESULTS, CONVERSATION_HISTORY)
-    return composite(
+    return CompositeBackend(
         backend, {folder: StateBackend(state, search_root=folder) for folder in folders}
     )
