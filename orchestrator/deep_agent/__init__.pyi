@@ -12,6 +12,8 @@ from .approval.requests import request_of as request_of
 
 # Files and shells that an agent works on
 from .backends.bounded_output import BoundedOutput as BoundedOutput
+from .backends.bounded_output import OutputFile as OutputFile
+from .backends.bounded_output import OutputFiles as OutputFiles
 from .backends.composite import CompositeBackend as CompositeBackend
 from .backends.directory import DirectoryBackend as DirectoryBackend
 from .backends.environment import BackendEnvironment as BackendEnvironment
@@ -41,6 +43,7 @@ from .context.summarization import SummarizationConfig as SummarizationConfig
 # The factory
 from .create import DEFAULT_MODEL as DEFAULT_MODEL
 from .create import create_deep_agent as create_deep_agent
+from .create import create_deep_agent_async as create_deep_agent_async
 from .create import create_deep_app as create_deep_app
 
 # Sub-agents in this process, and calls with deferred results
@@ -51,10 +54,17 @@ from .delegation.deferred import results_event as results_event
 from .delegation.roster import SubAgentSpec as SubAgentSpec
 from .delegation.subagents import DelegationStyle as DelegationStyle
 
+# Where an agent's commands and code run, if not on its backend
+from .execution.choice import ExecutionChoice as ExecutionChoice
+from .execution.choice import ExecutionServer as ExecutionServer
+from .execution.local import create_local_execute_tool as create_local_execute_tool
+
 # Failures
+from .failures import AmbiguousTool as AmbiguousTool
 from .failures import McpServerFailed as McpServerFailed
 from .failures import McpServerUnavailable as McpServerUnavailable
 from .failures import ModelContextExceeded as ModelContextExceeded
+from .failures import ModelDenied as ModelDenied
 from .failures import ModelFailed as ModelFailed
 from .failures import ModelNotConfigured as ModelNotConfigured
 from .failures import ModelRefused as ModelRefused
@@ -96,6 +106,7 @@ from .models.facts import price as price
 from .models.rate_limiter import RateLimiter as RateLimiter
 from .models.resolve import preload_client as preload_client
 from .models.resolve import resolve_model as resolve_model
+from .models.retries import FALLBACK_FROM as FALLBACK_FROM
 from .models.retries import ResilientModel as ResilientModel
 from .models.retries import RetryPolicy as RetryPolicy
 from .models.scripted_model import Conversation as Conversation

@@ -7,10 +7,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from google.adk.agents import LlmAgent
+from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.models.base_llm import BaseLlm
+from google.adk.tools.base_tool import BaseTool
+from pydantic import BaseModel
+
 from fanout.orchestrator.approvals import InterruptOn, merge_policies
 from fanout.orchestrator.deep_agent.approval.gate import ApprovalFlow
 from fanout.orchestrator.deep_agent.assembly.files import AgentFiles, agent_files
 from fanout.orchestrator.deep_agent.assembly.tools import (
+    UniqueNames,
     approval_gate,
     chosen_tools,
     delegates,
@@ -26,6 +33,11 @@ from fanout.orchestrator.deep_agent.delegation.deferred import DeferredResults
 from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool, Inheritance
 from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec
 from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
+from fanout.orchestrator.deep_agent.execution.choice import (
+    ExecutionChoice,
+    execution_tools,
+    with_local_shell,
+)
 from fanout.orchestrator.deep_agent.guards.dangling_calls import DanglingCalls
 from fanout.orchestrator.deep_agent.guards.loop_guard import LoopGuard
 from fanout.orchestrator.deep_agent.guards.replies import OutputCheck, ReplyRepair, ToolErrors
@@ -42,11 +54,6 @@ from fanout.orchestrator.deep_agent.tools.filesystem import FilesystemTools
 from fanout.orchestrator.deep_agent.tools.images import ImagesInView
 from fanout.orchestrator.deep_agent.tools.todos import TodoTools
 from fanout.orchestrator.deep_agent.toon import Tables
-from google.adk.agents import LlmAgent
-from google.adk.agents.readonly_context import ReadonlyContext
-from google.adk.models.base_llm import BaseLlm
-from google.adk.tools.base_tool import BaseTool
-from pydantic import BaseModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +71,7 @@ class Assembly:
     memory: Sequence[str] | None
     output_schema: Mapping[str, Any] | type[BaseModel] | None
     backend: Backend | BackendFactory | None
+    execution: ExecutionChoice | None
     middleware: Sequence[Middleware]
     interrupt_on: InterruptOn | None
     inherited_interrupt_on: InterruptOn | None
@@ -107,6 +115,7 @@ class Assembly:
             BaseInstructions(
                 self.instruction, is_subagent=self.is_subagent and self._schema is None
             ),
+            UniqueNames(),
             ReplyRepair(),
             *([Inbox(self.inbox)] if self.inbox else []),
             DanglingCalls(),
@@ -134,7 +143,7 @@ class Assembly:
 
     @cached_property
     def _own_tools(self) -> Sequence[AgentTool]:
-        return self.tools or ()
+        return [*(self.tools or ()), *execution_tools(self.execution)]
 
     @cached_property
     def _schema(self) -> OutputSchema | None:
@@ -142,7 +151,8 @@ class Assembly:
 
     @cached_property
     def _files(self) -> AgentFiles:
-        return agent_files(self.backend)
+        has_shell = self.execution == "local"
+        return agent_files(with_local_shell(self.backend) if has_shell else self.backend)
 
     @cached_property
     def _file_tools(self) -> FilesystemTools:

@@ -84,7 +84,8 @@ class DirectoryBackend:
         if not mount.startswith("/") or posixpath.normpath(mount) != mount:
             raise ValueError(f"mount must be a normalised absolute path, not {mount}")
         self._mount = mount
-        roots = {mount: Path(root), **(also or {})}
+        self.root = Path(root).absolute()
+        roots = {mount: self.root, **(also or {})}
         linked = {**roots, **{str(each): each for each in roots.values()}} if also else {}
         self._jails = {
             prefix: Jail(roots[prefix], linked) for prefix in sorted(roots, key=len, reverse=True)
@@ -220,6 +221,11 @@ class DirectoryBackend:
             existing = _existing_mode(place, create_only=create_only)
             mode = existing if mode is None else mode
             _put(place, data, mode=mode, create_only=create_only)
+
+    def _create(self, path: str) -> int:
+        """Create a file and its directories, and return its descriptor; nothing is followed."""
+        with self._place(path, follow_last=False, change=True, make_parents=True) as place:
+            return os.open(place.name, _CREATE, _NEW_FILE_MODE, dir_fd=place.directory)
 
     def _delete(self, path: str) -> None:
         if self._above_mount(path) or path in self._jails:

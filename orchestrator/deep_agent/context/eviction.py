@@ -25,7 +25,8 @@ from fanout.orchestrator.deep_agent.prompts import (
     RESULT_READERS,
     RESULT_TOO_LARGE,
 )
-from fanout.orchestrator.deep_agent.tools.files import LARGE_BYTES, MAX_WALKED_FILES
+from fanout.orchestrator.deep_agent.tools.files import LARGE_BYTES
+from fanout.orchestrator.deep_agent.tools.search import MAX_WALKED_FILES
 
 MAX_INLINE_CHARACTERS = 80_000
 """About 20,000 tokens, the most that one tool result may take of a model's context."""

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
+from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.tools.execute import (
     DEFAULT_TIMEOUT_SECONDS,
     MAX_OUTPUT_BYTES,
     check_command,
     execution_result,
 )
-from fanout.orchestrator.deep_agent.failures import ToolMistake
 
 
 def create_local_execute_tool() -> Callable[[str], dict[str, Any]]:
@@ -35,16 +35,16 @@ def create_local_execute_tool() -> Callable[[str], dict[str, Any]]:
             command: The shell command to execute.
         """
         with ThreadPoolExecutor(max_workers=1) as thread:
-            return thread.submit(asyncio.run, _run(command)).result()
+            return thread.submit(asyncio.run, _run(command, Path.cwd())).result()
 
     return execute
 
 
-async def _run(command: str) -> dict[str, Any]:
+async def _run(command: str, folder: Path) -> dict[str, Any]:
     try:
         check_command(command)
     except ToolMistake as mistake:
         return {"status": "error", "output": str(mistake), "exit_code": -1, "truncated": False}
-    shell = LocalShellBackend(Path.cwd())
+    shell = LocalShellBackend(folder)
     ended = await shell.execute(command, DEFAULT_TIMEOUT_SECONDS, MAX_OUTPUT_BYTES)
     return execution_result(ended, DEFAULT_TIMEOUT_SECONDS)

@@ -6,7 +6,6 @@ A worker never does this: there a server with a command runs in the job's sandbo
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from fanout.orchestrator.deep_agent.backends import processes
 from fanout.orchestrator.deep_agent.backends.bounded_output import BoundedOutput
 from fanout.orchestrator.deep_agent.backends.local_shell import inherited_environment
-from fanout.orchestrator.deep_agent.backends.protocol import Execution
+from fanout.orchestrator.deep_agent.backends.protocol import Execution, OutputSink
 from fanout.orchestrator.deep_agent.mcp.server import ServerProcess
 
 MAX_ERROR_BYTES = 16_384
@@ -28,6 +27,7 @@ _MAX_SECONDS = 366 * 86_400.0
 """A server runs as long as its session."""
 
 _READ_BYTES = 256 * 1024
+"""The size of one read from a server; a socket's buffer is smaller."""
 
 
 @asynccontextmanager
@@ -57,7 +57,7 @@ async def server_process(
         env=environment,
         timeout_seconds=_MAX_SECONDS,
         max_output_bytes=MAX_ERROR_BYTES,
-        cwd=os.getcwd(),  # noqa: PTH109 - a string is what is needed
+        cwd=".",
         link=theirs,
     )
     errors = BoundedOutput.halves(MAX_ERROR_BYTES)
@@ -114,7 +114,7 @@ class _ServerProcess:
         return EOFError(f"it ended with exit code {ended.exit_code}{quoted}")
 
 
-def _collector(errors: BoundedOutput) -> processes.OutputSink:
+def _collector(errors: BoundedOutput) -> OutputSink:
     async def collect(part: bytes) -> None:
         errors.add(part)
 

@@ -27,7 +27,8 @@ MAX_TIMEOUT_SECONDS = 3600.0
 """An agent that needs longer should start something in the background and look again."""
 
 MAX_OUTPUT_BYTES = 100_000
-"""The size of an output; its beginning and end are kept."""
+"""The size of an output in the result: its beginning and its end; the whole of a longer one is in a
+file."""
 
 MAX_COMMAND_BYTES = 128 * 1024
 """Linux accepts no longer argument (MAX_ARG_STRLEN)."""
@@ -121,9 +122,11 @@ def execution_result(execution: Execution, timeout: float) -> dict[str, Any]:
         output += "\n[The memory limit was reached and the kernel killed a process of the command.]"
     if execution.notice:
         output += f"\n[{execution.notice}]"
+    file = execution.output_file
     return {
         "status": "success" if exit_code == 0 else "error",
         "output": output,
         "exit_code": exit_code,
         "truncated": execution.truncated,
+        **({"output_file": file.path} if file is not None else {}),
     }
