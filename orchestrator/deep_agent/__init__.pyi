@@ -51,8 +51,11 @@ from .delegation.deferred import DeferredCall as DeferredCall
 from .delegation.deferred import deferred_calls as deferred_calls
 from .delegation.deferred import deferred_result as deferred_result
 from .delegation.deferred import results_event as results_event
+from .delegation.limits import SubAgentLimits as SubAgentLimits
 from .delegation.roster import SubAgentSpec as SubAgentSpec
 from .delegation.subagents import DelegationStyle as DelegationStyle
+from .delegation.task_record import TaskRecord as TaskRecord
+from .delegation.task_record import combined_answer as combined_answer
 
 # Where an agent's commands and code run, if not on its backend
 from .execution.choice import ExecutionChoice as ExecutionChoice

@@ -13,14 +13,16 @@ from google.adk.apps import App
 from google.adk.models.base_llm import BaseLlm
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.base_toolset import BaseToolset
+from google.adk.workflow import BaseNode
 from pydantic import BaseModel
 
 from fanout.orchestrator.approvals import InterruptOn
 from fanout.orchestrator.deep_agent.assembly.assembly import Assembly
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory
 from fanout.orchestrator.deep_agent.context.summarization import SummarizationConfig
-from fanout.orchestrator.deep_agent.delegation.child_run import resumable_app
+from fanout.orchestrator.deep_agent.delegation.children.child_run import resumable_app
 from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool
+from fanout.orchestrator.deep_agent.delegation.limits import SubAgentLimits
 from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec
 from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle
 from fanout.orchestrator.deep_agent.execution.choice import ExecutionChoice
@@ -41,7 +43,8 @@ def create_deep_agent(
     tools: Sequence[AgentTool] | None = None,
     *,
     instruction: str | None = None,
-    subagents: Sequence[SubAgentSpec | LlmAgent] | None = None,
+    subagents: Sequence[SubAgentSpec | BaseNode] | None = None,
+    subagent_limits: SubAgentLimits | None = None,
     delegation: DelegationStyle | None = "task",
     skills: Sequence[str] | None = None,
     memory: Sequence[str] | None = None,
@@ -68,9 +71,10 @@ def create_deep_agent(
             loop. A tool that is a Middleware, such as McpTools, is used as one.
         instruction: The agent's own prompt; it is taken literally, braces included.
         subagents: The agents that it may delegate to in this process: specifications or ready
-            agents. A general-purpose one is added, which has what this agent has; it is the only
-            one when None. With a toolset that delegates, such as TaskToolset, or with built-in
-            tools chosen without `task`, None means no sub-agents.
+            agents, which may be any node of ADK. A general-purpose one is added, which has what
+            this agent has; it is the only one when None. With a toolset that delegates, such as
+            TaskToolset, or with built-in tools chosen without `task`, None means no sub-agents.
+        subagent_limits: How many of them run at once and how long; defaults when not given.
         delegation: One `task` tool for all of them, one tool for each (`agent_tools`), or None for
             an agent that does not delegate.
         skills: Folders of the backend that are skills or contain skills; later ones win. A relative

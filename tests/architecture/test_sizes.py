@@ -8,7 +8,6 @@ MAX_FUNCTION_LINES = 50
 MAX_FOLDER_MODULES = 14
 
 LONGER = {
-    "orchestrator/deep_agent/delegation/subagents.py": "one tool, its sub-agents and their run",
     "orchestrator/jobs/store/ledger.py": "one class: every script of the ledger",
     "workers/sandbox/docker/provider.py": "one provider and its sandbox",
     "workers/sandbox/inside/collection/change_scan.py": "one algorithm over two kinds of trees",

@@ -11,6 +11,7 @@ from google.adk.agents import LlmAgent
 from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.models.base_llm import BaseLlm
 from google.adk.tools.base_tool import BaseTool
+from google.adk.workflow import BaseNode
 from pydantic import BaseModel
 
 from fanout.orchestrator.approvals import InterruptOn, merge_policies
@@ -31,6 +32,7 @@ from fanout.orchestrator.deep_agent.context.summarization import Summarization, 
 from fanout.orchestrator.deep_agent.deep_llm_agent import DeepLlmAgent
 from fanout.orchestrator.deep_agent.delegation.deferred import DeferredResults
 from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool, Inheritance
+from fanout.orchestrator.deep_agent.delegation.limits import SubAgentLimits
 from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec
 from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
 from fanout.orchestrator.deep_agent.execution.choice import (
@@ -65,7 +67,8 @@ class Assembly:
     model: str | BaseLlm
     tools: Sequence[AgentTool] | None
     instruction: str | None
-    subagents: Sequence[SubAgentSpec | LlmAgent] | None
+    subagents: Sequence[SubAgentSpec | BaseNode] | None
+    subagent_limits: SubAgentLimits | None
     delegation: DelegationStyle | None
     skills: Sequence[str] | None
     memory: Sequence[str] | None
@@ -199,6 +202,7 @@ class Assembly:
             built_in_tools={tool.name for tool in self._chosen},
             interrupt_on=merge_policies(self.inherited_interrupt_on or {}, self.interrupt_on or {}),
             delegation=self.delegation,
+            limits=self.subagent_limits or SubAgentLimits(),
             summarization=self._summarization,
             fatal_errors=self.fatal_errors,
             rate_limiter=self.rate_limiter,
