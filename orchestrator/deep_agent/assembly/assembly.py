@@ -18,6 +18,7 @@ from fanout.orchestrator.approvals import InterruptOn, merge_policies
 from fanout.orchestrator.deep_agent.approval.gate import ApprovalFlow
 from fanout.orchestrator.deep_agent.assembly.files import AgentFiles, agent_files
 from fanout.orchestrator.deep_agent.assembly.tools import (
+    UniqueNames,
     approval_gate,
     chosen_tools,
     delegates,
@@ -34,6 +35,11 @@ from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool, Inh
 from fanout.orchestrator.deep_agent.delegation.limits import SubAgentLimits
 from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec
 from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
+from fanout.orchestrator.deep_agent.execution.choice import (
+    ExecutionChoice,
+    execution_tools,
+    with_local_shell,
+)
 from fanout.orchestrator.deep_agent.guards.dangling_calls import DanglingCalls
 from fanout.orchestrator.deep_agent.guards.loop_guard import LoopGuard
 from fanout.orchestrator.deep_agent.guards.replies import OutputCheck, ReplyRepair, ToolErrors
@@ -68,6 +74,7 @@ class Assembly:
     memory: Sequence[str] | None
     output_schema: Mapping[str, Any] | type[BaseModel] | None
     backend: Backend | BackendFactory | None
+    execution: ExecutionChoice | None
     middleware: Sequence[Middleware]
     interrupt_on: InterruptOn | None
     inherited_interrupt_on: InterruptOn | None
@@ -111,6 +118,7 @@ class Assembly:
             BaseInstructions(
                 self.instruction, is_subagent=self.is_subagent and self._schema is None
             ),
+            UniqueNames(),
             ReplyRepair(),
             *([Inbox(self.inbox)] if self.inbox else []),
             DanglingCalls(),
@@ -138,7 +146,7 @@ class Assembly:
 
     @cached_property
     def _own_tools(self) -> Sequence[AgentTool]:
-        return self.tools or ()
+        return [*(self.tools or ()), *execution_tools(self.execution)]
 
     @cached_property
     def _schema(self) -> OutputSchema | None:
@@ -146,7 +154,9 @@ class Assembly:
 
     @cached_property
     def _files(self) -> AgentFiles:
-        return agent_files(self.backend, self._summarization.history_path_prefix)
+        has_shell = self.execution == "local"
+        backend = with_local_shell(self.backend) if has_shell else self.backend
+        return agent_files(backend, self._summarization.history_path_prefix)
 
     @cached_property
     def _file_tools(self) -> FilesystemTools:
