@@ -90,6 +90,7 @@ from .guards.budget_plugin import BudgetFactory as BudgetFactory
 from .guards.dangling_calls import DanglingCall as DanglingCall
 from .guards.dangling_calls import answered as answered
 from .guards.dangling_calls import unanswered_calls as unanswered_calls
+from .guards.interruptible_tools import in_own_loop as in_own_loop
 from .guards.loop_guard import REPEATED_CALL as REPEATED_CALL
 from .guards.structured_output import OutputMismatch as OutputMismatch
 from .guards.structured_output import OutputSchema as OutputSchema

@@ -41,6 +41,7 @@ from fanout.orchestrator.deep_agent.execution.choice import (
     with_local_shell,
 )
 from fanout.orchestrator.deep_agent.guards.dangling_calls import DanglingCalls
+from fanout.orchestrator.deep_agent.guards.interruptible_tools import interruptible
 from fanout.orchestrator.deep_agent.guards.loop_guard import LoopGuard
 from fanout.orchestrator.deep_agent.guards.replies import OutputCheck, ReplyRepair, ToolErrors
 from fanout.orchestrator.deep_agent.guards.structured_output import OutputSchema
@@ -102,7 +103,7 @@ class Assembly:
             tools=unique_tools(
                 [
                     *self._chosen,
-                    *tools_of(self.middleware),
+                    *map(interruptible, tools_of(self.middleware)),
                     *self._own_tools,
                     *(tool for each in self._delegation for tool in each.all_tools()),
                 ]
@@ -146,7 +147,8 @@ class Assembly:
 
     @cached_property
     def _own_tools(self) -> Sequence[AgentTool]:
-        return [*(self.tools or ()), *execution_tools(self.execution)]
+        given = [*(self.tools or ()), *execution_tools(self.execution)]
+        return [interruptible(tool) for tool in given]
 
     @cached_property
     def _schema(self) -> OutputSchema | None:
