@@ -22,10 +22,10 @@ from fanout.orchestrator.deep_agent.prompts import FILES, ROOT
 from fanout.orchestrator.deep_agent.tool import MethodTool
 from fanout.orchestrator.deep_agent.tools.editing.edits import Edit
 from fanout.orchestrator.deep_agent.tools.editing.patch_format import parse_patch
-from fanout.orchestrator.deep_agent.tools.editing.patches import Patching, patched_paths
 from fanout.orchestrator.deep_agent.tools.files import Files
 from fanout.orchestrator.deep_agent.tools.images import media_type_of
 from fanout.orchestrator.deep_agent.tools.locating import Locator
+from fanout.orchestrator.deep_agent.tools.patches import Patching, patched_paths
 from fanout.orchestrator.deep_agent.tools.search import (
     MAX_ENTRIES,
     MAX_GREP_HITS,
