@@ -12,6 +12,8 @@ from .approval.requests import request_of as request_of
 
 # Files and shells that an agent works on
 from .backends.bounded_output import BoundedOutput as BoundedOutput
+from .backends.bounded_output import OutputFile as OutputFile
+from .backends.bounded_output import OutputFiles as OutputFiles
 from .backends.composite import CompositeBackend as CompositeBackend
 from .backends.composite import composite as composite
 from .backends.directory import DirectoryBackend as DirectoryBackend
@@ -48,13 +50,17 @@ from .delegation.deferred import DeferredCall as DeferredCall
 from .delegation.deferred import deferred_calls as deferred_calls
 from .delegation.deferred import deferred_result as deferred_result
 from .delegation.deferred import results_event as results_event
+from .delegation.limits import SubAgentLimits as SubAgentLimits
 from .delegation.roster import SubAgentSpec as SubAgentSpec
 from .delegation.subagents import DelegationStyle as DelegationStyle
+from .delegation.task_record import TaskRecord as TaskRecord
+from .delegation.task_record import combined_answer as combined_answer
 
 # Failures
 from .failures import McpServerFailed as McpServerFailed
 from .failures import McpServerUnavailable as McpServerUnavailable
 from .failures import ModelContextExceeded as ModelContextExceeded
+from .failures import ModelDenied as ModelDenied
 from .failures import ModelFailed as ModelFailed
 from .failures import ModelNotConfigured as ModelNotConfigured
 from .failures import ModelRefused as ModelRefused
@@ -96,6 +102,7 @@ from .models.facts import price as price
 from .models.rate_limiter import RateLimiter as RateLimiter
 from .models.resolve import preload_client as preload_client
 from .models.resolve import resolve_model as resolve_model
+from .models.retries import FALLBACK_FROM as FALLBACK_FROM
 from .models.retries import ResilientModel as ResilientModel
 from .models.retries import RetryPolicy as RetryPolicy
 from .models.scripted_model import Conversation as Conversation

@@ -3,7 +3,8 @@
     ToolMistake                the agent called a tool wrongly; the model gets its text
     ModelFailed                no reply from the model
     ├── ModelUnavailable       (retryable) overloaded, rate-limited or not reached, after retries
-    ├── ModelRefused           the service rejected the request: wrong key, unknown model, …
+    ├── ModelRefused           the service rejected the request; no model of the list is asked
+    │   └── ModelDenied        unknown model, or a key that may not use it; the next one is asked
     ├── ModelContextExceeded   the request is longer than the model's context window
     ├── UnknownGuardedTool     interrupt_on names a tool that the agent does not have
     └── ScriptFailed           a scripted model has no matching reply
@@ -38,6 +39,10 @@ class ModelUnavailable(ModelFailed):
 
 class ModelRefused(ModelFailed):
     """The model's service rejected the request; a retry does not help."""
+
+
+class ModelDenied(ModelRefused):
+    """The service does not have the model, or the key may not use it; another model may answer."""
 
 
 class ModelContextExceeded(ModelFailed):

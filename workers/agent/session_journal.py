@@ -20,6 +20,7 @@ from google.adk.sessions import InMemorySessionService, Session
 from pydantic import JsonValue, ValidationError
 
 from fanout.orchestrator.deep_agent import (
+    FALLBACK_FROM,
     confirmation_answers,
     confirmation_calls,
     is_reply,
@@ -344,6 +345,8 @@ def _readable(event: Event) -> dict[str, JsonValue]:
             "output_tokens": usage.candidates_token_count or 0,
             "cached_tokens": usage.cached_content_token_count or 0,
         }
+    if fallback := (event.custom_metadata or {}).get(FALLBACK_FROM):
+        data["fallback_from"] = fallback
     if event.error_code:
         data["error"] = event.error_code
     return data

@@ -15,8 +15,8 @@ from google.adk.events import Event
 from google.adk.sessions.state import State
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.backends.artifacts import CONVERSATION_HISTORY
 from fanout.orchestrator.deep_agent.backends.state import StateBackend
+from fanout.orchestrator.deep_agent.context.artifacts import CONVERSATION_HISTORY
 from fanout.orchestrator.deep_agent.context.readable import readable
 from fanout.orchestrator.deep_agent.messages import is_reply, parts_of
 

@@ -17,6 +17,7 @@ from google.adk.tools.tool_context import ToolContext
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from fanout.orchestrator.deep_agent.backends.protocol import Entry
+from fanout.orchestrator.deep_agent.knowledge.sources import files_to_read
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
 from fanout.orchestrator.deep_agent.prompts import FILES, ROOT
 from fanout.orchestrator.deep_agent.tool import MethodTool
@@ -83,20 +84,14 @@ class FilesystemTools(Middleware):
 
     Args:
         backend_of: Finds the agent's files.
-        root: The directory of the agent's own files.
         edit_tools: The tools that change existing files.
     """
 
     def __init__(
-        self,
-        backend_of: BackendSource,
-        *,
-        root: str = "/",
-        edit_tools: Sequence[EditTool] = ("edit_file",),
+        self, backend_of: BackendSource, *, edit_tools: Sequence[EditTool] = ("edit_file",)
     ) -> None:
         self._backend_of = backend_of
         self._edit_tools = edit_tools
-        self._root = root
         self._locks = _PathLocks()
 
     def tools(self) -> list[BaseTool]:
@@ -111,10 +106,10 @@ class FilesystemTools(Middleware):
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
         """Explain the rules for paths, and where the files are."""
-        del context
         if not tools & {"read_file", "write_file", *get_args(EditTool)}:
             return ""
-        return FILES + (ROOT.format(root=self._root) if self._root != "/" else "")
+        root = files_to_read(self._backend_of, context).search_root
+        return FILES + (ROOT.format(root=root) if root != "/" else "")
 
     async def ls(
         self,

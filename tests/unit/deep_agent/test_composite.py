@@ -2,16 +2,16 @@
 
 import pytest
 
-from fanout.orchestrator.deep_agent.backends.artifacts import (
-    CONVERSATION_HISTORY,
-    LARGE_TOOL_RESULTS,
-)
 from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend, composite
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Shell
 from fanout.orchestrator.deep_agent.backends.read_only import ReadOnlyBackend
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
+from fanout.orchestrator.deep_agent.context.artifacts import (
+    CONVERSATION_HISTORY,
+    LARGE_TOOL_RESULTS,
+)
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.tools.files import Files
 from fanout.orchestrator.deep_agent.tools.search import FileSearch
