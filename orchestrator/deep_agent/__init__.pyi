@@ -12,6 +12,8 @@ from .approval.requests import request_of as request_of
 
 # Files and shells that an agent works on
 from .backends.bounded_output import BoundedOutput as BoundedOutput
+from .backends.bounded_output import OutputFile as OutputFile
+from .backends.bounded_output import OutputFiles as OutputFiles
 from .backends.composite import CompositeBackend as CompositeBackend
 from .backends.composite import composite as composite
 from .backends.directory import DirectoryBackend as DirectoryBackend
@@ -52,8 +54,11 @@ from .delegation.deferred import DeferredCall as DeferredCall
 from .delegation.deferred import deferred_calls as deferred_calls
 from .delegation.deferred import deferred_result as deferred_result
 from .delegation.deferred import results_event as results_event
+from .delegation.limits import SubAgentLimits as SubAgentLimits
 from .delegation.roster import SubAgentSpec as SubAgentSpec
 from .delegation.subagents import DelegationStyle as DelegationStyle
+from .delegation.task_record import TaskRecord as TaskRecord
+from .delegation.task_record import combined_answer as combined_answer
 
 # Failures
 from .failures import McpServerFailed as McpServerFailed

@@ -165,6 +165,7 @@ def sandbox_configuration() -> dict[str, Any]:
         "device": "overlay",
         "o": f"{layers},workdir={store}/jobs/one/disk/work,userxattr,nosuid,nodev",
     }
+    output = {"type": "none", "o": "bind", "device": f"{store}/jobs/one/disk/output"}
     code = {"type": "none", "o": "bind,ro", "device": f"{store}/code/abc"}
     return container_config.sandbox_config(
         image="fanout/python",
@@ -174,6 +175,9 @@ def sandbox_configuration() -> dict[str, Any]:
         mounts=[
             container_config.local_volume(
                 "fanout-test.job.one", "/workspace", options=overlay, labels=labels("workspace")
+            ),
+            container_config.local_volume(
+                "fanout-test.output.one", "/command_output", options=output, labels=labels("output")
             ),
             container_config.local_volume(
                 "fanout-test.code.abc",

@@ -74,5 +74,5 @@ class Tools:
 
     async def execute(self, **args: Any) -> Any:
         assert isinstance(self.backend, Shell)
-        tool = MethodTool(ExecuteTool(self.backend).execute)
+        tool = MethodTool(ExecuteTool(lambda _: self.backend).execute)
         return await tool.run_async(args=args, tool_context=self.context)

@@ -33,7 +33,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fanout.orchestrator.deep_agent.tools import files as files_module
+from fanout.orchestrator.deep_agent.tools import search as search_module
 from tests.contract.file_tools import Tools
 from tests.unit.deep_agent.running import Run, call, scripted
 
@@ -205,7 +205,7 @@ async def test_no_pattern_outlasts_its_time_or_stops_the_loop(
     tools: Tools, monkeypatch: pytest.MonkeyPatch, pattern: str
 ) -> None:
     """With `re` the first one takes hours, in which no other thread runs."""
-    monkeypatch.setattr(files_module, "SEARCH_SECONDS", 1.0)
+    monkeypatch.setattr(search_module, "SEARCH_SECONDS", 1.0)
     await tools.put(tools.at("a/" * 90 + "c"), "x")
     await tools.put(tools.at("a" * 250), "x")
     searching = asyncio.create_task(tools("glob", pattern=pattern, path=tools.root))

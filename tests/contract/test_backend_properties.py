@@ -66,12 +66,17 @@ OPERATIONS = st.one_of(
 
 
 def comparable(value: Any, root: str) -> Any:
-    """A result without what backends may differ in: where their root is, and times."""
+    """A result without what backends may differ in: where their root is, times, and hints.
+
+    A hint names what else is there, such as the files of other examples.
+    """
     if isinstance(value, dict):
         return {key: comparable(item, root) for key, item in value.items() if key != "modified_at"}
     if isinstance(value, list):
         return [comparable(item, root) for item in value]
-    return value.replace(root, "") if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return value.partition(". Did you mean ")[0].replace(root, "")
 
 
 def below(args: dict[str, Any], root: str) -> dict[str, Any]:

@@ -57,13 +57,13 @@ async def test_the_model_is_shown_s2s_tools_with_their_arguments(state: Tools) -
     assert {
         name: list(found.parameters_json_schema["properties"]) for name, found in declared.items()
     } == {
-        "ls": ["path"],
+        "ls": ["path", "offset", "limit"],
         "read_file": ["file_path", "offset", "limit"],
         "write_file": ["file_path", "content"],
         "edit_file": ["file_path", "old_string", "new_string", "replace_all"],
         "delete_file": ["file_path"],
-        "glob": ["pattern", "path"],
-        "grep": ["pattern", "path", "glob", "output_mode"],
+        "glob": ["pattern", "path", "offset", "limit"],
+        "grep": ["pattern", "path", "glob", "output_mode", "offset", "limit"],
     }
     assert {name: found.parameters_json_schema["required"] for name, found in declared.items()} == {
         "ls": ["path"],
@@ -84,8 +84,14 @@ async def test_the_model_is_shown_s2s_tools_with_their_arguments(state: Tools) -
         ("read_file", "offset"): 0,
         ("read_file", "limit"): 2000,
         ("edit_file", "replace_all"): False,
+        ("ls", "offset"): 0,
+        ("ls", "limit"): 500,
         ("glob", "path"): "/",
+        ("glob", "offset"): 0,
+        ("glob", "limit"): 500,
         ("grep", "path"): None,
         ("grep", "glob"): None,
         ("grep", "output_mode"): "files_with_matches",
+        ("grep", "offset"): 0,
+        ("grep", "limit"): 10_000,
     }

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fanout.orchestrator.deep_agent.tools import files as files_module
+from fanout.orchestrator.deep_agent.tools import search as search_module
 from tests.contract.file_tools import Tools
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -63,7 +63,6 @@ async def test_traversal_is_refused_in_s2s_words_by_every_tool(tools: Tools, pat
     [
         ("C:/x", "Windows"),
         ("c:\\x", "Windows"),
-        ("relative.txt", "/relative.txt"),
         ("", "empty"),
         ("  ", "empty"),
         ("/a\0b", "NUL"),
@@ -118,7 +117,7 @@ async def test_ls_says_when_it_shows_only_the_first(
 ) -> None:
     for name in "abcd":
         await tools.put(tools.at(name), "x")
-    monkeypatch.setattr(files_module, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(search_module, "MAX_ENTRIES", 3)
     result = await tools.ok("ls", path=tools.root)
     assert [entry["path"] for entry in result["entries"]] == [tools.at(name) for name in "abc"]
     assert result["truncated"] is True
@@ -130,3 +129,66 @@ async def test_times_have_a_zone_and_say_when_the_file_was_written(tools: Tools)
     entry = (await tools.ok("ls", path=tools.root))["entries"][0]
     age = datetime.now(UTC) - datetime.fromisoformat(entry["modified_at"])
     assert timedelta(seconds=-5) < age < timedelta(minutes=2)
+
+
+async def test_a_relative_path_is_below_the_files_in_every_tool(tools: Tools) -> None:
+    root = tools.backend.search_root.rstrip("/")
+    written = await tools.ok("write_file", file_path="src/a.py", content="needle\n")
+    assert written["path"] == f"{root}/src/a.py"
+    assert "needle" in (await tools.ok("read_file", file_path="./src/a.py"))["content"]
+    edited = await tools.ok(
+        "edit_file", file_path="src//a.py", old_string="needle", new_string="thread"
+    )
+    assert edited["path"] == f"{root}/src/a.py"
+    for path in ("src", "./src/", f"{root}/src"):
+        listed = (await tools.ok("ls", path=path))["entries"]
+        assert [entry["path"] for entry in listed] == [f"{root}/src/a.py"]
+    for path in (".", "./", "src", "src/a.py"):
+        found = await tools.ok("grep", pattern="thread", path=path)
+        assert found["result"] == f"{root}/src/a.py"
+    assert (await tools.ok("glob", pattern="*.py", path="src"))["entries"]
+    await tools.put(f"{root}/src/a.py", "changed by another\n")
+    message = await tools.error(
+        "edit_file", file_path="src/a.py", old_string="changed", new_string="x"
+    )
+    assert "changed since you read it" in message
+    deleted = await tools.ok("delete_file", file_path="src/a.py")
+    assert deleted["path"] == f"{root}/src/a.py"
+
+
+async def test_paths_in_results_are_accepted_by_every_tool(tools: Tools) -> None:
+    for name in ("a b", "x/~y", "-r", "ü/é", "C:/d", "[a]{b}*?", "#1", "%41"):
+        await tools.put(tools.at(name), "needle\n")
+    entries = (await tools.ok("glob", pattern="**/*"))["entries"]
+    found = (await tools.ok("grep", pattern="needle"))["result"].split("\n")
+    assert [entry["path"] for entry in entries] == found
+    for path in found:
+        assert "needle" in (await tools.ok("read_file", file_path=path))["content"]
+        assert (await tools.ok("grep", pattern="needle", path=path))["result"] == path
+        await tools.ok("edit_file", file_path=path, old_string="needle", new_string="done")
+        relative = path.removeprefix(tools.backend.search_root.rstrip("/") + "/")
+        await tools.ok("read_file", file_path=relative) if relative[:1] not in "~C" else None
+        await tools.ok("delete_file", file_path=path)
+
+
+async def test_a_missing_path_is_answered_with_existing_ones_only(tools: Tools) -> None:
+    for name in ("src/deep/models.py", "src/util.py", "README.md"):
+        await tools.put(tools.at(name), "x")
+    root = tools.backend.search_root.rstrip("/")
+
+    async def error(path: str) -> str:
+        return await tools.error("read_file", file_path=path)
+
+    at = tools.at
+    assert await error(at("src/models.py")) == (
+        f"Error: file not found: {at('src/models.py')}. Did you mean {at('src/deep/models.py')}?"
+    )
+    assert at("src/util.py") in await error(at("src/utils.py"))
+    assert at("README.md") in await error(at("readme.md"))
+    assert "Did you mean" not in await error(at("entirely/other.txt"))
+    assert at("src/util.py") in await error("/src/util.py") or root == ""
+    assert at("src/deep") in await tools.error("ls", path=at("deep"))
+    assert at("src/util.py") in await tools.error("grep", pattern="x", path=at("util.py"))
+    assert at("src/util.py") in await tools.error(
+        "edit_file", file_path=at("src/utils.py"), old_string="x", new_string="y"
+    )

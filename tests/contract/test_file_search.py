@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fanout.orchestrator.deep_agent.tools import files as files_module
+from fanout.orchestrator.deep_agent.tools import search as search_module
 from fanout.orchestrator.deep_agent.tools.text import MAX_RESULT_CHARACTERS
 from tests.contract.file_tools import Tools
 
@@ -22,7 +22,8 @@ async def test_glob_knows_globstar_braces_and_the_base_directory(tools: Tools) -
         ".git/g.ts",
     ):
         await tools.put(tools.at(f"{name}"), "x")
-    assert await tools.found("**/*.ts", tools.root) == ["/src/a.ts", "/src/b/c.ts", "/src/x/e.ts"]
+    visible = ["/src/a.ts", "/src/b/c.ts", "/src/x/e.ts"]
+    assert await tools.found("**/*.ts", tools.root) == [*visible, "/.hid/f.ts"]
     assert await tools.found("*.txt", tools.root) == ["/a.txt"]
     assert await tools.found("*.ts", tools.root) == []
     assert await tools.found("src/{b,x}/*.ts", tools.root) == ["/src/b/c.ts", "/src/x/e.ts"]
@@ -51,12 +52,12 @@ async def test_glob_says_when_and_why_it_is_partial(
 ) -> None:
     for n in range(6):
         await tools.put(tools.at(f"{n}"), "x")
-    monkeypatch.setattr(files_module, "MAX_ENTRIES", 4)
+    monkeypatch.setattr(search_module, "MAX_ENTRIES", 4)
     result = await tools.ok("glob", pattern="*", path=tools.root)
     assert len(result["entries"]) == 4
     assert result["truncated"] is True
     assert "6 files match" in result["note"]
-    monkeypatch.setattr(files_module, "MAX_WALKED_FILES", 3)
+    monkeypatch.setattr(search_module, "MAX_WALKED_FILES", 3)
     assert "partial" in (await tools.ok("glob", pattern="*", path=tools.root))["note"]
 
 
@@ -95,11 +96,11 @@ async def test_grep_passes_over_binaries_and_git_and_is_bounded(
     await tools.put(tools.at("many"), "needle " + "x" * 3000 + "\n")
     result = await tools.ok("grep", pattern="needle", output_mode="content")
     assert result["result"].count("needle") == 1
-    assert len(result["result"]) < 2100
+    assert len(result["result"]) < 1100
     await tools.put(tools.at("many2"), "needle line\n" * 9000)
     result = await tools.ok("grep", pattern="needle", output_mode="content")
     assert len(result["result"]) <= MAX_RESULT_CHARACTERS + 100
-    monkeypatch.setattr(files_module, "MAX_GREP_HITS", 5)
+    monkeypatch.setattr(search_module, "MAX_GREP_HITS", 5)
     assert "partial" in (await tools.ok("grep", pattern="needle", output_mode="count"))["note"]
 
 
@@ -108,7 +109,7 @@ async def test_a_search_ends_with_its_time_and_says_so(
 ) -> None:
     for number in range(20):
         await tools.put(tools.at(f"d/{number}"), "needle\n")
-    monkeypatch.setattr(files_module, "SEARCH_SECONDS", 0.0)
+    monkeypatch.setattr(search_module, "SEARCH_SECONDS", 0.0)
     result = await tools.ok("glob", pattern="**/*", path=tools.root)
     assert "0 seconds" in result["note"]
     assert result["truncated"] is True
@@ -133,5 +134,103 @@ async def test_a_result_of_grep_over_the_limit_is_cut_at_a_line_and_says_so(tool
     result = (await tools.ok("grep", pattern="needle", output_mode="content"))["result"]
     assert len(result) <= MAX_RESULT_CHARACTERS + 100
     *lines, note = result.split("\n")
-    assert note == "... (the rest is left out; narrow the search)"
+    left_out = 2000 - len(lines)
+    assert note == (
+        f"... ({left_out} more rows. Use offset={len(lines)} to continue, or narrow the search)"
+    )
     assert all(line.endswith("x" * 80) for line in lines)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "./**/*.py",
+        ".//src/*.py",
+        "src//a.py",
+        "src/./a.py",
+        "src/",
+        "./src/",
+        "//src/a.py",
+        "/src/*.py",
+        "/**/a.py",
+        "{root}/**/*.py",
+        "{root}//src/./*.py",
+        "{root}/src/",
+    ],
+)
+async def test_a_pattern_finds_the_same_however_its_path_is_written(
+    tools: Tools, pattern: str
+) -> None:
+    await tools.put(tools.at("src/a.py"), "needle")
+    pattern = pattern.replace("{root}", tools.root)
+    if not pattern.lstrip("/").startswith("src") or not pattern.startswith("/"):
+        assert await tools.found(pattern, tools.root) == ["/src/a.py"]
+    searched = await tools.ok("grep", pattern="needle", path=tools.root, glob=pattern)
+    assert searched["result"] == tools.at("src/a.py")
+
+
+async def test_an_absolute_pattern_of_a_missing_directory_is_an_error_with_a_hint(
+    tools: Tools,
+) -> None:
+    await tools.put(tools.at("src/a.py"), "x")
+    assert tools.at("src") in await tools.error("glob", pattern="/src/*.py")
+
+
+async def test_hidden_files_are_found_by_every_search_and_come_last(tools: Tools) -> None:
+    for name in ("z.yml", ".github/ci.yml", ".hidden.yml", ".git/config.yml", "a/.x/b.yml"):
+        await tools.put(tools.at(name), "needle\n")
+    expected = ["/z.yml", "/.github/ci.yml", "/.hidden.yml", "/a/.x/b.yml"]
+    assert await tools.found("**/*.yml", tools.root) == expected
+    for filter_ in ({}, {"glob": "*.yml"}, {"glob": "**/*.yml"}, {"path": tools.root}):
+        lines = (await tools.ok("grep", pattern="needle", **filter_))["result"].split("\n")
+        assert [line.removeprefix(tools.root) for line in lines] == expected
+    shown = [entry["path"] for entry in (await tools.ok("ls", path=tools.root))["entries"]]
+    assert set(shown) == {
+        tools.at(name) for name in (".git", ".github", ".hidden.yml", "a", "z.yml")
+    }
+    searched = await tools.ok("grep", pattern="needle", path=tools.at(".git"))
+    assert searched["result"] == tools.at(".git/config.yml")
+    assert await tools.found("*", tools.at(".git")) == ["/.git/config.yml"]
+    assert await tools.found(tools.at(".git/*")) == ["/.git/config.yml"]
+    for search in ({"pattern": ".git/*"}, {"pattern": "**/.git/**"}):
+        assert "as path" in await tools.error("glob", **search)
+    assert "as path" in await tools.error("grep", pattern="needle", glob=".git/*")
+
+
+async def test_a_hit_in_a_long_line_shows_the_match_with_its_surroundings(tools: Tools) -> None:
+    await tools.put(
+        tools.at("min.js"), "a\n" + "ü" * 30_000 + "before needle after" + "名" * 30_000 + "\nb\n"
+    )
+    await tools.put(tools.at("begin"), "needle" + "x" * 5_000)
+    await tools.put(tools.at("end"), "x" * 5_000 + "needle\r\n")
+    rows = (await tools.ok("grep", pattern="needle", output_mode="content"))["result"].split("\n")
+    begin, end, middle = (row.removeprefix(tools.root) for row in rows)
+    assert begin == "/begin:1:needle" + "x" * 500 + "[…]"
+    assert end == "/end:1:[…]" + "x" * 500 + "needle"
+    assert middle.startswith("/min.js:2:[…]ü")
+    assert "üübefore needle after名" in middle
+    assert middle.endswith("名[…]")
+    assert "\ufffd" not in middle
+    assert len(middle) < 600
+
+
+async def test_every_result_can_be_paged_to_its_end(tools: Tools) -> None:
+    names = [f"{number:02}" for number in range(11)]
+    for name in names:
+        await tools.put(tools.at(f"d/{name}"), "needle\n")
+    for tool, args in (("ls", {"path": tools.at("d")}), ("glob", {"pattern": tools.at("d/*")})):
+        paths: list[str] = []
+        page = await tools.ok(tool, **args, limit=4)
+        while "truncated" in page:
+            paths += [entry["path"] for entry in page["entries"]]
+            assert f"Use offset={len(paths)} to continue" in page["note"]
+            page = await tools.ok(tool, **args, limit=4, offset=len(paths))
+        paths += [entry["path"] for entry in page["entries"]]
+        assert paths == [tools.at(f"d/{name}") for name in names]
+        assert "past the end" in await tools.error(tool, **args, offset=11)
+        assert "offset" in await tools.error(tool, **args, offset=-1)
+        assert "limit" in await tools.error(tool, **args, limit=0)
+    first = (await tools.ok("grep", pattern="needle", limit=10))["result"].split("\n")
+    assert first[-1] == "... (1 more rows. Use offset=10 to continue, or narrow the search)"
+    rest = (await tools.ok("grep", pattern="needle", offset=10))["result"]
+    assert [*first[:-1], rest] == [tools.at(f"d/{name}") for name in names]

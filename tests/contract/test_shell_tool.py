@@ -1,6 +1,7 @@
 """What S2 says of `execute`, and what it leaves open; on every backend with a shell."""
 
 import asyncio
+import re
 import time
 from typing import Any
 
@@ -66,16 +67,78 @@ async def test_output_before_the_timeout_is_kept(shell: Tools) -> None:
     assert late["output"] == "Command timed out after 0.5s\nbegun\n"
 
 
-async def test_long_output_keeps_its_head_and_its_tail(shell: Tools) -> None:
-    loud = await shell.execute(
-        command="echo first; head -c 300000 /dev/zero | tr '\\0' x; echo; echo last"
-    )
+MARK = re.compile(
+    r"\[\.\.\. (\d+) bytes(?: \((\d+) lines\))? of the output are left out here\. .*\]"
+)
+
+
+async def test_a_long_output_is_cut_on_line_ends_with_a_mark_that_counts_what_is_missing(
+    shell: Tools,
+) -> None:
+    loud = await shell.execute(command="seq 1 60000")
     assert loud["truncated"] is True
-    assert len(loud["output"]) == 100_000
-    assert loud["output"].startswith("first\nx")
-    assert loud["output"].endswith("x\nlast\n")
+    head, mark, tail = re.split(r"\n(\[\.\.\. .*\.\.\.\])\n", loud["output"])
+    first, last = [int(line) for line in head.split()], [int(line) for line in tail.split()]
+    assert first == list(range(1, len(first) + 1))
+    assert last == list(range(60001 - len(last), 60001))
+    counted = MARK.fullmatch(mark)
+    assert counted is not None
+    assert int(counted[2]) == 60000 - len(first) - len(last)
+    whole = "".join(f"{number}\n" for number in range(1, 60001))
+    assert int(counted[1]) == len(whole) - len(head) - 1 - len(tail)
+    assert len(head) + len(tail) <= 100_000
+    assert f"All of it is in {loud['output_file']}" in mark
+
+
+async def test_an_output_is_whole_up_to_its_limit_and_has_no_file(shell: Tools) -> None:
     just = await shell.execute(command="head -c 100000 /dev/zero | tr '\\0' x")
     assert (just["truncated"], len(just["output"])) == (False, 100_000)
+    assert "output_file" not in just
+
+
+async def test_the_whole_of_a_cut_output_is_read_by_the_file_tools_and_by_the_shell(
+    shell: Tools,
+) -> None:
+    loud = await shell.execute(command="seq 1 60000")
+    path = loud["output_file"]
+    assert not path.startswith(f"{shell.root}/")
+    shown = await shell.ok("read_file", file_path=path, offset=29_999, limit=2)
+    assert shown["content"].split("\n")[:2] == [" 30000\t30000", " 30001\t30001"]
+    hits = await shell.ok("grep", pattern="45678", path=path, output_mode="content")
+    assert hits["result"] == f"{path}:45678:45678"
+    again = await shell.execute(command=f"wc -l < {path}; sed -n 107p {path}")
+    assert again["output"].split() == ["60000", "107"]
+    assert (await shell.ok("ls", path=shell.root))["entries"] == []
+
+
+async def test_a_cut_inside_a_line_is_said_to_be_one_and_splits_no_character(shell: Tools) -> None:
+    loud = await shell.execute(command="printf 'a'; yes '\u00e4' | head -n 200000 | tr -d '\\n'")
+    head, mark, tail = re.split(r"\n(\[\.\.\. .*\.\.\.\])\n", loud["output"])
+    assert (set(head), set(tail)) == ({"a", "\u00e4"}, {"\u00e4"})
+    assert MARK.fullmatch(mark)
+
+
+async def test_a_cut_output_whose_file_is_gone_or_replaced_by_a_link_harms_nobody(
+    shell: Tools,
+) -> None:
+    path = (await shell.execute(command="seq 1 60000"))["output_file"]
+    folder = path.rpartition("/")[0]
+    await shell.execute(command=f"rm -f {path}; ln -s {shell.root}/elsewhere {path}")
+    assert await shell.error("read_file", file_path=path)
+    await shell.execute(command=f"rm -rf {folder}/* {folder}; ln -s {shell.root} {folder}")
+    loud = await shell.execute(command="seq 1 60000")
+    assert loud["output"].startswith("1\n2\n")
+    assert MARK.search(loud["output"])
+
+
+async def test_a_whole_output_is_kept_up_to_its_limit_and_said_to_be_a_beginning(
+    shell: Tools,
+) -> None:
+    most = 64 * 1024**2
+    loud = await shell.execute(command=f"head -c {most + 5_000_000} /dev/zero | tr '\\0' x")
+    assert f"Only its first {most} bytes are in {loud['output_file']}" in loud["output"]
+    size = await shell.execute(command=f"stat -c %s {loud['output_file']}")
+    assert int(size["output"]) == most
 
 
 async def test_output_that_is_no_text_is_shown_all_the_same(shell: Tools) -> None:

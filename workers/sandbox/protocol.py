@@ -69,6 +69,8 @@ class Command:
     """Of output and of error output each; what lies between head and tail is dropped."""
     merge_stderr: bool = True
     """Error output is part of `output`, in the order in which it was written."""
+    keep_output: bool = False
+    """An output above the limit is kept as a whole, in a file beside the workspace."""
 
 
 class Sandbox(Backend, Shell, Protocol):
@@ -109,7 +111,10 @@ class Sandbox(Backend, Shell, Protocol):
     ) -> Execution:
         """See `Shell.execute`."""
         shell_command = Command(
-            argv=command, timeout_seconds=timeout_seconds, max_output_bytes=max_output_bytes
+            argv=command,
+            timeout_seconds=timeout_seconds,
+            max_output_bytes=max_output_bytes,
+            keep_output=True,
         )
         return await self.run(shell_command, on_output)
 

@@ -221,6 +221,11 @@ class DirectoryBackend:
             mode = existing if mode is None else mode
             _put(place, data, mode=mode, create_only=create_only)
 
+    def _create(self, path: str) -> int:
+        """Create a file and its directories, and return its descriptor; nothing is followed."""
+        with self._place(path, follow_last=False, change=True, make_parents=True) as place:
+            return os.open(place.name, _CREATE, _NEW_FILE_MODE, dir_fd=place.directory)
+
     def _delete(self, path: str) -> None:
         if self._above_mount(path) or path in self._jails:
             raise PermissionError(path)

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import os
 import posixpath
+import shutil
+import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from uuid import uuid4
 
 from fanout.orchestrator.deep_agent.backends import processes
+from fanout.orchestrator.deep_agent.backends.bounded_output import OutputFiles
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Execution, OutputSink
 
@@ -33,6 +38,10 @@ INHERITED_VARIABLES = (
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """For a process that was started without PATH."""
 
+OUTPUT_ROOT = "/var/tmp"  # noqa: S108 - the folder in it has a name that nobody can guess
+"""Where the whole outputs of commands are kept while the backend exists: unlike /tmp, a disk on
+every system."""
+
 
 class LocalShellBackend(DirectoryBackend):
     """The files below `root`, under their real paths, and a shell that starts there.
@@ -43,8 +52,15 @@ class LocalShellBackend(DirectoryBackend):
     """
 
     def __init__(self, root: Path, *, env: Mapping[str, str] | None = None) -> None:
-        super().__init__(root, mount=posixpath.normpath(root.absolute()))
+        outputs = f"{OUTPUT_ROOT}/fanout-output-{uuid4().hex}"
+        super().__init__(
+            root,
+            mount=posixpath.normpath(root.absolute()),
+            also={outputs: Path(outputs)},
+        )
         self._env = dict(env or {})
+        self._outputs = Path(outputs)
+        self._output_files = OutputFiles(outputs, self._create_output, self._delete)
 
     async def execute(
         self,
@@ -61,5 +77,12 @@ class LocalShellBackend(DirectoryBackend):
             cwd=self.search_root,
             timeout_seconds=timeout_seconds,
             max_output_bytes=max_output_bytes,
+            output_files=self._output_files,
         )
         return await processes.run(launch, on_output)
+
+    def _create_output(self, path: str) -> int:
+        with suppress(FileExistsError):
+            self._outputs.mkdir(mode=0o700)
+            weakref.finalize(self, shutil.rmtree, self._outputs, ignore_errors=True)
+        return self._create(path)

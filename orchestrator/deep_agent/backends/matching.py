@@ -21,16 +21,25 @@ MAX_ALTERNATIVES = 200
 MAX_GLOBSTARS = 6
 """Each `**` multiplies the number of ways to match."""
 
-MAX_LINE_CHARACTERS = 2_000
-"""The length of a returned line: minified files have lines of megabytes."""
+MAX_LINE_BYTES = 2_000
+"""A longer line is shown as an excerpt: minified files have lines of megabytes."""
+
+SURROUNDINGS_BYTES = 500
+"""The text on each side of a match in a long line: enough to recognise the place."""
+
+CUT = "[…]"
+"""The mark where a long line is cut."""
 
 BINARY_PROBE_BYTES = 8 * 1024
 """A file with a NUL in its first bytes is binary: Git's rule, and a cheap check."""
 
+_CONTINUATION = range(0x80, 0xC0)
+"""The bytes of a UTF-8 character after its first."""
+
 _LEAST_SECONDS = 0.001
 """`regex` does not accept a time limit of zero."""
 
-_FLAGS = wcglob.GLOBSTAR | wcglob.BRACE
+_FLAGS = wcglob.GLOBSTAR | wcglob.BRACE | wcglob.DOTGLOB
 
 
 def matcher(pattern: str) -> Callable[[str, float], bool]:
@@ -39,8 +48,8 @@ def matcher(pattern: str) -> Callable[[str, float], bool]:
     The test takes a path and a deadline on `time.monotonic`, after which it raises TimeoutError.
 
     Args:
-        pattern: `*` matches within one directory, `**` across directories; names that start with a
-            dot need a dot in the pattern.
+        pattern: As `normal_pattern` returns it. `*` matches within one directory, `**` across
+            directories; both match names that start with a dot.
 
     Raises:
         ToolMistake: The pattern is invalid.
@@ -65,6 +74,27 @@ def matcher(pattern: str) -> Callable[[str, float], bool]:
     return matches
 
 
+def normal_pattern(pattern: str) -> str:
+    """Return a glob pattern without `.` and empty names; a directory means everything below it.
+
+    `./src//*.py` becomes `src/*.py`, and `src/` becomes `src/**`. An empty pattern stays empty.
+    """
+    names = [name for name in pattern.split("/") if name not in {"", "."}]
+    if pattern and (not names or pattern.endswith(("/", "/."))):
+        names.append("**")
+    return "/" * pattern.startswith("/") + "/".join(names)
+
+
+def static_part(pattern: str) -> str:
+    """Return the directory of an absolute pattern above its first special character."""
+    names: list[str] = []
+    for name in pattern.split("/")[1:-1]:
+        if any(character in name for character in "*?[]{}!()|\\"):
+            break
+        names.append(name)
+    return posixpath.join("/", *names)
+
+
 def select(
     entries: Iterable[Entry], pattern: str, base: str, *, deadline: float
 ) -> tuple[list[Entry], bool]:
@@ -72,23 +102,28 @@ def select(
 
     Args:
         entries: The entries to check.
-        pattern: Matched against the whole path if it starts with `/`, else against the path below
-            `base`.
+        pattern: Matched against the path below `base`; one that starts with `/` also against the
+            whole path.
         base: The searched directory.
         deadline: On `time.monotonic`.
 
     Raises:
-        ToolMistake: The pattern is invalid.
+        ToolMistake: The pattern is invalid, or names a `.git` directory, which searches leave out.
     """
-    if pattern.startswith("/"):
-        base, pattern = "/", pattern.lstrip("/")
+    bases = {base, "/"} if pattern.startswith("/") else {base}
+    pattern = normal_pattern(pattern).lstrip("/")
+    if ".git" in pattern.split("/")[:-1] and ".git" not in base.split("/"):
+        raise ToolMistake(
+            f"Searches leave .git out, so {pattern} would find nothing. Give the .git directory "
+            "as path."
+        )
     matches = matcher(pattern)
     found: list[Entry] = []
     for entry in entries:
         if time.monotonic() > deadline:
             return found, False
         try:
-            if matches(posixpath.relpath(entry.path, base), deadline):
+            if any(matches(posixpath.relpath(entry.path, each), deadline) for each in bases):
                 found.append(entry)
         except TimeoutError:
             return found, False
@@ -98,6 +133,11 @@ def select(
 def filter_pattern(glob: str) -> str:
     """Return the glob pattern of a filter, which without a slash matches names at any depth."""
     return glob if "/" in glob else f"**/{glob}"
+
+
+def hidden_last(path: str, base: str) -> tuple[bool, str]:
+    """Return the sort key that puts what is hidden below `base` after everything else."""
+    return "/." in path[len(base.rstrip("/")) :], path
 
 
 def is_binary(data: bytes) -> bool:
@@ -127,10 +167,29 @@ def hits_in(blocks: Iterable[bytes], text: str, path: str) -> Iterator[Hit]:
             start = block.rfind(b"\n", 0, at) + 1
             end = block.find(b"\n", at)
             end = len(block) if end == -1 else end
-            line = block[start : min(end, start + 4 * MAX_LINE_CHARACTERS)].decode(errors="replace")
-            yield Hit(
-                path=path, line_number=line_number, line=line.rstrip("\r")[:MAX_LINE_CHARACTERS]
-            )
+            line = _shown(block, start, end, at, at + len(needle))
+            yield Hit(path=path, line_number=line_number, line=line)
             counted_to = at
             at = block.find(needle, end)
         line_number += block.count(b"\n", counted_to)
+
+
+def _shown(block: bytes, start: int, end: int, match_start: int, match_end: int) -> str:
+    """Return a line, or of a long one the match with its surroundings.
+
+    `workers/sandbox/inside/files.py` does the same inside a container.
+    """
+    if end - start <= MAX_LINE_BYTES:
+        return block[start:end].decode(errors="replace").rstrip("\r")
+    left = max(start, _character_start(block, max(start, match_start - SURROUNDINGS_BYTES)))
+    right = _character_start(block, min(end, match_end + SURROUNDINGS_BYTES))
+    text = block[left:right].decode(errors="replace").rstrip("\r")
+    return CUT * (left > start) + text + CUT * (right < end)
+
+
+def _character_start(block: bytes, at: int) -> int:
+    """Return where the UTF-8 character begins that a position is in; it has at most 4 bytes."""
+    for start in range(at, max(at - 4, -1), -1):
+        if start == len(block) or block[start] not in _CONTINUATION:
+            return start
+    return at

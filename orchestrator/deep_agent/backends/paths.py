@@ -20,14 +20,18 @@ so deep."""
 _DRIVE = re.compile(r"^[A-Za-z]:")
 
 
-def checked(path: str) -> str:
+def checked(path: str, root: str | None = None) -> str:
     """Return the normalised absolute path.
+
+    Args:
+        path: The path as it was given.
+        root: The directory that a relative path is below, normalised; None refuses relative paths.
 
     Raises:
         ToolMistake: The tools do not accept the path; the message says why.
     """
     if not path.strip():
-        raise ToolMistake("The path is empty. Give an absolute path that starts with '/'.")
+        raise ToolMistake(f"The path is empty. Give a path below {root or '/'}.")
     if "\0" in path or len(path) >= MAX_PATH_CHARACTERS:
         raise ToolMistake(
             f"Not a valid path: a path has at most {MAX_PATH_CHARACTERS - 1} characters, no NUL."
@@ -36,11 +40,11 @@ def checked(path: str) -> str:
         raise ToolMistake(f"Path traversal not allowed: {path}")
     if _DRIVE.match(path):
         raise ToolMistake(
-            f"Windows paths are not supported: {path}. Use an absolute path that starts with '/'."
+            f"Windows paths are not supported: {path}. Give a path below {root or '/'}."
         )
-    if not path.startswith("/"):
-        raise ToolMistake(f"The path must be absolute: {path}. Did you mean /{path}?")
-    normal = posixpath.normpath("/" + path.lstrip("/"))
+    if root is None and not path.startswith("/"):
+        raise ToolMistake(f"The path must be absolute: {path}.")
+    normal = posixpath.normpath("/" + posixpath.join(root or "/", path).lstrip("/"))
     if any(len(name.encode(errors="surrogatepass")) > MAX_NAME_BYTES for name in normal.split("/")):
         raise ToolMistake(f"A name in the path is longer than {MAX_NAME_BYTES} bytes.")
     if normal.count("/") > MAX_DEPTH:

@@ -19,7 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-from fanout.orchestrator.deep_agent.backends.bounded_output import BoundedOutput
+from fanout.orchestrator.deep_agent.backends.bounded_output import (
+    BoundedOutput,
+    OutputFile,
+    OutputFiles,
+    OutputRecorder,
+)
 from fanout.orchestrator.deep_agent.backends.protocol import Execution, OutputSink
 
 COMMAND_MARKER = "FANOUT_COMMAND"
@@ -55,6 +60,8 @@ class Launch:
     cwd: str = "/"
     stdin: bytes = b""
     merge_stderr: bool = True
+    output_files: OutputFiles | None = None
+    """Where an output above its limit is kept as a whole; None drops its middle for good."""
     link: socket.socket | None = None
     """Takes the place of standard input and output, and is closed here once it has been passed on.
     When such a command ends, what it left running is killed."""
@@ -69,6 +76,7 @@ class Pipe:
         self.descriptor, self.write_end = os.pipe()
         os.set_blocking(self.descriptor, False)
         self.open = True
+        self.recorder: OutputRecorder | None = None
 
     def read(self) -> bytes | None:
         """Return the available bytes; None at the end."""
@@ -76,6 +84,8 @@ class Pipe:
             data = os.read(self.descriptor, READ_BYTES)
         except BlockingIOError:
             return b""
+        if self.recorder is not None:
+            self.recorder.add(data, self.kept)
         self.kept.add(data)
         return data or None
 
@@ -103,14 +113,31 @@ class RunningCommand:
         """Start to collect its output and its exit."""
         loop = asyncio.get_running_loop()
         for pipe in self.pipes:
-            loop.add_reader(pipe.descriptor, self._on_output, pipe, sink)
+            self._listen_to(pipe, sink)
         self._ending = os.pidfd_open(self.process.pid)
         loop.add_reader(self._ending, self.exited.set)
+
+    def record(self, files: OutputFiles, sink: Callable[[bytes], None]) -> None:
+        """Keep the whole of its first output in a file, if that exceeds its limit."""
+        pipe = self.pipes[0]
+        pipe.recorder = OutputRecorder(files, lambda: self._listen_to(pipe, sink))
+
+    async def recorded(self) -> OutputFile | None:
+        """Return the file with the whole output, closed; None if there is none."""
+        recorder = self.pipes[0].recorder
+        return None if recorder is None else await recorder.finish()
+
+    def _listen_to(self, pipe: Pipe, sink: Callable[[bytes], None]) -> None:
+        if pipe.open:
+            loop = asyncio.get_running_loop()
+            loop.add_reader(pipe.descriptor, self._on_output, pipe, sink)
 
     def _on_output(self, pipe: Pipe, sink: Callable[[bytes], None]) -> None:
         data = pipe.read()
         if data:
             sink(data)
+        if pipe.recorder is not None and pipe.recorder.is_behind:
+            asyncio.get_running_loop().remove_reader(pipe.descriptor)
         if data is None:
             _let_go(pipe)
             if not any(other.open for other in self.pipes):
@@ -142,6 +169,9 @@ class RunningCommand:
 
         A process that was left behind may hold it open.
         """
+        recorder = self.pipes[0].recorder
+        while recorder is not None and recorder.is_behind:
+            await recorder.caught_up()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.silent.wait(), DRAIN_SECONDS)
 
@@ -212,6 +242,8 @@ async def run(launch: Launch, on_output: OutputSink | None = None) -> Execution:
         message = f"cannot start the command: {reason}\n".encode()
         return Execution(exit_code=127, output=message, total_bytes=len(message))
     stream = _Stream(launch.max_output_bytes, on_output)
+    if launch.output_files is not None:
+        current.record(launch.output_files, stream.put)
     current.listen(stream.put)
     pumping = asyncio.create_task(stream.pump())
     try:
@@ -227,6 +259,7 @@ async def run(launch: Launch, on_output: OutputSink | None = None) -> Execution:
     finally:
         pumping.cancel()
         current.release()
+        output_file = await asyncio.shield(current.recorded())
     code = current.process.returncode
     first, last = current.pipes[0].kept, current.pipes[-1].kept
     return Execution(
@@ -234,6 +267,9 @@ async def run(launch: Launch, on_output: OutputSink | None = None) -> Execution:
         output=first.content(),
         error_output=b"" if last is first else last.content(),
         total_bytes=first.total_bytes,
+        head_bytes=first.head_bytes,
+        line_ends=first.line_ends,
+        output_file=output_file,
         timed_out=timed_out,
         seconds=time.monotonic() - started,
     )

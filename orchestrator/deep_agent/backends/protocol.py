@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from fanout.orchestrator.deep_agent.backends.bounded_output import OutputFile, with_mark
+
 MAX_FILE_BYTES = 10 * 1024**2
 """The largest file that is read or written as a whole: a worker has memory for many copies."""
 
@@ -100,6 +102,12 @@ class Execution:
     error_output: bytes = b""
     total_bytes: int
     """The size of its output; if larger than `len(output)`, the middle was dropped."""
+    head_bytes: int = 0
+    """How much of an `output` whose middle was dropped is its beginning."""
+    line_ends: int = 0
+    """How many line ends the whole output has."""
+    output_file: OutputFile | None = None
+    """The whole output, where its middle was dropped and it could be kept."""
     timed_out: bool = False
     """The time limit was reached and every process of the command was killed."""
     out_of_memory: bool = False
@@ -110,8 +118,16 @@ class Execution:
 
     @property
     def text(self) -> str:
-        """The output as text, with undecodable bytes replaced."""
-        return self.output.decode(errors="replace")
+        """The output as text, with undecodable bytes replaced, and a line where it was cut."""
+        if not self.truncated:
+            return self.output.decode(errors="replace")
+        return with_mark(
+            self.output,
+            self.head_bytes,
+            total_bytes=self.total_bytes,
+            line_ends=self.line_ends,
+            file=self.output_file,
+        )
 
     @property
     def truncated(self) -> bool:

@@ -25,11 +25,11 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 
 from fanout.orchestrator.deep_agent import prompts
-from fanout.orchestrator.deep_agent.backends.artifacts import (
+from fanout.orchestrator.deep_agent.context import history
+from fanout.orchestrator.deep_agent.context.artifacts import (
     CONVERSATION_HISTORY,
     LARGE_TOOL_RESULTS,
 )
-from fanout.orchestrator.deep_agent.context import history
 from fanout.orchestrator.deep_agent.context.changed_files import changed_files
 from fanout.orchestrator.deep_agent.context.compaction import (
     Conversation,

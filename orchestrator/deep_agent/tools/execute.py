@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
 from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import Field
 
 from fanout.orchestrator.deep_agent.backends.protocol import Execution, Shell
 from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.knowledge.sources import files_to_read
+from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
 from fanout.orchestrator.deep_agent.prompts import SHELL
 from fanout.orchestrator.deep_agent.tool import MethodTool
 from fanout.orchestrator.deep_agent.tools.live_output import shown_live
@@ -24,7 +27,8 @@ MAX_TIMEOUT_SECONDS = 3600.0
 """An agent that needs longer should start something in the background and look again."""
 
 MAX_OUTPUT_BYTES = 100_000
-"""The size of an output; its beginning and end are kept."""
+"""The size of an output in the result: its beginning and its end; the whole of a longer one is in a
+file."""
 
 MAX_COMMAND_BYTES = 128 * 1024
 """Linux accepts no longer argument (MAX_ARG_STRLEN)."""
@@ -34,20 +38,23 @@ class ExecuteTool(Middleware):
     """The shell of one agent.
 
     Args:
-        shell: Where commands run.
+        backend_of: Finds the agent's files; without a shell of theirs there is no tool.
     """
 
-    def __init__(self, shell: Shell) -> None:
-        self._shell = shell
+    def __init__(self, backend_of: BackendSource) -> None:
+        self._backend_of = backend_of
 
     def tools(self) -> list[BaseTool]:
         """Return `execute`."""
-        return [MethodTool(self.execute)]
+        return [_Execute(self.execute, self._backend_of)]
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
         """Explain when to use the shell."""
-        del context
-        return SHELL if "execute" in tools else ""
+        if "execute" not in tools or not isinstance(
+            files_to_read(self._backend_of, context), Shell
+        ):
+            return ""
+        return SHELL
 
     async def execute(
         self,
@@ -74,8 +81,26 @@ class ExecuteTool(Middleware):
             raise ToolMistake(
                 f"command must be shorter than {MAX_COMMAND_BYTES} bytes; put it in a file."
             )
-        work = partial(self._shell.execute, command, timeout, MAX_OUTPUT_BYTES)
+        shell = self._backend_of(tool_context)
+        if not isinstance(shell, Shell):
+            raise ToolMistake("There is no shell for these files.")
+        work = partial(shell.execute, command, timeout, MAX_OUTPUT_BYTES)
         return _result(await shown_live(work, tool_context, "execute"), timeout)
+
+
+class _Execute(MethodTool):
+    """The tool, which a model is shown only if the agent's files have a shell now."""
+
+    def __init__(self, method: Callable[..., Any], backend_of: BackendSource) -> None:
+        super().__init__(method)
+        self._backend_of = backend_of
+
+    async def process_llm_request(
+        self, *, tool_context: ToolContext, llm_request: LlmRequest
+    ) -> None:
+        """Declare the tool to the model, or not."""
+        if isinstance(self._backend_of(tool_context), Shell):
+            await super().process_llm_request(tool_context=tool_context, llm_request=llm_request)
 
 
 def _result(execution: Execution, timeout: float) -> dict[str, Any]:
@@ -87,9 +112,11 @@ def _result(execution: Execution, timeout: float) -> dict[str, Any]:
         output += "\n[The memory limit was reached and the kernel killed a process of the command.]"
     if execution.notice:
         output += f"\n[{execution.notice}]"
+    file = execution.output_file
     return {
         "status": "success" if exit_code == 0 else "error",
         "output": output,
         "exit_code": exit_code,
         "truncated": execution.truncated,
+        **({"output_file": file.path} if file is not None else {}),
     }

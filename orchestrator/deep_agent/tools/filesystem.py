@@ -15,13 +15,21 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import Field
 
-from fanout.orchestrator.deep_agent.backends import paths
 from fanout.orchestrator.deep_agent.backends.protocol import Entry
+from fanout.orchestrator.deep_agent.knowledge.sources import files_to_read
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
 from fanout.orchestrator.deep_agent.prompts import FILES, ROOT
 from fanout.orchestrator.deep_agent.tool import MethodTool
-from fanout.orchestrator.deep_agent.tools.files import Files, Listing, OutputMode
+from fanout.orchestrator.deep_agent.tools.files import Files
 from fanout.orchestrator.deep_agent.tools.images import media_type_of
+from fanout.orchestrator.deep_agent.tools.locating import Locator
+from fanout.orchestrator.deep_agent.tools.search import (
+    MAX_ENTRIES,
+    MAX_GREP_HITS,
+    FileSearch,
+    Listing,
+    OutputMode,
+)
 
 IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".gif", ".webp"}
 
@@ -32,7 +40,9 @@ SEEN_PREFIX = "file_seen:"
 """Prefix of the state key for the version of a file that the agent saw last; with one key per file,
 changes of the state are small."""
 
-FilePath = Annotated[str, Field(description="Absolute path of the file")]
+FilePath = Annotated[str, Field(description="Path of the file")]
+Offset = Annotated[int, Field(description="How many results to skip")]
+Limit = Annotated[int, Field(description="Most results to return")]
 
 
 class FilesystemTools(Middleware):
@@ -40,12 +50,10 @@ class FilesystemTools(Middleware):
 
     Args:
         backend_of: Finds the agent's files.
-        root: The directory of the agent's own files.
     """
 
-    def __init__(self, backend_of: BackendSource, *, root: str = "/") -> None:
+    def __init__(self, backend_of: BackendSource) -> None:
         self._backend_of = backend_of
-        self._root = root
         self._locks = _PathLocks()
 
     def tools(self) -> list[BaseTool]:
@@ -59,19 +67,21 @@ class FilesystemTools(Middleware):
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
         """Explain the rules for paths, and where the files are."""
-        del context
         if not tools & {"read_file", "write_file", "edit_file"}:
             return ""
-        return FILES + (ROOT.format(root=self._root) if self._root != "/" else "")
+        root = files_to_read(self._backend_of, context).search_root
+        return FILES + (ROOT.format(root=root) if root != "/" else "")
 
     async def ls(
         self,
-        path: Annotated[str, Field(description="Absolute path of the directory")],
+        path: Annotated[str, Field(description="Path of the directory")],
         *,
+        offset: Offset = 0,
+        limit: Limit = MAX_ENTRIES,
         tool_context: ToolContext,
     ) -> dict[str, Any]:
-        """List the files and directories in one directory."""
-        return _listing(await self._files(tool_context).ls_info(path))
+        """List the files and directories in one directory, hidden ones too."""
+        return _listing(await self._search(tool_context).ls(path, offset=offset, limit=limit))
 
     async def read_file(
         self,
@@ -86,6 +96,7 @@ class FilesystemTools(Middleware):
         The number and the tab before each line are not part of the file. Read large files in parts
         with offset and limit.
         """
+        file_path = self._resolved(file_path, tool_context)
         if posixpath.splitext(file_path)[1].lower() in IMAGE_ENDINGS:
             data = await self._files(tool_context).read_bytes(file_path, MAX_IMAGE_BYTES)
             media_type = media_type_of(data)
@@ -123,7 +134,7 @@ class FilesystemTools(Middleware):
 
         Read the file first. An edit is refused when the file changed after you read it.
         """
-        path = paths.checked(file_path)
+        path = self._resolved(file_path, tool_context)
         async with self._locks.held(path):
             result = await self._files(tool_context).edit(
                 path,
@@ -148,14 +159,18 @@ class FilesystemTools(Middleware):
         pattern: Annotated[str, Field(description="Such as **/*.py or src/{a,b}/*.ts")],
         path: Annotated[str, Field(description="Directory to search; / is all your files")] = "/",
         *,
+        offset: Offset = 0,
+        limit: Limit = MAX_ENTRIES,
         tool_context: ToolContext,
     ) -> dict[str, Any]:
         """Find files by a name pattern.
 
-        * and ? stay within one directory, ** crosses directories, {a,b} gives alternatives. Names
-        that start with a dot are found only when the pattern has the dot.
+        * and ? stay within one directory, ** crosses directories, {a,b} gives alternatives. Hidden
+        files are found too and come last; .git is left out unless path is in it.
         """
-        return _listing(await self._files(tool_context).glob_info(pattern, path))
+        return _listing(
+            await self._search(tool_context).glob(pattern, path, offset=offset, limit=limit)
+        )
 
     async def grep(
         self,
@@ -168,16 +183,27 @@ class FilesystemTools(Middleware):
         ] = None,
         output_mode: OutputMode = "files_with_matches",
         *,
+        offset: Offset = 0,
+        limit: Limit = MAX_GREP_HITS,
         tool_context: ToolContext,
     ) -> dict[str, Any]:
         """Search text files for a literal text.
 
         output_mode: files_with_matches gives paths, content gives path:line:text, count gives
-        matching lines per file.
+        matching lines per file. Of a long line the text around the match is shown, cut at […].
+        Hidden files are searched too and come last; .git is left out unless path is in it.
         """
-        result = await self._files(tool_context).grep_raw(pattern, path, glob, output_mode)
-        note = {"note": result.partial} if result.partial else {}
+        result = await self._search(tool_context).grep(
+            pattern, path, glob, output_mode, offset=offset, limit=limit
+        )
+        note = {"note": result.note} if result.note else {}
         return {"status": "success", "result": result.text, **note}
+
+    def _search(self, tool_context: ToolContext) -> FileSearch:
+        return FileSearch(self._backend_of(tool_context))
+
+    def _resolved(self, path: str, tool_context: ToolContext) -> str:
+        return Locator(self._backend_of(tool_context)).resolved(path)
 
     def _files(self, tool_context: ToolContext) -> Files:
         return Files(self._backend_of(tool_context))
@@ -204,7 +230,7 @@ class _PathLocks:
 
 def _listing(listing: Listing) -> dict[str, Any]:
     entries = [_info(entry) for entry in listing.entries]
-    note = {"truncated": True, "note": listing.partial} if listing.partial else {}
+    note = {"truncated": True, "note": listing.note} if listing.note else {}
     return {"status": "success", "entries": entries, **note}
 
 
@@ -227,4 +253,4 @@ def _seen(tool_context: ToolContext, path: str) -> str | None:
 
 
 def _saw(tool_context: ToolContext, path: str, version: str | None) -> None:
-    tool_context.state[SEEN_PREFIX + paths.checked(path)] = version
+    tool_context.state[SEEN_PREFIX + path] = version

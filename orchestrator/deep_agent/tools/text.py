@@ -113,16 +113,3 @@ def _lf(text: str) -> str:
 
 def _crlf(text: str) -> str:
     return _lf(text).replace("\n", "\r\n")
-
-
-def bounded(text: str, note: str) -> str:
-    """Return the text, cut at the end of a line if it is too long for a tool result.
-
-    Args:
-        text: Any text.
-        note: What the last line says if the text is cut.
-    """
-    if len(text) <= MAX_RESULT_CHARACTERS:
-        return text
-    head = text[:MAX_RESULT_CHARACTERS]
-    return f"{head[: head.rfind(chr(10)) if chr(10) in head else None]}\n... ({note})"

@@ -2,18 +2,19 @@
 
 import pytest
 
-from fanout.orchestrator.deep_agent.backends.artifacts import (
-    CONVERSATION_HISTORY,
-    LARGE_TOOL_RESULTS,
-)
 from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend, composite
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Shell
 from fanout.orchestrator.deep_agent.backends.read_only import ReadOnlyBackend
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
+from fanout.orchestrator.deep_agent.context.artifacts import (
+    CONVERSATION_HISTORY,
+    LARGE_TOOL_RESULTS,
+)
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.tools.files import Files
+from fanout.orchestrator.deep_agent.tools.search import FileSearch
 from tests.unit.deep_agent.running import Run, call, scripted
 
 
@@ -22,11 +23,11 @@ def in_state() -> StateBackend:
 
 
 async def listed(backend: CompositeBackend, path: str) -> list[str]:
-    return [entry.path for entry in (await Files(backend).ls_info(path)).entries]
+    return [entry.path for entry in (await FileSearch(backend).ls(path)).entries]
 
 
 async def found(backend: CompositeBackend, pattern: str, path: str = "/") -> list[str]:
-    return [entry.path for entry in (await Files(backend).glob_info(pattern, path)).entries]
+    return [entry.path for entry in (await FileSearch(backend).glob(pattern, path)).entries]
 
 
 async def test_the_longest_prefix_decides_and_is_not_seen_by_its_backend() -> None:
@@ -51,7 +52,7 @@ async def test_a_route_shows_what_its_backend_has_below_its_own_root(tmp_path) -
     (tmp_path / "a").write_text("needle")
     backend = composite(in_state(), {"/docs": DirectoryBackend(tmp_path, mount="/workspace/x")})
     assert await listed(backend, "/docs") == ["/docs/a"]
-    assert (await Files(backend).grep_raw("needle")).text == "/docs/a"
+    assert (await FileSearch(backend).grep("needle")).text == "/docs/a"
 
 
 async def test_listings_show_routes_and_the_way_to_them() -> None:
@@ -72,9 +73,9 @@ async def test_searches_span_routes_within_one_budget() -> None:
     assert await found(backend, "**/*") == ["/a", "/r/b", "/r/s/c"]
     assert await found(backend, "*", "/r/s") == ["/r/s/c"]
     assert (
-        await Files(backend).grep_raw("needle", output_mode="count")
+        await FileSearch(backend).grep("needle", output_mode="count")
     ).text == "/a: 2\n/r/b: 2\n/r/s/c: 2"
-    assert (await Files(backend).grep_raw("needle", "/r", "c")).text == "/r/s/c"
+    assert (await FileSearch(backend).grep("needle", "/r", "c")).text == "/r/s/c"
     walk = await backend.walk("/", max_entries=2, timeout_seconds=9)
     assert ([entry.path for entry in walk.entries], walk.complete) == (["/a", "/r/b"], False)
     hits = await backend.grep("needle", "/", only=None, max_hits=3, timeout_seconds=9)
@@ -88,7 +89,7 @@ async def test_what_a_route_hides_in_the_default_backend_is_nowhere_to_be_seen()
     await backend.write_bytes("/r/seen", b"needle")
     assert await listed(backend, "/r") == ["/r/seen"]
     assert await found(backend, "**/*") == ["/r/seen"]
-    assert (await Files(backend).grep_raw("needle")).text == "/r/seen"
+    assert (await FileSearch(backend).grep("needle")).text == "/r/seen"
     with pytest.raises(FileNotFoundError):
         await backend.read_bytes("/r/hidden", 9)
 
@@ -142,7 +143,7 @@ async def test_a_read_only_backend_is_read_and_never_changed() -> None:
     files = Files(backend)
     assert "needle" in (await files.read("/ro/a")).content
     assert await found(backend, "**/*") == ["/ro/a"]
-    assert (await files.grep_raw("needle")).text == "/ro/a"
+    assert (await FileSearch(backend).grep("needle")).text == "/ro/a"
     assert await listed(backend, "/ro") == ["/ro/a"]
     for attempt in (
         files.write("/ro/b", "x"),

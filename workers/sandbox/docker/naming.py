@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Literal
 
-Role = Literal["sandbox", "steward", "network", "store", "shared", "code", "workspace"]
+Role = Literal["sandbox", "steward", "network", "store", "shared", "code", "workspace", "output"]
 
 INSTALLATION, WORKER, ROLE = "fanout.installation", "fanout.worker", "fanout.role"
 JOB, ATTEMPT, EXPIRES = "fanout.job", "fanout.attempt", "fanout.expires"
@@ -60,6 +60,14 @@ class Names:
     def workspace(self, job_id: str) -> str:
         """The volume that is a job's workspace."""
         return f"{self.store}.job.{job_id}"
+
+    def output(self, job_id: str) -> str:
+        """The volume with the whole outputs of a job's commands."""
+        return f"{self.store}.output.{job_id}"
+
+    def of_job(self, job_id: str) -> tuple[str, ...]:
+        """The volumes of a job, which its container mounts."""
+        return self.workspace(job_id), self.output(job_id)
 
     def container(self, role: Role, what: str = "") -> str:
         """Return a new container name."""

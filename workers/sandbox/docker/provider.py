@@ -45,6 +45,7 @@ from fanout.workers.sandbox.errors import (
     SandboxNotSecluded,
     SandboxStartFailed,
 )
+from fanout.workers.sandbox.inside.outputs import FOLDER as OUTPUT_FOLDER
 from fanout.workers.sandbox.inside.seclusion import REFUSAL
 from fanout.workers.sandbox.process import Process
 from fanout.workers.sandbox.protocol import WORKSPACE, Command, Sandbox, SandboxSpec, SnapshotSource
@@ -439,6 +440,12 @@ class DockerProvider:
             options=prepared.options,
             labels=self._names.labels("workspace", job),
         )
+        output = container_config.local_volume(
+            self._names.output(job),
+            OUTPUT_FOLDER,
+            options=prepared.output_options,
+            labels=self._names.labels("output", job),
+        )
         code = container_config.local_volume(
             self._names.code(steward.code_id),
             container_config.CODE_FOLDER,
@@ -451,7 +458,7 @@ class DockerProvider:
             limits=spec.limits,
             network=container.network,
             runtime=self._runtime,
-            mounts=[workspace, code],
+            mounts=[workspace, output, code],
             labels={**spec.labels, **self._names.labels("sandbox", job, spec.attempt)},
             heartbeat_seconds=HEARTBEAT_SECONDS,
             has_credentials=bool(spec.credentials),
@@ -464,9 +471,7 @@ class DockerProvider:
         container.is_closed = True
         if container.egress is not None:
             await container.egress.close()
-        await self._removals.remove(
-            container.name, self._names.workspace(job_id), container.network
-        )
+        await self._removals.remove(container.name, self._names.of_job(job_id), container.network)
         if container.client is not None:
             await container.client.close()
 
@@ -479,7 +484,8 @@ class DockerProvider:
 
     async def _discard(self, job_id: str) -> None:
         await self._remove_containers(job_id)
-        await self._engine.remove_volume(self._names.workspace(job_id))
+        for volume in self._names.of_job(job_id):
+            await self._engine.remove_volume(volume)
         steward = await self._steward()
         await steward.delete(job_id)
 

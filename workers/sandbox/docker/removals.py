@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import structlog
 
@@ -26,27 +27,28 @@ class Removals:
         self._networks = networks
         self._in_progress: set[asyncio.Task[None]] = set()
 
-    async def remove(self, container: str, volume: str, network: str) -> None:
-        """Remove a sandbox's container and volume, and give its network back.
+    async def remove(self, container: str, volumes: Sequence[str], network: str) -> None:
+        """Remove a sandbox's container and volumes, and give its network back.
 
         A removal that takes long continues in the background.
 
         Args:
             container: its name.
-            volume: its workspace volume.
+            volumes: those of its job.
             network: its network mode, from `EmptyNetworks.take`.
         """
-        removal = asyncio.create_task(self._remove(container, volume, network))
+        removal = asyncio.create_task(self._remove(container, volumes, network))
         self._in_progress.add(removal)
         removal.add_done_callback(self._in_progress.discard)
         await asyncio.wait({removal}, timeout=LEAVE_SECONDS)
 
-    async def _remove(self, container: str, volume: str, network: str) -> None:
+    async def _remove(self, container: str, volumes: Sequence[str], network: str) -> None:
         is_removed = False
         try:
             await self._engine.remove_container(container)
             is_removed = True
-            await self._engine.remove_volume(volume)
+            for volume in volumes:
+                await self._engine.remove_volume(volume)
         except SandboxFailure as error:
             log.warning(
                 "sandbox not removed, the reaper will retry", name=container, error=str(error)

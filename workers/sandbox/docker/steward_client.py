@@ -65,6 +65,8 @@ class Prepared:
     """See `Sandbox.files_id`."""
     options: dict[str, str]
     """The mount options of the workspace."""
+    output_options: dict[str, str]
+    """The mount options of the folder with the outputs of commands."""
     user: int
     """Whose they are, and so whom the sandbox's processes must be."""
     has_disk: bool
@@ -203,6 +205,7 @@ class Steward:
                 return Prepared(
                     files_id=str(answer["files"]),
                     options=self._workspace_options(job, answer),
+                    output_options=self._bind(answer.get("layers", f"jobs/{job}") + "/output"),
                     user=int(answer["user"]),
                     has_disk=str(answer.get("layers", "")).endswith(("/layers", "/disk")),
                 )
@@ -222,15 +225,14 @@ class Steward:
 
     def _workspace_options(self, job: str, prepared: Mapping[str, Any]) -> dict[str, str]:
         if "layers" not in prepared:
-            return {
-                "type": "none",
-                "o": "bind",
-                "device": f"{self.mount_point}/jobs/{job}/tree",
-            }
+            return self._bind(f"jobs/{job}/tree")
         lower = ":".join(f"{self.mount_point}/{tree}" for tree in prepared["lower"])
         layers = f"{self.mount_point}/{prepared['layers']}"
         options = _OVERLAY_OPTIONS.format(lower, layers)
         return {"type": "overlay", "device": "overlay", "o": options}
+
+    def _bind(self, folder: str) -> dict[str, str]:
+        return {"type": "none", "o": "bind", "device": f"{self.mount_point}/{folder}"}
 
     async def _unpack(self, names: Sequence[str], element: Element) -> None:
         """Send an element once, however many jobs of this worker start with it at the same time."""

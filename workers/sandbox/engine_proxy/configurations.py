@@ -17,6 +17,7 @@ from fanout.workers.sandbox.docker import container_config
 from fanout.workers.sandbox.docker.holders import SHARED
 from fanout.workers.sandbox.docker.naming import ROLE
 from fanout.workers.sandbox.docker.steward_client import STORE, steward_command
+from fanout.workers.sandbox.inside.outputs import FOLDER as OUTPUT_FOLDER
 from fanout.workers.sandbox.protocol import WORKSPACE
 
 NAME = r"fanout-[A-Za-z0-9][A-Za-z0-9_.-]{0,200}"
@@ -113,7 +114,7 @@ def _sandbox(config: Config, root: str) -> dict[str, Any]:
     user = int(config["User"].partition(":")[0])
     if user < container_config.AGENT_ID:
         raise Refused("its user is not one of fanout's")
-    workspace, code = host["Mounts"]
+    workspace, output, code = host["Mounts"]
     return container_config.sandbox_config(
         image=config["Image"],
         limits=limits,
@@ -121,6 +122,7 @@ def _sandbox(config: Config, root: str) -> dict[str, Any]:
         runtime=runtime,
         mounts=[
             _mount(workspace, WORKSPACE, _workspaces(root)),
+            _mount(output, OUTPUT_FOLDER, _outputs(root)),
             _mount(code, container_config.CODE_FOLDER, _codes(root), read_only=True),
         ],
         labels=config["Labels"],
@@ -189,6 +191,12 @@ def _workspaces(root: str) -> list[dict[str, str]]:
         {"type": "none", "o": "bind", "device": f"{job}/tree"},
         {"type": "overlay", "device": "overlay", "o": f"{layers},userxattr,nosuid,nodev"},
     ]
+
+
+def _outputs(root: str) -> list[dict[str, str]]:
+    """Return the patterns of the mount of a job's outputs, a folder that the steward makes."""
+    home = f"{_shown(root)}/jobs/{_ID}(/layers|/disk)?"
+    return [{"type": "none", "o": "bind", "device": f"{home}/output"}]
 
 
 def _codes(root: str) -> list[dict[str, str]]:

@@ -14,6 +14,7 @@ from functools import partial
 
 from fanout.workers.sandbox.inside import frames
 from fanout.workers.sandbox.inside.files import take_upload, write_all
+from fanout.workers.sandbox.inside.outputs import BoundedOutput, OutputFile, OutputFiles
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING without the import, which every start would pay for
 if TYPE_CHECKING:
@@ -79,32 +80,6 @@ def signal_all(pids: list[int], number: int) -> None:
             os.kill(pid, number)
 
 
-class BoundedOutput:
-    """Head and tail of a stream of output, and the length of the whole.
-
-    A copy of the worker's `orchestrator.deep_agent.backends.bounded_output`, see there.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self.total = 0
-        self._head_bytes = max_bytes // 2
-        self._tail_bytes = max_bytes - self._head_bytes
-        self._head, self._tail = bytearray(), bytearray()
-
-    def add(self, data: bytes) -> None:
-        """Append data; what belongs neither to the head nor to the tail is dropped."""
-        self.total += len(data)
-        room = self._head_bytes - len(self._head)
-        self._head += data[:room]
-        self._tail += data[room:]
-        if len(self._tail) > 2 * self._tail_bytes + 65536:
-            del self._tail[: len(self._tail) - self._tail_bytes]
-
-    def content(self) -> bytes:
-        """Return everything, or the head and the tail."""
-        return bytes(self._head + self._tail[max(0, len(self._tail) - self._tail_bytes) :])
-
-
 class Pipe:
     """One output of a running command."""
 
@@ -113,6 +88,8 @@ class Pipe:
         self.descriptor, self.write_end = os.pipe()
         os.set_blocking(self.descriptor, False)
         self.open = True
+        self.file: OutputFile | None = None
+        """Where it is kept as a whole, if it is."""
 
     def read(self) -> bytes:
         """Read what has arrived; closes at the end of the stream."""
@@ -120,6 +97,8 @@ class Pipe:
             data = os.read(self.descriptor, 1 << 18)
         except BlockingIOError:
             return b""
+        if self.file is not None:
+            self.file.add(data, self.kept)
         self.kept.add(data)
         if not data:
             self.close()
@@ -221,6 +200,7 @@ class Commands:
         }
         self._oom_path = next((path for path in _OOM_COUNTERS if os.path.exists(path)), None)
         self._oom_score = oom_score
+        self._output_files = OutputFiles()
 
     def start(
         self, number: int, arguments: dict[str, Any], payload: bytes, link: int | None = None
@@ -236,6 +216,8 @@ class Commands:
         environment = dict(self._environment, **arguments.get("env", {}))
         environment[COMMAND_MARKER] = f"{self._token}-{number}"
         run = self._runs[number] = Run(number, arguments, self._oom_kills())
+        if arguments.get("keep_output"):
+            run.output.file = OutputFile(self._output_files, number)
         stdin = stdin_descriptor(take_upload(arguments), payload) if link is None else link
         # the kernel is to kill the job's processes, not this one
         _write_oom_score(self._oom_score, b"800")
@@ -397,11 +379,18 @@ class Commands:
                 self._loop.forget(pipe.descriptor)
                 pipe.close()
         del self._runs[run.number]
+        file = run.output.file
+        if file is not None:
+            file.close()
         output, errors = run.output.kept.content(), run.errors.kept.content() if run.errors else b""
         result = {
             "exit_code": -signal.SIGKILL if run.exit_code is None else run.exit_code,
             "output_bytes": len(output),
             "total_bytes": run.output.kept.total,
+            "head_bytes": run.output.kept.head_bytes,
+            "line_ends": run.output.kept.line_ends,
+            "output_file": file.name if file is not None and file.size else "",
+            "output_file_bytes": file.size if file is not None else 0,
             "timed_out": run.timed_out,
             "out_of_memory": self._oom_kills() > run.oom_kills,
             "disk_is_full": disk_is_full(_WORKSPACE),

@@ -25,8 +25,14 @@ MAX_ANSWER_BYTES = 8 << 20
 MAX_FOLDERS = 256
 """Of a path below the root of a walk: deeper trees were not made by a person, and a path of the
 kernel has 4,096 bytes. The change scan has the same limit."""
-MAX_LINE_CHARACTERS = 2000
-"""Of a line that a search found: longer ones were not written by a person."""
+MAX_LINE_BYTES = 2000
+"""Of a line that a search found: a longer one is shown as an excerpt."""
+SURROUNDINGS_BYTES = 500
+"""The text on each side of a match in a long line: enough to recognise the place."""
+CUT = b"[\xe2\x80\xa6]"
+"""The mark where a long line is cut, in UTF-8, as `deep_agent.backends.matching` has it."""
+_CONTINUATION = range(0x80, 0xC0)
+"""The bytes of a UTF-8 character after its first."""
 TEMPORARY_PREFIX = ".fanout-"
 """Of an incomplete file beside its later path."""
 
@@ -297,8 +303,9 @@ class _Grep:
                 break
             number += block.count(b"\n", at, found)
             begin, end = block.rfind(b"\n", 0, found) + 1, block.find(b"\n", found)
-            line = block[begin : end if end >= 0 else len(block)].rstrip(b"\r")
-            self._hit(path, number, line[: 4 * MAX_LINE_CHARACTERS])
+            stop = end if end >= 0 else len(block)
+            line = _shown(block, begin, stop, found, found + len(self.text))
+            self._hit(path, number, line)
             at = end if end >= 0 else len(block)
             if at >= len(block) - 1:
                 break
@@ -313,8 +320,26 @@ class _Grep:
         ):
             self.complete = False
             return
-        self.hits.append([path, number, line.decode("utf-8", "replace")[:MAX_LINE_CHARACTERS]])
+        self.hits.append([path, number, line.decode("utf-8", "replace")])
         self._bytes += len(line) + len(path)
+
+
+def _shown(block: bytes, start: int, end: int, match_start: int, match_end: int) -> bytes:
+    """Return a line, or of a long one the match with its surroundings."""
+    if end - start <= MAX_LINE_BYTES:
+        return block[start:end].rstrip(b"\r")
+    left = max(start, _character_start(block, max(start, match_start - SURROUNDINGS_BYTES)))
+    right = _character_start(block, min(end, match_end + SURROUNDINGS_BYTES))
+    text = block[left:right].rstrip(b"\r")
+    return CUT * (left > start) + text + CUT * (right < end)
+
+
+def _character_start(block: bytes, at: int) -> int:
+    """Return where the UTF-8 character begins that a position is in; it has at most 4 bytes."""
+    for start in range(at, max(at - 4, -1), -1):
+        if start == len(block) or block[start] not in _CONTINUATION:
+            return start
+    return at
 
 
 def _blocks(file: BinaryIO) -> Iterator[bytes]:

@@ -3,7 +3,8 @@
 code/<id>/                    the resident's code, mounted read-only into sandboxes
 snapshots/<name>/tree         a snapshot or a layer, unpacked, never changed again (`snapshots`)
 jobs/<job>/upper, work        the job's overlay on what it started from: all that it changed
-jobs/<job>/image, disk        where the steward may mount: the disk that has upper and work,
+jobs/<job>/output             the whole outputs of its commands
+jobs/<job>/image, disk        where the steward may mount: the disk that has these three,
 and the folder on which it is mounted
 jobs/<job>/lower, layers      the snapshots and that disk, shown as files of the job's own user
 jobs/<job>/tree, start_bytes  instead of these, a copy of what it started from, where the engine
@@ -130,10 +131,12 @@ class Store:
             (home / "snapshot").write_text(names[-1])  # an earlier attempt may have been flat
             if overlay:
                 disk = self._layers(home)
-                for folder in ("work", "upper"):
+                for folder in ("work", "output", "upper"):
                     if not (disk / folder).exists():
                         make_agents_folder(disk / folder)
                 return self._shown(home, lower, disk, first_id)
+            if not (home / "output").exists():
+                make_agents_folder(home / "output")
         if not (home / "tree").exists():
             self._copy(lower[0], home)
         return {"files": _text(home / "files"), "user": AGENT_ID}
@@ -242,8 +245,9 @@ class Store:
         used = {home.name: disks.allocated(home / "image") for home in homes}
         plain = [home for home in homes if used[home.name] is None]
         trees = [home / ("upper" if (home / "upper").exists() else "tree") for home in plain]
-        for home, size in zip(plain, disks.used_bytes(trees), strict=True):
-            used[home.name] = max(0, size - int(_text(home / "start_bytes") or 0))
+        outputs = disks.used_bytes([home / "output" for home in plain])
+        for home, *sizes in zip(plain, disks.used_bytes(trees), outputs, strict=True):
+            used[home.name] = max(0, sum(sizes) - int(_text(home / "start_bytes") or 0))
         return {job: size for job, size in used.items() if size is not None}
 
     def jobs(self, after: str) -> list[str]:

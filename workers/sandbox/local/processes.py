@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fanout.orchestrator.deep_agent import Execution, OutputSink
+from fanout.orchestrator.deep_agent import Execution, OutputFiles, OutputSink
 from fanout.orchestrator.deep_agent.backends import processes
 from fanout.orchestrator.deep_agent.backends.processes import (
     GIVE_UP_SECONDS,
@@ -182,6 +182,7 @@ async def run(
     *,
     marker: str,
     on_output: OutputSink | None,
+    output_files: OutputFiles,
     link: socket.socket | None = None,
 ) -> Execution:
     """Run a command to its end; a cancelled caller leaves none of its processes behind.
@@ -192,6 +193,7 @@ async def run(
         cwd: the folder in which it starts, as commands see it.
         marker: the mark of this command's processes.
         on_output: receives the output while the command runs.
+        output_files: where its whole output is kept, if that is wanted.
         link: becomes its input and output; there is no time limit then.
     """
     try:
@@ -206,6 +208,7 @@ async def run(
         max_output_bytes=command.max_output_bytes,
         stdin=command.stdin,
         merge_stderr=command.merge_stderr and link is None,
+        output_files=output_files if command.keep_output else None,
         link=link,
         marker=marker,
     )

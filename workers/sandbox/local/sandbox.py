@@ -12,7 +12,7 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import IO, Concatenate, Literal, ParamSpec, TypeVar
 
-from fanout.orchestrator.deep_agent import DirectoryBackend, Execution, OutputSink
+from fanout.orchestrator.deep_agent import DirectoryBackend, Execution, OutputFiles, OutputSink
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.errors import DiskLimitExceeded, SandboxDied
 from fanout.workers.sandbox.inside.collection.change_patch import GitFailed
@@ -53,6 +53,9 @@ class LocalSandbox(DirectoryBackend, Sandbox):
         self._folder, self._before, self._max_disk_bytes = folder, before, max_disk_bytes
         self._failure: SandboxFailure | None = None
         """The failure that ended the sandbox; every later call raises it."""
+        self._output_files = OutputFiles(
+            f"{folder.seen_tmp}/command_output", self._create, self._delete
+        )
         self._numbers = itertools.count(1)
         self._running: set[asyncio.Task[Execution]] = set()
         self._watching: asyncio.Task[None] | None = None
@@ -110,7 +113,13 @@ class LocalSandbox(DirectoryBackend, Sandbox):
         if not self._folder.bound:
             cwd = await asyncio.to_thread(self._real_folder, cwd)
         work = local_processes.run(
-            self._folder, command, cwd, marker=marker, on_output=on_output, link=link
+            self._folder,
+            command,
+            cwd,
+            marker=marker,
+            on_output=on_output,
+            output_files=self._output_files,
+            link=link,
         )
         running = asyncio.create_task(work)
         self._running.add(running)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from typing import Any
 
-from fanout.orchestrator.deep_agent import Entry, EntryKind, Hit
+from fanout.orchestrator.deep_agent import Entry, EntryKind, Hit, OutputFile
 from fanout.orchestrator.jobs.failures import SandboxFailure
-from fanout.workers.sandbox.inside import frames
+from fanout.workers.sandbox.inside import frames, outputs
 
 PARSED_ON_LOOP_BYTES = 64 << 10
 """Longer lists are parsed in a thread: a MiB of them takes about 30 ms."""
@@ -18,6 +19,7 @@ _MAX_SIZE = (1 << 63) - 1
 """Of a file: the kernel's."""
 _MAX_MODE = 0o7777
 """Permissions, setuid, setgid and sticky: the kernel's."""
+_OUTPUT_NAME = re.compile(r"[0-9]{1,20}-[0-9a-f]{6}\.txt")
 _KINDS: dict[bytes, EntryKind] = {b"f": "file", b"d": "directory", b"l": "symlink", b"o": "other"}
 
 
@@ -88,6 +90,21 @@ def duration(result: dict[str, Any], name: str) -> float:
     if type(value) is not float or not 0 <= value < math.inf:
         raise frames.FrameError("a result without a duration")
     return value
+
+
+def output_file(result: dict[str, Any]) -> OutputFile | None:
+    """Return the file with a command's whole output; None when there is none.
+
+    Raises:
+        FrameError: it is malformed.
+    """
+    name = _text(result.get("output_file"))
+    size_bytes = integer(result, "output_file_bytes", 0, _MAX_SIZE)
+    if not name:
+        return None
+    if not _OUTPUT_NAME.fullmatch(name):
+        raise frames.FrameError("not the name of an output")
+    return OutputFile(path=f"{outputs.FOLDER}/{name}", size_bytes=size_bytes)
 
 
 def parse_entries(data: bytes, most: int | None = None) -> tuple[Entry, ...]:

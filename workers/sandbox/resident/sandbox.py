@@ -23,6 +23,7 @@ from fanout.workers.sandbox.resident.replies import (
     duration,
     flag,
     integer,
+    output_file,
     parse_entries,
     parse_hits,
 )
@@ -68,6 +69,7 @@ class ResidentSandbox(Sandbox):
             "timeout_seconds": float(command.timeout_seconds),
             "max_output_bytes": command.max_output_bytes,
             "merge_stderr": command.merge_stderr,
+            "keep_output": command.keep_output,
             "stream": on_output is not None,
             **more,
         }
@@ -92,6 +94,9 @@ class ResidentSandbox(Sandbox):
                 output=data[:output_bytes],
                 error_output=data[output_bytes:],
                 total_bytes=integer(result, "total_bytes", 0, _MOST_BYTES),
+                head_bytes=integer(result, "head_bytes", 0, output_bytes),
+                line_ends=integer(result, "line_ends", 0, _MOST_BYTES),
+                output_file=output_file(result),
                 timed_out=flag(result, "timed_out"),
                 out_of_memory=flag(result, "out_of_memory"),
                 notice=self.disk_notice() if flag(result, "disk_is_full") else "",

@@ -1,0 +1,106 @@
+"""The sub-agents of one agent, ready to take tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from google.adk.agents import LlmAgent
+from google.adk.tools.tool_context import ToolContext
+from google.adk.workflow import BaseNode
+
+from fanout.orchestrator.deep_agent.backends.protocol import Backend
+from fanout.orchestrator.deep_agent.delegation.apply_changes import PathLock
+from fanout.orchestrator.deep_agent.delegation.children.child import Child
+from fanout.orchestrator.deep_agent.delegation.children.child_files import (
+    ChildFiles,
+    OwnFiles,
+    StagedFiles,
+)
+from fanout.orchestrator.deep_agent.delegation.children.child_run import ChildRun
+from fanout.orchestrator.deep_agent.delegation.children.ready_agents import InheritedApproval
+from fanout.orchestrator.deep_agent.delegation.limits import SubAgentLimits
+from fanout.orchestrator.deep_agent.delegation.roster import Member, SubAgentSpec
+from fanout.orchestrator.deep_agent.delegation.task import Task
+from fanout.orchestrator.deep_agent.middleware import BackendSource
+from fanout.orchestrator.deep_agent.names import agent_identifier
+
+ChildMaker = Callable[[SubAgentSpec, Backend], LlmAgent]
+"""Creates a child that works on these files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Team:
+    """The sub-agents of one agent."""
+
+    members: Mapping[str, Member]
+    """By their names as identifiers."""
+    make: ChildMaker
+    approval: InheritedApproval
+    """The agent's approval policy, for sub-agents that were made elsewhere."""
+    files: BackendSource
+    """The agent's own files."""
+    lock: PathLock
+    """Held while one of these files is compared and written."""
+    limits: SubAgentLimits
+    fatal_errors: tuple[type[Exception], ...] = ()
+    """What ends the agent's run as well."""
+    _slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = field(
+        default_factory=WeakKeyDictionary
+    )
+
+    def refusal(self, task: Task) -> str | None:
+        """Return why a task cannot be done, for the model; None if it can."""
+        if agent_identifier(task.subagent_type) not in self.members:
+            names = ", ".join(known.name for known in self.members.values())
+            return f"There is no subagent_type {task.subagent_type!r}; there are: {names}."
+        if not task.description.strip():
+            return "description is empty: say completely what to do."
+        return None
+
+    def child(self, task: Task, context: ToolContext, task_id: str) -> Child:
+        """Return a sub-agent for a task that is not refused.
+
+        Args:
+            task: The task.
+            context: The context of the agent's call.
+            task_id: The id of the task in its record.
+        """
+        member = self.members[agent_identifier(task.subagent_type)]
+        files = self._child_files(member, context)
+        run = ChildRun(
+            self.agent(member, files.backend),
+            context.get_invocation_context(),
+            plugins=[self.approval] if isinstance(member.made, BaseNode) else (),
+        )
+        return Child(
+            member,
+            run,
+            files,
+            task_id=task_id,
+            call_id=str(context.function_call_id),
+        )
+
+    def _child_files(self, member: Member, context: ToolContext) -> ChildFiles:
+        kind = OwnFiles if isinstance(member.made, BaseNode) else StagedFiles
+        return kind(self.files(context), self.lock)
+
+    def agent(self, member: Member, files: Backend) -> BaseNode:
+        """Return a member's agent for one run on these files."""
+        return member.made if isinstance(member.made, BaseNode) else self.make(member.made, files)
+
+    def slots(self) -> asyncio.Semaphore:
+        """Return the semaphore of the places in which children run, in order of arrival."""
+        loop = asyncio.get_running_loop()
+        return self._slots.setdefault(loop, asyncio.Semaphore(self.limits.max_concurrent))
+
+    def is_fatal(self, error: BaseException) -> bool:
+        """Return whether an exception, or one of its causes, ends the agent's run too."""
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, self.fatal_errors):
+                return True
+            cause = cause.__cause__ or cause.__context__
+        return False
