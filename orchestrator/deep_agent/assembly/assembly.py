@@ -203,6 +203,7 @@ class Assembly:
             model=self.model,
             tools=self._own_tools,
             built_in_tools={tool.name for tool in self._chosen},
+            may_execute=self._files.may_execute,
             interrupt_on=merge_policies(self.inherited_interrupt_on or {}, self.interrupt_on or {}),
             delegation=self.delegation,
             limits=self.subagent_limits or SubAgentLimits(),
