@@ -13,6 +13,7 @@ These names are public; `__init__.pyi` lists them with the modules that define t
 - Limits: `Budget`, `BudgetLimits`, `BudgetFactory`, `Account`, `Accounts`, `SummarizationConfig`,
   `OutputSchema`,
   `LoopPolicy`, `LoopLimits`.
+- Permissions: `Permission`, and the `Access` that its predicate gets.
 - Approvals: `PendingApproval`, `pending_approvals`, `answers_message`; their vocabulary is
   `orchestrator.approvals`.
 - MCP: `McpServer`, `McpTools`.

@@ -128,6 +128,10 @@ from .models.usage import ModelUsage as ModelUsage
 
 # Helpers for tools and parts of an agent
 from .names import agent_identifier as agent_identifier
+
+# Permissions
+from .permissions.rules import Access as Access
+from .permissions.rules import Permission as Permission
 from .progress_tool import ProgressTool as ProgressTool
 from .prompts import ANSWER_REJECTED as ANSWER_REJECTED
 from .prompts import CHANGES_BREAK as CHANGES_BREAK

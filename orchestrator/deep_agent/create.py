@@ -33,6 +33,7 @@ from fanout.orchestrator.deep_agent.inbox import Messages
 from fanout.orchestrator.deep_agent.mcp.tools import McpTools
 from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
+from fanout.orchestrator.deep_agent.permissions.rules import Permission
 
 Arguments = ParamSpec("Arguments")
 
@@ -57,6 +58,8 @@ def create_deep_agent(
     inherited_interrupt_on: InterruptOn | None = None,
     built_in_tools: Collection[str] | None = None,
     loops: LoopPolicy | None = None,
+    permissions: Sequence[Permission] = (),
+    inherited_permissions: Sequence[Sequence[Permission]] = (),
     summarization: SummarizationConfig | None = None,
     name: str = "deep_agent",
     description: str = "",
@@ -101,6 +104,11 @@ def create_deep_agent(
             not given.
         loops: How often the same call may be made in a row, by sub-agents too; defaults when not
             given.
+        permissions: Rules for files and commands, of which the first that matches decides; what
+            none matches is allowed. They hold under all tools, and for sub-agents. Rules for files
+            beside a shell need one for execute as well.
+        inherited_permissions: The rules of the agents that delegate to this one: the strictest of
+            all lists applies.
         summarization: When and how a long conversation is summarized; defaults when not given.
         name: Converted to an identifier, as ADK requires: `general-purpose` becomes
             `general_purpose`.

@@ -38,6 +38,10 @@ questions. Long results and the history that are kept for you are seen by the fi
 """
 # "No one can answer": a command that waits for a key uses up its whole time.
 
+RULES_AND_SHELL = """\
+Rules keep you from some files. They do not cover commands: do not reach such files with execute either.
+"""
+
 PLAN = """\
 For work of three steps or more, or when you are given several tasks, keep a plan with write_todos; for less,
 just do it. Mark a step in_progress before you begin it, and completed as soon as it is done in full. Change

@@ -28,6 +28,7 @@ from fanout.orchestrator.deep_agent.backends.jail import Access, Jail, OpenDirec
 from fanout.orchestrator.deep_agent.backends.matching import hits_in
 from fanout.orchestrator.deep_agent.backends.paths import MAX_DEPTH
 from fanout.orchestrator.deep_agent.backends.protocol import (
+    AccessRefused,
     AccessRule,
     Entry,
     EntryKind,
@@ -87,6 +88,7 @@ class DirectoryBackend:
         self.root = Path(root).absolute()
         roots = {mount: self.root, **(also or {})}
         linked = {**roots, **{str(each): each for each in roots.values()}} if also else {}
+        self._roots = {prefix: roots[prefix] for prefix in sorted(roots, key=len, reverse=True)}
         self._jails = {
             prefix: Jail(roots[prefix], linked) for prefix in sorted(roots, key=len, reverse=True)
         }
@@ -102,6 +104,14 @@ class DirectoryBackend:
     async def lstat(self, path: str) -> Entry:
         """As `stat`, a link not followed."""
         return await self._in_thread(path, partial(self._stat, follow=False))
+
+    async def real_path(self, path: str) -> str:
+        """Return a path with its links resolved.
+
+        Raises:
+            AccessRefused: It leads out of the directory.
+        """
+        return await self._in_thread(path, self._real_path)
 
     async def list(self, path: str) -> Sequence[Entry]:
         return await self._in_thread(path, self._entries)
@@ -171,6 +181,21 @@ class DirectoryBackend:
     def _directory(self, path: str) -> AbstractContextManager[OpenDirectory]:
         jail, names = self._locate(path)
         return jail.directory(names, check=self._access.check_visible)
+
+    def _real_path(self, path: str) -> str:
+        if self._above_mount(path):
+            return path
+        for mount, root in self._roots.items():
+            if path == mount or path.startswith(mount.rstrip("/") + "/"):
+                real = os.path.realpath(root / path[len(mount) :].strip("/"))
+                break
+        else:
+            return path
+        for mount, root in self._roots.items():
+            top = os.path.realpath(root)
+            if real == top or real.startswith(top.rstrip("/") + "/"):
+                return posixpath.join(mount, real[len(top) :].strip("/")).rstrip("/") or "/"
+        raise AccessRefused(f"{path} leads out of the directory.")
 
     def _above_mount(self, path: str) -> Entry | None:
         """Return the only entry of a directory above the mount point: the next directory."""

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fanout.orchestrator.deep_agent.backends.links import real_path
 from fanout.orchestrator.deep_agent.backends.matching import hits_in
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, Entry, Hit, Hits, Walk
 from fanout.orchestrator.deep_agent.failures import ToolMistake
@@ -132,6 +133,10 @@ class OverlayBackend:
         if not self._shows_base(path):
             raise FileNotFoundError(path)
         return await self._base.stat(path)
+
+    async def real_path(self, path: str) -> str:
+        """Return a path with its links resolved."""
+        return await real_path(self._base, path) if self._shows_base(path) else path
 
     async def list(self, path: str) -> Sequence[Entry]:
         found: dict[str, Entry] = {}

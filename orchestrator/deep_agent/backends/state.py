@@ -71,6 +71,10 @@ class StateBackend:
             raise NotADirectoryError(path)
         raise FileNotFoundError(path)
 
+    async def real_path(self, path: str) -> str:
+        """Return the path: there are no links."""
+        return path
+
     async def list(self, path: str) -> Sequence[Entry]:
         if (await self.stat(path)).kind == "file":
             raise NotADirectoryError(path)

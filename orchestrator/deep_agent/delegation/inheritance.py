@@ -31,6 +31,7 @@ from fanout.orchestrator.deep_agent.guards.loop_policy import LoopPolicy
 from fanout.orchestrator.deep_agent.middleware import BackendSource
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from fanout.orchestrator.deep_agent.names import agent_identifier
+from fanout.orchestrator.deep_agent.permissions.rules import Permission
 
 AgentTool = Callable[..., Any] | BaseTool | BaseToolset
 """A tool as ADK takes it."""
@@ -53,6 +54,8 @@ class Inheritance:
     delegation: DelegationStyle
     limits: SubAgentLimits
     loops: LoopPolicy | None
+    permissions: Sequence[Sequence[Permission]]
+    """The rules of the parent and of those above it; they always hold as well."""
     summarization: SummarizationConfig | None
     """Only for sub-agents with the same model, because it may hold that model's window."""
     fatal_errors: tuple[type[Exception], ...]
@@ -108,6 +111,8 @@ class Inheritance:
             inherited_interrupt_on=self.interrupt_on,
             built_in_tools=built_in_tools_of(spec, self.built_in_tools),
             loops=self.loops,
+            permissions=spec.get("permissions", ()),
+            inherited_permissions=self.permissions,
             summarization=None if "model" in spec else self.summarization,
             name=spec["name"],
             description=spec["description"],
