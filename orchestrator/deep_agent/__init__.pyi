@@ -20,7 +20,6 @@ from .backends.environment import BackendEnvironment as BackendEnvironment
 from .backends.filesystem import FilesystemBackend as FilesystemBackend
 from .backends.local_shell import LocalShellBackend as LocalShellBackend
 from .backends.overlay import OverlayBackend as OverlayBackend
-from .backends.protocol import AccessRule as AccessRule
 from .backends.protocol import Backend as Backend
 from .backends.protocol import BackendFactory as BackendFactory
 from .backends.protocol import Entry as Entry

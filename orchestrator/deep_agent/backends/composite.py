@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
-from fanout.orchestrator.deep_agent.backends.links import real_path
+from fanout.orchestrator.deep_agent.backends.paths import real_path
 from fanout.orchestrator.deep_agent.backends.protocol import (
     Backend,
     Entry,

@@ -19,8 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fanout.orchestrator.deep_agent.backends.links import real_path
 from fanout.orchestrator.deep_agent.backends.matching import hits_in
+from fanout.orchestrator.deep_agent.backends.paths import real_path
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, Entry, Hit, Hits, Walk
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 

@@ -13,7 +13,7 @@ import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fanout.orchestrator.deep_agent.backends.links import real_path
+from fanout.orchestrator.deep_agent.backends.paths import real_path
 from fanout.orchestrator.deep_agent.backends.protocol import (
     AccessRefused,
     Backend,
