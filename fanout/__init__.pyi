@@ -20,3 +20,6 @@ from .orchestrator import TaskToolset as TaskToolset
 from .orchestrator import create_deep_agent as create_deep_agent
 from .orchestrator import create_deep_agent_async as create_deep_agent_async
 from .orchestrator import create_deep_app as create_deep_app
+from .orchestrator.deep_agent import SubAgentSpec as SubAgentSpec
+from .orchestrator.deep_agent import answers_message as answers_message
+from .orchestrator.deep_agent import pending_approvals as pending_approvals
