@@ -17,9 +17,8 @@ from .orchestrator import Middleware as Middleware
 from .orchestrator import SubAgentSpec as SubAgentSpec
 from .orchestrator import SummarizationConfig as SummarizationConfig
 from .orchestrator import TaskToolset as TaskToolset
+from .orchestrator import answers_message as answers_message
 from .orchestrator import create_deep_agent as create_deep_agent
 from .orchestrator import create_deep_agent_async as create_deep_agent_async
 from .orchestrator import create_deep_app as create_deep_app
-from .orchestrator.deep_agent import SubAgentSpec as SubAgentSpec
-from .orchestrator.deep_agent import answers_message as answers_message
-from .orchestrator.deep_agent import pending_approvals as pending_approvals
+from .orchestrator import pending_approvals as pending_approvals
