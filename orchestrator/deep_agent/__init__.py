@@ -19,7 +19,8 @@ These names are public; `__init__.pyi` lists them with the modules that define t
 - MCP: `McpServer`, `McpTools`.
 - Failures: `ModelFailed`, `McpServerFailed`, `ModelNotConfigured`, `ToolMistake`, and their
   subclasses.
-- For extensions: `Middleware`, with the hooks of every ability of an agent.
+- For extensions: `Middleware`, with the hooks of every ability of an agent, and `StateSlot` for its
+  own state.
 - For what runs agents (the coordinator and the worker): `MethodTool`, `ProgressTool`, and the
   functions that read and repair a conversation's events.
 

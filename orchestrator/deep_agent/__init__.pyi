@@ -110,6 +110,7 @@ from .messages import is_reply as is_reply
 from .messages import last_reply as last_reply
 from .messages import text_of as text_of
 from .middleware import Middleware as Middleware
+from .middleware import StateSlot as StateSlot
 from .models.facts import price as price
 
 # Models, their retries, usage and prices
