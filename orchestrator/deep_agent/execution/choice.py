@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Literal, TypedDict, get_args
 
-from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
+from fanout.orchestrator.deep_agent.backends.composite import CompositeShell
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
@@ -15,6 +15,7 @@ from fanout.orchestrator.deep_agent.backends.state import StateBackend
 from fanout.orchestrator.deep_agent.execution.server_process import server_process
 from fanout.orchestrator.deep_agent.mcp.server import McpServer
 from fanout.orchestrator.deep_agent.mcp.tools import McpTools
+from fanout.orchestrator.deep_agent.prompts import OTHER_FILES, OTHER_PATHS
 
 Transport = Literal["sse", "http"]
 
@@ -104,7 +105,8 @@ def with_local_shell(backend: Backend | BackendFactory | None) -> Backend | Back
     shell_in = cache(LocalShellBackend)
 
     def shelled(files: Backend) -> Backend:
-        return _with_shell(files, shell_in, working_directory)
+        folder = files.root if isinstance(files, DirectoryBackend) else working_directory
+        return LocalExecution(files, shell_in(folder))
 
     if backend is None:
         return lambda state: shelled(StateBackend(state))
@@ -114,8 +116,21 @@ def with_local_shell(backend: Backend | BackendFactory | None) -> Backend | Back
     return shelled(backend)
 
 
-def _with_shell(files: Backend, shell_in: Callable[[Path], Shell], elsewhere: Path) -> Backend:
-    if isinstance(files, Shell):
-        raise ValueError("The backend has a shell of its own: leave execution='local' out.")  # noqa: TRY004 - a combination, not a type
-    folder = files.root if isinstance(files, DirectoryBackend) else elsewhere
-    return CompositeBackend(files, {}, shell=shell_in(folder))
+class LocalExecution(CompositeShell):
+    """Files with a shell of this machine beside them.
+
+    Args:
+        files: The files.
+        shell: The shell.
+
+    Raises:
+        ValueError: The files have a shell.
+    """
+
+    def __init__(self, files: Backend, shell: LocalShellBackend) -> None:
+        if isinstance(files, Shell):
+            raise ValueError("The backend has a shell of its own: leave execution='local' out.")  # noqa: TRY004 - a combination, not a type
+        super().__init__(files, {}, shell=shell)
+        text = OTHER_PATHS if isinstance(files, DirectoryBackend) else OTHER_FILES
+        self.shell_location = text.format(folder=shell.root, root=files.search_root)
+        """Tells a model which files the shell sees."""

@@ -16,6 +16,7 @@ from fanout.orchestrator.deep_agent.backends.state import DictState, StateBacken
 from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_agent_async
 from fanout.orchestrator.deep_agent.failures import AmbiguousTool, McpServerFailed
 from tests.mcp_servers import STDIO_SERVER, http_server, url_of
+from tests.unit.deep_agent.instructions import instructions
 from tests.unit.deep_agent.running import Run, call, scripted
 from tests.unit.deep_agent.talking import recorder, says, seen
 
@@ -40,6 +41,18 @@ async def test_the_local_shell_starts_in_the_folder_of_the_files(tmp_path: Path)
     files = FilesystemBackend(tmp_path)
     done = await result_of(call("execute", command="pwd"), backend=files, execution="local")
     assert done["output"] == f"{tmp_path}\n"
+
+
+@pytest.mark.parametrize("with_files", [True, False])
+async def test_the_model_is_told_which_files_the_local_shell_sees(
+    with_files: bool, tmp_path: Path
+) -> None:
+    backend = FilesystemBackend(tmp_path) if with_files else None
+    (heard,) = await instructions(backend=backend, execution="local")
+
+    assert ("does not see the files of the file tools" in heard) is not with_files
+    assert (f"starts in {tmp_path}: this is the folder" in heard) is with_files
+    assert "in a shell on the same files" not in heard
 
 
 async def test_the_local_shell_goes_with_a_factory(tmp_path: Path) -> None:
