@@ -7,7 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Literal, TypedDict, get_args
 
-from fanout.orchestrator.deep_agent.backends.composite import CompositeShell
+from fanout.orchestrator.deep_agent.backends.composite import CompositeShell, Mount
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
@@ -131,6 +131,12 @@ class LocalExecution(CompositeShell):
         if isinstance(files, Shell):
             raise ValueError("The backend has a shell of its own: leave execution='local' out.")  # noqa: TRY004 - a combination, not a type
         super().__init__(files, {}, shell=shell)
+        folder = shell.output_folder
+        self._outputs = Mount(folder, DirectoryBackend(folder, mount=folder))
         text = OTHER_PATHS if isinstance(files, DirectoryBackend) else OTHER_FILES
         self.shell_location = text.format(folder=shell.root, root=files.search_root)
         """Tells a model which files the shell sees."""
+
+    def _owner(self, path: str) -> Mount:
+        """Find the whole outputs of commands too, which no listing shows."""
+        return self._outputs if self._outputs.owns(path) else super()._owner(path)

@@ -14,6 +14,7 @@ from fanout.orchestrator.deep_agent.backends.filesystem import FilesystemBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
 from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_agent_async
+from fanout.orchestrator.deep_agent.execution.choice import LocalExecution
 from fanout.orchestrator.deep_agent.failures import AmbiguousTool, McpServerFailed
 from tests.mcp_servers import STDIO_SERVER, http_server, url_of
 from tests.unit.deep_agent.instructions import instructions
@@ -53,6 +54,25 @@ async def test_the_model_is_told_which_files_the_local_shell_sees(
     assert ("does not see the files of the file tools" in heard) is not with_files
     assert (f"starts in {tmp_path}: this is the folder" in heard) is with_files
     assert "in a shell on the same files" not in heard
+
+
+@pytest.mark.parametrize("with_files", [True, False])
+async def test_a_whole_output_is_read_by_the_file_tools_and_by_the_shell(
+    with_files: bool, tmp_path: Path
+) -> None:
+    files = LocalExecution(
+        FilesystemBackend(tmp_path) if with_files else StateBackend(DictState()),
+        LocalShellBackend(tmp_path),
+    )
+    done = await files.execute("seq 1 60000", 60, 1_000)
+    assert done.output_file is not None
+    path = done.output_file.path
+
+    assert (await files.read_bytes(path, 4)) == b"1\n2\n"
+    assert (await files.execute(f"head -n 2 {path}", 60, 1_000)).text == "1\n2\n"
+    found = await files.grep("59999", path, only=None, max_hits=9, timeout_seconds=9)
+    assert [hit.line for hit in found.hits] == ["59999"]
+    assert not [entry for entry in await files.list("/") if entry.path == "/var"]
 
 
 async def test_the_local_shell_goes_with_a_factory(tmp_path: Path) -> None:
