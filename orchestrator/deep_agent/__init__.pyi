@@ -38,6 +38,10 @@ from .backends.state import state_with as state_with
 
 # Long conversations
 from .context.compaction import later_than as later_than
+from .context.statistics import ContextStats as ContextStats
+from .context.statistics import ContextSummary as ContextSummary
+from .context.statistics import context_stats as context_stats
+from .context.statistics import context_summary as context_summary
 from .context.summarization import SummarizationConfig as SummarizationConfig
 
 # The factory
@@ -86,6 +90,7 @@ from .guards.budget_plugin import BudgetFactory as BudgetFactory
 from .guards.dangling_calls import DanglingCall as DanglingCall
 from .guards.dangling_calls import answered as answered
 from .guards.dangling_calls import unanswered_calls as unanswered_calls
+from .guards.interruptible_tools import in_own_loop as in_own_loop
 from .guards.loop_guard import REPEATED_CALL as REPEATED_CALL
 from .guards.structured_output import OutputMismatch as OutputMismatch
 from .guards.structured_output import OutputSchema as OutputSchema

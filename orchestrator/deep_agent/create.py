@@ -67,8 +67,9 @@ def create_deep_agent(
 
     Args:
         model: A name for `resolve_model`, or an ADK model.
-        tools: More tools, as ADK takes them; async ones, because a plain function blocks the event
-            loop. A tool that is a Middleware, such as McpTools, is used as one.
+        tools: More tools, as ADK takes them; plain functions run in threads (`in_own_loop` does the
+            same for an async one that blocks). A tool that is a Middleware, such as McpTools, is
+            used as one.
         instruction: The agent's own prompt; it is taken literally, braces included.
         subagents: The agents that it may delegate to in this process: specifications or ready
             agents, which may be any node of ADK. A general-purpose one is added, which has what

@@ -41,6 +41,7 @@ from fanout.orchestrator.deep_agent.execution.choice import (
     with_local_shell,
 )
 from fanout.orchestrator.deep_agent.guards.dangling_calls import DanglingCalls
+from fanout.orchestrator.deep_agent.guards.interruptible_tools import interruptible
 from fanout.orchestrator.deep_agent.guards.loop_guard import LoopGuard
 from fanout.orchestrator.deep_agent.guards.replies import OutputCheck, ReplyRepair, ToolErrors
 from fanout.orchestrator.deep_agent.guards.structured_output import OutputSchema
@@ -102,7 +103,7 @@ class Assembly:
             tools=unique_tools(
                 [
                     *self._chosen,
-                    *tools_of(self.middleware),
+                    *map(interruptible, tools_of(self.middleware)),
                     *self._own_tools,
                     *(tool for each in self._delegation for tool in each.all_tools()),
                 ]
@@ -146,7 +147,8 @@ class Assembly:
 
     @cached_property
     def _own_tools(self) -> Sequence[AgentTool]:
-        return [*(self.tools or ()), *execution_tools(self.execution)]
+        given = [*(self.tools or ()), *execution_tools(self.execution)]
+        return [interruptible(tool) for tool in given]
 
     @cached_property
     def _schema(self) -> OutputSchema | None:
@@ -155,7 +157,8 @@ class Assembly:
     @cached_property
     def _files(self) -> AgentFiles:
         has_shell = self.execution == "local"
-        return agent_files(with_local_shell(self.backend) if has_shell else self.backend)
+        backend = with_local_shell(self.backend) if has_shell else self.backend
+        return agent_files(backend, self._summarization.history_path_prefix)
 
     @cached_property
     def _file_tools(self) -> FilesystemTools:
@@ -176,7 +179,7 @@ class Assembly:
         return [
             TodoTools(),
             self._file_tools,
-            Summarization(self._summarization, self._llm, summarizer),
+            Summarization(self._summarization, self._llm, summarizer, self._files.own),
             *([ExecuteTool(self._files.own)] if self._files.may_execute else []),
         ]
 
@@ -200,6 +203,7 @@ class Assembly:
             model=self.model,
             tools=self._own_tools,
             built_in_tools={tool.name for tool in self._chosen},
+            may_execute=self._files.may_execute,
             interrupt_on=merge_policies(self.inherited_interrupt_on or {}, self.interrupt_on or {}),
             delegation=self.delegation,
             limits=self.subagent_limits or SubAgentLimits(),

@@ -78,10 +78,22 @@ class LocalShellBackend(DirectoryBackend):
         on_output: OutputSink | None = None,
     ) -> Execution:
         """See `Shell.execute`."""
+        folder = Path(self.search_root)
+        return await self.execute_in(folder, command, timeout_seconds, max_output_bytes, on_output)
+
+    async def execute_in(
+        self,
+        folder: Path,
+        command: str,
+        timeout_seconds: float,
+        max_output_bytes: int,
+        on_output: OutputSink | None = None,
+    ) -> Execution:
+        """As `execute`, but the command starts in another folder, such as a copy of the files."""
         launch = processes.Launch(
             argv=["/bin/sh", "-c", command],
             env={**inherited_environment(), **self._env},
-            cwd=self.search_root,
+            cwd=str(folder),
             timeout_seconds=timeout_seconds,
             max_output_bytes=max_output_bytes,
             output_files=self._output_files,
