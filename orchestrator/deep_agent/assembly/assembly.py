@@ -38,6 +38,7 @@ from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle,
 from fanout.orchestrator.deep_agent.execution.choice import (
     ExecutionChoice,
     execution_tools,
+    real_sources,
     with_local_shell,
 )
 from fanout.orchestrator.deep_agent.guards.dangling_calls import DanglingCalls
@@ -133,8 +134,8 @@ class Assembly:
             *([OutputCheck(self._schema)] if self._schema else []),
             ToolErrors(self.fatal_errors),
             # Instructions that may change between two calls of the model come last.
-            *([Skills(self._files.shown, self.skills)] if self.skills else []),
-            *([MemoryFiles(self._files.shown, self.memory)] if self.memory else []),
+            *([Skills(self._files.shown, self._sources(self.skills))] if self.skills else []),
+            *([MemoryFiles(self._files.shown, self._sources(self.memory))] if self.memory else []),
             approval_gate(
                 self.interrupt_on or {},
                 self.inherited_interrupt_on or {},
@@ -159,6 +160,10 @@ class Assembly:
         has_shell = self.execution == "local"
         backend = with_local_shell(self.backend) if has_shell else self.backend
         return agent_files(backend, self._summarization.history_path_prefix)
+
+    def _sources(self, paths: Sequence[str] | None) -> Sequence[str]:
+        is_local = self.execution == "local"
+        return real_sources(paths, self.backend) if is_local else paths or ()
 
     @cached_property
     def _file_tools(self) -> FilesystemTools:

@@ -9,6 +9,7 @@ from typing import Literal, TypedDict, get_args
 
 from fanout.orchestrator.deep_agent.backends.composite import CompositeShell, Mount
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
+from fanout.orchestrator.deep_agent.backends.filesystem import FilesystemBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
 from fanout.orchestrator.deep_agent.backends.state import StateBackend
@@ -96,7 +97,8 @@ def with_local_shell(backend: Backend | BackendFactory | None) -> Backend | Back
     """Return the same files with a shell of this machine, which is not a sandbox.
 
     It starts in the backend's directory, or in this process's working directory if the files are
-    elsewhere.
+    elsewhere. The files of a FilesystemBackend get their real paths, which are those of the shell,
+    so that sub-agents can run commands in copies of them.
 
     Raises:
         ValueError: The backend has a shell; of what a factory returns, when it is called.
@@ -105,6 +107,8 @@ def with_local_shell(backend: Backend | BackendFactory | None) -> Backend | Back
     shell_in = cache(LocalShellBackend)
 
     def shelled(files: Backend) -> Backend:
+        if isinstance(files, FilesystemBackend):
+            return shell_in(files.root)
         folder = files.root if isinstance(files, DirectoryBackend) else working_directory
         return LocalExecution(files, shell_in(folder))
 
@@ -114,6 +118,20 @@ def with_local_shell(backend: Backend | BackendFactory | None) -> Backend | Back
         factory = backend
         return lambda state: shelled(factory(state))
     return shelled(backend)
+
+
+def real_sources(
+    sources: Sequence[str] | None, backend: Backend | BackendFactory | None
+) -> Sequence[str]:
+    """Return the paths of knowledge as they are found when the backend has a local shell.
+
+    Args:
+        sources: The paths on the backend.
+        backend: The backend without the shell.
+    """
+    if not isinstance(backend, FilesystemBackend):
+        return sources or ()
+    return [source.lstrip("/") or "." for source in sources or ()]
 
 
 class LocalExecution(CompositeShell):

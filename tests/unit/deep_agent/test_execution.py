@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
+from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.filesystem import FilesystemBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
@@ -48,7 +49,7 @@ async def test_the_local_shell_starts_in_the_folder_of_the_files(tmp_path: Path)
 async def test_the_model_is_told_which_files_the_local_shell_sees(
     with_files: bool, tmp_path: Path
 ) -> None:
-    backend = FilesystemBackend(tmp_path) if with_files else None
+    backend = DirectoryBackend(tmp_path) if with_files else None
     (heard,) = await instructions(backend=backend, execution="local")
 
     assert ("does not see the files of the file tools" in heard) is not with_files
@@ -56,12 +57,41 @@ async def test_the_model_is_told_which_files_the_local_shell_sees(
     assert "in a shell on the same files" not in heard
 
 
+async def test_a_folder_has_its_real_path_where_a_shell_sees_it_too(tmp_path: Path) -> None:
+    (tmp_path / "AGENTS.md").write_text("Use tabs.")
+    (tmp_path / "more.md").write_text("Be brief.")
+    (heard,) = await instructions(
+        backend=FilesystemBackend(tmp_path),
+        execution="local",
+        memory=["./AGENTS.md", "/more.md"],
+    )
+
+    assert f'<memory_file path="{tmp_path}/AGENTS.md">\nUse tabs.' in heard
+    assert f'<memory_file path="{tmp_path}/more.md">\nBe brief.' in heard
+
+
+async def test_general_purpose_agents_have_the_local_shell_and_overwrite_nothing(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.txt").write_text("one\n")
+    parent = scripted(
+        [{"calls": [call("task", description="one"), call("task", description="two")]}, says("ok")]
+    )
+    child = recorder("child", [{"calls": [call("execute", command="echo x >> a.txt")]}, says("ok")])
+    general = {"name": "general-purpose", "description": "Anything.", "model": child}
+    run = Run(parent, backend=FilesystemBackend(tmp_path), execution="local", subagents=[general])
+    results = (await run.to_end()).results
+
+    assert [result["status"] for result in results] == ["success", "success"]
+    assert (tmp_path / "a.txt").read_text() == "one\nx\n"
+
+
 @pytest.mark.parametrize("with_files", [True, False])
 async def test_a_whole_output_is_read_by_the_file_tools_and_by_the_shell(
     with_files: bool, tmp_path: Path
 ) -> None:
     files = LocalExecution(
-        FilesystemBackend(tmp_path) if with_files else StateBackend(DictState()),
+        DirectoryBackend(tmp_path) if with_files else StateBackend(DictState()),
         LocalShellBackend(tmp_path),
     )
     done = await files.execute("seq 1 60000", 60, 1_000)
