@@ -22,12 +22,13 @@ class AgentFiles:
     """Whether there is a shell; True for a factory, of which only a call can tell."""
 
 
-def agent_files(backend: Backend | BackendFactory | None) -> AgentFiles:
+def agent_files(backend: Backend | BackendFactory | None, history_path: str) -> AgentFiles:
     """Return how an agent's files are found.
 
     Args:
         backend: The files, a function that finds them in the session's state, or None for the
             state itself.
+        history_path: The folder of the messages that a summary replaced.
     """
     if backend is None:
         in_state: BackendSource = lambda context: StateBackend(context.state)  # noqa: E731 - typed
@@ -35,7 +36,7 @@ def agent_files(backend: Backend | BackendFactory | None) -> AgentFiles:
     own = _source(backend)
     return AgentFiles(
         own,
-        lambda context: with_artifacts(own(context), context.state),
+        lambda context: with_artifacts(own(context), context.state, history=history_path),
         may_execute=callable(backend) or isinstance(backend, Shell),
     )
 

@@ -31,7 +31,7 @@ S2 = ["ls", "read_file", "write_file", "edit_file", "delete_file", "glob", "grep
         ("openrouter/openai/GPT-5", ("apply_patch",)),
         ("gpt-4o", ("edit_file",)),
         ("ollama_chat/qwen3", ("edit_file",)),
-        ("scripted:/work/claude-/gpt-5", ("edit_file",)),
+        ("scripted:/scripts/claude-/gpt-5", ("edit_file",)),
         ("", ("edit_file",)),
     ],
 )
