@@ -7,18 +7,30 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from fanout.orchestrator.deep_agent.backends.matching import is_binary
-from fanout.orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES, Backend
+from fanout.orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES, Backend, Shell
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.tools.locating import Locator
-from fanout.orchestrator.deep_agent.tools.text import numbered, replaced
+from fanout.orchestrator.deep_agent.tools.text import replaced
+from fanout.orchestrator.deep_agent.tools.window import LineWindow
 
 LARGE_BYTES = 256 * 1024
 """Work on more data runs in a thread: it would block all other agents for milliseconds."""
+
+READ_BLOCK_BYTES = 2 * 1024**2
+"""Of a file above MAX_FILE_BYTES, how much is read at once."""
+
+READ_SECONDS = 15.0
+"""How long reading may take until its first line is reached: as long as a search."""
+
+PARTLY_READ = "partly read"
+"""The version of a file above MAX_FILE_BYTES, which no content has: once it is smaller, it has
+changed since it was read."""
 
 _T = TypeVar("_T")
 
@@ -29,7 +41,7 @@ class ReadResult:
 
     content: str
     version: str
-    """A hash of the file's bytes."""
+    """A hash of the file's bytes, or `PARTLY_READ`."""
     lossy: bool = False
     """Whether some bytes are not UTF-8 and are shown as U+FFFD."""
 
@@ -82,10 +94,45 @@ class Files:
                 f"offset must be 0 or more and limit 1 or more, not {offset} and {limit}."
             )
         path = self._locator.resolved(path)
-        data = await self._whole(path)
-        if is_binary(data):
-            raise ToolMistake(f"{path} is a binary file ({len(data)} bytes), not text.")
-        return await _off_loop(data, lambda: _shown(data, offset, limit))
+        window = LineWindow(offset, limit)
+        async with self._locator.errors(path):
+            data = await self._backend.read_bytes(path, MAX_FILE_BYTES + 1)
+            if is_binary(data):
+                raise ToolMistake(f"{path} is a binary file, not text.")
+            await _off_loop(data, lambda: window.add(data))
+            is_whole = len(data) <= MAX_FILE_BYTES
+            version = _version(data) if is_whole else PARTLY_READ
+            if not is_whole:
+                is_whole = await self._read_on(path, window, len(data))
+        content = await _off_loop(data, lambda: window.content(is_whole=is_whole))
+        return ReadResult(content=content, version=version, lossy=window.lossy)
+
+    async def _read_on(self, path: str, window: LineWindow, position: int) -> bool:
+        """Read a large file from a position until the window is full; return whether to its end.
+
+        Raises:
+            ToolMistake: The first line was not reached in `READ_SECONDS`.
+        """
+        deadline = time.monotonic() + READ_SECONDS
+        while not window.is_full:
+            if time.monotonic() > deadline:
+                if window.has_lines:
+                    return False
+                instead = "sed or tail in the shell" if self._has_shell else "grep"
+                raise ToolMistake(
+                    f"{path} is too long for this offset: reading took {READ_SECONDS:g} seconds to "
+                    f"line {window.lines_read}. Use a smaller offset, or {instead}."
+                )
+            block = await self._backend.read_bytes(path, READ_BLOCK_BYTES, offset=position)
+            if not block:
+                return True
+            position += len(block)
+            await asyncio.to_thread(window.add, block)
+        return False
+
+    @property
+    def _has_shell(self) -> bool:
+        return isinstance(self._backend, Shell)
 
     async def read_bytes(self, path: str, max_bytes: int) -> bytes:
         """Return a file's bytes.
@@ -93,7 +140,8 @@ class Files:
         Raises:
             ToolMistake: There is no such file, or it is larger than `max_bytes`.
         """
-        return await self._whole(self._locator.resolved(path), max_bytes)
+        instead = "make a smaller one with the shell" if self._has_shell else "use a smaller one"
+        return await self._whole(self._locator.resolved(path), instead, max_bytes)
 
     async def write(self, path: str, content: str) -> WriteResult:
         """Create a file.
@@ -136,7 +184,10 @@ class Files:
             ToolMistake: The file has changed since, is not UTF-8, or does not contain `old` once.
         """
         path = self._locator.resolved(path)
-        data = await self._whole(path)
+        instead = "write its parts into smaller files"
+        if self._has_shell:
+            instead = "change it with a program in the shell, such as sed"
+        data = await self._whole(path, f"edit_file does not change it: {instead}")
         if seen_version is not None and seen_version != _version(data):
             raise ToolMistake(
                 f"{path} changed since you read it. Read it again before you edit it."
@@ -187,27 +238,20 @@ class Files:
         results = []
         for name in names:
             try:
-                results.append(
-                    Transfer(path=name, content=await self._whole(self._locator.resolved(name)))
-                )
+                content = await self._whole(self._locator.resolved(name), "read it in parts")
+                results.append(Transfer(path=name, content=content))
             except ToolMistake as mistake:
                 results.append(Transfer(path=name, error=str(mistake)))
         return results
 
-    async def _whole(self, path: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+    async def _whole(self, path: str, instead: str, max_bytes: int | None = None) -> bytes:
+        """Return a file's bytes, or say what to do instead if they are more than the limit."""
+        max_bytes = MAX_FILE_BYTES if max_bytes is None else max_bytes
         async with self._locator.errors(path):
             data = await self._backend.read_bytes(path, max_bytes + 1)
         if len(data) > max_bytes:
-            raise ToolMistake(
-                f"{path} is larger than {max_bytes} bytes. Search it with grep instead."
-            )
+            raise ToolMistake(f"{path} is larger than {max_bytes} bytes; {instead}.")
         return data
-
-
-def _shown(data: bytes, offset: int, limit: int) -> ReadResult:
-    text = data.decode(errors="replace")
-    lossy = text.encode() != data
-    return ReadResult(content=numbered(text, offset, limit), version=_version(data), lossy=lossy)
 
 
 async def _off_loop(data: bytes, work: Callable[[], _T]) -> _T:
