@@ -21,3 +21,26 @@ async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
             task.cancel()
         await asyncio.wait(pending, timeout=CANCEL_AGAIN_SECONDS)
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+_abandoned: set[asyncio.Future[Any]] = set()
+"""Keeps the tasks that cancel what was abandoned: asyncio itself holds them only weakly."""
+
+
+async def cancel_or_abandon(seconds: float, *tasks: asyncio.Future[Any]) -> bool:
+    """Cancel tasks, and wait for their ends only so long.
+
+    Those that ignore it are cancelled again and again in the background.
+
+    Args:
+        seconds: How long to wait.
+        tasks: The tasks; their results and exceptions are discarded.
+
+    Returns:
+        Whether all of them are done.
+    """
+    ending = asyncio.create_task(cancel_and_wait(*tasks))
+    _abandoned.add(ending)
+    ending.add_done_callback(_abandoned.discard)
+    await asyncio.wait([ending], timeout=seconds)
+    return ending.done()

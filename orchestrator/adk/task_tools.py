@@ -27,18 +27,19 @@ from fanout.orchestrator.deep_agent import (
     MethodTool,
     ProgressTool,
     agent_identifier,
+    combined_answer,
     polling,
     tabular,
 )
 from fanout.orchestrator.delegation.answers import (
     TaskResult,
+    failed_task,
     job_summary,
     progress_event,
     progress_line,
     started_result,
     task_error,
     task_result,
-    task_results,
 )
 from fanout.orchestrator.delegation.calls import (
     DEFAULT_SUBAGENT,
@@ -145,7 +146,7 @@ class TaskTools:
                     results[number] = value
         finally:
             await cancel_and_wait(*runners)
-        yield task_results([results[number] for number in range(len(tasks))])
+        yield combined_answer([results[number] for number in range(len(tasks))])
 
     async def _one_of_many(
         self,
@@ -177,7 +178,7 @@ class TaskTools:
                     elif (line := progress_line(step, spec.agent)) is not None:
                         yield progress_event(line, step)
         except Exception as failure:  # noqa: BLE001 - a tool that raises would end its siblings
-            yield task_error(failure, job_id)
+            yield failed_task(failure, job_id)
 
     async def _collect(self, job_id: str) -> TaskResult:
         """Wait for a started task and return its result, its changes merged."""
@@ -245,7 +246,7 @@ class TaskTools:
             await self._own(job_id, tool_context)
             return await self._collect(job_id)
         except Exception as failure:  # noqa: BLE001 - the other tasks' results would be lost
-            return task_error(failure, job_id)
+            return failed_task(failure, job_id)
 
     async def update_task(self, job_id: str, message: str, tool_context: ToolContext) -> TaskResult:
         """Send a task's agent a message. The model reads `UPDATE_TASK`."""

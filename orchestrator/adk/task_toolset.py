@@ -25,6 +25,9 @@ class TaskToolset(BaseToolset):
     itself runs in the caller's process; one that has to outlive it is a `JobAgent`.
     """
 
+    delegates = True
+    """An agent with this toolset gets no `task` of the harness by default."""
+
     def __init__(
         self,
         client: JobClient,

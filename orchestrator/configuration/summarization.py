@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -15,6 +16,16 @@ def _possible(size: tuple[str, float]) -> tuple[str, float]:
         raise ValueError(f"there is no {kind} {amount:g}")
     return size
 
+
+def _normalised(path: str) -> str:
+    folder = path.rstrip("/")
+    if not folder.startswith("/") or posixpath.normpath(folder) != folder or folder[:2] == "//":
+        raise ValueError(f"{path} is not a normalised absolute path of a folder below /")
+    return folder
+
+
+FolderPath = Annotated[str, AfterValidator(_normalised)]
+"""The absolute path of a folder in the agent's files."""
 
 Size = Annotated[tuple[Literal["fraction", "tokens", "messages"], float], AfterValidator(_possible)]
 """A fraction of the model's window, a number of tokens or of messages: `[fraction, 0.85]`."""
@@ -31,6 +42,8 @@ class SummarizationDefinition(WireModel):
     """The model that writes the summary; None: the agent's own model."""
     window_tokens: int | None = Field(default=None, gt=0)
     """The window of the agent's model, for models of unknown size."""
+    history_path_prefix: FolderPath | None = None
+    """The folder in which the file tools find the messages that summaries replaced."""
 
     def settings(self) -> dict[str, Any]:
         """Return the set values as arguments of the deep agent's configuration."""

@@ -15,9 +15,9 @@ from .backends.bounded_output import BoundedOutput as BoundedOutput
 from .backends.bounded_output import OutputFile as OutputFile
 from .backends.bounded_output import OutputFiles as OutputFiles
 from .backends.composite import CompositeBackend as CompositeBackend
-from .backends.composite import composite as composite
 from .backends.directory import DirectoryBackend as DirectoryBackend
 from .backends.environment import BackendEnvironment as BackendEnvironment
+from .backends.filesystem import FilesystemBackend as FilesystemBackend
 from .backends.local_shell import LocalShellBackend as LocalShellBackend
 from .backends.overlay import OverlayBackend as OverlayBackend
 from .backends.protocol import AccessRule as AccessRule
@@ -38,11 +38,16 @@ from .backends.state import state_with as state_with
 
 # Long conversations
 from .context.compaction import later_than as later_than
+from .context.statistics import ContextStats as ContextStats
+from .context.statistics import ContextSummary as ContextSummary
+from .context.statistics import context_stats as context_stats
+from .context.statistics import context_summary as context_summary
 from .context.summarization import SummarizationConfig as SummarizationConfig
 
 # The factory
 from .create import DEFAULT_MODEL as DEFAULT_MODEL
 from .create import create_deep_agent as create_deep_agent
+from .create import create_deep_agent_async as create_deep_agent_async
 from .create import create_deep_app as create_deep_app
 
 # Sub-agents in this process, and calls with deferred results
@@ -50,13 +55,23 @@ from .delegation.deferred import DeferredCall as DeferredCall
 from .delegation.deferred import deferred_calls as deferred_calls
 from .delegation.deferred import deferred_result as deferred_result
 from .delegation.deferred import results_event as results_event
+from .delegation.limits import SubAgentLimits as SubAgentLimits
 from .delegation.roster import SubAgentSpec as SubAgentSpec
 from .delegation.subagents import DelegationStyle as DelegationStyle
+from .delegation.task_record import TaskRecord as TaskRecord
+from .delegation.task_record import combined_answer as combined_answer
+
+# Where an agent's commands and code run, if not on its backend
+from .execution.choice import ExecutionChoice as ExecutionChoice
+from .execution.choice import ExecutionServer as ExecutionServer
+from .execution.local import create_local_execute_tool as create_local_execute_tool
 
 # Failures
+from .failures import AmbiguousTool as AmbiguousTool
 from .failures import McpServerFailed as McpServerFailed
 from .failures import McpServerUnavailable as McpServerUnavailable
 from .failures import ModelContextExceeded as ModelContextExceeded
+from .failures import ModelDenied as ModelDenied
 from .failures import ModelFailed as ModelFailed
 from .failures import ModelNotConfigured as ModelNotConfigured
 from .failures import ModelRefused as ModelRefused
@@ -75,6 +90,7 @@ from .guards.budget_plugin import BudgetFactory as BudgetFactory
 from .guards.dangling_calls import DanglingCall as DanglingCall
 from .guards.dangling_calls import answered as answered
 from .guards.dangling_calls import unanswered_calls as unanswered_calls
+from .guards.interruptible_tools import in_own_loop as in_own_loop
 from .guards.loop_guard import REPEATED_CALL as REPEATED_CALL
 from .guards.structured_output import OutputMismatch as OutputMismatch
 from .guards.structured_output import OutputSchema as OutputSchema
@@ -98,6 +114,7 @@ from .models.facts import price as price
 from .models.rate_limiter import RateLimiter as RateLimiter
 from .models.resolve import preload_client as preload_client
 from .models.resolve import resolve_model as resolve_model
+from .models.retries import FALLBACK_FROM as FALLBACK_FROM
 from .models.retries import ResilientModel as ResilientModel
 from .models.retries import RetryPolicy as RetryPolicy
 from .models.scripted_model import Conversation as Conversation

@@ -2,52 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, ParamSpec
 
 from google.adk.agents import LlmAgent
 from google.adk.agents.context_cache_config import ContextCacheConfig
-from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.apps import App
 from google.adk.models.base_llm import BaseLlm
 from google.adk.plugins.base_plugin import BasePlugin
-from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
+from google.adk.workflow import BaseNode
 from pydantic import BaseModel
 
-from fanout.orchestrator.approvals import InterruptOn, merge_policies
-from fanout.orchestrator.deep_agent.approval.gate import ApprovalFlow, ApprovalGate
-from fanout.orchestrator.deep_agent.backends.artifacts import with_artifacts
-from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
-from fanout.orchestrator.deep_agent.backends.state import StateBackend
-from fanout.orchestrator.deep_agent.base_instructions import BaseInstructions
-from fanout.orchestrator.deep_agent.context.eviction import Eviction
-from fanout.orchestrator.deep_agent.context.summarization import Summarization, SummarizationConfig
-from fanout.orchestrator.deep_agent.deep_llm_agent import DeepLlmAgent
-from fanout.orchestrator.deep_agent.delegation.child_run import resumable_app
-from fanout.orchestrator.deep_agent.delegation.deferred import DeferredResults
-from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool, Inheritance
-from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec, tool_name
-from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
+from fanout.orchestrator.approvals import InterruptOn
+from fanout.orchestrator.deep_agent.assembly.assembly import Assembly
+from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory
+from fanout.orchestrator.deep_agent.context.summarization import SummarizationConfig
+from fanout.orchestrator.deep_agent.delegation.children.child_run import resumable_app
+from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool
+from fanout.orchestrator.deep_agent.delegation.limits import SubAgentLimits
+from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec
+from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle
+from fanout.orchestrator.deep_agent.execution.choice import ExecutionChoice
 from fanout.orchestrator.deep_agent.guards.budget import Budget
 from fanout.orchestrator.deep_agent.guards.budget_plugin import BudgetFactory, BudgetPlugin
-from fanout.orchestrator.deep_agent.guards.dangling_calls import DanglingCalls
-from fanout.orchestrator.deep_agent.guards.loop_guard import LoopGuard
-from fanout.orchestrator.deep_agent.guards.replies import OutputCheck, ReplyRepair, ToolErrors
-from fanout.orchestrator.deep_agent.guards.structured_output import OutputSchema
-from fanout.orchestrator.deep_agent.inbox import Inbox, Messages
-from fanout.orchestrator.deep_agent.knowledge.memory import MemoryFiles
-from fanout.orchestrator.deep_agent.knowledge.skills import Skills
-from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware, callbacks
+from fanout.orchestrator.deep_agent.inbox import Messages
+from fanout.orchestrator.deep_agent.mcp.tools import McpTools
+from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
-from fanout.orchestrator.deep_agent.models.resolve import resolve_model
-from fanout.orchestrator.deep_agent.names import agent_identifier
-from fanout.orchestrator.deep_agent.tools.execute import ExecuteTool
-from fanout.orchestrator.deep_agent.tools.filesystem import FilesystemTools
-from fanout.orchestrator.deep_agent.tools.images import ImagesInView
-from fanout.orchestrator.deep_agent.tools.todos import TodoTools
-from fanout.orchestrator.deep_agent.toon import Tables
+
+Arguments = ParamSpec("Arguments")
 
 DEFAULT_MODEL = "gemini-2.5-flash"
 
@@ -57,12 +43,14 @@ def create_deep_agent(
     tools: Sequence[AgentTool] | None = None,
     *,
     instruction: str | None = None,
-    subagents: Sequence[SubAgentSpec | LlmAgent] | None = None,
-    delegation: DelegationStyle = "task",
+    subagents: Sequence[SubAgentSpec | BaseNode] | None = None,
+    subagent_limits: SubAgentLimits | None = None,
+    delegation: DelegationStyle | None = "task",
     skills: Sequence[str] | None = None,
     memory: Sequence[str] | None = None,
     output_schema: Mapping[str, Any] | type[BaseModel] | None = None,
     backend: Backend | BackendFactory | None = None,
+    execution: ExecutionChoice | None = None,
     middleware: Sequence[Middleware] = (),
     interrupt_on: InterruptOn | None = None,
     inherited_interrupt_on: InterruptOn | None = None,
@@ -79,18 +67,30 @@ def create_deep_agent(
 
     Args:
         model: A name for `resolve_model`, or an ADK model.
-        tools: More tools, as ADK takes them; async ones, because a plain function blocks the event
-            loop. A tool that is a Middleware, such as McpTools, is used as one.
+        tools: More tools, as ADK takes them; plain functions run in threads (`in_own_loop` does the
+            same for an async one that blocks). A tool that is a Middleware, such as McpTools, is
+            used as one.
         instruction: The agent's own prompt; it is taken literally, braces included.
         subagents: The agents that it may delegate to in this process: specifications or ready
-            agents; a general-purpose one is added. No delegation when None.
-        delegation: One `task` tool for all of them, or one tool for each (`agent_tools`).
-        skills: Folders of the backend that are skills or contain skills; later ones win.
-        memory: Paths of AGENTS.md files on the backend, in the order in which they are shown.
+            agents, which may be any node of ADK. A general-purpose one is added, which has what
+            this agent has; it is the only one when None. With a toolset that delegates, such as
+            TaskToolset, or with built-in tools chosen without `task`, None means no sub-agents.
+        subagent_limits: How many of them run at once and how long; defaults when not given.
+        delegation: One `task` tool for all of them, one tool for each (`agent_tools`), or None for
+            an agent that does not delegate.
+        skills: Folders of the backend that are skills or contain skills; later ones win. A relative
+            path is below the root of the agent's own files.
+        memory: Paths of AGENTS.md files on the backend, likewise, in the order in which they are
+            shown.
         output_schema: The schema of the final message; an invalid one is returned to the model
             once.
-        backend: The agent's files, or a function that finds them in the session's state; the state
-            itself when not given.
+        backend: The agent's files, or a function that finds them in the session's state, which is
+            called for each call of a tool; the state itself when not given. With files that have a
+            shell, the agent has `execute`.
+        execution: Where commands and code run, if not in the backend's shell: `local`, a shell of
+            this machine, in the backend's directory or the working directory; `heimdall` or an
+            `ExecutionServer`, an MCP server with tools of its own. It is not a sandbox: a server
+            with a command and the local shell may do whatever this process's user may do.
         middleware: Abilities of your own, in order; their hooks are called after the harness's own
             checks and before a person is asked to approve a call.
         interrupt_on: Tools that a person approves first: true, or the decisions to offer.
@@ -111,76 +111,43 @@ def create_deep_agent(
         ModelNotConfigured: A model's name is unknown, or its key or package is missing.
         ValueError: Another argument is invalid; ModelNotConfigured is a subclass.
     """
-    tools = tools or ()
-    schema = OutputSchema(output_schema) if output_schema is not None else None
-    backend_of = _backend_source(backend)
-    root = "/" if backend is None or callable(backend) else backend.search_root
-    files = FilesystemTools(backend_of, root=root)
-    llm = _resolved(model, name, rate_limiter)
-    summarization = summarization or SummarizationConfig()
-    other = summarization.model
-    summarizer = None if other is None else _resolved(other, name, rate_limiter)
-    built_in: list[Middleware] = [TodoTools(), files, Summarization(summarization, llm, summarizer)]
-    if isinstance(backend, Shell):
-        built_in.append(ExecuteTool(backend))
-    chosen = _chosen(built_in, built_in_tools)
-    delegating: list[Subagents] = []
-    if subagents is not None:
-        inherited = Inheritance(
-            create=create_deep_agent,
-            model=model,
-            tools=tools,
-            built_in_tools={tool.name for tool in chosen},
-            interrupt_on=merge_policies(inherited_interrupt_on or {}, interrupt_on or {}),
-            delegation=delegation,
-            summarization=summarization,
-            fatal_errors=fatal_errors,
-            rate_limiter=rate_limiter,
-        )
-        delegating = [inherited.subagents(subagents, _agent_files(backend), files.lock)]
-    stack: list[Middleware] = [
-        ApprovalFlow(),
-        DeferredResults(),
-        BaseInstructions(instruction, is_subagent=is_subagent and schema is None),
-        ReplyRepair(),
-        *([Inbox(inbox)] if inbox else []),
-        DanglingCalls(),
-        LoopGuard(),
-        *built_in,
-        *delegating,
-        *(tool for tool in list[Any](tools) if isinstance(tool, Middleware)),
-        *middleware,
-        ImagesInView(),
-        Tables(),
-        *([OutputCheck(schema)] if schema else []),
-        ToolErrors(fatal_errors),
-        # Instructions that may change between two calls of the model come last.
-        *([Skills(backend_of, skills)] if skills else []),
-        *([MemoryFiles(backend_of, memory)] if memory else []),
-        _approval_gate(
-            interrupt_on or {},
-            inherited_interrupt_on or {},
-            [*built_in, *delegating, *middleware],
-            tools,
-        ),
-        # It replaces results, and those after it do not get a result that is replaced.
-        Eviction([tool.name for tool in chosen]),
-    ]
-    return DeepLlmAgent(
-        name=agent_identifier(name),
-        description=description,
-        model=llm,
-        instruction=_instruction_of(stack, frozenset(tool.name for tool in chosen)),
-        tools=_unique(
-            [
-                *chosen,
-                *_tools_of(middleware),
-                *tools,
-                *(tool for each in delegating for tool in each.all_tools()),
-            ]
-        ),
-        **callbacks(stack),
-    )
+    return Assembly(create=create_deep_agent, **locals()).agent()
+
+
+Cleanup = Callable[[], Awaitable[None]]
+"""Closes what an agent has opened."""
+
+
+def _connected(
+    create: Callable[Arguments, LlmAgent],
+) -> Callable[Arguments, Awaitable[tuple[LlmAgent, Cleanup | None]]]:
+    async def create_connected(
+        *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> tuple[LlmAgent, Cleanup | None]:
+        agent = await asyncio.to_thread(create, *args, **kwargs)
+        toolsets = [tool for tool in agent.tools if isinstance(tool, BaseToolset)]
+
+        async def cleanup() -> None:
+            await asyncio.gather(*(toolset.close() for toolset in toolsets))
+
+        try:
+            for toolset in toolsets:
+                if isinstance(toolset, McpTools):
+                    await toolset.get_tools()
+        except BaseException:
+            await cleanup()
+            raise
+        return agent, cleanup if toolsets else None
+
+    return create_connected
+
+
+create_deep_agent_async = _connected(create_deep_agent)
+"""As `create_deep_agent`, with the agent's MCP servers connected when it returns.
+
+The second value closes them; it is None for an agent with nothing to close. A server that does not
+start is a McpServerFailed.
+"""
 
 
 def create_deep_app(
@@ -204,87 +171,3 @@ def create_deep_app(
         # It only enables caching: ResilientModel knows the limits of each model.
         caching = ContextCacheConfig()
     return resumable_app(name, agent, plugins=[*plugins, *budgets], context_cache_config=caching)
-
-
-def _agent_files(backend: Backend | BackendFactory | None) -> BackendSource:
-    """Return the agent's files, without the files that the harness stores for it."""
-    if backend is None:
-        return lambda context: StateBackend(context.state)
-    if callable(backend):
-        factory = backend
-        return lambda context: factory(context.state)
-    return lambda _: backend
-
-
-def _resolved(model: str | BaseLlm, agent_name: str, rate_limiter: RateLimiter | None) -> BaseLlm:
-    if isinstance(model, BaseLlm):
-        return model
-    return resolve_model(model, agent_name=agent_name, rate_limiter=rate_limiter)
-
-
-def _backend_source(backend: Backend | BackendFactory | None) -> BackendSource:
-    """Return the agent's files with those that the harness stores for it."""
-    files_of = _agent_files(backend)
-    if backend is None:
-        return files_of
-    return lambda context: with_artifacts(files_of(context), context.state)
-
-
-def _chosen(built_in: Sequence[Middleware], names: Collection[str] | None) -> list[BaseTool]:
-    tools = _tools_of(built_in)
-    if names is None:
-        return tools
-    existing = {tool.name for tool in tools} | {"execute"}
-    unknown = sorted(set(names) - existing)
-    if unknown:
-        raise ValueError(
-            f"No such built-in tool: {', '.join(unknown)}. There are {', '.join(sorted(existing))}."
-        )
-    return [tool for tool in tools if tool.name in names]
-
-
-def _tools_of(stack: Sequence[Middleware]) -> list[BaseTool]:
-    return [tool for each in stack for tool in each.tools()]
-
-
-def _unique(tools: Sequence[AgentTool]) -> list[AgentTool]:
-    """Return the tools if their names are unique.
-
-    Of two with the same name ADK would silently use the last, which might be the unguarded one.
-    """
-    names = [name for tool in tools if (name := tool_name(tool))]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"Two tools are named {', '.join(twice)}; each needs a name of its own.")
-    return list(tools)
-
-
-def _approval_gate(
-    interrupt_on: InterruptOn,
-    inherited: InterruptOn,
-    built_in: Sequence[Middleware],
-    tools: Sequence[AgentTool],
-) -> ApprovalGate:
-    """Return an agent's approval gate.
-
-    Its policy may name every built-in tool, because it applies to sub-agents too.
-    """
-    names = {tool.name for tool in _tools_of(built_in)} | {"execute"}
-    single = [tool for tool in tools if not isinstance(tool, BaseToolset)]
-    names |= {tool.name if isinstance(tool, BaseTool) else tool.__name__ for tool in single}
-    return ApprovalGate(interrupt_on, inherited, known=names, more_later=len(single) < len(tools))
-
-
-def _instruction_of(
-    stack: Sequence[Middleware], tools: frozenset[str]
-) -> Callable[[ReadonlyContext], Any]:
-    """Return a function for ADK that joins the middleware's instructions.
-
-    In a string ADK would replace `{name}` from the session's state, and fail on JSON.
-    """
-
-    async def provide(context: ReadonlyContext) -> str:
-        texts = [await each.instruction(context, tools) for each in stack]
-        return "\n".join(text for text in texts if text)
-
-    return provide

@@ -3,9 +3,11 @@
     ToolMistake                the agent called a tool wrongly; the model gets its text
     ModelFailed                no reply from the model
     ├── ModelUnavailable       (retryable) overloaded, rate-limited or not reached, after retries
-    ├── ModelRefused           the service rejected the request: wrong key, unknown model, …
+    ├── ModelRefused           the service rejected the request; no model of the list is asked
+    │   └── ModelDenied        unknown model, or a key that may not use it; the next one is asked
     ├── ModelContextExceeded   the request is longer than the model's context window
     ├── UnknownGuardedTool     interrupt_on names a tool that the agent does not have
+    ├── AmbiguousTool          two tools have the same name
     └── ScriptFailed           a scripted model has no matching reply
     McpServerFailed            an MCP server did not start, or lacks a tool
     └── McpServerUnavailable   (retryable) it was not reached
@@ -40,12 +42,20 @@ class ModelRefused(ModelFailed):
     """The model's service rejected the request; a retry does not help."""
 
 
+class ModelDenied(ModelRefused):
+    """The service does not have the model, or the key may not use it; another model may answer."""
+
+
 class ModelContextExceeded(ModelFailed):
     """The request does not fit into the model's context window; a shorter one may."""
 
 
 class UnknownGuardedTool(ModelFailed):
     """A tool that a person is to approve does not exist, so nothing would be guarded."""
+
+
+class AmbiguousTool(ModelFailed):
+    """Two tools have the same name, so one of them, perhaps the guarded one, would be hidden."""
 
 
 class ScriptFailed(ModelFailed):

@@ -90,7 +90,8 @@ class _Progress(BaseNode):
     events: Callable[[], AsyncGenerator[Event, None]]
 
     async def _run_impl(self, *, ctx: Any, node_input: Any) -> AsyncGenerator[Event, None]:
-        del ctx, node_input
+        del node_input
         async with aclosing(self.events()) as events:
             async for event in events:
+                ctx.event_author = event.author  # or ADK names the agent that made the call
                 yield event

@@ -1,11 +1,13 @@
 """Lists of records as TOON for the model: it names the fields once instead of once per record.
 
 The session stores a tool's result unchanged. Only in requests are the lists in the results of
-`tabular` tools replaced by TOON texts: the same values in about half of the tokens of JSON.
+`tabular` tools replaced by TOON texts, each where that is shorter than compact JSON: flat records
+take about half, but records with lists and objects in them may take more.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,7 +41,7 @@ class Tables(Middleware):
         """Replace lists of records by TOON in the request; the session is unchanged."""
         del callback_context
         names = {name for name, tool in llm_request.tools_dict.items() if is_tabular(tool)}
-        contents = [_with_tables(content, names) for content in llm_request.contents]
+        contents = [with_tables(content, names) for content in llm_request.contents]
         if any(new is not old for new, old in zip(contents, llm_request.contents, strict=True)):
             llm_request.contents = contents
         return None
@@ -50,7 +52,8 @@ def as_toon(records: Sequence[Mapping[str, Any]]) -> str:
     return encode(list(records))
 
 
-def _with_tables(content: types.Content, names: set[str]) -> types.Content:
+def with_tables(content: types.Content, names: set[str]) -> types.Content:
+    """Return a content in which the results of the named tools are in their shortest form."""
     parts = [_part_with_tables(part, names) for part in content.parts or []]
     if all(new is old for new, old in zip(parts, content.parts or [], strict=True)):
         return content
@@ -62,12 +65,22 @@ def _part_with_tables(part: types.Part, names: set[str]) -> types.Part:
     if answer is None or answer.name not in names:
         return part
     original = answer.response or {}
-    response = {
-        key: as_toon(value) if _is_table(value) else value for key, value in original.items()
-    }
+    response = {key: _shortest(value) for key, value in original.items()}
     return part if response == original else with_response(part, response)
 
 
-def _is_table(value: Any) -> bool:
-    is_long = isinstance(value, list) and len(value) >= MIN_ROWS
-    return is_long and all(isinstance(row, dict) for row in value)
+def _shortest(value: Any) -> Any:
+    """Return a value in its shortest form: as it is, as TOON, or with TOON for lists inside it."""
+    if isinstance(value, dict):
+        return {key: _shortest(inner) for key, inner in value.items()}
+    if not isinstance(value, list):
+        return value
+    forms: list[Any] = [value, [_shortest(inner) for inner in value]]
+    if len(value) >= MIN_ROWS and all(isinstance(row, dict) for row in value):
+        forms.append(as_toon(value))
+    return min(forms, key=_length)
+
+
+def _length(value: Any) -> int:
+    """Return the length of a value in a request, where a text has its line ends escaped."""
+    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))

@@ -66,6 +66,7 @@ def create_agent(
         "summarization": SummarizationConfig(**definition.summarization.settings()),
         "interrupt_on": definition.interrupt_on,
         "instruction": definition.instruction + added_instruction,
+        "delegation": None,  # a job delegates to jobs, by tools that it is given
     }
     try:
         return create_deep_agent(model, list(tools), **{**defined, **options})

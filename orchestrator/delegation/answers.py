@@ -10,6 +10,7 @@ from google.adk.events import Event
 from google.genai import types
 from pydantic import JsonValue, ValidationError
 
+from fanout.orchestrator.deep_agent import TaskRecord
 from fanout.orchestrator.jobs.changes import SkippedFile
 from fanout.orchestrator.jobs.failures import JobFailure
 from fanout.orchestrator.jobs.result import JobResult
@@ -40,35 +41,29 @@ def task_result(
             `reason` always.
         sides: What is to be told about each path that conflicts.
     """
-    found: TaskResult = {
-        "status": "success" if result.success else "error",
-        "job_id": result.job_id,
-        "summary": result.summary,
-        "files_modified": [
-            {"path": file.path, "change": str(file.change)} for file in result.files_modified
-        ],
-        "merge": _merge_summary(merged, landed, sides),
-        "execution_seconds": result.execution_seconds,
-        "usage": result.usage.model_dump(exclude_none=True),
-    }
-    if result.files_omitted:
-        found["files_omitted"] = result.files_omitted
-    if result.verified is not None:
-        found["verified"] = result.verified.model_dump()
-    if result.output is not None:
-        found["output"] = result.output
-    if result.unread_messages:
-        found["unread_messages"] = list(result.unread_messages)
-    if result.error is not None:
-        found["error"] = f"{result.state}: {result.error.message}"
+    error = None
+    verified = result.verified.model_dump() if result.verified is not None else None
+    if not result.success:
+        error = f"{result.state}: {result.error.message}" if result.error else str(result.state)
     elif landed.get("outcome") == "out":
-        found |= {
-            "status": "error",
-            "error": f"Its changes are not in your files. {landed['reason']}",
-        }
-        if verification := landed.get("verification"):
-            found["verified"] = verification
-    return found
+        error = f"Its changes are not in your files. {landed['reason']}"
+        broken = landed.get("verification")
+        verified = broken if isinstance(broken, dict) else verified
+    files = [{"path": file.path, "change": str(file.change)} for file in result.files_modified]
+    return TaskRecord(
+        task_id=result.job_id,
+        job_id=result.job_id,
+        summary=result.summary,
+        files_modified=files,
+        files_omitted=result.files_omitted or None,
+        merge=_merge_summary(merged, landed, sides),
+        execution_seconds=result.execution_seconds,
+        usage=result.usage.model_dump(exclude_none=True),
+        verified=verified,
+        output=result.output,
+        unread_messages=result.unread_messages or None,
+        error=error,
+    ).answer()
 
 
 def sent_back_result(job_id: str, reason: str) -> TaskResult:
@@ -86,16 +81,11 @@ def started_result(job_id: str) -> TaskResult:
     return {"status": "success", "job_id": job_id}
 
 
-def task_results(results: Sequence[TaskResult]) -> TaskResult:
-    """Return the tool result of `tasks`: one result for each task, in order."""
-    return {"status": "success", "results": [*results]}
-
-
 def _merge_summary(
     report: MergeReport | None,
     landed: Mapping[str, JsonValue],
     sides: Mapping[str, Mapping[str, JsonValue]],
-) -> JsonValue:
+) -> dict[str, JsonValue]:
     """Return the merge's report for the model; kinds without an entry are left out, but for two."""
     known = landed.get("conflicts") if report is None else _with_reasons(report.conflicts)
     conflicts = [one for one in known if isinstance(one, dict)] if isinstance(known, list) else []
@@ -120,24 +110,38 @@ def _with_reasons(entries: Sequence[_Explained]) -> JsonValue:
     return [{"path": entry.path, "reason": entry.reason} for entry in entries]
 
 
+def failed_task(failure: Exception, job_id: str = "") -> TaskResult:
+    """Return the tool result of a task that has no result of a job.
+
+    Args:
+        failure: See `task_error`.
+        job_id: The job, if there is one.
+    """
+    return TaskRecord(
+        task_id=job_id, job_id=job_id or None, error=_why(failure), execution_seconds=0.0
+    ).answer()
+
+
 def task_error(failure: Exception, job_id: str = "") -> TaskResult:
-    """Return the tool result of a task that failed.
+    """Return the error result of a tool for tasks that could not do what it was asked.
 
     Args:
         failure: A `JobFailure` or a `ValidationError` is quoted; of any other exception only the
             type is named, because its text may hold content.
         job_id: The job, if there is one.
     """
+    found: TaskResult = {"status": "error", "error": _why(failure)}
+    return {**found, "job_id": job_id} if job_id else found
+
+
+def _why(failure: Exception) -> str:
     if isinstance(failure, ValidationError):
         first = failure.errors()[0]
-        message = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    elif isinstance(failure, JobFailure):
-        message = str(failure)
-    else:
-        log.error("task failed unexpectedly", error=type(failure).__name__, exc_info=failure)
-        message = f"The task failed unexpectedly ({type(failure).__name__})."
-    found: TaskResult = {"status": "error", "error": message}
-    return {**found, "job_id": job_id} if job_id else found
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    if isinstance(failure, JobFailure):
+        return str(failure)
+    log.error("task failed unexpectedly", error=type(failure).__name__, exc_info=failure)
+    return f"The task failed unexpectedly ({type(failure).__name__})."
 
 
 def job_summary(record: JobRecord) -> TaskResult:

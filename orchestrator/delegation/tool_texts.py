@@ -32,8 +32,8 @@ Args:
 {_OPTIONS}
 
 Returns:
-    status, job_id, summary, files_modified, merge (applied, conflicts), execution_seconds, usage,
-    and output or error."""
+    status, success, job_id, summary, files_modified, merge (applied, conflicts),
+    execution_seconds, usage, and output or error."""
 
 TASK_OF_COORDINATOR = _TASK.format(workspace="the workspace", note="")
 TASK_OF_JOB = _TASK.format(
@@ -52,7 +52,8 @@ Args:
         `timeout_seconds`, `verify`, as for `task`.
 
 Returns:
-    status, and `results`: one answer as of `task` for each, in order."""
+    success, true only if all succeeded; summary ("Completed 2 of 3 tasks."); and `results`: one
+    answer as of `task` for each, in order."""
 
 LONGEST_WAIT_SECONDS = 600.0
 """How long one `wait_tasks` call may last: the agent can ask again, and sees its other tasks

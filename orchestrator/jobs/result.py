@@ -37,6 +37,18 @@ class Usage(WireModel):
     tool_calls: int = 0
 
 
+class ContextStats(WireModel):
+    """What summaries did to the job's conversation; all zero if it was never too long."""
+
+    summary_count: int = 0
+    messages_summarized: int = 0
+    original_token_count: int = 0
+    """The estimated size of what they replaced."""
+    summarized_token_count: int = 0
+    """The estimated size of what took its place."""
+    tokens_saved: int = 0
+
+
 class JobError(WireModel):
     """A failure as data: it is sent by name and message, never as a pickle."""
 
@@ -84,6 +96,7 @@ class JobResult(WireModel):
     changes: BlobId | None = None
     """The blob of the change bundle; None when nothing changed."""
     usage: Usage = Usage()
+    context: ContextStats = ContextStats()
     attempts: int = 0
     queued_seconds: float = 0
     execution_seconds: float = 0

@@ -8,14 +8,12 @@ MAX_FUNCTION_LINES = 50
 MAX_FOLDER_MODULES = 14
 
 LONGER = {
-    "orchestrator/deep_agent/delegation/subagents.py": "one tool, its sub-agents and their run",
     "orchestrator/jobs/store/ledger.py": "one class: every script of the ledger",
     "workers/sandbox/docker/provider.py": "one provider and its sandbox",
     "workers/sandbox/inside/collection/change_scan.py": "one algorithm over two kinds of trees",
     "workers/sandbox/inside/files.py": "one set of operations: reading, writing, searching files",
     "workers/sandbox/inside/commands.py": "one state machine: a command from its start to its end",
     "orchestrator/cli/commands/run.py:run_": "declares its options one by one",
-    "orchestrator/deep_agent/create.py:create_deep_agent": "declares its arguments one by one",
 }
 """Files and functions that may be longer, each with the reason."""
 

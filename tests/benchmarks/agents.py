@@ -46,6 +46,7 @@ def deep_app(turns: int, folder: Path) -> App:
         memory=["/workspace/AGENTS.md"],
         name="bench",
         is_subagent=True,
+        delegation=None,
     )
     return create_deep_app(agent, budget=Budget(BudgetLimits(max_model_calls=10_000)))
 

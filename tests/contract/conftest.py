@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from fanout.orchestrator.deep_agent.backends.artifacts import with_artifacts
-from fanout.orchestrator.deep_agent.backends.composite import composite
+from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.overlay import OverlayBackend
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
+from fanout.orchestrator.deep_agent.context.artifacts import with_artifacts
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.orchestrator.jobs.spec import Limits, new_job_id
 from fanout.workers.sandbox.docker.provider import DockerProvider
@@ -74,7 +74,7 @@ def directory(folder: Path) -> Tools:
 def route_to_directory(folder: Path) -> Tools:
     """The directory under a route; everything else is in the state."""
     routes = {WORKSPACE: DirectoryBackend(folder, mount="/elsewhere")}
-    return Tools(composite(StateBackend(DictState()), routes), folder=folder)
+    return Tools(CompositeBackend(StateBackend(DictState()), routes), folder=folder)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import shutil
 import stat
 import subprocess
 import tarfile
-import time
 from pathlib import Path
 
 import pytest
@@ -216,22 +215,15 @@ def test_files_that_do_not_fit_into_the_bundle_are_named(tmp_path: Path) -> None
 
 
 @needs_overlay
-def test_twenty_changes_in_five_thousand_files_are_found_at_once(tmp_path: Path) -> None:
+def test_changes_in_an_overlay_are_found_without_a_look_at_the_other_files(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, overlay=True)
-    for number in range(5000):
+    for number in range(500):
         place = workspace.before / f"many/{number % 50}/{number}.txt"
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(f"{number}\n" * 20)
     workspace.run("for n in $(seq 0 19); do echo more >> many/$n/$n.txt; done")
+    for number in range(20, 500):  # who looks for them now finds them deleted
+        (workspace.before / f"many/{number % 50}/{number}.txt").unlink()
 
-    started = time.perf_counter()
-    found = workspace.candidates()
-    scan_seconds = time.perf_counter() - started
-    started = time.perf_counter()
-    workspace.bundle()
-    bundle_seconds = time.perf_counter() - started
-
-    print(f"scan {scan_seconds * 1000:.1f} ms, bundle {bundle_seconds * 1000:.1f} ms")
-    assert len(found) == 20
-    assert scan_seconds < 0.05  # 5 ms on an idle machine
-    assert bundle_seconds < 0.6  # 60 ms on an idle machine
+    assert len(workspace.candidates()) == 20
+    assert len(workspace.changes().files) == 20

@@ -20,8 +20,11 @@ from google.adk.sessions import InMemorySessionService, Session
 from pydantic import JsonValue, ValidationError
 
 from fanout.orchestrator.deep_agent import (
+    FALLBACK_FROM,
     confirmation_answers,
     confirmation_calls,
+    context_stats,
+    context_summary,
     is_reply,
     later_than,
     message_number,
@@ -32,6 +35,7 @@ from fanout.orchestrator.deep_agent import (
 from fanout.orchestrator.jobs.bounds import MAX_EVENT_BYTES, MAX_NOTE_BYTES, fit, json_bytes
 from fanout.orchestrator.jobs.conversation import event_json, split_lost
 from fanout.orchestrator.jobs.failures import NotUnderstood
+from fanout.orchestrator.jobs.result import ContextStats
 from fanout.orchestrator.jobs.store.journal import EventType, Journal, JournalEvent
 from fanout.orchestrator.jobs.store.outage import through_outage
 from fanout.orchestrator.shortening import one_line
@@ -76,6 +80,14 @@ class AttemptJournal:
         self._replies = 0
         self.messages_read = 0
         """The number of messages to the job that its conversation contains."""
+        self._summaries: dict[str, Event] = {}
+        """The events with summaries, by id."""
+
+    @property
+    def context_stats(self) -> ContextStats:
+        """What summaries did to the job's conversation, in earlier attempts too."""
+        stats = context_stats(self._summaries.values())
+        return ContextStats.model_validate(vars(stats))
 
     async def note(
         self,
@@ -144,7 +156,7 @@ class AttemptJournal:
         else:
             data["event"] = complete
         await self._append(_kind(event), data, _line(event), _used(event))
-        self._count_message(event)
+        self._count(event)
 
     async def history(self) -> History:
         """Return the conversation of earlier attempts, and of the job that this one continues.
@@ -163,7 +175,7 @@ class AttemptJournal:
             history.add(await self._checked(entry), await self._session_event(entry))
         history.lost = [event for entry in lost if (event := await self._session_event(entry))]
         for event in history.events:
-            self._count_message(event)
+            self._count(event)
         return history
 
     async def _checked(self, entry: JournalEvent) -> JournalEvent:
@@ -180,7 +192,9 @@ class AttemptJournal:
         refused = {"id": entry.data["id"], "decision": "reject", "message": NOT_BY_APPROVER}
         return entry.model_copy(update={"data": refused})
 
-    def _count_message(self, event: Event) -> None:
+    def _count(self, event: Event) -> None:
+        if event.actions.compaction:
+            self._summaries[event.id] = event
         self.messages_read = max(self.messages_read, message_number(event))
 
     async def messages(self, after: int) -> list[str]:
@@ -344,6 +358,10 @@ def _readable(event: Event) -> dict[str, JsonValue]:
             "output_tokens": usage.candidates_token_count or 0,
             "cached_tokens": usage.cached_content_token_count or 0,
         }
+    if (summarized := context_summary(event)) is not None:
+        data["context_summary"] = summarized.metadata()
+    if fallback := (event.custom_metadata or {}).get(FALLBACK_FROM):
+        data["fallback_from"] = fallback
     if event.error_code:
         data["error"] = event.error_code
     return data

@@ -159,7 +159,7 @@ class JobRunner:
                 approvers=self._services.approvers,
             )
             outcome = await attempt.run(self._work_and_pause(attempt, lease, journal))
-        return replace(outcome, messages_read=journal.messages_read)
+        return replace(outcome, messages_read=journal.messages_read, context=journal.context_stats)
 
     async def _work_and_pause(
         self, attempt: Attempt, lease: HeldLease, journal: AttemptJournal

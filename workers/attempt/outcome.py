@@ -17,7 +17,7 @@ from fanout.orchestrator.jobs.failures import (
     JobFailure,
     MessagesUnread,
 )
-from fanout.orchestrator.jobs.result import JobResult, Usage, Verification
+from fanout.orchestrator.jobs.result import ContextStats, JobResult, Usage, Verification
 from fanout.orchestrator.jobs.state import JobState
 from fanout.orchestrator.jobs.store.journal import Journal
 from fanout.orchestrator.jobs.store.ledger import Claim, Ledger
@@ -35,6 +35,7 @@ class Outcome:
     output: JsonValue = None
     verified: Verification | None = None
     usage: Usage = field(default_factory=Usage)
+    context: ContextStats = field(default_factory=ContextStats)
     files: tuple[FileChange, ...] = ()
     files_omitted: int = 0
     """The number of further changed files, which only the bundle lists."""
@@ -106,6 +107,7 @@ def _result(claim: Claim, outcome: Outcome, ran_seconds: float) -> JobResult:
             "files_omitted": outcome.files_omitted,
             "changes": outcome.changes,
             "usage": outcome.usage,
+            "context": outcome.context,
             "attempts": claim.attempt,
             "queued_seconds": round(max(claim.started_at - claim.submitted_at, 0), 3),
             "execution_seconds": round(claim.ran_seconds + ran_seconds, 3),

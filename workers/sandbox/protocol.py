@@ -10,6 +10,8 @@ A new provider is finished when it passes `tests/contract/test_sandbox.py`.
 
 from __future__ import annotations
 
+import asyncio
+import posixpath
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import IO, Literal, Protocol
 
 from fanout.orchestrator.deep_agent import Backend, Entry, Execution, OutputSink, Shell
+from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.workers.sandbox.network import Credential, OnTraffic, ignore_traffic
 from fanout.workers.sandbox.process import Process
@@ -167,6 +170,24 @@ class Sandbox(Backend, Shell, Protocol):
         Raises:
             SandboxFailure: the sandbox failed.
         """
+
+    async def changed_files(self) -> Mapping[str, str]:
+        """Return what the bundle of `changes` lists, by absolute path, each with its change.
+
+        It costs as much as the bundle: a summary of a conversation asks, which takes longer itself.
+
+        Raises:
+            SandboxFailure: the sandbox failed.
+            MalformedBundle: the sandbox sent a bundle that cannot be read.
+        """
+        with await self.changes() as bundle:
+            listed = await asyncio.to_thread(_listed, bundle)
+        return {posixpath.join(self.search_root, path): change for path, change in listed}
+
+
+def _listed(bundle: IO[bytes]) -> Sequence[tuple[str, str]]:
+    with ChangeBundle.open(bundle) as opened:
+        return [(file.path, str(file.change)) for file in opened.changes.files]
 
 
 class SandboxProvider(Protocol):

@@ -60,6 +60,7 @@ async def _run_agent() -> None:
     agent = create_deep_agent(
         ScriptedModel(model="scripted:warm_up", script=_SCRIPT, agent_name="warm_up"),
         name="warm_up",
+        delegation=None,
     )
     runner = InMemoryRunner(app=create_deep_app(agent, budget=Budget()))
     session = await runner.session_service.create_session(

@@ -136,6 +136,7 @@ def print_result(found: JobResult) -> None:
             ("attempts", found.attempts),
             ("time", f"{span(found.execution_seconds)} (queued {span(found.queued_seconds)})"),
             ("usage", formatting.used(found.usage)),
+            ("context", formatting.summarized(found.context)),
             ("files", "\n".join(files)),
             ("output", None if found.output is None else _shown(found.output)),
             ("unread", "\n".join(found.unread_messages)),

@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 from fanout.orchestrator.cli.terminal.output import one_line
-from fanout.orchestrator.jobs.result import JobResult, Usage
+from fanout.orchestrator.jobs.result import ContextStats, JobResult, Usage
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
 
@@ -189,6 +189,15 @@ def used(usage: Usage) -> str:
     cost = "" if usage.cost_usd is None else f", ${usage.cost_usd:.4f}"
     tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
     return f"{usage.model_calls} model calls, {usage.tool_calls} tool calls, {tokens}{cost}"
+
+
+def summarized(context: ContextStats) -> str | None:
+    """Format what summaries did to a job's conversation as one line; None without any."""
+    if not context.summary_count:
+        return None
+    sizes = f"{context.original_token_count:,} → {context.summarized_token_count:,} tokens"
+    summaries = "summary" if context.summary_count == 1 else "summaries"
+    return f"{context.summary_count} {summaries} of {context.messages_summarized} messages, {sizes}"
 
 
 def in_tree_order(records: Sequence[JobRecord]) -> list[JobRecord]:

@@ -23,6 +23,7 @@ from google.adk.flows.llm_flows.context._contents import (
 from google.adk.flows.llm_flows.tools._functions import _collect_function_call_ids
 from google.genai import types
 
+from fanout.orchestrator.deep_agent.context.statistics import CONTEXT_SUMMARY, ContextSummary
 from fanout.orchestrator.deep_agent.context.summarizer import SideCallAccount
 from fanout.orchestrator.deep_agent.models.size import tokens_in, tokens_of
 from fanout.orchestrator.deep_agent.models.usage import MODEL_CALLS
@@ -148,6 +149,7 @@ def compaction_event(
     content: types.Content,
     state_delta: dict[str, Any],
     calls: SideCallAccount,
+    statistics: ContextSummary,
 ) -> Event:
     """Return the event that replaces all messages before `cut` by `content`.
 
@@ -158,6 +160,7 @@ def compaction_event(
         content: The content in their place.
         state_delta: Changes of the session's state.
         calls: The model calls that wrote the summary.
+        statistics: What the summary replaces.
     """
     last, first_kept = conversation.messages[cut - 1], conversation.messages[cut]
     compaction = EventCompaction(
@@ -173,6 +176,6 @@ def compaction_event(
         isolation_scope=context.isolation_scope,
         usage_metadata=calls.usage,
         model_version=calls.model_version,
-        custom_metadata={MODEL_CALLS: calls.count},
+        custom_metadata={MODEL_CALLS: calls.count, CONTEXT_SUMMARY: statistics.metadata()},
         actions=EventActions(compaction=compaction, state_delta=state_delta),
     )

@@ -11,9 +11,9 @@ from uuid import uuid4
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 
-from fanout.orchestrator.deep_agent.backends.artifacts import LARGE_TOOL_RESULTS
 from fanout.orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES, Backend, Entry
 from fanout.orchestrator.deep_agent.backends.state import StateBackend
+from fanout.orchestrator.deep_agent.context.artifacts import LARGE_TOOL_RESULTS
 from fanout.orchestrator.deep_agent.context.readable import readable
 from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.models.size import characters

@@ -15,7 +15,6 @@ from google.adk.events import Event
 from google.adk.sessions.state import State
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.backends.artifacts import CONVERSATION_HISTORY
 from fanout.orchestrator.deep_agent.backends.state import StateBackend
 from fanout.orchestrator.deep_agent.context.readable import readable
 from fanout.orchestrator.deep_agent.messages import is_reply, parts_of
@@ -24,15 +23,15 @@ MAX_FOLDER_CHARACTERS = 128
 """The length of a session's id in a path; a file's name has at most 255 bytes."""
 
 
-def history_folder(session_id: str) -> str:
-    """Return the folder of a session's parts."""
+def history_folder(session_id: str, prefix: str) -> str:
+    """Return the folder of a session's parts below a prefix."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", session_id)[:MAX_FOLDER_CHARACTERS]
-    return f"{CONVERSATION_HISTORY}/{name}"
+    return f"{prefix}/{name}"
 
 
-def part_path(session_id: str, number: int) -> str:
-    """Return the path of one part, counted from 1."""
-    return f"{history_folder(session_id)}/{number:04}.md"
+def part_path(session_id: str, number: int, prefix: str) -> str:
+    """Return the path of one part, counted from 1, below a prefix."""
+    return f"{history_folder(session_id, prefix)}/{number:04}.md"
 
 
 def as_entries(events: Sequence[Event]) -> list[str]:

@@ -7,6 +7,7 @@ stay in the session's events and in files that the agent can read.
 from __future__ import annotations
 
 import asyncio
+import posixpath
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +26,11 @@ from google.adk.tools.tool_context import ToolContext
 
 from fanout.orchestrator.deep_agent import prompts
 from fanout.orchestrator.deep_agent.context import history
+from fanout.orchestrator.deep_agent.context.artifacts import (
+    CONVERSATION_HISTORY,
+    LARGE_TOOL_RESULTS,
+)
+from fanout.orchestrator.deep_agent.context.changed_files import changed_files
 from fanout.orchestrator.deep_agent.context.compaction import (
     Conversation,
     compaction_event,
@@ -32,8 +38,14 @@ from fanout.orchestrator.deep_agent.context.compaction import (
     put_in_order,
     tail_start,
 )
+from fanout.orchestrator.deep_agent.context.decisions import key_decisions
 from fanout.orchestrator.deep_agent.context.old_arguments import old_calls, shorten
-from fanout.orchestrator.deep_agent.context.summarizer import SideCallAccount, Summarizer
+from fanout.orchestrator.deep_agent.context.statistics import MAX_FILES, ContextSummary
+from fanout.orchestrator.deep_agent.context.summarizer import (
+    SideCallAccount,
+    Summarizer,
+    without_model,
+)
 from fanout.orchestrator.deep_agent.context.summary_content import (
     MAX_SUMMARY_CHARACTERS,
     share_of,
@@ -43,7 +55,7 @@ from fanout.orchestrator.deep_agent.context.summary_content import (
 from fanout.orchestrator.deep_agent.failures import ModelContextExceeded, ToolMistake
 from fanout.orchestrator.deep_agent.guards.budget_plugin import budget_of
 from fanout.orchestrator.deep_agent.guards.replies import TOO_LONG, as_placeholder_call
-from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
 from fanout.orchestrator.deep_agent.models.facts import context_window
 from fanout.orchestrator.deep_agent.models.size import (
     DEFAULT_WINDOW_TOKENS,
@@ -51,6 +63,7 @@ from fanout.orchestrator.deep_agent.models.size import (
     counts_since_summary,
     fixed_tokens,
     messages_since_summary,
+    tokens_in,
     tokens_of,
 )
 from fanout.orchestrator.deep_agent.summary_format import summary_text
@@ -80,18 +93,23 @@ OLD_ARGUMENTS_SHARE = 0.5
 """Share of the trigger from which long arguments of old calls are shortened."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SummarizationConfig:
     """When a conversation is summarized, how much of it is kept unchanged, and by which model.
 
     Raises:
-        ValueError: A size is impossible.
+        ValueError: A size or the prefix is impossible.
     """
 
+    model: str | BaseLlm | None = None
+    """The model that writes the summary; the agent's own when None: another one may need a key of
+    another provider, and may have a window that is too small."""
     trigger: Size = DEFAULT_TRIGGER
     keep: Size = DEFAULT_KEEP
-    model: str | BaseLlm | None = None
-    """The model that writes the summary; the agent's own when None."""
+    """By default a share of the window and no number of messages: six messages are three steps of
+    an agent that calls tools, whether they are long or short."""
+    history_path_prefix: str = CONVERSATION_HISTORY
+    """The folder in which the file tools find the messages that summaries replaced."""
     window_tokens: int | None = None
     """The window of the agent's model; looked up in a table when None."""
 
@@ -108,6 +126,14 @@ class SummarizationConfig:
             raise ValueError("summarization: keep must be less than trigger.")
         if self.window_tokens is not None and self.window_tokens <= 0:
             raise ValueError("summarization: window_tokens must be above 0.")
+        prefix = self.history_path_prefix.rstrip("/")
+        is_normal = prefix.startswith("/") and posixpath.normpath(prefix) == prefix
+        if not is_normal or f"{prefix}/".startswith((f"{LARGE_TOOL_RESULTS}/", "//")):
+            raise ValueError(
+                "summarization: history_path_prefix must be a normalised absolute path of a folder "
+                f"of its own below /, not {self.history_path_prefix!r}."
+            )
+        object.__setattr__(self, "history_path_prefix", prefix)
 
 
 class Summarization(Middleware):
@@ -117,12 +143,18 @@ class Summarization(Middleware):
         config: When and how.
         model: The agent's model.
         summarizer: The model that writes the summaries; the agent's own when None.
+        files_of: The agent's files, whose changes a summary lists.
     """
 
     def __init__(
-        self, config: SummarizationConfig, model: BaseLlm, summarizer: BaseLlm | None
+        self,
+        config: SummarizationConfig,
+        model: BaseLlm,
+        summarizer: BaseLlm | None,
+        files_of: BackendSource,
     ) -> None:
         self._config = config
+        self._files_of = files_of
         window = config.window_tokens or context_window(model.model) or DEFAULT_WINDOW_TOKENS
         self._window_tokens = window
         other_window = window if summarizer is None else context_window(summarizer.model)
@@ -219,19 +251,28 @@ class Summarization(Middleware):
         session, calls = context.session, SideCallAccount(budget_of(context))
         number = 1 + sum(event.actions.compaction is not None for event in session.events)
         entries = await asyncio.to_thread(history.as_entries, replaced)
-        summary = await self._summarizer.summary(
-            entries,
-            task=task_text(conversation.messages),
-            earlier=summary_text(conversation.summary_content),
-            most=share_of(self._window_tokens, MAX_SUMMARY_CHARACTERS),
-            calls=calls,
+        earlier = summary_text(conversation.summary_content)
+        most = share_of(self._window_tokens, MAX_SUMMARY_CHARACTERS)
+        task = task_text(conversation.messages)
+        written = await self._summarizer.summary(
+            entries, task=task, earlier=earlier, most=most, calls=calls
         )
+        decisions = await asyncio.to_thread(key_decisions, replaced, earlier)
+        summary = written or without_model(entries, earlier, most, decisions)
+        changed = await changed_files(
+            self._files_of(CallbackContext(context)), conversation.messages
+        )
+        paths = [
+            history.part_path(session.id, part, self._config.history_path_prefix)
+            for part in range(1, number + 1)
+        ]
         content = summary_content(
             messages=conversation.messages[:cut],
             summary=summary,
             state=session.state,
             window_tokens=self._window_tokens,
-            history=[history.part_path(session.id, part) for part in range(1, number + 1)],
+            history=paths,
+            changed=changed,
         )
         document = history.as_document(entries, session.id, number)
         event = compaction_event(
@@ -239,10 +280,16 @@ class Summarization(Middleware):
             conversation,
             cut,
             content=content,
-            state_delta=await history.written(
-                session.state, history.part_path(session.id, number), document
-            ),
+            state_delta=await history.written(session.state, paths[-1], document),
             calls=calls,
+            statistics=ContextSummary(
+                messages_summarized=len(replaced),
+                original_token_count=tokens_in(conversation.summary_content) + tokens_of(replaced),
+                summarized_token_count=tokens_in(content),
+                key_decisions=decisions,
+                files_modified=tuple(changed)[-MAX_FILES:],
+                by_model=written is not None,
+            ),
         )
         await context.session_service.append_event(session=session, event=event)
         log.info("conversation summed up", messages=len(replaced), model_calls=calls.count)

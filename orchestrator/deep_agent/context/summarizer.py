@@ -11,6 +11,7 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
 from fanout.orchestrator.deep_agent import prompts
+from fanout.orchestrator.deep_agent.context.decisions import decisions_text
 from fanout.orchestrator.deep_agent.context.summary_content import shortened
 from fanout.orchestrator.deep_agent.failures import ModelContextExceeded
 from fanout.orchestrator.deep_agent.guards.budget import Budget
@@ -106,8 +107,8 @@ class Summarizer:
 
     async def summary(
         self, entries: Sequence[str], *, task: str, earlier: str, most: int, calls: SideCallAccount
-    ) -> str:
-        """Return a summary of all entries; it falls back to `without_model` and never raises.
+    ) -> str | None:
+        """Return a summary of all entries; None if the model writes none. It never raises.
 
         Args:
             entries: The messages.
@@ -126,7 +127,7 @@ class Summarizer:
             except Exception as error:  # noqa: BLE001 - the agent's run continues in any case
                 log.warning("no summary from the model", error=type(error).__name__)
                 break
-        return without_model(entries, earlier, most)
+        return None
 
     async def _folded(
         self, entries: Sequence[str], task: str, earlier: str, calls: SideCallAccount, room: int
@@ -149,18 +150,23 @@ class Summarizer:
         return text.strip()
 
 
-def without_model(entries: Sequence[str], earlier: str, most: int) -> str:
-    """Return a fallback summary: the earlier summary and the last messages, half and half.
+def without_model(
+    entries: Sequence[str], earlier: str, most: int, decisions: Sequence[str] = ()
+) -> str:
+    """Return a fallback summary: the earlier summary, the key decisions and the last messages.
 
     Args:
         entries: The messages.
         earlier: The previous summary; may be empty.
         most: The length in characters, at most.
+        decisions: The agent's key decisions, which have up to a quarter of it.
     """
-    of_each = min(LAST_ENTRY_CHARACTERS, most // 2 // LAST_ENTRIES)
+    decided = shortened(decisions_text(decisions), most // 4)
+    share = most - len(decided)
+    of_each = min(LAST_ENTRY_CHARACTERS, share // 2 // LAST_ENTRIES)
     last = [shortened(entry.strip(), of_each) for entry in entries[-LAST_ENTRIES:]]
-    before = [shortened(earlier, most // 2)] if earlier else []
-    return "\n\n".join([*before, prompts.NO_SUMMARY, *last])
+    before = [shortened(earlier, share // 2)] if earlier else []
+    return "\n\n".join([*before, *([decided] if decided else []), prompts.NO_SUMMARY, *last])
 
 
 def _prompt(piece: str, task: str, earlier: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from google.adk.events import Event
 from google.genai import types
 
 from fanout.orchestrator.deep_agent import prompts
+from fanout.orchestrator.deep_agent.context.changed_files import changed_files_text
 from fanout.orchestrator.deep_agent.messages import is_reply, is_request, parts_of, text_of
 from fanout.orchestrator.deep_agent.models.size import CHARACTERS_PER_TOKEN
 from fanout.orchestrator.deep_agent.tools.todos import STATE_KEY as TODOS
@@ -22,13 +23,8 @@ MAX_SUMMARY_CHARACTERS = 24_000
 MAX_WINDOW_SHARE = 0.1
 """Share of the model's window for the task, and the same share for the summary."""
 
-MAX_CHANGED_FILES = 200
-"""The newest; all of them are among the workspace's changes anyway."""
-
 MAX_TODO_CHARACTERS = 200
 """The length of one step of the plan; read_todos returns it in full."""
-
-FILE_CHANGES = {"write_file": "created", "edit_file": "edited", "delete_file": "deleted"}
 
 
 def summary_content(
@@ -38,6 +34,7 @@ def summary_content(
     state: dict[str, Any],
     window_tokens: int,
     history: Sequence[str],
+    changed: Mapping[str, str],
 ) -> types.Content:
     """Return the content that replaces these messages.
 
@@ -47,6 +44,7 @@ def summary_content(
         state: The session's state, which holds the plan.
         window_tokens: The window of the agent's model, which limits the task's length.
         history: The paths of the files with the messages.
+        changed: The changed files by path, each with its change.
     """
     room = share_of(window_tokens, MAX_TASK_CHARACTERS)
     asked = [event for event in messages if _has_request(event)]
@@ -54,7 +52,7 @@ def summary_content(
     files = first if first == last else f"{first} to {last}"
     facts = [
         _latest_request(asked, room),
-        _changed_files(messages),
+        changed_files_text(changed),
         _plan(state),
         prompts.WHERE_HISTORY_IS.format(files=files),
     ]
@@ -109,27 +107,6 @@ def _latest_request(asked: Sequence[Event], most: int) -> str:
         return ""
     text = shortened(text_of(asked[-1], "\n"), most)
     return f"{prompts.LATEST_REQUEST}\n\n{text}" if text else ""
-
-
-def _changed_files(messages: Sequence[Event]) -> str:
-    """Return the list of files that the file tools changed, read from the calls."""
-    results = {
-        response.id: response.response or {}
-        for event in messages
-        for response in event.get_function_responses()
-    }
-    changed: dict[str, str] = {}
-    for event in messages:
-        for call in event.get_function_calls():
-            path = (call.args or {}).get("file_path")
-            is_done = results.get(call.id, {}).get("status") == "success"
-            if call.name in FILE_CHANGES and path and is_done:
-                changed.pop(path, None)  # the last change of a file counts
-                changed[path] = FILE_CHANGES[call.name]
-    lines = [f"- {path} ({change})" for path, change in reversed(changed.items())]
-    if len(lines) > MAX_CHANGED_FILES:
-        lines[MAX_CHANGED_FILES:] = [f"- and {len(lines) - MAX_CHANGED_FILES} more"]
-    return "\n".join([prompts.CHANGED_FILES, *lines]) if lines else ""
 
 
 def _plan(state: dict[str, Any]) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Required, TypedDict
 
-from google.adk.agents import LlmAgent
 from google.adk.models.base_llm import BaseLlm
 from google.adk.tools.base_tool import BaseTool
+from google.adk.workflow import BaseNode
 from pydantic import BaseModel
 
 from fanout.orchestrator.deep_agent.names import agent_identifier
@@ -18,22 +18,25 @@ GENERAL_PURPOSE = "general-purpose"
 
 
 class SubAgentSpec(TypedDict, total=False):
-    """A sub-agent's specification; omitted values are its parent's, except `tools` and `skills`."""
+    """A sub-agent's specification.
+
+    Omitted values are its parent's, except `skills`, `output_schema` and `subagents`: it has none.
+    """
 
     name: Required[str]
     description: Required[str]
     """When to choose it, for the parent."""
     system_prompt: str
     tools: Sequence[Any]
-    """Its own tools beside the built-in ones."""
+    """Its tools, in place of the built-in ones; without them it has its parent's built-in ones."""
     built_in_tools: Collection[str]
-    """The names of its built-in tools."""
+    """The names of its built-in tools; with `tools` it has none that are not named here."""
     model: str | BaseLlm
     skills: Sequence[str]
     interrupt_on: Mapping[str, Any]
     """Added to its parent's policy, which always holds."""
     output_schema: Mapping[str, Any] | type[BaseModel]
-    subagents: Sequence[SubAgentSpec | LlmAgent]
+    subagents: Sequence[SubAgentSpec | BaseNode]
     """The agents that it may call; none when omitted."""
 
 
@@ -43,7 +46,9 @@ class Member:
 
     name: str
     description: str
-    made: SubAgentSpec | LlmAgent
+    made: SubAgentSpec | BaseNode
+    output_schema: Mapping[str, Any] | type[BaseModel] | None = None
+    """The schema of its last message."""
 
 
 def tool_name(tool: Any) -> str:
@@ -51,8 +56,18 @@ def tool_name(tool: Any) -> str:
     return str(tool.name if isinstance(tool, BaseTool) else getattr(tool, "__name__", ""))
 
 
+def built_in_tools_of(spec: SubAgentSpec, inherited: Collection[str]) -> Collection[str]:
+    """Return the names of a sub-agent's built-in tools.
+
+    Args:
+        spec: Its specification.
+        inherited: Those of its parent.
+    """
+    return spec.get("built_in_tools", () if "tools" in spec else inherited)
+
+
 def roster_of(
-    subagents: Sequence[SubAgentSpec | LlmAgent], taken: Collection[str]
+    subagents: Sequence[SubAgentSpec | BaseNode], taken: Collection[str]
 ) -> dict[str, Member]:
     """Return the sub-agents by their names as identifiers, a general-purpose one included.
 
@@ -70,7 +85,7 @@ def roster_of(
             raise ValueError(
                 f"Two sub-agents are named {member.name}; each needs a name of its own."
             )
-        if key in {*taken, "task"}:
+        if key in {*taken, "task", "tasks"}:
             raise ValueError(
                 f"The sub-agent {member.name} has the name of a tool; choose another one."
             )
@@ -80,8 +95,8 @@ def roster_of(
     return members
 
 
-def _as_member(made: SubAgentSpec | LlmAgent) -> Member:
-    if isinstance(made, LlmAgent):
+def _as_member(made: SubAgentSpec | BaseNode) -> Member:
+    if isinstance(made, BaseNode):
         return Member(made.name, made.description, made)
     known = SubAgentSpec.__annotations__
     unknown = sorted(set(made) - set(known))
@@ -89,4 +104,4 @@ def _as_member(made: SubAgentSpec | LlmAgent) -> Member:
         raise ValueError(f"A sub-agent has no {', '.join(unknown)}; it has {', '.join(known)}.")
     if not str(made.get("name") or "").strip() or not str(made.get("description") or "").strip():
         raise ValueError("A sub-agent needs a name and a description.")
-    return Member(made["name"], made["description"], made)
+    return Member(made["name"], made["description"], made, made.get("output_schema"))

@@ -15,6 +15,7 @@ from typing import Any
 
 from fanout.orchestrator.deep_agent.failures import (
     ModelContextExceeded,
+    ModelDenied,
     ModelFailed,
     ModelRefused,
     ModelUnavailable,
@@ -29,6 +30,17 @@ RATE_LIMITED_STATUS = 429
 
 TOO_LARGE_STATUS = 413
 """A request that is too large for the service."""
+
+DENIED_STATUS = frozenset({401, 403, 404})
+"""No valid key, no right to use the model, no such model."""
+
+_NO_CREDENTIALS = frozenset({"DefaultCredentialsError", "RefreshError"})
+"""The names of google.auth's exceptions for credentials that are missing or no longer valid."""
+
+_INVALID_KEY_MESSAGE = re.compile(
+    r"API[ _]key not valid|API_KEY_INVALID|could not resolve auth", re.IGNORECASE
+)
+"""For Gemini, which answers a wrong key with 400, and for clients that have no key at all."""
 
 _RATE_LIMITED_CODES = frozenset({"rate_limit_error", "rate_limit_exceeded"})
 
@@ -109,6 +121,10 @@ def translated(error: Exception, model: str) -> ModelFailed:
     )
     if is_retryable:
         return ModelUnavailable(f"{model} does not answer, after all retries ({described}).")
+    if _is_denied(error, status, message):
+        return ModelDenied(
+            f"{model} refused the request ({described}). Check the model's name and its key."
+        )
     return ModelRefused(f"{model} refused the request ({described}).")
 
 
@@ -141,6 +157,12 @@ def _is_too_long(error: Exception, status: int | None, codes: frozenset[str], me
     if status == TOO_LARGE_STATUS or is_named_so:
         return True
     return status in {200, 400} and _TOO_LONG_MESSAGE.search(message) is not None
+
+
+def _is_denied(error: Exception, status: int | None, message: str) -> bool:
+    if status in DENIED_STATUS or _is_a(error, _NO_CREDENTIALS):
+        return True
+    return status in {None, 400} and _INVALID_KEY_MESSAGE.search(message) is not None
 
 
 def _message(error: Exception) -> str:

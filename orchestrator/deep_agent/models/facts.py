@@ -64,10 +64,19 @@ def _first(model: str) -> str:
     return model.partition(",")[0].strip()
 
 
+def _bare(model: str) -> str:
+    """Return a name without what only says by which way the model is reached."""
+    if model.startswith(("projects/", "apigee/")):
+        return model.rpartition("/")[2]
+    _, _, last = model.partition(":")
+    by_class = last.startswith(tuple(PROVIDERS))  # Gemini:gemini-2.5-flash
+    return last if by_class else model.removeprefix("responses/")
+
+
 @lru_cache(maxsize=256)
 def _find(model: str) -> tuple[Provider, ModelInfo] | None:
     """Return the table's entry for a model; the first call takes 45 ms to load the table."""
-    provider_id, slash, name = model.removeprefix("responses/").partition("/")
+    provider_id, slash, name = _bare(model).partition("/")
     if not slash:
         name = provider_id
         provider_id = next(

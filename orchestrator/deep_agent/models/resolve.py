@@ -25,7 +25,8 @@ from fanout.orchestrator.deep_agent.models.scripted_model import ScriptedModel
 __all__ = ["ModelNotConfigured", "preload_client", "resolve_model"]
 
 KNOWN_NAMES = (
-    "gemini-…, claude-…, gpt-…, responses/gpt-…, provider/model (through LiteLLM), scripted:PATH"
+    "gemini-…, claude-…, gpt-…, responses/gpt-…, provider/model (through LiteLLM), "
+    "another name of ADK's registry (gemma-…, projects/…, apigee/…, Class:name), scripted:PATH"
 )
 
 _RESPONSES = "responses/"
@@ -91,12 +92,32 @@ def _single(name: str, agent_name: str) -> BaseLlm:
     for prefix, provider in PROVIDERS.items():
         if name.startswith(prefix):
             return _MAKERS[provider](name)
+    from fanout.orchestrator.deep_agent.models import registry  # noqa: PLC0415 - it imports clients
+
+    if (known := registry.class_name_of(name)) is not None:
+        maker = _OF_CLASS.get(known)
+        return maker(registry.without_class(name)) if maker else registry.made(name)
     if "/" in name:
         return _litellm(name)
     raise ModelNotConfigured(f"Unknown model: {name}. A model is one of {KNOWN_NAMES}.")
 
 
 def _gemini(name: str) -> BaseLlm:
+    if not name.startswith("projects/"):  # which Vertex AI serves, with credentials of Google's own
+        _require_google_key(name)
+    from fanout.orchestrator.deep_agent.models.providers.google import Gemini  # noqa: PLC0415 - costs 30 to 200 MB
+
+    return Gemini(model=name)
+
+
+def _gemma(name: str) -> BaseLlm:
+    _require_google_key(name)
+    from fanout.orchestrator.deep_agent.models.providers.google import Gemma  # noqa: PLC0415 - as above
+
+    return Gemma(model=name)
+
+
+def _require_google_key(name: str) -> None:
     if not _is_set(
         "GOOGLE_API_KEY",
         "GEMINI_API_KEY",
@@ -104,12 +125,13 @@ def _gemini(name: str) -> BaseLlm:
         "GOOGLE_GENAI_USE_ENTERPRISE",
     ):
         raise ModelNotConfigured(f"{name} needs GOOGLE_API_KEY in the environment.")
-    from fanout.orchestrator.deep_agent.models.providers.google import Gemini  # noqa: PLC0415 - costs 30 to 200 MB
-
-    return Gemini(model=name)
 
 
 def _claude(name: str) -> BaseLlm:
+    if not _is_set("ANTHROPIC_API_KEY") and _is_set("GOOGLE_CLOUD_PROJECT"):
+        from fanout.orchestrator.deep_agent.models import registry  # noqa: PLC0415 - it imports clients
+
+        return registry.made(name)  # on Vertex AI, as ADK's registry has it
     _require(name, package="anthropic", extra="anthropic", key="ANTHROPIC_API_KEY")
     from fanout.orchestrator.deep_agent.models.providers.anthropic import claude  # noqa: PLC0415 - optional
 
@@ -138,6 +160,14 @@ _MAKERS: dict[str, Callable[[str], BaseLlm]] = {
     "openai": _openai,
 }
 """Create a model, by the provider's id in `PROVIDERS`."""
+
+_OF_CLASS: dict[str, Callable[[str], BaseLlm]] = {
+    "Gemini": _gemini,
+    "Gemma": _gemma,
+    "OpenAILlm": _openai,
+    "LiteLlm": _litellm,
+}
+"""Create a model of a class of ADK's registry for which there is a client of ours."""
 
 
 def _require(name: str, *, package: str, extra: str, key: str | None = None) -> None:

@@ -1,5 +1,7 @@
 """A model that retries when its service is overloaded, and then falls back to another model.
 
+It falls back at once from a model that does not exist or that the key may not use.
+
 One implementation for all providers: it waits as long as a service asks (`Retry-After`, Gemini's
 `retryDelay`) and limits how long a service may be silent. The providers' own clients differ in
 both, or do neither.
@@ -10,18 +12,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from google.adk.models._capabilities import LlmCapabilities
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
+from pydantic import PrivateAttr
 
 from fanout.orchestrator.deep_agent.failures import (
     ModelContextExceeded,
+    ModelDenied,
     ModelFailed,
     ModelUnavailable,
 )
@@ -29,6 +35,15 @@ from fanout.orchestrator.deep_agent.models.errors import asked_for_seconds, tran
 from fanout.orchestrator.deep_agent.models.facts import context_window
 from fanout.orchestrator.deep_agent.models.prompt_caching import caching_of
 from fanout.orchestrator.deep_agent.models.rate_limiter import LimitedRequest, RateLimiter
+
+log = structlog.get_logger(__name__)
+
+FALLBACK_FROM = "fallback_from"
+"""Key of a reply's metadata: the models of the list that were asked first, with the failures."""
+
+DENIED_SECONDS = 300.0
+"""How long a model that the service denied is left out: an agent makes a request every few seconds,
+and a key or a model's name is mended by a person."""
 
 REPLY_SECONDS = 600.0
 """How long a model may take until its first response, which is the whole reply if it is not
@@ -67,6 +82,14 @@ class RetryPolicy:
 DEFAULT_RETRIES = RetryPolicy()
 
 
+class _NoReply(Exception):
+    """One model gave no reply, and another one may."""
+
+    def __init__(self, failure: ModelFailed) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
+
 class ResilientModel(BaseLlm):
     """Several models as one: the first that replies."""
 
@@ -82,54 +105,88 @@ class ResilientModel(BaseLlm):
         """The capabilities of the first candidate."""
         return self.candidates[0].capabilities
 
+    _denied_until: dict[str, float] = PrivateAttr(default_factory=dict)
+    """Monotonic times, by name."""
+
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
         """Yield the reply of the first model that gives one.
 
-        Each response names its candidate in `model_version`. Partial responses may be repeated
-        after a retry: ADK only displays them.
+        Each response names its candidate in `model_version`, and in its metadata the models that
+        were asked before it. Partial responses may be repeated after a retry: ADK only displays
+        them.
 
         Raises:
             ModelFailed: No model replied; the last model's failure.
             Exception: Whatever the rate limiter raises.
         """
-        failure: ModelFailed = ModelUnavailable("No model was asked.")
-        too_small: str | None = None
-        names = self.names or tuple(candidate.model for candidate in self.candidates)
-        for candidate, name in zip(self.candidates, names, strict=True):
-            if too_small is not None and not _is_larger(candidate.model, too_small):
+        failures: list[tuple[str, ModelFailed]] = []
+        asked = self._asked()
+        for candidate, name in asked:
+            if not _may_help(candidate.model, failures):
                 continue
-            for attempt in range(self.retries.attempts):
-                replied = False
-                # An attempt may create a cache, or fail because of one: later attempts use none.
-                request = _copy(llm_request, candidate.model, may_cache=attempt == 0)
-                limited = LimitedRequest(self.rate_limiter, name, request)
-                if not await self._may_send(limited, is_last=candidate is self.candidates[-1]):
-                    failure = ModelUnavailable(f"The rate limit of {name} delays the request.")
-                    break
-                try:
-                    async with contextlib.aclosing(
-                        self._responses(candidate, request, stream)
-                    ) as responses:
-                        async for response in responses:
-                            replied = replied or not response.partial
-                            limited.note(response)
-                            yield response
-                except Exception as error:  # noqa: BLE001 - every exception is translated
-                    failure = translated(error, candidate.model)
-                    await limited.failed(error)
-                    if isinstance(failure, ModelContextExceeded) and not replied:
-                        too_small = candidate.model
-                        break
-                    is_cached = request.config.cached_content is not None
-                    if replied or not (failure.retryable or is_cached):
-                        raise failure from None  # the original's text may quote the key
-                    await self._pause(failure, attempt, asked_for_seconds(error))
-                else:
-                    await limited.answered()
-                    return
-        raise failure
+            if failures:
+                _log_fallback(*failures[-1], name)
+            is_last = candidate is asked[-1][0]
+            replies = self._replies(candidate, name, llm_request, stream=stream, is_last=is_last)
+            try:
+                async with contextlib.aclosing(replies):
+                    async for response in replies:
+                        yield _with_fallback(response, failures)
+            except _NoReply as none:
+                failures.append((name, none.failure))
+            else:
+                return
+        raise failures[-1][1] if failures else ModelUnavailable("No model was asked.")
+
+    def _asked(self) -> list[tuple[BaseLlm, str]]:
+        """Return the models to ask with their names, without those that were denied lately."""
+        names = self.names or tuple(candidate.model for candidate in self.candidates)
+        every = list(zip(self.candidates, names, strict=True))
+        now = time.monotonic()
+        return [each for each in every if self._denied_until.get(each[1], 0) <= now] or every
+
+    async def _replies(
+        self, candidate: BaseLlm, name: str, llm_request: LlmRequest, *, stream: bool, is_last: bool
+    ) -> AsyncGenerator[LlmResponse, None]:
+        """Yield one model's reply, after retries.
+
+        Raises:
+            _NoReply: It gave none, and another model may.
+            ModelFailed: It gave none, and no other model would.
+        """
+        for attempt in range(self.retries.attempts):
+            replied = False
+            # An attempt may create a cache, or fail because of one: later attempts use none.
+            request = _copy(llm_request, candidate.model, may_cache=attempt == 0)
+            limited = LimitedRequest(self.rate_limiter, name, request)
+            if not await self._may_send(limited, is_last=is_last):
+                raise _NoReply(ModelUnavailable(f"The rate limit of {name} delays the request."))
+            try:
+                responses = self._responses(candidate, request, stream)
+                async with contextlib.aclosing(responses):
+                    async for response in responses:
+                        replied = replied or not response.partial
+                        limited.note(response)
+                        yield response
+            except Exception as error:  # noqa: BLE001 - every exception is translated
+                failure = translated(error, candidate.model)
+                await limited.failed(error)
+                is_cached = request.config.cached_content is not None
+                is_denied = isinstance(failure, ModelDenied) and not is_cached
+                if is_denied:
+                    self._denied_until[name] = time.monotonic() + DENIED_SECONDS
+                # From None: the original's text may quote the key.
+                if not replied and (is_denied or isinstance(failure, ModelContextExceeded)):
+                    raise _NoReply(failure) from None
+                if replied or not (failure.retryable or is_cached):
+                    raise failure from None
+                await self._pause(failure, attempt, asked_for_seconds(error))
+            else:
+                await limited.answered()
+                return
+        raise _NoReply(failure)
 
     async def _pause(self, failure: ModelFailed, attempt: int, asked_for: float | None) -> None:
         """Wait before the next attempt, if there is one."""
@@ -182,6 +239,32 @@ def _mark_cut_calls(response: LlmResponse) -> None:
         response.finish_reason = types.FinishReason.MALFORMED_FUNCTION_CALL
         # It is returned to the model, and the run continues.
         response.error_code = response.error_message = None
+
+
+def _may_help(model: str, failures: Sequence[tuple[str, ModelFailed]]) -> bool:
+    """Return whether a model may reply where others failed: not if it is known to be too small."""
+    return all(
+        _is_larger(model, failed)
+        for failed, failure in failures
+        if isinstance(failure, ModelContextExceeded)
+    )
+
+
+def _log_fallback(failed: str, failure: ModelFailed, name: str) -> None:
+    # Not its message: a service may quote the request.
+    log.warning(
+        "another model is asked", model=name, instead_of=failed, reason=type(failure).__name__
+    )
+
+
+def _with_fallback(
+    response: LlmResponse, failures: Sequence[tuple[str, ModelFailed]]
+) -> LlmResponse:
+    """Note in a response which models did not give it, and why."""
+    if failures and not response.partial:
+        failed = {name: type(failure).__name__ for name, failure in failures}
+        response.custom_metadata = {**(response.custom_metadata or {}), FALLBACK_FROM: failed}
+    return response
 
 
 def _is_larger(model: str, other: str) -> bool:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
 from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic import Field
 
 from fanout.orchestrator.deep_agent.backends.protocol import Execution, Shell
 from fanout.orchestrator.deep_agent.failures import ToolMistake
-from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.knowledge.sources import files_to_read
+from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
 from fanout.orchestrator.deep_agent.prompts import SHELL
 from fanout.orchestrator.deep_agent.tool import MethodTool
 from fanout.orchestrator.deep_agent.tools.live_output import shown_live
@@ -35,20 +38,23 @@ class ExecuteTool(Middleware):
     """The shell of one agent.
 
     Args:
-        shell: Where commands run.
+        backend_of: Finds the agent's files; without a shell of theirs there is no tool.
     """
 
-    def __init__(self, shell: Shell) -> None:
-        self._shell = shell
+    def __init__(self, backend_of: BackendSource) -> None:
+        self._backend_of = backend_of
 
     def tools(self) -> list[BaseTool]:
         """Return `execute`."""
-        return [MethodTool(self.execute)]
+        return [_Execute(self.execute, self._backend_of)]
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
         """Explain when to use the shell."""
-        del context
-        return SHELL if "execute" in tools else ""
+        if "execute" not in tools or not isinstance(
+            files_to_read(self._backend_of, context), Shell
+        ):
+            return ""
+        return SHELL
 
     async def execute(
         self,
@@ -69,17 +75,45 @@ class ExecuteTool(Middleware):
             raise ToolMistake(
                 f"timeout_seconds must be above 0 and at most {MAX_TIMEOUT_SECONDS:g}."
             )
-        if not command.strip() or "\0" in command:
-            raise ToolMistake("command must be a non-empty text without NUL characters.")
-        if len(command.encode(errors="replace")) >= MAX_COMMAND_BYTES:
-            raise ToolMistake(
-                f"command must be shorter than {MAX_COMMAND_BYTES} bytes; put it in a file."
-            )
-        work = partial(self._shell.execute, command, timeout, MAX_OUTPUT_BYTES)
-        return _result(await shown_live(work, tool_context, "execute"), timeout)
+        check_command(command)
+        shell = self._backend_of(tool_context)
+        if not isinstance(shell, Shell):
+            raise ToolMistake("There is no shell for these files.")
+        work = partial(shell.execute, command, timeout, MAX_OUTPUT_BYTES)
+        return execution_result(await shown_live(work, tool_context, "execute"), timeout)
 
 
-def _result(execution: Execution, timeout: float) -> dict[str, Any]:
+class _Execute(MethodTool):
+    """The tool, which a model is shown only if the agent's files have a shell now."""
+
+    def __init__(self, method: Callable[..., Any], backend_of: BackendSource) -> None:
+        super().__init__(method)
+        self._backend_of = backend_of
+
+    async def process_llm_request(
+        self, *, tool_context: ToolContext, llm_request: LlmRequest
+    ) -> None:
+        """Declare the tool to the model, or not."""
+        if isinstance(self._backend_of(tool_context), Shell):
+            await super().process_llm_request(tool_context=tool_context, llm_request=llm_request)
+
+
+def check_command(command: str) -> None:
+    """Refuse a command that cannot be started.
+
+    Raises:
+        ToolMistake: It is empty, too long, or has a NUL.
+    """
+    if not command.strip() or "\0" in command:
+        raise ToolMistake("command must be a non-empty text without NUL characters.")
+    if len(command.encode(errors="replace")) >= MAX_COMMAND_BYTES:
+        raise ToolMistake(
+            f"command must be shorter than {MAX_COMMAND_BYTES} bytes; put it in a file."
+        )
+
+
+def execution_result(execution: Execution, timeout: float) -> dict[str, Any]:
+    """Return the tool's result for a command that ended, or was ended after `timeout` seconds."""
     output, exit_code = execution.text, execution.exit_code
     if execution.timed_out:
         head = f"Command timed out after {float(timeout)}s"

@@ -51,7 +51,7 @@ async def test_of_many_tasks_one_fails_and_the_others_arrive(coordination: Coord
     )
 
     (answer,) = run.results
-    assert answer["status"] == "success"
+    assert (answer["status"], answer["success"]) == ("partial", False)
     results = answer["results"]
     assert [result["status"] for result in results] == [
         "success", "error", "error", "success", "error", "error"
@@ -90,7 +90,12 @@ async def test_no_tasks_at_all_have_no_results(coordination: Coordination) -> No
         calls(call("tasks", tasks=[])), calls(call("wait_tasks", job_ids=[]))
     )
 
-    assert run.results[0] == {"status": "success", "results": []}
+    assert run.results[0] == {
+        "status": "success",
+        "success": True,
+        "summary": "Completed 0 of 0 tasks.",
+        "results": [],
+    }
     assert run.results[1] == {"status": "success", "results": [], "unfinished": []}
 
 

@@ -52,10 +52,12 @@ async def test_a_result_has_exactly_the_fields_that_are_promised(
         "output_tokens",
         "tool_calls",
     ]
-    assert result.pop("execution_seconds") > 0
+    assert result.pop("execution_time") == result.pop("execution_seconds") > 0
     (record,) = await coordination.client.tree(run.root_id)
     assert result == {
         "status": "success",
+        "success": True,
+        "task_id": record.id,
         "job_id": record.id,
         "summary": "ran echo new > new.txt; echo more >> kept.txt",
         "files_modified": [

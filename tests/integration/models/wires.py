@@ -369,6 +369,8 @@ class Messages(Wire):
 
 WIRES: dict[str, Wire] = {
     "/v1beta/models/": Gemini(),
+    "/v1/models/": Gemini(),
+    "/v1beta1/projects/": Gemini(),
     "/v1/chat/completions": ChatCompletions(),
     "/v1/responses": Responses(),
     "/v1/messages": Messages(),

@@ -215,7 +215,14 @@ async def test_one_task_too_many_is_refused_in_words(place: Installation) -> Non
         assert [one["status"] for one in three["results"]] == ["success", "error", "success"]
         assert "description is empty" in three["results"][1]["error"]
         assert "A job may have 3 children" in four["error"]
-        assert none == {"status": "success", "results": []}
+        assert (three["status"], three["success"]) == ("partial", False)
+        assert three["summary"] == "Completed 2 of 3 tasks."
+        assert none == {
+            "status": "success",
+            "success": True,
+            "summary": "Completed 0 of 0 tasks.",
+            "results": [],
+        }
         nobody, third, fourth = await answers(client, job_id)
         assert "There is no subagent_type 'nobody'" in nobody["error"]
         assert (third["status"], fourth["status"]) == ("success", "error")

@@ -113,3 +113,37 @@ async def test_four_hundred_steps_survive_their_windows_and_their_worker(
         replies = [event for event in found if event.content and event.content.role == "model"]
         made = sum(map(summary_calls, summaries))
         assert result.usage.model_calls == len(replies) + made
+
+
+@pytest.fixture
+def small_place(install: Installer) -> Installation:
+    agents = install.folder / "agents"
+    agents.mkdir()
+    small = {"trigger": ["tokens", 4_000], "keep": ["tokens", 400], "window_tokens": 8_000}
+    (agents / "scribe.yaml").write_text(yaml.safe_dump({**AGENT, "summarization": small}))
+    steps = [calls(call("execute", command="mkdir -p src && echo 1 > src/by_shell.py"))]
+    steps += [calls(call("execute", command=f"seq {number} 900")) for number in range(12)]
+    return install(
+        conversation("^An AI agent works on a task", {"text": "## Done so far\nSome."}),
+        conversation("numbered files", *steps, {"text": "Done."}),
+        FANOUT_AGENTS_DIR=str(agents),
+    )
+
+
+async def test_a_summary_lists_what_the_shell_changed_and_the_result_tells_of_it(
+    small_place: Installation,
+) -> None:
+    small_place.start_worker(concurrency=1)
+    async with small_place.client() as client:
+        await small_place.ready(client)
+        job_id = await client.submit(make_spec(GOAL, agent="scribe"))
+        result = await client.wait(job_id, 100)
+        assert result.success, result.error
+        told = [
+            event.data["context_summary"]
+            for event in await events(client, job_id)
+            if "context_summary" in event.data
+        ]
+    assert result.context.summary_count == len(told) > 0
+    assert result.context.tokens_saved > 0
+    assert all(found["files_modified"] == ["/workspace/src/by_shell.py"] for found in told)

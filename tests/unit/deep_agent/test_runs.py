@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from google.adk.tools.tool_context import ToolContext
 
-from fanout.orchestrator.deep_agent.create import agent_identifier, create_deep_agent
+from fanout.orchestrator.deep_agent.create import create_deep_agent
 from fanout.orchestrator.deep_agent.failures import ModelRefused, ModelUnavailable, ScriptFailed
 from fanout.orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
 from fanout.orchestrator.deep_agent.models.usage import ModelUsage
+from fanout.orchestrator.deep_agent.names import agent_identifier
 from tests.unit.deep_agent.running import Run, call, scripted, texts
 
 
@@ -179,7 +180,7 @@ async def test_the_soft_rules_of_todos_are_advice() -> None:
     run = await Run(model).to_end()
     assert run.results[0] == {"status": "success", "count": 2}
     assert run.results[1]["status"] == "success"
-    assert len(run.results[1]["advice"]) == 2
+    assert len(run.results[1]["advice"]) == 3
 
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}

@@ -17,7 +17,7 @@ from fanout.orchestrator.approvals import ApprovalAnswer
 from fanout.orchestrator.deep_agent.approval.requests import answers_message, pending_approvals
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.create import create_deep_agent
-from fanout.orchestrator.deep_agent.delegation import subagents as limits
+from fanout.orchestrator.deep_agent.delegation.limits import SubAgentLimits
 from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec
 from fanout.orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
 from tests.unit.deep_agent.running import Run, call, texts
@@ -55,7 +55,7 @@ async def test_a_child_gets_its_description_and_context_and_gives_back_its_last_
     model = parent(asks("count", context="in /a"))
     run = await Run(model, subagents=[child]).to_end("the parent's secret")
     assert run.results[0]["status"] == "success"
-    assert run.results[0]["result"] == "there are 3"
+    assert run.results[0]["summary"] == "there are 3"
     assert "secret" not in seen(child["model"])
     assert first_message(child["model"]) == "count\n\n<context>\nin /a\n</context>"
     assert "first thoughts" not in seen(model)
@@ -76,7 +76,7 @@ async def test_a_general_purpose_sub_agent_may_be_defined_and_called_in_both_spe
     mine = worker(says("mine"), name=spelling)
     made = [asks("one", "general-purpose"), asks("two", "general_purpose")]
     run = await Run(parent(*made), subagents=[mine]).to_end()
-    assert [result["result"] for result in run.results] == ["mine", "mine"]
+    assert [result["summary"] for result in run.results] == ["mine", "mine"]
 
 
 async def test_the_general_purpose_one_has_its_parents_model_and_tools() -> None:
@@ -101,10 +101,7 @@ def first_text(request: Any) -> str:
     return "".join(part.text or "" for part in request.contents[0].parts)
 
 
-async def test_several_run_at_once_and_no_more_than_the_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "MAX_CHILDREN_AT_ONCE", 2)
+async def test_several_run_at_once_and_no_more_than_the_limit() -> None:
     running = {"now": 0, "most": 0, "order": []}
 
     async def work(number: int) -> str:
@@ -120,7 +117,11 @@ async def test_several_run_at_once_and_no_more_than_the_limit(
         worker(calls(call("work", number=number)), says("x"), name=f"w{number}", tools=[work])
         for number in range(5)
     ]
-    run = await Run(parent(*(asks("go", f"w{n}") for n in range(5))), subagents=children).to_end()
+    run = await Run(
+        parent(*(asks("go", f"w{n}") for n in range(5))),
+        subagents=children,
+        subagent_limits=SubAgentLimits(max_concurrent=2),
+    ).to_end()
     assert [result["status"] for result in run.results] == ["success"] * 5
     assert running["most"] == 2
     assert sorted(running["order"]) == [0, 1, 2, 3, 4]
@@ -151,7 +152,7 @@ async def test_one_that_fails_ends_neither_its_siblings_nor_its_parent(tmp_path:
         backend=DirectoryBackend(tmp_path),
     ).to_end()
     assert [result["status"] for result in run.results] == ["error", "success", "success"]
-    assert run.results[1]["result"] == "went on"
+    assert run.results[1]["summary"] == "went on"
     assert names(tmp_path) == ["whole"]
     assert run.text == "done"
 
@@ -239,7 +240,7 @@ async def test_each_sub_agent_is_a_tool_of_its_own_where_that_is_wanted() -> Non
         "parent", [calls(call("code_reviewer", description="look", context="here")), says("done")]
     )
     run = await Run(model, subagents=[child], delegation="agent_tools").to_end()
-    assert run.results[0]["result"] == "done it"
+    assert run.results[0]["summary"] == "done it"
     tools = model.requests[0].tools_dict
     assert "general_purpose" in tools
     assert "task" not in tools
@@ -338,7 +339,7 @@ async def test_children_may_have_children_where_their_specification_says_so() ->
     inner = worker(says("from below"), name="inner")
     outer = worker(calls(asks("deep", "inner")), says("passed on"), name="outer", subagents=[inner])
     run = await Run(parent(asks("x", "outer")), subagents=[outer]).to_end()
-    assert run.results[0]["result"] == "passed on"
+    assert run.results[0]["summary"] == "passed on"
     assert first_message(inner["model"]) == "deep"
 
 
@@ -361,8 +362,9 @@ async def test_built_in_tools_that_the_parent_lacks_are_not_given_to_a_child_tha
 async def test_a_childs_answer_must_fit_its_schema() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     child = worker(says("no json"), says('{"n": 3}'), output_schema=schema)
-    run = await Run(parent(asks()), subagents=[child]).to_end()
-    assert run.results[0]["result"] == '{"n": 3}'
+    run = await asyncio.to_thread(Run, parent(asks()), subagents=[child])
+    await run.to_end()
+    assert run.results[0]["summary"] == '{"n": 3}'
 
 
 class Guarded:

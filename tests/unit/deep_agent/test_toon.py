@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import pytest
+from google.genai import types
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toon_format import decode
 
-from fanout.orchestrator.deep_agent.toon import as_toon
+from fanout.orchestrator.deep_agent.toon import as_toon, with_tables
 from tests.unit.deep_agent.running import Run, call
 from tests.unit.deep_agent.talking import recorder, says
 
@@ -85,3 +88,70 @@ async def test_the_model_gets_toon_and_the_session_keeps_the_list() -> None:
     shown = answers[-1]["todos"]
     assert shown.splitlines()[0] == "[3]{content,status}:"
     assert decode(shown) == todos
+
+
+def job_result(number: int, files: int) -> dict[str, Any]:
+    """One result of `tasks`, with all its keys."""
+    return {
+        "status": "success",
+        "job_id": f"01K{number:023}",
+        "summary": f"Read chapter {number} and wrote what it says, in {files} files.",
+        "files_modified": [
+            {"path": f"notes/chapter-{number}-{name}.md", "change": "added"}
+            for name in range(files)
+        ],
+        "merge": {"applied": [f"notes/chapter-{number}.md"], "conflicts": []},
+        "execution_seconds": 12.5,
+        "usage": {"model_calls": 5, "input_tokens": 9000, "output_tokens": 800, "tool_calls": 4},
+    }
+
+
+def compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def shown(value: Any, tool: str = "tasks") -> Any:
+    answer = types.FunctionResponse(id="1", name=tool, response={"results": value})
+    content = types.Content(role="user", parts=[types.Part(function_response=answer)])
+    (part,) = with_tables(content, {"tasks"}).parts or []
+    assert part.function_response is not None
+    return (part.function_response.response or {})["results"]
+
+
+TODOS = [{"content": f"step {number}", "status": "pending"} for number in range(10)]
+JOBS = [
+    {"job_id": f"01K{number:023}", "agent": "writer", "state": "running", "description": "Write."}
+    for number in range(20)
+]
+
+
+@pytest.mark.parametrize(
+    ("records", "share"),
+    [
+        (TODOS, 0.6),
+        (JOBS, 0.7),
+        ([job_result(number, 1) for number in range(10)], 1.0),
+        ([job_result(number, 20) for number in range(3)], 0.8),
+        ([{"a": 1}, {"b": [1, {"c": 2}]}], 1.0),
+    ],
+    ids=["todos", "jobs", "tasks", "tasks with many files", "unlike records"],
+)
+def test_a_list_is_never_longer_than_compact_json(
+    records: list[dict[str, Any]], share: float
+) -> None:
+    assert len(compact(shown(records))) <= share * len(compact(records))
+
+
+def test_results_of_tasks_keep_their_own_form_and_have_their_long_lists_as_toon() -> None:
+    few, many = ([job_result(number, files) for number in range(3)] for files in (1, 20))
+    assert shown(few) == few
+    found = shown(many)
+    assert [row["summary"] for row in found] == [row["summary"] for row in many]
+    assert found[0]["files_modified"].startswith("[20]{path,change}:")
+    assert decode(found[0]["files_modified"]) == many[0]["files_modified"]
+
+
+@given(st.lists(st.dictionaries(TEXT, VALUES | st.lists(VALUES, max_size=3), max_size=4)))
+@settings(max_examples=200, deadline=None)
+def test_whatever_the_list_it_is_not_longer(records: list[dict[str, Any]]) -> None:
+    assert len(compact(shown(records))) <= len(compact(records))

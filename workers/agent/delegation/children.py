@@ -26,11 +26,12 @@ from fanout.orchestrator.deep_agent import (
     MethodTool,
     ModelUsage,
     agent_identifier,
+    combined_answer,
     deferred_calls,
     deferred_result,
     tabular,
 )
-from fanout.orchestrator.delegation.answers import TaskResult, task_error, task_results
+from fanout.orchestrator.delegation.answers import TaskResult, failed_task
 from fanout.orchestrator.delegation.calls import (
     DEFAULT_SUBAGENT,
     UPDATE_TOOL,
@@ -181,9 +182,9 @@ class Children:
         try:
             self._specs.check_room(len(tasks))
         except LimitReached as failure:
-            return task_error(failure)
+            return failed_task(failure)
         children = [self._specs.child("", number, item) for number, item in enumerate(tasks)]
-        refusals = [task_error(child) for child in children if isinstance(child, Exception)]
+        refusals = [failed_task(child) for child in children if isinstance(child, Exception)]
         if len(refusals) == len(tasks):
             return _combined_result(tool, refusals)
         return deferred_result(tool_context, arguments)
@@ -293,10 +294,10 @@ class Children:
     async def _collect(self, child: Child, history: History) -> TaskResult:
         """Return a child's result; merge its changes if it succeeded."""
         if isinstance(child, Exception):
-            return task_error(child)
+            return failed_task(child)
         refusal = history.children[child.id]
         if refusal:
-            return task_error(LimitReached(f"The task was not begun: {refusal}."))
+            return failed_task(LimitReached(f"The task was not begun: {refusal}."))
         return await self._collector.collect(child.id)
 
     def _children_of_call(self, deferred: DeferredCall) -> list[Child]:
@@ -320,7 +321,7 @@ class _RepeatedCall:
 
 def _combined_result(tool: str, results: Sequence[TaskResult]) -> TaskResult:
     """Return the result of a call of `tasks`, or of a tool that delegates one task."""
-    return task_results(results) if tool == "tasks" else results[0]
+    return combined_answer(results) if tool == "tasks" else results[0]
 
 
 class _AgentTool(MethodTool):

@@ -16,6 +16,7 @@ from google.adk.tools.tool_context import ToolContext
 from fanout.orchestrator.deep_agent import MethodTool, deferred_result, polling, tabular
 from fanout.orchestrator.delegation.answers import (
     TaskResult,
+    failed_task,
     job_summary,
     started_result,
     task_error,
@@ -194,7 +195,7 @@ class StartedTasks:
         sent_back = await self._collector.land(ended)
         for job_id in job_ids:
             if job_id not in own:
-                results.append(task_error(_unknown(job_id), job_id))
+                results.append(failed_task(_unknown(job_id), job_id))
             elif job_id not in ended or job_id in sent_back:
                 unfinished.append(job_id)
             else:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop
 
+from google.adk.models.gemma_llm import Gemma as AdkGemma
 from google.adk.models.google_llm import Gemini as AdkGemini
 from google.genai import Client, types
 
@@ -16,17 +17,27 @@ VARIABLES = (
     "GOOGLE_API_KEY",
     "GEMINI_API_KEY",
     "GOOGLE_GEMINI_BASE_URL",
+    "GOOGLE_VERTEX_BASE_URL",
     "GOOGLE_GENAI_USE_VERTEXAI",
     "GOOGLE_GENAI_USE_ENTERPRISE",
     "GOOGLE_CLOUD_PROJECT",
     "GOOGLE_CLOUD_LOCATION",
 )
 
+_RESOURCES = "projects/"
+"""The beginning of a model's full resource name, which only Vertex AI knows."""
+
 
 def _make_client() -> Client:
     # ADK sets the headers, versions and defaults; one attempt, because the client ignores
     # Retry-After.
     return AdkGemini(retry_options=types.HttpRetryOptions(attempts=1)).api_client
+
+
+def _make_vertex_client() -> Client:
+    # By the model's name ADK takes Vertex AI.
+    one_attempt = types.HttpRetryOptions(attempts=1)
+    return AdkGemini(model=_RESOURCES, retry_options=one_attempt).api_client
 
 
 def _on_unreachable_url() -> AdkGemini:
@@ -41,7 +52,8 @@ class Gemini(AdkGemini):
 
     def client_for(self, loop: AbstractEventLoop | None = None) -> Client:
         """Return the client of a loop; creating it blocks."""
-        return client_of(loop, _make_client, VARIABLES)
+        make = _make_vertex_client if self.model.startswith(_RESOURCES) else _make_client
+        return client_of(loop, make, VARIABLES)
 
     def preload(self, loop: AbstractEventLoop) -> None:
         """See `Preloading.preload`."""
@@ -52,3 +64,7 @@ class Gemini(AdkGemini):
     def api_client(self) -> Client:
         """The running loop's client."""
         return self.client_for()
+
+
+class Gemma(AdkGemma, Gemini):
+    """A model of Gemma 3, which takes its tools and calls as text."""

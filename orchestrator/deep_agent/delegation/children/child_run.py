@@ -8,20 +8,23 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from google.adk.agents import LlmAgent
+from google.adk.agents._streaming_mode import StreamingMode
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.run_config import RunConfig
 from google.adk.apps import App, ResumabilityConfig
 from google.adk.events import Event
 from google.adk.flows.llm_flows.functions import REQUEST_CONFIRMATION_FUNCTION_CALL_NAME
+from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
+from google.adk.workflow import BaseNode
 from google.genai import types
 from pydantic import JsonValue
 
 from fanout.orchestrator.deep_agent.approval.requests import PendingApproval, pending_approvals
+from fanout.orchestrator.deep_agent.delegation.children.ready_agents import answer_of
 from fanout.orchestrator.deep_agent.guards.budget_plugin import shared_budget
-from fanout.orchestrator.deep_agent.messages import last_reply, text_of
+from fanout.orchestrator.deep_agent.messages import last_reply
 
 APP_NAME = "subagent"
 USER_ID = "parent"
@@ -32,62 +35,89 @@ Emit = Callable[[Event], None]
 class ChildRun:
     """A sub-agent's run, from its task or from where it had paused for an approval.
 
-    The parent's plugins apply to it, so it uses the parent's budget; it gets nothing else of the
-    parent.
+    The parent's plugins apply to it, so it uses the parent's budget. Of the parent's conversation
+    it has only what it is given.
 
     Args:
         agent: The sub-agent.
         parent: The context of the parent's run.
-        past: The events of an earlier part of the run, as `dump` returned them.
+        given: A conversation that it begins with, before its task.
+        plugins: More plugins for this run and those of its own sub-agents.
     """
 
     def __init__(
-        self, agent: LlmAgent, parent: InvocationContext, past: Sequence[JsonValue] = ()
+        self,
+        agent: BaseNode,
+        parent: InvocationContext,
+        *,
+        given: Sequence[Event] = (),
+        plugins: Sequence[BasePlugin] = (),
     ) -> None:
         self._agent = agent
         self._parent = parent
-        self.events = [Event.model_validate(event) for event in past]
-        """All complete events of the child's session so far."""
+        self._plugins = plugins
+        self._events = list(given)
+        self._given = len(self._events)
+
+    @property
+    def events(self) -> list[Event]:
+        """All complete events that the child itself has made so far."""
+        return self._events[self._given :]
+
+    def load(self, dumped: Mapping[str, Any]) -> None:
+        """Continue an earlier part of the run, as `dump` returned it."""
+        self._events = [Event.model_validate(event) for event in dumped["events"]]
+        self._given = dumped["given"]
+
+    def dump(self) -> dict[str, JsonValue]:
+        """Return the run as JSON, to continue it in another process."""
+        events = [event.model_dump(mode="json", exclude_none=True) for event in self._events]
+        return {"events": [*events], "given": self._given}
 
     async def resume(self, message: types.Content, emit: Emit) -> None:
         """Run until the child replies or asks for an approval.
 
         Args:
             message: The task, or the answers that the child waits for.
-            emit: Called with each complete event.
+            emit: Called with each event; with partial ones only if the parent's run streams.
 
         Raises:
             Exception: Whatever ends a run in ADK, such as ModelFailed.
         """
         sessions = InMemorySessionService()
         session = await sessions.create_session(app_name=APP_NAME, user_id=USER_ID)
-        for event in self.events:
+        for event in self._events:
             await sessions.append_event(session, event)
         # A Runner looks up the agent's source file on the disk.
         app = resumable_app(
             APP_NAME,
             self._agent,
-            plugins=self._parent.plugin_manager.plugins,
+            plugins=[*self._parent.plugin_manager.plugins, *self._plugins],
             context_cache_config=self._parent.context_cache_config,
         )
         runner = await asyncio.to_thread(Runner, app=app, session_service=sessions)
         runner.plugin_manager.set_skip_closing_plugins(True)
-        most = self._parent.run_config.max_llm_calls if self._parent.run_config else 0
+        settings = self._parent.run_config or RunConfig()
         run = runner.run_async(
             user_id=USER_ID,
             session_id=session.id,
             new_message=message,
-            run_config=RunConfig(max_llm_calls=most),
+            run_config=RunConfig(
+                max_llm_calls=settings.max_llm_calls, streaming_mode=settings.streaming_mode
+            ),
         )
+        streams = settings.streaming_mode == StreamingMode.SSE
         with shared_budget(self._parent, session.id):
             async with contextlib.aclosing(run) as stream:
                 async for event in stream:
                     if not event.partial:
+                        self._events.append(event)  # what a run has used counts also if it fails
+                    if streams or not event.partial:
                         emit(event)
         stored = await sessions.get_session(
             app_name=APP_NAME, user_id=USER_ID, session_id=session.id
         )
-        self.events = stored.events if stored else []
+        self._events = stored.events if stored else []
 
     @property
     def questions(self) -> list[PendingApproval]:
@@ -96,8 +126,8 @@ class ChildRun:
 
     @property
     def text(self) -> str:
-        """The child's last message, without its thoughts."""
-        return text_of(last_reply(self.events))
+        """The child's answer, without its thoughts."""
+        return answer_of(self._agent, self.events)
 
     @property
     def error(self) -> str | None:
@@ -107,12 +137,8 @@ class ChildRun:
             return f"{last.error_code}: {last.error_message or 'the run ended there.'}"
         return None if self.text.strip() else "The sub-agent ended without an answer."
 
-    def dump(self) -> list[JsonValue]:
-        """Return the events as JSON, to resume the run in another process."""
-        return [event.model_dump(mode="json", exclude_none=True) for event in self.events]
 
-
-def resumable_app(name: str, agent: LlmAgent, **settings: Any) -> App:
+def resumable_app(name: str, agent: BaseNode, **settings: Any) -> App:
     """Return an ADK app whose runs can be resumed.
 
     Args:

@@ -6,7 +6,7 @@ workspace's changes.
 
 from __future__ import annotations
 
-from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend, composite
+from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
 from fanout.orchestrator.deep_agent.backends.state import SessionState, StateBackend
 
@@ -17,14 +17,17 @@ CONVERSATION_HISTORY = "/conversation_history"
 """Messages that a summary replaced."""
 
 
-def with_artifacts(backend: Backend, state: SessionState) -> CompositeBackend:
+def with_artifacts(
+    backend: Backend, state: SessionState, *, history: str = CONVERSATION_HISTORY
+) -> CompositeBackend:
     """Return the agent's files with both folders, for its file tools; the shell does not see them.
 
     Args:
         backend: The agent's files.
         state: The session's state, which stores the folders.
+        history: The folder of messages that summaries replaced.
     """
-    folders = (LARGE_TOOL_RESULTS, CONVERSATION_HISTORY)
-    return composite(
+    folders = (LARGE_TOOL_RESULTS, history)
+    return CompositeBackend(
         backend, {folder: StateBackend(state, search_root=folder) for folder in folders}
     )

@@ -1,0 +1,1 @@
+"""How an agent is put together from the arguments of `create_deep_agent`."""

@@ -1,0 +1,239 @@
+"""Puts an agent together: its middleware in order, its tools and its instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from google.adk.agents import LlmAgent
+from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.models.base_llm import BaseLlm
+from google.adk.tools.base_tool import BaseTool
+from google.adk.workflow import BaseNode
+from pydantic import BaseModel
+
+from fanout.orchestrator.approvals import InterruptOn, merge_policies
+from fanout.orchestrator.deep_agent.approval.gate import ApprovalFlow
+from fanout.orchestrator.deep_agent.assembly.files import AgentFiles, agent_files
+from fanout.orchestrator.deep_agent.assembly.tools import (
+    UniqueNames,
+    approval_gate,
+    chosen_tools,
+    delegates,
+    tools_of,
+    unique_tools,
+)
+from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory
+from fanout.orchestrator.deep_agent.base_instructions import BaseInstructions
+from fanout.orchestrator.deep_agent.context.eviction import Eviction
+from fanout.orchestrator.deep_agent.context.summarization import Summarization, SummarizationConfig
+from fanout.orchestrator.deep_agent.deep_llm_agent import DeepLlmAgent
+from fanout.orchestrator.deep_agent.delegation.deferred import DeferredResults
+from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool, Inheritance
+from fanout.orchestrator.deep_agent.delegation.limits import SubAgentLimits
+from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec
+from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
+from fanout.orchestrator.deep_agent.execution.choice import (
+    ExecutionChoice,
+    execution_tools,
+    with_local_shell,
+)
+from fanout.orchestrator.deep_agent.guards.dangling_calls import DanglingCalls
+from fanout.orchestrator.deep_agent.guards.interruptible_tools import interruptible
+from fanout.orchestrator.deep_agent.guards.loop_guard import LoopGuard
+from fanout.orchestrator.deep_agent.guards.replies import OutputCheck, ReplyRepair, ToolErrors
+from fanout.orchestrator.deep_agent.guards.structured_output import OutputSchema
+from fanout.orchestrator.deep_agent.inbox import Inbox, Messages
+from fanout.orchestrator.deep_agent.knowledge.memory import MemoryFiles
+from fanout.orchestrator.deep_agent.knowledge.skills import Skills
+from fanout.orchestrator.deep_agent.middleware import Middleware, callbacks
+from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
+from fanout.orchestrator.deep_agent.models.resolve import resolve_model
+from fanout.orchestrator.deep_agent.names import agent_identifier
+from fanout.orchestrator.deep_agent.tools.execute import ExecuteTool
+from fanout.orchestrator.deep_agent.tools.filesystem import FilesystemTools
+from fanout.orchestrator.deep_agent.tools.images import ImagesInView
+from fanout.orchestrator.deep_agent.tools.todos import TodoTools
+from fanout.orchestrator.deep_agent.toon import Tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assembly:
+    """The arguments of `create_deep_agent`, where they are documented, and what is made of them."""
+
+    create: Callable[..., LlmAgent]
+    """`create_deep_agent`, for sub-agents."""
+    model: str | BaseLlm
+    tools: Sequence[AgentTool] | None
+    instruction: str | None
+    subagents: Sequence[SubAgentSpec | BaseNode] | None
+    subagent_limits: SubAgentLimits | None
+    delegation: DelegationStyle | None
+    skills: Sequence[str] | None
+    memory: Sequence[str] | None
+    output_schema: Mapping[str, Any] | type[BaseModel] | None
+    backend: Backend | BackendFactory | None
+    execution: ExecutionChoice | None
+    middleware: Sequence[Middleware]
+    interrupt_on: InterruptOn | None
+    inherited_interrupt_on: InterruptOn | None
+    built_in_tools: Collection[str] | None
+    summarization: SummarizationConfig | None
+    name: str
+    description: str
+    is_subagent: bool
+    inbox: Messages | None
+    fatal_errors: tuple[type[Exception], ...]
+    rate_limiter: RateLimiter | None
+
+    def agent(self) -> LlmAgent:
+        """Return the agent.
+
+        Raises:
+            ValueError: An argument is invalid.
+        """
+        stack = self._stack()
+        return DeepLlmAgent(
+            name=agent_identifier(self.name),
+            description=self.description,
+            model=self._llm,
+            instruction=_instruction_of(stack, frozenset(tool.name for tool in self._chosen)),
+            tools=unique_tools(
+                [
+                    *self._chosen,
+                    *map(interruptible, tools_of(self.middleware)),
+                    *self._own_tools,
+                    *(tool for each in self._delegation for tool in each.all_tools()),
+                ]
+            ),
+            **callbacks(stack),
+        )
+
+    def _stack(self) -> list[Middleware]:
+        """Return all middleware in the order in which their hooks are called."""
+        return [
+            ApprovalFlow(),
+            DeferredResults(),
+            BaseInstructions(
+                self.instruction, is_subagent=self.is_subagent and self._schema is None
+            ),
+            UniqueNames(),
+            ReplyRepair(),
+            *([Inbox(self.inbox)] if self.inbox else []),
+            DanglingCalls(),
+            LoopGuard(),
+            *self._built_in,
+            *self._delegation,
+            *(tool for tool in list[Any](self._own_tools) if isinstance(tool, Middleware)),
+            *self.middleware,
+            ImagesInView(),
+            Tables(),
+            *([OutputCheck(self._schema)] if self._schema else []),
+            ToolErrors(self.fatal_errors),
+            # Instructions that may change between two calls of the model come last.
+            *([Skills(self._files.shown, self.skills)] if self.skills else []),
+            *([MemoryFiles(self._files.shown, self.memory)] if self.memory else []),
+            approval_gate(
+                self.interrupt_on or {},
+                self.inherited_interrupt_on or {},
+                [*self._built_in, *self._delegation, *self.middleware],
+                self._own_tools,
+            ),
+            # It replaces results, and those after it do not get a result that is replaced.
+            Eviction([tool.name for tool in self._chosen]),
+        ]
+
+    @cached_property
+    def _own_tools(self) -> Sequence[AgentTool]:
+        given = [*(self.tools or ()), *execution_tools(self.execution)]
+        return [interruptible(tool) for tool in given]
+
+    @cached_property
+    def _schema(self) -> OutputSchema | None:
+        return OutputSchema(self.output_schema) if self.output_schema is not None else None
+
+    @cached_property
+    def _files(self) -> AgentFiles:
+        has_shell = self.execution == "local"
+        backend = with_local_shell(self.backend) if has_shell else self.backend
+        return agent_files(backend, self._summarization.history_path_prefix)
+
+    @cached_property
+    def _file_tools(self) -> FilesystemTools:
+        return FilesystemTools(self._files.shown)
+
+    @cached_property
+    def _llm(self) -> BaseLlm:
+        return self._resolved(self.model)
+
+    @cached_property
+    def _summarization(self) -> SummarizationConfig:
+        return self.summarization or SummarizationConfig()
+
+    @cached_property
+    def _built_in(self) -> list[Middleware]:
+        other = self._summarization.model
+        summarizer = None if other is None else self._resolved(other)
+        return [
+            TodoTools(),
+            self._file_tools,
+            Summarization(self._summarization, self._llm, summarizer, self._files.own),
+            *([ExecuteTool(self._files.own)] if self._files.may_execute else []),
+        ]
+
+    @cached_property
+    def _chosen(self) -> list[BaseTool]:
+        return chosen_tools(self._built_in, self.built_in_tools)
+
+    @cached_property
+    def _delegation(self) -> list[Subagents]:
+        """The sub-agents, as one middleware; empty for an agent without."""
+        if self.delegation is None:
+            if self.subagents:
+                raise ValueError(
+                    "delegation=None leaves no way to call subagents: leave one of them out."
+                )
+            return []
+        if self.subagents is None and not self._delegates_by_default:
+            return []
+        inherited = Inheritance(
+            create=self.create,
+            model=self.model,
+            tools=self._own_tools,
+            built_in_tools={tool.name for tool in self._chosen},
+            may_execute=self._files.may_execute,
+            interrupt_on=merge_policies(self.inherited_interrupt_on or {}, self.interrupt_on or {}),
+            delegation=self.delegation,
+            limits=self.subagent_limits or SubAgentLimits(),
+            summarization=self._summarization,
+            fatal_errors=self.fatal_errors,
+            rate_limiter=self.rate_limiter,
+        )
+        return [inherited.subagents(self.subagents or (), self._files.own, self._file_tools.lock)]
+
+    @cached_property
+    def _delegates_by_default(self) -> bool:
+        wanted = self.built_in_tools is None or "task" in self.built_in_tools
+        return wanted and not any(map(delegates, self._own_tools))
+
+    def _resolved(self, model: str | BaseLlm) -> BaseLlm:
+        if isinstance(model, BaseLlm):
+            return model
+        return resolve_model(model, agent_name=self.name, rate_limiter=self.rate_limiter)
+
+
+def _instruction_of(
+    stack: Sequence[Middleware], tools: frozenset[str]
+) -> Callable[[ReadonlyContext], Any]:
+    """Return a function for ADK that joins the middleware's instructions.
+
+    In a string ADK would replace `{name}` from the session's state, and fail on JSON.
+    """
+
+    async def provide(context: ReadonlyContext) -> str:
+        texts = [await each.instruction(context, tools) for each in stack]
+        return "\n".join(text for text in texts if text)
+
+    return provide

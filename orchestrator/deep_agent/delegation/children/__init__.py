@@ -1,0 +1,1 @@
+"""One sub-agent at work on one task."""
