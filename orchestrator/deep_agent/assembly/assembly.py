@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from google.adk.agents import LlmAgent
@@ -49,6 +49,7 @@ from fanout.orchestrator.deep_agent.inbox import Inbox, Messages
 from fanout.orchestrator.deep_agent.knowledge.memory import MemoryFiles
 from fanout.orchestrator.deep_agent.knowledge.skills import Skills
 from fanout.orchestrator.deep_agent.middleware import Middleware, callbacks
+from fanout.orchestrator.deep_agent.models.facts import takes_inline
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from fanout.orchestrator.deep_agent.models.resolve import resolve_model
 from fanout.orchestrator.deep_agent.names import agent_identifier
@@ -162,7 +163,8 @@ class Assembly:
 
     @cached_property
     def _file_tools(self) -> FilesystemTools:
-        return FilesystemTools(self._files.shown)
+        model = self.model if isinstance(self.model, str) else self.model.model
+        return FilesystemTools(self._files.shown, takes=partial(takes_inline, model))
 
     @cached_property
     def _llm(self) -> BaseLlm:

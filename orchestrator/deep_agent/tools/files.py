@@ -15,6 +15,7 @@ from typing import TypeVar
 from fanout.orchestrator.deep_agent.backends.matching import is_binary
 from fanout.orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES, Backend, Shell
 from fanout.orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.tools.documents import text_of_notebook, text_of_pdf
 from fanout.orchestrator.deep_agent.tools.editing.edits import Edit, edited
 from fanout.orchestrator.deep_agent.tools.editing.line_ends import (
     next_line_end,
@@ -94,10 +95,7 @@ class Files:
         Raises:
             ToolMistake: There is no such text file, or the offset is past its end.
         """
-        if offset < 0 or limit < 1:
-            raise ToolMistake(
-                f"offset must be 0 or more and limit 1 or more, not {offset} and {limit}."
-            )
+        _check_window(offset, limit)
         path = self._locator.resolved(path)
         window = LineWindow(offset, limit)
         async with self._locator.errors(path):
@@ -138,6 +136,25 @@ class Files:
     @property
     def _has_shell(self) -> bool:
         return isinstance(self._backend, Shell)
+
+    async def read_notebook(self, path: str, offset: int, limit: int) -> ReadResult:
+        """Return a part of a notebook's text, as `read` does.
+
+        Raises:
+            ToolMistake: There is no such notebook, or the offset is past its end.
+        """
+        path = self._locator.resolved(path)
+        data = await self._whole(path, "make a smaller one without outputs")
+        text = await text_of_notebook(path, data)
+        return await _part_of(text, data, offset, limit)
+
+    async def read_pdf(self, path: str, data: bytes, offset: int, limit: int) -> ReadResult:
+        """Return a part of a PDF's text, as `read` does.
+
+        Raises:
+            ToolMistake: It cannot be read, or the offset is past its end.
+        """
+        return await _part_of(await text_of_pdf(path, data), data, offset, limit)
 
     async def read_bytes(self, path: str, max_bytes: int) -> bytes:
         """Return a file's bytes.
@@ -281,6 +298,24 @@ class Files:
         if len(data) > max_bytes:
             raise ToolMistake(f"{path} is larger than {max_bytes} bytes; {instead}.")
         return data
+
+
+async def _part_of(text: str, data: bytes, offset: int, limit: int) -> ReadResult:
+    _check_window(offset, limit)
+    window, encoded_text = LineWindow(offset, limit), text.encode(errors="replace")
+
+    def content() -> str:
+        window.add(encoded_text)
+        return window.content(is_whole=True)
+
+    return ReadResult(content=await _off_loop(encoded_text, content), version=version_of(data))
+
+
+def _check_window(offset: int, limit: int) -> None:
+    if offset < 0 or limit < 1:
+        raise ToolMistake(
+            f"offset must be 0 or more and limit 1 or more, not {offset} and {limit}."
+        )
 
 
 async def _off_loop(data: bytes, work: Callable[[], _T]) -> _T:
