@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from google.adk.agents import LlmAgent
@@ -50,6 +50,7 @@ from fanout.orchestrator.deep_agent.inbox import Inbox, Messages
 from fanout.orchestrator.deep_agent.knowledge.memory import MemoryFiles
 from fanout.orchestrator.deep_agent.knowledge.skills import Skills
 from fanout.orchestrator.deep_agent.middleware import Middleware, callbacks
+from fanout.orchestrator.deep_agent.models.facts import takes_inline
 from fanout.orchestrator.deep_agent.models.profiles import (
     EDIT_TOOLS,
     EditTool,
@@ -177,7 +178,11 @@ class Assembly:
 
     @cached_property
     def _file_tools(self) -> FilesystemTools:
-        return FilesystemTools(self._files.shown, edit_tools=self._edit_tools)
+        return FilesystemTools(
+            self._files.shown,
+            edit_tools=self._edit_tools,
+            takes=partial(takes_inline, self._llm.model),
+        )
 
     @cached_property
     def _profile(self) -> ModelProfile:
