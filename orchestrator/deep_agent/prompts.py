@@ -60,6 +60,10 @@ kept for you are seen by the file tools only, not by the shell.
 """
 # "No one can answer": a command that waits for a key uses up its whole time.
 
+RULES_AND_SHELL = """\
+Rules keep you from some files. They do not cover commands: do not reach such files with execute either.
+"""
+
 PLAN = """\
 For work of three steps or more, or when you are given several tasks, keep a plan with write_todos; for less,
 just do it. Mark a step in_progress before you begin it, and completed as soon as it is done in full. Change
@@ -199,11 +203,12 @@ CALL_NOT_APPROVED = (
 )
 
 SAME_CALL = (
-    "Not done: this is the same call of {tool} with the same arguments {count} times in a row, and "
-    "what it answered stands above. Use that answer, or change something before you ask again: "
-    "other arguments, another tool, or your final message. At {most} times in a row the run is "
-    "ended."
+    "Not done: this is call {count} in a row of {tool} with the same arguments, {arguments}, since "
+    "{since}. {results} Change something before you ask again: other arguments, another tool, or "
+    "your final message. After {left} more of these the run is ended."
 )
+SAME_RESULTS = "Its answer was the same each time and stands above: use it."
+DIFFERENT_RESULTS = "Its answers differed, but the work does not go on by asking."
 
 
 SUMMARIZE = """\

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
+from fanout.orchestrator.deep_agent.backends.paths import real_path
 from fanout.orchestrator.deep_agent.backends.protocol import (
     Backend,
     Entry,
@@ -104,6 +105,13 @@ class CompositeBackend:
             return Entry(path=path, kind="directory")
         mount = self._owner(path)
         return mount.shown(await mount.backend.stat(mount.inner(path)))
+
+    async def real_path(self, path: str) -> str:
+        """Return a path with its links resolved."""
+        if self._is_fixed(path):
+            return path
+        mount = self._owner(path)
+        return mount.outer(await real_path(mount.backend, mount.inner(path)))
 
     async def list(self, path: str) -> Sequence[Entry]:
         mount = self._owner(path)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fanout.orchestrator.deep_agent.backends.matching import TextSearch
+from fanout.orchestrator.deep_agent.backends.paths import real_path
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, Entry, Hits, Walk
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 
@@ -130,6 +131,10 @@ class OverlayBackend:
         if not self._shows_base(path):
             raise FileNotFoundError(path)
         return await self._base.stat(path)
+
+    async def real_path(self, path: str) -> str:
+        """Return a path with its links resolved."""
+        return await real_path(self._base, path) if self._shows_base(path) else path
 
     async def list(self, path: str) -> Sequence[Entry]:
         found: dict[str, Entry] = {}

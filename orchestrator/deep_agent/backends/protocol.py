@@ -34,23 +34,6 @@ class AccessRefused(PermissionError):
         return str(self.args[0])
 
 
-class AccessRule(Protocol):
-    """Which files of a directory an agent may read, and which of these it may change.
-
-    Paths are relative to the directory, with links resolved; each name on the way to a file is
-    asked about too. The methods run in threads, many at once.
-    """
-
-    def why_hidden(self, path: str) -> str | None:
-        """Return why the agent may not see what is at a path, as a sentence; None if it may."""
-
-    def why_secret(self, path: str, content: bytes) -> str | None:
-        """Return why the agent may not see a file's content, as a sentence; None if it may."""
-
-    def why_unchangeable(self, path: str) -> str | None:
-        """Return why the agent may not write or delete there, as a sentence; None if it may."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """One path; a link is described, not followed, except by `stat`."""

@@ -87,6 +87,10 @@ class StateBackend:
     async def stat(self, path: str) -> Entry:
         return self._files().stat(path)
 
+    async def real_path(self, path: str) -> str:
+        """Return the path: there are no links."""
+        return path
+
     async def list(self, path: str) -> Sequence[Entry]:
         return await asyncio.to_thread(self._files().list, path)
 

@@ -175,7 +175,7 @@ class LocalSandbox(DirectoryBackend, Sandbox):
         """Return the folder in which a command starts; for a forbidden one a missing one."""
         try:
             with self._directory(path) as opened:
-                return str(Path(f"/proc/self/fd/{opened.descriptor}").readlink())
+                return str(Path(f"/proc/self/fd/{opened}").readlink())
         except OSError:
             return "/nonexistent"
 
