@@ -57,7 +57,8 @@ class ChildRun:
         self._agent = agent
         self._parent = parent
         self._plugins = plugins
-        self._events = list(given)
+        # ADK looks for a conversation's last agent, and would warn of each that it does not know.
+        self._events = [*given, Event(author=agent.name)] if given else []
         self._given = len(self._events)
 
     @property
