@@ -17,6 +17,8 @@ from .orchestrator import Middleware as Middleware
 from .orchestrator import SubAgentSpec as SubAgentSpec
 from .orchestrator import SummarizationConfig as SummarizationConfig
 from .orchestrator import TaskToolset as TaskToolset
+from .orchestrator import answers_message as answers_message
 from .orchestrator import create_deep_agent as create_deep_agent
 from .orchestrator import create_deep_agent_async as create_deep_agent_async
 from .orchestrator import create_deep_app as create_deep_app
+from .orchestrator import pending_approvals as pending_approvals

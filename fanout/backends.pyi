@@ -16,3 +16,4 @@ from .orchestrator.deep_agent import ReadOnlyBackend as ReadOnlyBackend
 from .orchestrator.deep_agent import Shell as Shell
 from .orchestrator.deep_agent import StateBackend as StateBackend
 from .orchestrator.deep_agent import Walk as Walk
+from .orchestrator.deep_agent import hits_in as hits_in

@@ -19,6 +19,7 @@ from .backends.directory import DirectoryBackend as DirectoryBackend
 from .backends.environment import BackendEnvironment as BackendEnvironment
 from .backends.filesystem import FilesystemBackend as FilesystemBackend
 from .backends.local_shell import LocalShellBackend as LocalShellBackend
+from .backends.matching import hits_in as hits_in
 from .backends.overlay import OverlayBackend as OverlayBackend
 from .backends.protocol import AccessRule as AccessRule
 from .backends.protocol import Backend as Backend

@@ -13,6 +13,7 @@ from fanout.orchestrator.deep_agent.context.artifacts import (
     LARGE_TOOL_RESULTS,
 )
 from fanout.orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.tools.editing.edits import Edit
 from fanout.orchestrator.deep_agent.tools.files import Files
 from fanout.orchestrator.deep_agent.tools.search import FileSearch
 from tests.unit.deep_agent.running import Run, call, scripted
@@ -149,7 +150,7 @@ async def test_a_read_only_backend_is_read_and_never_changed() -> None:
     assert await listed(backend, "/ro") == ["/ro/a"]
     for attempt in (
         files.write("/ro/b", "x"),
-        files.edit("/ro/a", "needle", "x"),
+        files.edit("/ro/a", [Edit("needle", "x")]),
         files.delete("/ro/a"),
     ):
         with pytest.raises(ToolMistake, match="Permission denied"):
