@@ -110,6 +110,18 @@ before you build on it; a conflict in the result names a change that is not in t
 # "sees only …": models otherwise write "as discussed above" into the description.
 # "Check what comes back": a summary tells what the sub-agent meant to do.
 
+FORKED_TASK = """\
+The conversation above is that of the agent that gave you this task, up to the point where it did. It is there
+for you to know what is wanted and what is known. You are its sub-agent: do this task and nothing else of it.
+
+{task}"""
+# "nothing else": with the whole conversation before it a model goes on with the parent's plan.
+
+FORKED_CALL = "It is under way: sub-agents do it, each its own task."
+"""The result of the calls that fork, in the conversation that a sub-agent sees."""
+
+FORKED_NOTE = "It sees this conversation."
+
 GENERAL_PURPOSE_DESCRIPTION = (
     "Any task that needs several steps, such as looking through many files or one "
     "well-described change."
