@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fanout.orchestrator.deep_agent.backends.paths import real_path
 from fanout.orchestrator.deep_agent.backends.protocol import (
@@ -76,9 +76,9 @@ class PermittedBackend:
         entries = await self._backend.list(path)
         return [entry for entry in entries if self._shows(entry.path, path, real)]
 
-    async def read_bytes(self, path: str, max_bytes: int) -> bytes:
+    async def read_bytes(self, path: str, max_bytes: int, *, offset: int = 0) -> bytes:
         await self._check("read", path)
-        return await self._backend.read_bytes(path, max_bytes)
+        return await self._backend.read_bytes(path, max_bytes, offset=offset)
 
     async def write_bytes(self, path: str, data: bytes, *, create_only: bool = False) -> None:
         await self._check("write", path)
@@ -121,7 +121,7 @@ class PermittedBackend:
         found = await self._backend.grep(
             text, path, only=only, max_hits=max_hits, timeout_seconds=timeout_seconds
         )
-        return Hits(hits=found.hits, complete=found.complete and complete)
+        return replace(found, complete=found.complete and complete)
 
     async def _check(self, operation: Operation, path: str) -> str:
         """Refuse an access or ask for it; return the path with its links resolved."""
