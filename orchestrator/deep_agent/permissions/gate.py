@@ -73,7 +73,8 @@ class PermissionGate(Middleware):
         self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext
     ) -> dict[str, Any] | None:
         """Carry out the answer to an earlier request of this call."""
-        if tool_context.tool_confirmation is None or not isinstance(tool, CheckedTool):
+        is_answered = tool_context.tool_confirmation is not None
+        if not self.permissions.lists or not is_answered or not isinstance(tool, CheckedTool):
             return None
         pending = _pending(tool, args, tool_context)
         response = response_to(pending, tool_context.session.events)
@@ -81,9 +82,7 @@ class PermissionGate(Middleware):
             return None
         answer = answer_in(response, pending)
         if isinstance(answer, str):
-            return request_approval(
-                tool_context, pending, f"The answer was not accepted: {answer}."
-            )
+            return None  # not for this gate; what needs a question raises again
         if answer.decision == "approve":
             self._approved.add(tool_context)
         return replacing_result(answer)
