@@ -12,6 +12,7 @@ from google.adk.workflow import BaseNode
 from pydantic import BaseModel
 
 from fanout.orchestrator.deep_agent.names import agent_identifier
+from fanout.orchestrator.deep_agent.permissions.rules import Permission
 from fanout.orchestrator.deep_agent.prompts import FORKED_NOTE, GENERAL_PURPOSE_DESCRIPTION
 
 GENERAL_PURPOSE = "general-purpose"
@@ -33,6 +34,8 @@ class SubAgentSpec(TypedDict, total=False):
     """The names of its built-in tools; with `tools` it has none that are not named here."""
     model: str | BaseLlm
     skills: Sequence[str]
+    permissions: Sequence[Permission]
+    """Rules for files and commands, beside its parent's, which always hold."""
     interrupt_on: Mapping[str, Any]
     """Added to its parent's policy, which always holds."""
     output_schema: Mapping[str, Any] | type[BaseModel]
