@@ -4,7 +4,8 @@
   `JobRecord` and `JobState` say how a job is doing; `JobFailure` is the base of what it raises.
 - Agents for any ADK Runner: `JobAgent`, whose messages are jobs; `create_deep_agent`,
   `create_deep_agent_async` and `create_deep_app` in this process, with `SubAgentSpec` for
-  sub-agents, `TaskToolset` for tasks that are jobs, `SummarizationConfig`, `Middleware` for
+  sub-agents and their `SubAgentLimits`, `TaskToolset` for tasks that are jobs,
+  `SummarizationConfig`, `Middleware` for
   abilities of your own, and `McpTools` of an `McpServer`; files and shells: `fanout.backends`.
 - For agents in this process also: `Permission` rules for files and commands, `LoopPolicy` with
   `LoopLimits`, `StateSlot` for a middleware's state, `in_own_loop` for an async tool that blocks.

@@ -18,6 +18,7 @@ from .orchestrator import McpTools as McpTools
 from .orchestrator import Middleware as Middleware
 from .orchestrator import Permission as Permission
 from .orchestrator import StateSlot as StateSlot
+from .orchestrator import SubAgentLimits as SubAgentLimits
 from .orchestrator import SubAgentSpec as SubAgentSpec
 from .orchestrator import SummarizationConfig as SummarizationConfig
 from .orchestrator import TaskToolset as TaskToolset

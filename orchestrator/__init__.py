@@ -4,7 +4,8 @@ The public names of this package; `__init__.pyi` lists them with the modules tha
 
 - Jobs: `JobClient`, `JobSpec`, `Limits`, `JobResult`, `JobRecord`, `JobState`, `JobFailure`.
 - Agents: `JobAgent`, `TaskToolset`, `create_deep_agent`, `create_deep_agent_async`,
-  `create_deep_app`, `SubAgentSpec`, `SummarizationConfig`, `Middleware`, `McpServer`, `McpTools`.
+  `create_deep_app`, `SubAgentSpec`, `SubAgentLimits`, `SummarizationConfig`, `Middleware`,
+  `McpServer`, `McpTools`.
 - Approvals: `InterruptOn` (a policy), `Decision`, `ApprovalAnswer`, `pending_approvals`,
   `answers_message`.
 

@@ -13,6 +13,7 @@ from .deep_agent import McpTools as McpTools
 from .deep_agent import Middleware as Middleware
 from .deep_agent import Permission as Permission
 from .deep_agent import StateSlot as StateSlot
+from .deep_agent import SubAgentLimits as SubAgentLimits
 from .deep_agent import SubAgentSpec as SubAgentSpec
 from .deep_agent import SummarizationConfig as SummarizationConfig
 from .deep_agent import answers_message as answers_message

@@ -3,7 +3,8 @@
 These names are public; `__init__.pyi` lists them with the modules that define them:
 
 - Agents: `create_deep_agent`, `create_deep_agent_async`, `create_deep_app`, `SubAgentSpec`,
-  `DelegationStyle`; `ExecutionChoice`, `ExecutionServer`, `create_local_execute_tool`.
+  `SubAgentLimits`, `DelegationStyle`, `TaskRecord`; `ExecutionChoice`, `ExecutionServer`,
+  `create_local_execute_tool`.
 - Files and shells: the protocols `Backend` and `Shell` with their results (`Entry`, `Walk`, `Hit`,
   `Hits`, `Execution`); `StateBackend`, `DirectoryBackend`, `FilesystemBackend`,
   `LocalShellBackend`, `CompositeBackend`,

@@ -9,7 +9,7 @@ from tests.architecture.sources import REPOSITORY
 JOBS = {"JobClient", "JobFailure", "JobRecord", "JobResult", "JobSpec", "JobState", "Limits"}
 AGENTS = {
     *("JobAgent", "TaskToolset", "create_deep_agent", "create_deep_agent_async"),
-    *("create_deep_app", "SubAgentSpec", "SummarizationConfig", "Middleware"),
+    *("create_deep_app", "SubAgentSpec", "SubAgentLimits", "SummarizationConfig", "Middleware"),
     *("McpServer", "McpTools"),
 }
 BACKENDS = {
@@ -19,7 +19,7 @@ BACKENDS = {
 }
 DEEP_AGENT = {
     *("create_deep_agent", "create_deep_agent_async", "create_deep_app"),
-    *("SubAgentSpec", "DelegationStyle"),
+    *("SubAgentSpec", "SubAgentLimits", "DelegationStyle", "TaskRecord"),
     *("ExecutionChoice", "ExecutionServer", "create_local_execute_tool"),
     *("Backend", "Shell", "Entry", "Walk", "Hit", "Hits", "Execution"),
     *("StateBackend", "DirectoryBackend", "FilesystemBackend"),
