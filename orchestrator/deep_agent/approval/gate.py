@@ -25,6 +25,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 
 from fanout.orchestrator.approvals import ApprovalAnswer, InterruptOn, fingerprint, merge_policies
+from fanout.orchestrator.deep_agent.approval.coverage import KNOWN, decisions_for
 from fanout.orchestrator.deep_agent.approval.requests import (
     PendingApproval,
     answer_in,
@@ -50,7 +51,8 @@ NOTED_CHARACTERS = 2_000
 class ApprovalGate(Middleware):
     """Runs a guarded call only after a person's decision.
 
-    It has to be the last part, so that it checks the call as it would run.
+    A policy about edit_file holds for every tool that does the same; see `coverage`. It has to be
+    the last part, so that it checks the call as it would run.
 
     Args:
         interrupt_on: The agent's own policy; it must name tools that exist.
@@ -72,7 +74,7 @@ class ApprovalGate(Middleware):
         more_later: bool = False,
     ) -> None:
         self._policy = merge_policies(inherited, interrupt_on)
-        self._known = set(known)
+        self._known = {*known, *KNOWN}
         self._unproven = set(interrupt_on) - self._known
         if self._unproven and not more_later:
             raise ValueError(_unknown_tools(self._unproven, self._known))
@@ -98,7 +100,7 @@ class ApprovalGate(Middleware):
 
         Returns the call's result if the tool must not run now, else None.
         """
-        decisions = self._policy.get(tool.name)
+        decisions = decisions_for(self._policy, tool.name, args)
         if decisions is None:
             return None
         pending = PendingApproval(
@@ -111,17 +113,17 @@ class ApprovalGate(Middleware):
             agent=tool_context.agent_name,
         )
         if tool_context.tool_confirmation is None:
-            return _request(tool_context, pending)
-        response = _response_to(pending, tool_context.session.events)
+            return request_approval(tool_context, pending)
+        response = response_to(pending, tool_context.session.events)
         missing = "it was given for another call"
         answer = missing if response is None else answer_in(response, pending)
         if isinstance(answer, str):
             hint = f"The answer was not accepted: {answer}. Allowed are {', '.join(decisions)}."
-            return _request(tool_context, pending, hint)
+            return request_approval(tool_context, pending, hint)
         if answer.decision == "edit":
             args.clear()
             args.update(answer.arguments or {})
-        return _replacing_result(answer)
+        return replacing_result(answer)
 
 
 class ApprovalFlow(Middleware):
@@ -203,13 +205,16 @@ def _event_with_call(events: Sequence[Event], call_id: str) -> Event | None:
     return next(holders, None)
 
 
-def _request(context: ToolContext, pending: PendingApproval, hint: str = "") -> dict[str, Any]:
+def request_approval(
+    context: ToolContext, pending: PendingApproval, hint: str = ""
+) -> dict[str, Any]:
+    """Request a person's decision about a call, and return the call's result until it is given."""
     context.request_confirmation(hint=hint, payload=pending.payload())
     context.actions.skip_summarization = True  # the model must not continue with this result
     return dict(AWAITING)
 
 
-def _response_to(pending: PendingApproval, events: Sequence[Event]) -> Mapping[str, Any] | None:
+def response_to(pending: PendingApproval, events: Sequence[Event]) -> Mapping[str, Any] | None:
     """Return the newest response to a request with this call's fingerprint; None if there is none.
 
     ADK passes the confirmation with the call's id. That may be a request that a child's call made
@@ -231,7 +236,7 @@ def _response_to(pending: PendingApproval, events: Sequence[Event]) -> Mapping[s
     return found
 
 
-def _replacing_result(answer: ApprovalAnswer) -> dict[str, Any] | None:
+def replacing_result(answer: ApprovalAnswer) -> dict[str, Any] | None:
     """Return the result of a call that a person rejected or answered; None if it has to run."""
     remark = f" They say: {answer.message}" if answer.message else ""
     if answer.decision == "reject":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from google.adk.agents import LlmAgent
@@ -25,7 +25,7 @@ from fanout.orchestrator.deep_agent.assembly.tools import (
     tools_of,
     unique_tools,
 )
-from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory
+from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
 from fanout.orchestrator.deep_agent.base_instructions import BaseInstructions
 from fanout.orchestrator.deep_agent.context.eviction import Eviction
 from fanout.orchestrator.deep_agent.context.summarization import Summarization, SummarizationConfig
@@ -44,15 +44,26 @@ from fanout.orchestrator.deep_agent.execution.choice import (
 from fanout.orchestrator.deep_agent.guards.dangling_calls import DanglingCalls
 from fanout.orchestrator.deep_agent.guards.interruptible_tools import interruptible
 from fanout.orchestrator.deep_agent.guards.loop_guard import LoopGuard
+from fanout.orchestrator.deep_agent.guards.loop_policy import LoopPolicy
 from fanout.orchestrator.deep_agent.guards.replies import OutputCheck, ReplyRepair, ToolErrors
 from fanout.orchestrator.deep_agent.guards.structured_output import OutputSchema
 from fanout.orchestrator.deep_agent.inbox import Inbox, Messages
 from fanout.orchestrator.deep_agent.knowledge.memory import MemoryFiles
 from fanout.orchestrator.deep_agent.knowledge.skills import Skills
 from fanout.orchestrator.deep_agent.middleware import Middleware, callbacks
+from fanout.orchestrator.deep_agent.models.facts import takes_inline
+from fanout.orchestrator.deep_agent.models.profiles import (
+    EDIT_TOOLS,
+    EditTool,
+    ModelProfile,
+    edit_tools_for,
+    profile_of,
+)
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from fanout.orchestrator.deep_agent.models.resolve import resolve_model
 from fanout.orchestrator.deep_agent.names import agent_identifier
+from fanout.orchestrator.deep_agent.permissions.gate import PermissionGate
+from fanout.orchestrator.deep_agent.permissions.rules import Permission
 from fanout.orchestrator.deep_agent.tools.execute import ExecuteTool
 from fanout.orchestrator.deep_agent.tools.filesystem import FilesystemTools
 from fanout.orchestrator.deep_agent.tools.images import ImagesInView
@@ -81,7 +92,11 @@ class Assembly:
     interrupt_on: InterruptOn | None
     inherited_interrupt_on: InterruptOn | None
     built_in_tools: Collection[str] | None
+    loops: LoopPolicy | None
+    permissions: Sequence[Permission]
+    inherited_permissions: Sequence[Sequence[Permission]]
     summarization: SummarizationConfig | None
+    model_profile: ModelProfile | None
     name: str
     description: str
     is_subagent: bool
@@ -117,14 +132,17 @@ class Assembly:
         return [
             ApprovalFlow(),
             DeferredResults(),
+            self._permissions,
             BaseInstructions(
-                self.instruction, is_subagent=self.is_subagent and self._schema is None
+                self.instruction,
+                is_subagent=self.is_subagent and self._schema is None,
+                for_model=self._profile.instruction if self._has_models_edit_tools else "",
             ),
             UniqueNames(),
             ReplyRepair(),
             *([Inbox(self.inbox)] if self.inbox else []),
             DanglingCalls(),
-            LoopGuard(),
+            LoopGuard(self.loops),
             *self._built_in,
             *self._delegation,
             *(tool for tool in list[Any](self._own_tools) if isinstance(tool, Middleware)),
@@ -159,7 +177,15 @@ class Assembly:
     def _files(self) -> AgentFiles:
         has_shell = self.execution == "local"
         backend = with_local_shell(self.backend) if has_shell else self.backend
-        return agent_files(backend, self._summarization.history_path_prefix)
+        return agent_files(backend, self._summarization.history_path_prefix, self._permissions)
+
+    @cached_property
+    def _permissions(self) -> PermissionGate:
+        gate = PermissionGate([*self.inherited_permissions, self.permissions])
+        has_shell = self.built_in_tools is None or "execute" in self.built_in_tools
+        if has_shell and isinstance(self.backend, Shell):
+            gate.check_shell()
+        return gate
 
     def _sources(self, paths: Sequence[str] | None) -> Sequence[str]:
         is_local = self.execution == "local"
@@ -167,7 +193,23 @@ class Assembly:
 
     @cached_property
     def _file_tools(self) -> FilesystemTools:
-        return FilesystemTools(self._files.shown)
+        return FilesystemTools(
+            self._files.shown,
+            edit_tools=self._edit_tools,
+            takes=partial(takes_inline, self._llm.model),
+        )
+
+    @cached_property
+    def _profile(self) -> ModelProfile:
+        return self.model_profile or profile_of(self._llm.model)
+
+    @cached_property
+    def _edit_tools(self) -> Sequence[EditTool]:
+        return edit_tools_for(self._profile, self.built_in_tools)
+
+    @cached_property
+    def _has_models_edit_tools(self) -> bool:
+        return set(self._profile.edit_tools) <= set(self._edit_tools)
 
     @cached_property
     def _llm(self) -> BaseLlm:
@@ -190,7 +232,10 @@ class Assembly:
 
     @cached_property
     def _chosen(self) -> list[BaseTool]:
-        return chosen_tools(self._built_in, self.built_in_tools)
+        names = self.built_in_tools
+        if names is not None:
+            names = {*names, *self._edit_tools} - (set(EDIT_TOOLS) - set(self._edit_tools))
+        return chosen_tools(self._built_in, names)
 
     @cached_property
     def _delegation(self) -> list[Subagents]:
@@ -207,16 +252,27 @@ class Assembly:
             create=self.create,
             model=self.model,
             tools=self._own_tools,
-            built_in_tools={tool.name for tool in self._chosen},
+            built_in_tools=self._inherited_tools,
             may_execute=self._files.may_execute,
+            permissions=[*self.inherited_permissions, self.permissions],
             interrupt_on=merge_policies(self.inherited_interrupt_on or {}, self.interrupt_on or {}),
             delegation=self.delegation,
             limits=self.subagent_limits or SubAgentLimits(),
+            loops=self.loops,
             summarization=self._summarization,
             fatal_errors=self.fatal_errors,
             rate_limiter=self.rate_limiter,
         )
-        return [inherited.subagents(self.subagents or (), self._files.own, self._file_tools.lock)]
+        return [
+            inherited.subagents(self.subagents or (), self._files.unchecked, self._file_tools.lock)
+        ]
+
+    @cached_property
+    def _inherited_tools(self) -> set[str]:
+        """The chosen tools; a sub-agent edits with those of its own model."""
+        names = {tool.name for tool in self._chosen}
+        own = set(self._edit_tools) <= set(self._profile.edit_tools) and bool(self._edit_tools)
+        return (names - set(EDIT_TOOLS)) | {"edit_file"} if own else names
 
     @cached_property
     def _delegates_by_default(self) -> bool:

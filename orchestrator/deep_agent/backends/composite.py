@@ -9,12 +9,14 @@ files.
 
 from __future__ import annotations
 
+import asyncio
 import posixpath
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
+from fanout.orchestrator.deep_agent.backends.paths import real_path
 from fanout.orchestrator.deep_agent.backends.protocol import (
     Backend,
     Entry,
@@ -104,6 +106,13 @@ class CompositeBackend:
         mount = self._owner(path)
         return mount.shown(await mount.backend.stat(mount.inner(path)))
 
+    async def real_path(self, path: str) -> str:
+        """Return a path with its links resolved."""
+        if self._is_fixed(path):
+            return path
+        mount = self._owner(path)
+        return mount.outer(await real_path(mount.backend, mount.inner(path)))
+
     async def list(self, path: str) -> Sequence[Entry]:
         mount = self._owner(path)
         below = path.rstrip("/") + "/"
@@ -118,11 +127,11 @@ class CompositeBackend:
         found = {mount.outer(entry.path): mount.shown(entry) for entry in entries} | routed
         return [found[name] for name in sorted(found)]
 
-    async def read_bytes(self, path: str, max_bytes: int) -> bytes:
+    async def read_bytes(self, path: str, max_bytes: int, *, offset: int = 0) -> bytes:
         if self._is_fixed(path):
             raise IsADirectoryError(path)
         mount = self._owner(path)
-        return await mount.backend.read_bytes(mount.inner(path), max_bytes)
+        return await mount.backend.read_bytes(mount.inner(path), max_bytes, offset=offset)
 
     async def write_bytes(self, path: str, data: bytes, *, create_only: bool = False) -> None:
         if self._is_fixed(path):
@@ -145,7 +154,8 @@ class CompositeBackend:
             return walk.entries, walk.complete
 
         entries, complete = await self._found(search, path, None, max_entries, timeout_seconds)
-        return Walk(entries=tuple(sorted(entries, key=lambda entry: entry.path)), complete=complete)
+        entries = await asyncio.to_thread(sorted, entries, key=lambda entry: entry.path)
+        return Walk(entries=tuple(entries), complete=complete)
 
     async def grep(
         self,
@@ -162,10 +172,19 @@ class CompositeBackend:
             found = await mount.backend.grep(
                 text, start, only=only, max_hits=left, timeout_seconds=seconds
             )
+            results.append((mount, found))
             return found.hits, found.complete
 
+        results: list[tuple[Mount, Hits]] = []
         hits, complete = await self._found(search, path, only, max_hits, timeout_seconds)
-        return Hits(hits=tuple(hits), complete=complete)
+        return Hits(
+            hits=tuple(hits),
+            complete=complete,
+            unsearched=sum(found.unsearched for _, found in results),
+            unsearched_paths=tuple(
+                mount.outer(name) for mount, found in results for name in found.unsearched_paths
+            ),
+        )
 
     async def _found(
         self,
@@ -179,7 +198,7 @@ class CompositeBackend:
         deadline = time.monotonic() + timeout_seconds
         shown: list[_Found] = []
         complete = True
-        for mount, start, names in self._searched(path, only):
+        for mount, start, names in await asyncio.to_thread(self._searched, path, only):
             left, seconds = most - len(shown), deadline - time.monotonic()
             if left <= 0 or seconds <= 0:
                 return shown, False
@@ -189,10 +208,14 @@ class CompositeBackend:
                 if not self._routes_below(start):
                     raise
                 continue
-            outside = map(mount.shown, found)
-            shown += (each for each in outside if self._owner(each.path) is mount)
+            shown += await asyncio.to_thread(self._shown_by, mount, found)
             complete = complete and is_all
         return shown, complete
+
+    def _shown_by(self, mount: Mount, found: Sequence[_Found]) -> Sequence[_Found]:
+        """Return what is visible of a mount's entries or hits."""
+        outside = found if not mount.prefix else map(mount.shown, found)
+        return [each for each in outside if self._owner(each.path) is mount]
 
     def _owner(self, path: str) -> Mount:
         return next(mount for mount in self._mounts if mount.owns(path))
@@ -206,20 +229,22 @@ class CompositeBackend:
 
     def _searched(
         self, path: str, only: Sequence[str] | None
-    ) -> Iterator[tuple[Mount, str, Sequence[str] | None]]:
-        """Yield the mounts at and below a path.
+    ) -> Sequence[tuple[Mount, str, Sequence[str] | None]]:
+        """Return the mounts at and below a path.
 
         Each comes with the path at which it starts, and those of the named files that belong to it.
         """
         below = sorted(self._routes_below(path), key=lambda route: route.prefix)
-        for mount, start in [
-            (self._owner(path), path),
-            *((route, route.prefix) for route in below),
-        ]:
-            if only is None:
-                yield mount, start, None
-            elif names := [mount.inner(name) for name in only if self._owner(name) is mount]:
-                yield mount, start, names
+        starts = [(self._owner(path), path), *((route, route.prefix) for route in below)]
+        if only is None:
+            return [(mount, start, None) for mount, start in starts]
+        owned: dict[str, list[str]] = {}
+        for name in only:
+            mount = self._owner(name)
+            owned.setdefault(mount.prefix, []).append(mount.inner(name))
+        return [
+            (mount, start, owned[mount.prefix]) for mount, start in starts if mount.prefix in owned
+        ]
 
 
 class CompositeShell(CompositeBackend):
