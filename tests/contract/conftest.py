@@ -16,10 +16,12 @@ import pytest_asyncio
 
 from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
+from fanout.orchestrator.deep_agent.backends.filesystem import FilesystemBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.overlay import OverlayBackend
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
 from fanout.orchestrator.deep_agent.context.artifacts import with_artifacts
+from fanout.orchestrator.deep_agent.execution.choice import LocalExecution
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.orchestrator.jobs.spec import Limits, new_job_id
 from fanout.workers.sandbox.docker.provider import DockerProvider
@@ -35,6 +37,8 @@ EVERY_BACKEND = [
     "route_to_directory",
     "route_to_state",
     "overlay",
+    "filesystem",
+    "beside_a_shell",
     *WITH_A_SHELL,
 ]
 
@@ -88,6 +92,21 @@ def route_to_state(folder: Path) -> Tools:
 def overlay(folder: Path) -> Tools:
     """As a sub-agent in process has it: its changes stay above its parent's files."""
     return Tools(OverlayBackend(DirectoryBackend(folder, mount=WORKSPACE)), folder=folder)
+
+
+@pytest.fixture
+def filesystem(folder: Path) -> Tools:
+    """The folder is the whole file system, in which the tests use one directory."""
+    below = folder / WORKSPACE[1:]
+    below.mkdir()
+    return Tools(FilesystemBackend(folder), folder=below)
+
+
+@pytest.fixture
+def beside_a_shell(folder: Path) -> Tools:
+    """As `execution="local"` makes it."""
+    files = DirectoryBackend(folder, mount=WORKSPACE)
+    return Tools(LocalExecution(files, LocalShellBackend(folder)), folder=folder)
 
 
 @pytest.fixture

@@ -3,8 +3,11 @@
 import asyncio
 import contextlib
 import posixpath
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -180,7 +183,7 @@ async def test_no_path_pattern_or_edit_leaves_the_root(tools: Tools) -> None:
     """
     loop = asyncio.get_running_loop()
     secret = "canary outside"  # noqa: S105 - nobody's
-    outside = tools.folder.parent / f"{tools.folder.name}-outside" if tools.folder else None
+    outside = Path(tempfile.gettempdir(), f"outside-{uuid4().hex}") if tools.folder else None
     if outside is not None and tools.folder is not None:
         await asyncio.to_thread(_plant, outside, tools.folder, secret)
 
