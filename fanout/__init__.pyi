@@ -14,6 +14,7 @@ from .orchestrator import Limits as Limits
 from .orchestrator import McpServer as McpServer
 from .orchestrator import McpTools as McpTools
 from .orchestrator import Middleware as Middleware
+from .orchestrator import ModelProfile as ModelProfile
 from .orchestrator import SubAgentSpec as SubAgentSpec
 from .orchestrator import SummarizationConfig as SummarizationConfig
 from .orchestrator import TaskToolset as TaskToolset

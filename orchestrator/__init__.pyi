@@ -9,6 +9,7 @@ from .client import JobClient as JobClient
 from .deep_agent import McpServer as McpServer
 from .deep_agent import McpTools as McpTools
 from .deep_agent import Middleware as Middleware
+from .deep_agent import ModelProfile as ModelProfile
 from .deep_agent import SubAgentSpec as SubAgentSpec
 from .deep_agent import SummarizationConfig as SummarizationConfig
 from .deep_agent import answers_message as answers_message
