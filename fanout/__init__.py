@@ -6,6 +6,8 @@
   `create_deep_agent_async` and `create_deep_app` in this process, with `SubAgentSpec` for
   sub-agents, `TaskToolset` for tasks that are jobs, `SummarizationConfig`, `Middleware` for
   abilities of your own, and `McpTools` of an `McpServer`; files and shells: `fanout.backends`.
+- For agents in this process also: `Permission` rules for files and commands, `LoopPolicy` with
+  `LoopLimits`, `StateSlot` for a middleware's state, `in_own_loop` for an async tool that blocks.
 - Approvals: `InterruptOn` (a policy), `Decision`, `ApprovalAnswer`; of an agent in this process
   `pending_approvals` in its events, and `answers_message`, which resumes it.
 

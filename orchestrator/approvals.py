@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
@@ -130,3 +130,25 @@ def merge_policies(parent: InterruptOn, child: InterruptOn) -> dict[str, tuple[D
         both = tuple(decision for decision in first[tool] if decision in second[tool])
         merged[tool] = both or ("reject",)
     return merged
+
+
+def delegation_policy(
+    policy: InterruptOn, agents: Collection[str] = ()
+) -> dict[str, tuple[Decision, ...]]:
+    """Return what a policy for `task` means for `tasks` and `start_task`, if it does not name them.
+
+    They do the same, so a person who guards one of them means all.
+
+    Args:
+        policy: The policy of an agent that delegates.
+        agents: The names of its tools that delegate to one agent each.
+
+    Raises:
+        ValueError: The policy is invalid; see `parse_policy`.
+    """
+    known = parse_policy(policy)
+    guards = [known[name] for name in ("task", *agents) if name in known]
+    if not guards:
+        return {}
+    both = tuple(decision for decision in guards[0] if all(decision in one for one in guards))
+    return {name: both or ("reject",) for name in ("tasks", "start_task") if name not in policy}

@@ -311,6 +311,8 @@ class TaskTools:
 class _AgentTool(ProgressTool):
     """A tool that delegates to one agent, as `task` does."""
 
+    delegates_to_one = True
+
     def __init__(self, tools: TaskTools, agent: str, description: str) -> None:
         self._tools = tools
         self._agent = agent

@@ -25,6 +25,7 @@ from fanout.orchestrator.configuration.definition_files import (
     UnusableDefinitionFile,
     is_relative,
 )
+from fanout.orchestrator.configuration.loops import LoopDefinition
 from fanout.orchestrator.configuration.mcp_servers import McpServerDefinition
 from fanout.orchestrator.configuration.summarization import SummarizationDefinition
 from fanout.orchestrator.jobs.failures import UnknownAgent
@@ -60,6 +61,8 @@ class AgentDefinition(WireModel):
     """AGENTS.md files, by paths as those of `skills`."""
     interrupt_on: InterruptOn = Field(default_factory=dict)
     """Tools whose calls need a person's approval, for this agent and all agents that it calls."""
+    loops: LoopDefinition = LoopDefinition()
+    """How often it may make the same call in a row."""
     summarization: SummarizationDefinition = SummarizationDefinition()
     """When a long conversation is summarized."""
     subagents: tuple[AgentName, ...] = ()
@@ -154,6 +157,7 @@ INNER_MODELS: dict[str, type[WireModel]] = {
     "mcp_servers": McpServerDefinition,
     "credentials": CredentialDefinition,
     "limits": Limits,
+    "loops": LoopDefinition,
     "summarization": SummarizationDefinition,
 }
 """The models of the keys that have keys of their own."""

@@ -11,13 +11,16 @@ These names are public; `__init__.pyi` lists them with the modules that define t
 - Models: `resolve_model`, `preload_client`, `ResilientModel`, `RetryPolicy`, `ModelUsage`, `price`,
   and `ScriptedModel` with its `Script` for runs without a model.
 - Limits: `Budget`, `BudgetLimits`, `BudgetFactory`, `Account`, `Accounts`, `SummarizationConfig`,
-  `OutputSchema`.
+  `OutputSchema`,
+  `LoopPolicy`, `LoopLimits`.
+- Permissions: `Permission`, and the `Access` that its predicate gets.
 - Approvals: `PendingApproval`, `pending_approvals`, `answers_message`; their vocabulary is
   `orchestrator.approvals`.
 - MCP: `McpServer`, `McpTools`.
 - Failures: `ModelFailed`, `McpServerFailed`, `ModelNotConfigured`, `ToolMistake`, and their
   subclasses.
-- For extensions: `Middleware`, with the hooks of every ability of an agent.
+- For extensions: `Middleware`, with the hooks of every ability of an agent, and `StateSlot` for its
+  own state.
 - For what runs agents (the coordinator and the worker): `MethodTool`, `ProgressTool`, and the
   functions that read and repair a conversation's events.
 

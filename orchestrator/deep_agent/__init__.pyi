@@ -21,7 +21,6 @@ from .backends.filesystem import FilesystemBackend as FilesystemBackend
 from .backends.local_shell import LocalShellBackend as LocalShellBackend
 from .backends.matching import hits_in as hits_in
 from .backends.overlay import OverlayBackend as OverlayBackend
-from .backends.protocol import AccessRule as AccessRule
 from .backends.protocol import Backend as Backend
 from .backends.protocol import BackendFactory as BackendFactory
 from .backends.protocol import Entry as Entry
@@ -93,6 +92,8 @@ from .guards.dangling_calls import answered as answered
 from .guards.dangling_calls import unanswered_calls as unanswered_calls
 from .guards.interruptible_tools import in_own_loop as in_own_loop
 from .guards.loop_guard import REPEATED_CALL as REPEATED_CALL
+from .guards.loop_policy import LoopLimits as LoopLimits
+from .guards.loop_policy import LoopPolicy as LoopPolicy
 from .guards.structured_output import OutputMismatch as OutputMismatch
 from .guards.structured_output import OutputSchema as OutputSchema
 
@@ -109,6 +110,7 @@ from .messages import is_reply as is_reply
 from .messages import last_reply as last_reply
 from .messages import text_of as text_of
 from .middleware import Middleware as Middleware
+from .middleware import StateSlot as StateSlot
 from .models.facts import price as price
 
 # Models, their retries, usage and prices
@@ -128,6 +130,10 @@ from .models.usage import ModelUsage as ModelUsage
 
 # Helpers for tools and parts of an agent
 from .names import agent_identifier as agent_identifier
+
+# Permissions
+from .permissions.rules import Access as Access
+from .permissions.rules import Permission as Permission
 from .progress_tool import ProgressTool as ProgressTool
 from .prompts import ANSWER_REJECTED as ANSWER_REJECTED
 from .prompts import CHANGES_BREAK as CHANGES_BREAK

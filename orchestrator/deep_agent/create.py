@@ -28,11 +28,13 @@ from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle
 from fanout.orchestrator.deep_agent.execution.choice import ExecutionChoice
 from fanout.orchestrator.deep_agent.guards.budget import Budget
 from fanout.orchestrator.deep_agent.guards.budget_plugin import BudgetFactory, BudgetPlugin
+from fanout.orchestrator.deep_agent.guards.loop_policy import LoopPolicy
 from fanout.orchestrator.deep_agent.inbox import Messages
 from fanout.orchestrator.deep_agent.mcp.tools import McpTools
 from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.models.profiles import ModelProfile
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
+from fanout.orchestrator.deep_agent.permissions.rules import Permission
 
 Arguments = ParamSpec("Arguments")
 
@@ -56,6 +58,9 @@ def create_deep_agent(
     interrupt_on: InterruptOn | None = None,
     inherited_interrupt_on: InterruptOn | None = None,
     built_in_tools: Collection[str] | None = None,
+    loops: LoopPolicy | None = None,
+    permissions: Sequence[Permission] = (),
+    inherited_permissions: Sequence[Sequence[Permission]] = (),
     summarization: SummarizationConfig | None = None,
     model_profile: ModelProfile | None = None,
     name: str = "deep_agent",
@@ -99,6 +104,13 @@ def create_deep_agent(
         inherited_interrupt_on: A parent's policy; the stricter of the two applies to each tool.
         built_in_tools: The names of the built-in tools to have; all that the backend supports when
             not given. `edit_file` stands for the edit tools of the model's profile.
+        loops: How often the same call may be made in a row, by sub-agents too; defaults when not
+            given.
+        permissions: Rules for files and commands, of which the first that matches decides; what
+            none matches is allowed. They hold under all tools, and for sub-agents. Rules for files
+            beside a shell need one for execute as well.
+        inherited_permissions: The rules of the agents that delegate to this one: the strictest of
+            all lists applies.
         summarization: When and how a long conversation is summarized; defaults when not given.
         model_profile: The edit tools and the prompt for this model; from the table in
             `models/profiles.py` when not given.

@@ -1,6 +1,7 @@
 """The failures of a deep agent.
 
     ToolMistake                the agent called a tool wrongly; the model gets its text
+    ApprovalRequired           a rule wants a person to be asked; the call becomes a request
     ModelFailed                no reply from the model
     ├── ModelUnavailable       (retryable) overloaded, rate-limited or not reached, after retries
     ├── ModelRefused           the service rejected the request; no model of the list is asked
@@ -24,6 +25,10 @@ from typing import ClassVar
 
 class ToolMistake(Exception):
     """The model called a tool wrongly; the message, for the model, says how to correct the call."""
+
+
+class ApprovalRequired(Exception):
+    """A person has to be asked before a call may go on; the message says for what."""
 
 
 class ModelFailed(Exception):

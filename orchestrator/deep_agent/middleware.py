@@ -8,7 +8,7 @@ middleware that only observes returns None.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
@@ -18,11 +18,45 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
+from pydantic import TypeAdapter
 
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
 
+T = TypeVar("T")
+
 BackendSource = Callable[[Any], Backend]
 """Returns the agent's files for an ADK context (any object with a `state`)."""
+
+
+class StateSlot(Generic[T]):
+    """A middleware's own value in the session's state, under a name of its own.
+
+    The value is kept with the session and survives a restart. Sub-agents have sessions of their
+    own: they begin with the default, and what they set is not seen by their parent.
+
+    Args:
+        name: The name, unique among the middleware of an agent.
+        kind: The value's type, which pydantic can turn into JSON and back.
+        default: Returns the value of a session that has none.
+    """
+
+    def __init__(self, name: str, kind: type[T], default: Callable[[], T]) -> None:
+        self._key = f"middleware:{name}"
+        self._values = TypeAdapter(kind)
+        self._default = default
+
+    def get(self, context: ReadonlyContext) -> T:
+        """Return the value, of any context of ADK.
+
+        Raises:
+            pydantic.ValidationError: The stored value is of another type.
+        """
+        stored = context.state.get(self._key)
+        return self._default() if stored is None else self._values.validate_python(stored)
+
+    def set(self, context: CallbackContext, value: T) -> None:
+        """Store a value with the event that the context belongs to."""
+        context.state[self._key] = self._values.dump_python(value, mode="json")
 
 
 class Middleware:

@@ -31,6 +31,21 @@ to you.
 
 ROOT = "Your files are under {root}.\n"
 
+SAME_FILES = """\
+execute runs in a shell on the same files.
+"""
+
+OTHER_PATHS = """\
+execute runs in a shell of this machine that starts in {folder}: this is the folder which the file tools call
+{root}. Use relative paths in commands.
+"""
+# A path of one would lead nowhere, or elsewhere, in the other.
+
+OTHER_FILES = """\
+execute runs in a shell of this machine that starts in {folder}. It does not see the files of the file tools,
+nor they its files.
+"""
+
 PATCHING = """\
 Change existing files with apply_patch, what belongs together in one patch, and never through the shell.
 """
@@ -39,11 +54,15 @@ Change existing files with apply_patch, what belongs together in one patch, and 
 SEVERAL_EDITS = "When one file needs several changes, make them in one call of multi_edit.\n"
 
 SHELL = """\
-execute runs in a shell on the same files. Prefer the file tools for reading and editing: they tell you what
-is wrong and keep line ends. No one can answer a prompt in that shell, so pass the options that avoid
-questions. Long results and the history that are kept for you are seen by the file tools only, not by the shell.
+Prefer the file tools for reading and editing: they tell you what is wrong and keep line ends. No one can
+answer a prompt in that shell, so pass the options that avoid questions. Long results and the history that are
+kept for you are seen by the file tools only, not by the shell.
 """
 # "No one can answer": a command that waits for a key uses up its whole time.
+
+RULES_AND_SHELL = """\
+Rules keep you from some files. They do not cover commands: do not reach such files with execute either.
+"""
 
 PLAN = """\
 For work of three steps or more, or when you are given several tasks, keep a plan with write_todos; for less,
@@ -90,6 +109,18 @@ before you build on it; a conflict in the result names a change that is not in t
 """
 # "sees only …": models otherwise write "as discussed above" into the description.
 # "Check what comes back": a summary tells what the sub-agent meant to do.
+
+FORKED_TASK = """\
+The conversation above is that of the agent that gave you this task, up to the point where it did. It is there
+for you to know what is wanted and what is known. You are its sub-agent: do this task and nothing else of it.
+
+{task}"""
+# "nothing else": with the whole conversation before it a model goes on with the parent's plan.
+
+FORKED_CALL = "It is under way: sub-agents do it, each its own task."
+"""The result of the calls that fork, in the conversation that a sub-agent sees."""
+
+FORKED_NOTE = "It sees this conversation."
 
 GENERAL_PURPOSE_DESCRIPTION = (
     "Any task that needs several steps, such as looking through many files or one "
@@ -184,11 +215,12 @@ CALL_NOT_APPROVED = (
 )
 
 SAME_CALL = (
-    "Not done: this is the same call of {tool} with the same arguments {count} times in a row, and "
-    "what it answered stands above. Use that answer, or change something before you ask again: "
-    "other arguments, another tool, or your final message. At {most} times in a row the run is "
-    "ended."
+    "Not done: this is call {count} in a row of {tool} with the same arguments, {arguments}, since "
+    "{since}. {results} Change something before you ask again: other arguments, another tool, or "
+    "your final message. After {left} more of these the run is ended."
 )
+SAME_RESULTS = "Its answer was the same each time and stands above: use it."
+DIFFERENT_RESULTS = "Its answers differed, but the work does not go on by asking."
 
 
 SUMMARIZE = """\

@@ -16,6 +16,7 @@ from fanout.orchestrator.configuration.mcp_servers import McpServerDefinition
 from fanout.orchestrator.deep_agent import (
     Account,
     BudgetLimits,
+    LoopPolicy,
     McpServer,
     McpServerFailed,
     ModelFailed,
@@ -63,6 +64,7 @@ def create_agent(
         "description": definition.description,
         "skills": resolved_paths(definition.skills, files_folder),
         "memory": resolved_paths(definition.memory, files_folder),
+        "loops": LoopPolicy(**definition.loops.settings()),
         "summarization": SummarizationConfig(**definition.summarization.settings()),
         "interrupt_on": definition.interrupt_on,
         "instruction": definition.instruction + added_instruction,

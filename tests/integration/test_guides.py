@@ -83,6 +83,21 @@ RUNS: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
         ],
         ["Both sections are written.", "## Risks\nMany.", "## Chances\nMore."],
     ),
+    "middleware.py": (
+        [
+            conversation(
+                "",
+                *(calls(call("search", words=bird)) for bird in ("owls", "barn owls", "eagles")),
+                says("Owls are birds."),
+            )
+        ],
+        [
+            "three pages about owls",
+            "three pages about barn owls",
+            "There is no money left",
+            "Owls are birds.",
+        ],
+    ),
     "approval.py": (
         [
             conversation(

@@ -113,17 +113,17 @@ class ApprovalGate(Middleware):
             agent=tool_context.agent_name,
         )
         if tool_context.tool_confirmation is None:
-            return _request(tool_context, pending)
-        response = _response_to(pending, tool_context.session.events)
+            return request_approval(tool_context, pending)
+        response = response_to(pending, tool_context.session.events)
         missing = "it was given for another call"
         answer = missing if response is None else answer_in(response, pending)
         if isinstance(answer, str):
             hint = f"The answer was not accepted: {answer}. Allowed are {', '.join(decisions)}."
-            return _request(tool_context, pending, hint)
+            return request_approval(tool_context, pending, hint)
         if answer.decision == "edit":
             args.clear()
             args.update(answer.arguments or {})
-        return _replacing_result(answer)
+        return replacing_result(answer)
 
 
 class ApprovalFlow(Middleware):
@@ -205,13 +205,16 @@ def _event_with_call(events: Sequence[Event], call_id: str) -> Event | None:
     return next(holders, None)
 
 
-def _request(context: ToolContext, pending: PendingApproval, hint: str = "") -> dict[str, Any]:
+def request_approval(
+    context: ToolContext, pending: PendingApproval, hint: str = ""
+) -> dict[str, Any]:
+    """Request a person's decision about a call, and return the call's result until it is given."""
     context.request_confirmation(hint=hint, payload=pending.payload())
     context.actions.skip_summarization = True  # the model must not continue with this result
     return dict(AWAITING)
 
 
-def _response_to(pending: PendingApproval, events: Sequence[Event]) -> Mapping[str, Any] | None:
+def response_to(pending: PendingApproval, events: Sequence[Event]) -> Mapping[str, Any] | None:
     """Return the newest response to a request with this call's fingerprint; None if there is none.
 
     ADK passes the confirmation with the call's id. That may be a request that a child's call made
@@ -233,7 +236,7 @@ def _response_to(pending: PendingApproval, events: Sequence[Event]) -> Mapping[s
     return found
 
 
-def _replacing_result(answer: ApprovalAnswer) -> dict[str, Any] | None:
+def replacing_result(answer: ApprovalAnswer) -> dict[str, Any] | None:
     """Return the result of a call that a person rejected or answered; None if it has to run."""
     remark = f" They say: {answer.message}" if answer.message else ""
     if answer.decision == "reject":

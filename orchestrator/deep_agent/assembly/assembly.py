@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from google.adk.agents import LlmAgent
@@ -25,7 +25,7 @@ from fanout.orchestrator.deep_agent.assembly.tools import (
     tools_of,
     unique_tools,
 )
-from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory
+from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
 from fanout.orchestrator.deep_agent.base_instructions import BaseInstructions
 from fanout.orchestrator.deep_agent.context.eviction import Eviction
 from fanout.orchestrator.deep_agent.context.summarization import Summarization, SummarizationConfig
@@ -38,17 +38,20 @@ from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle,
 from fanout.orchestrator.deep_agent.execution.choice import (
     ExecutionChoice,
     execution_tools,
+    real_sources,
     with_local_shell,
 )
 from fanout.orchestrator.deep_agent.guards.dangling_calls import DanglingCalls
 from fanout.orchestrator.deep_agent.guards.interruptible_tools import interruptible
 from fanout.orchestrator.deep_agent.guards.loop_guard import LoopGuard
+from fanout.orchestrator.deep_agent.guards.loop_policy import LoopPolicy
 from fanout.orchestrator.deep_agent.guards.replies import OutputCheck, ReplyRepair, ToolErrors
 from fanout.orchestrator.deep_agent.guards.structured_output import OutputSchema
 from fanout.orchestrator.deep_agent.inbox import Inbox, Messages
 from fanout.orchestrator.deep_agent.knowledge.memory import MemoryFiles
 from fanout.orchestrator.deep_agent.knowledge.skills import Skills
 from fanout.orchestrator.deep_agent.middleware import Middleware, callbacks
+from fanout.orchestrator.deep_agent.models.facts import takes_inline
 from fanout.orchestrator.deep_agent.models.profiles import (
     EDIT_TOOLS,
     EditTool,
@@ -59,6 +62,8 @@ from fanout.orchestrator.deep_agent.models.profiles import (
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from fanout.orchestrator.deep_agent.models.resolve import resolve_model
 from fanout.orchestrator.deep_agent.names import agent_identifier
+from fanout.orchestrator.deep_agent.permissions.gate import PermissionGate
+from fanout.orchestrator.deep_agent.permissions.rules import Permission
 from fanout.orchestrator.deep_agent.tools.execute import ExecuteTool
 from fanout.orchestrator.deep_agent.tools.filesystem import FilesystemTools
 from fanout.orchestrator.deep_agent.tools.images import ImagesInView
@@ -87,6 +92,9 @@ class Assembly:
     interrupt_on: InterruptOn | None
     inherited_interrupt_on: InterruptOn | None
     built_in_tools: Collection[str] | None
+    loops: LoopPolicy | None
+    permissions: Sequence[Permission]
+    inherited_permissions: Sequence[Sequence[Permission]]
     summarization: SummarizationConfig | None
     model_profile: ModelProfile | None
     name: str
@@ -124,6 +132,7 @@ class Assembly:
         return [
             ApprovalFlow(),
             DeferredResults(),
+            self._permissions,
             BaseInstructions(
                 self.instruction,
                 is_subagent=self.is_subagent and self._schema is None,
@@ -133,7 +142,7 @@ class Assembly:
             ReplyRepair(),
             *([Inbox(self.inbox)] if self.inbox else []),
             DanglingCalls(),
-            LoopGuard(),
+            LoopGuard(self.loops),
             *self._built_in,
             *self._delegation,
             *(tool for tool in list[Any](self._own_tools) if isinstance(tool, Middleware)),
@@ -143,8 +152,8 @@ class Assembly:
             *([OutputCheck(self._schema)] if self._schema else []),
             ToolErrors(self.fatal_errors),
             # Instructions that may change between two calls of the model come last.
-            *([Skills(self._files.shown, self.skills)] if self.skills else []),
-            *([MemoryFiles(self._files.shown, self.memory)] if self.memory else []),
+            *([Skills(self._files.shown, self._sources(self.skills))] if self.skills else []),
+            *([MemoryFiles(self._files.shown, self._sources(self.memory))] if self.memory else []),
             approval_gate(
                 self.interrupt_on or {},
                 self.inherited_interrupt_on or {},
@@ -168,11 +177,27 @@ class Assembly:
     def _files(self) -> AgentFiles:
         has_shell = self.execution == "local"
         backend = with_local_shell(self.backend) if has_shell else self.backend
-        return agent_files(backend, self._summarization.history_path_prefix)
+        return agent_files(backend, self._summarization.history_path_prefix, self._permissions)
+
+    @cached_property
+    def _permissions(self) -> PermissionGate:
+        gate = PermissionGate([*self.inherited_permissions, self.permissions])
+        has_shell = self.built_in_tools is None or "execute" in self.built_in_tools
+        if has_shell and isinstance(self.backend, Shell):
+            gate.check_shell()
+        return gate
+
+    def _sources(self, paths: Sequence[str] | None) -> Sequence[str]:
+        is_local = self.execution == "local"
+        return real_sources(paths, self.backend) if is_local else paths or ()
 
     @cached_property
     def _file_tools(self) -> FilesystemTools:
-        return FilesystemTools(self._files.shown, edit_tools=self._edit_tools)
+        return FilesystemTools(
+            self._files.shown,
+            edit_tools=self._edit_tools,
+            takes=partial(takes_inline, self._llm.model),
+        )
 
     @cached_property
     def _profile(self) -> ModelProfile:
@@ -229,14 +254,18 @@ class Assembly:
             tools=self._own_tools,
             built_in_tools=self._inherited_tools,
             may_execute=self._files.may_execute,
+            permissions=[*self.inherited_permissions, self.permissions],
             interrupt_on=merge_policies(self.inherited_interrupt_on or {}, self.interrupt_on or {}),
             delegation=self.delegation,
             limits=self.subagent_limits or SubAgentLimits(),
+            loops=self.loops,
             summarization=self._summarization,
             fatal_errors=self.fatal_errors,
             rate_limiter=self.rate_limiter,
         )
-        return [inherited.subagents(self.subagents or (), self._files.own, self._file_tools.lock)]
+        return [
+            inherited.subagents(self.subagents or (), self._files.unchecked, self._file_tools.lock)
+        ]
 
     @cached_property
     def _inherited_tools(self) -> set[str]:

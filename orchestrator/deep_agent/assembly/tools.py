@@ -11,7 +11,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
 from google.genai import types
 
-from fanout.orchestrator.approvals import InterruptOn
+from fanout.orchestrator.approvals import InterruptOn, delegation_policy, merge_policies
 from fanout.orchestrator.deep_agent.approval.gate import ApprovalGate
 from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool
 from fanout.orchestrator.deep_agent.delegation.roster import tool_name
@@ -99,10 +99,21 @@ def approval_gate(
 
     Its policy may name every built-in tool, because it applies to sub-agents too.
     """
-    names = {tool.name for tool in tools_of(built_in)} | {"execute"}
+    own = tools_of(built_in)
+    names = {tool.name for tool in own} | {"execute"}
     single = [tool for tool in tools if not isinstance(tool, BaseToolset)]
     names |= {tool.name if isinstance(tool, BaseTool) else tool.__name__ for tool in single}
+    agents = [tool_name(tool) for tool in (*own, *single) if delegates_to_one(tool)]
+    inherited = merge_policies(
+        {**inherited, **delegation_policy(inherited, agents)},
+        delegation_policy(interrupt_on, agents),
+    )
     return ApprovalGate(interrupt_on, inherited, known=names, more_later=len(single) < len(tools))
+
+
+def delegates_to_one(tool: AgentTool) -> bool:
+    """Return whether a tool stands for one sub-agent."""
+    return bool(getattr(tool, "delegates_to_one", False))
 
 
 def delegates(tool: AgentTool) -> bool:

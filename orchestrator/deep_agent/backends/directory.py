@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import math
 import os
 import posixpath
 import shutil
@@ -24,14 +23,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, Concatenate, ParamSpec, TypeVar
 from uuid import uuid4
 
-from fanout.orchestrator.deep_agent.backends.jail import Access, Jail, OpenDirectory, Place
-from fanout.orchestrator.deep_agent.backends.matching import hits_in
+from fanout.orchestrator.deep_agent.backends.jail import Jail, Place
+from fanout.orchestrator.deep_agent.backends.matching import TextSearch
 from fanout.orchestrator.deep_agent.backends.paths import MAX_DEPTH
 from fanout.orchestrator.deep_agent.backends.protocol import (
-    AccessRule,
+    AccessRefused,
     Entry,
     EntryKind,
-    Hit,
     Hits,
     Walk,
 )
@@ -39,11 +37,11 @@ from fanout.orchestrator.deep_agent.backends.protocol import (
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MAX_SEARCHED_BYTES = 10 * 1024**2
-"""Larger files are not searched: they are data, and reading them takes too long."""
-
 _BLOCK_BYTES = 1024**2
 """The size of a searched block; a longer line is searched in parts."""
+
+_UNREADABLE = {errno.EACCES, errno.EPERM, errno.EIO}
+"""Errors of a file that is there and cannot be read."""
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Without O_NONBLOCK, opening a pipe without a writer would block for ever."""
@@ -55,16 +53,12 @@ _NEW_FILE_MODE = 0o666
 class DirectoryBackend:
     """The files below `root`, seen by the agent below `mount`."""
 
-    max_searched_bytes: int | None = MAX_SEARCHED_BYTES
-    """Larger files are not searched; None searches all."""
-
     def __init__(
         self,
         root: Path | str,
         *,
         mount: str = "/workspace",
         also: Mapping[str, Path] | None = None,
-        rule: AccessRule | None = None,
     ) -> None:
         """Make a backend on an existing directory.
 
@@ -73,20 +67,17 @@ class DirectoryBackend:
             mount: the path under which the agent sees it.
             also: more directories by the paths under which the agent sees them; with some, absolute
                 links may name what is below these paths or below `mount`.
-            rule: keeps the agent from some files of `root`; not together with `also`.
 
         Raises:
-            ValueError: `mount` is not a normalised absolute path, or a rule is given with `also`.
+            ValueError: `mount` is not a normalised absolute path.
         """
-        if rule is not None and also:
-            raise ValueError("a rule holds for one directory, so there can be no others")
-        self._access = Access(rule)
         if not mount.startswith("/") or posixpath.normpath(mount) != mount:
             raise ValueError(f"mount must be a normalised absolute path, not {mount}")
         self._mount = mount
         self.root = Path(root).absolute()
         roots = {mount: self.root, **(also or {})}
         linked = {**roots, **{str(each): each for each in roots.values()}} if also else {}
+        self._roots = {prefix: roots[prefix] for prefix in sorted(roots, key=len, reverse=True)}
         self._jails = {
             prefix: Jail(roots[prefix], linked) for prefix in sorted(roots, key=len, reverse=True)
         }
@@ -102,6 +93,10 @@ class DirectoryBackend:
     async def lstat(self, path: str) -> Entry:
         """As `stat`, a link not followed."""
         return await self._in_thread(path, partial(self._stat, follow=False))
+
+    async def real_path(self, path: str) -> str:
+        """Return a path with its links resolved; AccessRefused if it leads out."""
+        return await self._in_thread(path, self._real_path)
 
     async def list(self, path: str) -> Sequence[Entry]:
         return await self._in_thread(path, self._entries)
@@ -157,20 +152,29 @@ class DirectoryBackend:
             FileNotFoundError: the path is above or beside the mount points.
         """
         for mount, jail in self._jails.items():
-            if path == mount or path.startswith(mount.rstrip("/") + "/"):
+            if _is_below(path, mount):
                 return jail, [name for name in path[len(mount) :].split("/") if name]
         raise FileNotFoundError(path)
 
     def _place(
-        self, path: str, *, follow_last: bool, change: bool = False, make_parents: bool = False
+        self, path: str, *, follow_last: bool, make_parents: bool = False
     ) -> AbstractContextManager[Place]:
         jail, names = self._locate(path)
-        check = self._access.check_change if change else self._access.check_visible
-        return jail.place(names, follow_last=follow_last, make_parents=make_parents, check=check)
+        return jail.place(names, follow_last=follow_last, make_parents=make_parents)
 
-    def _directory(self, path: str) -> AbstractContextManager[OpenDirectory]:
+    def _directory(self, path: str) -> AbstractContextManager[int]:
         jail, names = self._locate(path)
-        return jail.directory(names, check=self._access.check_visible)
+        return jail.directory(names)
+
+    def _real_path(self, path: str) -> str:
+        mount = next((each for each in self._roots if _is_below(path, each)), None)
+        if mount is None:
+            return path
+        real = os.path.realpath(self._roots[mount] / path[len(mount) :].strip("/"))
+        for mount, root in self._roots.items():
+            if _is_below(real, top := os.path.realpath(root)):
+                return posixpath.join(mount, real[len(top) :].strip("/")).rstrip("/")
+        raise AccessRefused(f"{path} leads out of the directory.")
 
     def _above_mount(self, path: str) -> Entry | None:
         """Return the only entry of a directory above the mount point: the next directory."""
@@ -189,11 +193,9 @@ class DirectoryBackend:
         above = self._above_mount(path)
         if above:
             return [above]
-        with self._directory(path) as directory, os.scandir(directory.descriptor) as found:
+        with self._directory(path) as directory, os.scandir(directory) as found:
             entries = []
             for item in found:
-                if not self._access.shows(directory.path, item.name):
-                    continue
                 with suppress(FileNotFoundError):  # it was removed after the listing
                     status = item.stat(follow_symlinks=False)
                     entries.append(_entry(posixpath.join(path, item.name), status))
@@ -204,35 +206,30 @@ class DirectoryBackend:
             raise IsADirectoryError(path)
         with self._place(path, follow_last=True) as place, _opened(place) as file:
             file.seek(offset)
-            data = file.read(-1 if max_bytes is None else max_bytes)
-            return self._access.check_content(place, data)
+            return file.read(-1 if max_bytes is None else max_bytes)
 
     def _write(self, path: str, data: bytes, create_only: bool, mode: int | None) -> None:
         if self._above_mount(path):
             raise IsADirectoryError(path)
         try:
-            _, names = self._locate(path)
+            self._locate(path)
         except FileNotFoundError:
             raise PermissionError(path) from None
-        self._access.check_writable("/".join(names))  # before directories are made for it
-        with self._place(
-            path, follow_last=not create_only, change=True, make_parents=True
-        ) as place:
+        with self._place(path, follow_last=not create_only, make_parents=True) as place:
             existing = _existing_mode(place, create_only=create_only)
             mode = existing if mode is None else mode
             _put(place, data, mode=mode, create_only=create_only)
 
     def _create(self, path: str) -> int:
         """Create a file and its directories, and return its descriptor; nothing is followed."""
-        with self._place(path, follow_last=False, change=True, make_parents=True) as place:
+        with self._place(path, follow_last=False, make_parents=True) as place:
             return os.open(place.name, _CREATE, _NEW_FILE_MODE, dir_fd=place.directory)
 
     def _delete(self, path: str) -> None:
         if self._above_mount(path) or path in self._jails:
             raise PermissionError(path)
-        with self._place(path, follow_last=False, change=True) as place:
+        with self._place(path, follow_last=False) as place:
             if stat.S_ISDIR(place.lstat().st_mode):
-                self._access.check_tree(place)
                 _remove_tree(place)
             else:
                 os.unlink(place.name, dir_fd=place.directory)
@@ -250,17 +247,17 @@ class DirectoryBackend:
     def _grep(
         self, path: str, text: str, only: Sequence[str] | None, max_hits: int, deadline: float
     ) -> Hits:
-        found: list[Hit] = []
+        search = TextSearch(text, max_hits=max_hits, deadline=deadline)
         for name, place in self._searched(path, only):
-            with suppress(OSError), _opened(place) as file:
-                text_in = self._access.searchable(place, file, MAX_SEARCHED_BYTES)
-                for hit in hits_in(_blocks(text_in, self.max_searched_bytes), text, name):
-                    if len(found) >= max_hits or time.monotonic() > deadline:
-                        return Hits(hits=tuple(found), complete=False)
-                    found.append(hit)
-            if time.monotonic() > deadline:
-                return Hits(hits=tuple(found), complete=False)
-        return Hits(hits=tuple(found))
+            if search.is_over:
+                break
+            try:
+                with _opened(place) as file:
+                    search.file(name, _blocks(file, search.overlap))
+            except OSError as error:
+                if error.errno in _UNREADABLE:
+                    search.leave_out(name)
+        return search.result()
 
     def _searched(self, path: str, only: Sequence[str] | None) -> Iterator[tuple[str, Place]]:
         """Yield the files to search, each with its open parent."""
@@ -271,9 +268,8 @@ class DirectoryBackend:
                 with suppress(OSError), self._place(name, follow_last=False) as place:
                     yield name, place
             return
-        most = math.inf if self.max_searched_bytes is None else self.max_searched_bytes
         for entry, place in self._files(self._mount if self._above_mount(path) else path):
-            if entry.kind == "file" and entry.size_bytes <= most:
+            if entry.kind == "file":
                 yield entry.path, place
 
     def _files(self, path: str) -> Iterator[tuple[Entry, Place]]:
@@ -283,22 +279,21 @@ class DirectoryBackend:
         """
         with self._directory(path) as top:
             for relative, directories, names, descriptor in os.fwalk(
-                ".", dir_fd=top.descriptor, follow_symlinks=False
+                ".", dir_fd=top, follow_symlinks=False
             ):
-                hidden = {
-                    name
-                    for name in (*directories, *names)
-                    if not self._access.shows(top.path, relative, name)
-                }
                 links = [name for name in directories if _is_link(name, descriptor)]
-                directories[:] = sorted(set(directories) - set(links) - hidden - {".git"})
+                directories[:] = sorted(set(directories) - set(links) - {".git"})
                 if relative.count("/") >= MAX_DEPTH:
                     directories.clear()
-                for name in sorted({*names, *links} - hidden):
+                for name in sorted({*names, *links}):
                     place = Place(directory=descriptor, name=name)
                     with suppress(OSError):
                         full = posixpath.normpath(posixpath.join(path, relative, name))
                         yield _entry(full, place.lstat()), place
+
+
+def _is_below(path: str, top: str) -> bool:
+    return path == top or path.startswith(top.rstrip("/") + "/")
 
 
 def _is_link(name: str, directory: int) -> bool:
@@ -320,16 +315,18 @@ def _opened(place: Place) -> Iterator[BinaryIO]:
         yield file
 
 
-def _blocks(file: BinaryIO, max_bytes: int | None) -> Iterator[bytes]:
-    """Read a file, or its first bytes, in parts that end with a line where it has one."""
-    left, rest = math.inf if max_bytes is None else max_bytes, b""
-    while left > 0 and (data := file.read(int(min(left, _BLOCK_BYTES)))):
-        left -= len(data)
+def _blocks(file: BinaryIO, overlap: int) -> Iterator[bytes]:
+    """Read a file in parts that end with a line; those of a longer line have bytes in common."""
+    rest = b""
+    while data := file.read(_BLOCK_BYTES):
         block = rest + data
-        cut = block.rfind(b"\n") + 1 or (len(block) if len(block) >= _BLOCK_BYTES else 0)
-        rest = block[cut:]
+        cut = block.rfind(b"\n") + 1
         if cut:
             yield block[:cut]
+        elif len(block) >= _BLOCK_BYTES:
+            yield block
+            cut = len(block) - overlap
+        rest = block[cut:]
     if rest:
         yield rest
 

@@ -1,4 +1,4 @@
-"""Resolution of paths that cannot leave a directory or break a rule, even by links, `..` or races.
+"""Resolution of paths that cannot leave a directory, even by links, `..` or races.
 
 Each name is opened relative to its open parent and never followed by the kernel; a link is read and
 its names are resolved in the same way. This is openat2's RESOLVE_BENEATH, which Python cannot call.
@@ -10,21 +10,15 @@ import errno
 import os
 import posixpath
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO
 
 from fanout.orchestrator.deep_agent.backends.paths import MAX_DEPTH
-from fanout.orchestrator.deep_agent.backends.protocol import AccessRefused, AccessRule
 
 MAX_LINKS = 40
 """Linux's limit on links in one path."""
-
-Check = Callable[[str], None]
-"""Is given each path, relative to the root, before it is looked into; raises to refuse it."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -36,71 +30,10 @@ class Place:
     directory: int
     """A file descriptor, open while the context that gave this place is."""
     name: str
-    path: str = ""
-    """Of this place below the root, links resolved; empty for the root."""
 
     def lstat(self) -> os.stat_result:
         """What is there, a link not followed; FileNotFoundError when nothing is."""
         return os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
-
-
-@dataclass(frozen=True)
-class OpenDirectory:
-    """An open directory."""
-
-    descriptor: int
-    path: str
-    """Below the root, links resolved; empty for the root."""
-
-
-class Access:
-    """A rule as checks of paths below a root; without a rule everything is allowed."""
-
-    def __init__(self, rule: AccessRule | None) -> None:
-        self._rule = rule
-
-    def shows(self, *parts: str) -> bool:
-        """Whether the agent may see a path, given in parts."""
-        return self._rule is None or self._rule.why_hidden(_joined(*parts)) is None
-
-    def check_visible(self, path: str) -> None:
-        """Refuse what the agent may not see."""
-        reason = self._rule and self._rule.why_hidden(path)
-        if reason:
-            raise AccessRefused(reason)
-
-    def check_content(self, place: Place, content: bytes) -> bytes:
-        """Return a file's content; refuse one that the agent may not see."""
-        reason = self._rule and self._rule.why_secret(place.path, content)
-        if reason:
-            raise AccessRefused(reason)
-        return content
-
-    def searchable(self, place: Place, file: BinaryIO, max_bytes: int) -> BinaryIO:
-        """Return what may be searched of an open file; refuse one that the agent may not see."""
-        if self._rule is None:
-            return file
-        return BytesIO(self.check_content(place, file.read(max_bytes)))
-
-    def check_change(self, path: str) -> None:
-        """Refuse what the agent may not change."""
-        self.check_visible(path)
-        self.check_writable(path)
-
-    def check_writable(self, path: str) -> None:
-        """Refuse a path that no file may be written at."""
-        reason = self._rule and self._rule.why_unchangeable(path)
-        if reason:
-            raise AccessRefused(reason)
-
-    def check_tree(self, place: Place) -> None:
-        """Refuse a directory with something in it that the agent may not change."""
-        if self._rule is None:
-            return
-        for folder, directories, names, _ in os.fwalk(place.name, dir_fd=place.directory):
-            below = posixpath.relpath(folder, place.name)
-            for name in (*directories, *names):
-                self.check_change(_joined(place.path, below, name))
 
 
 class Jail:
@@ -124,27 +57,22 @@ class Jail:
         *,
         follow_last: bool,
         make_parents: bool = False,
-        check: Check | None = None,
     ) -> Iterator[Place]:
         """Where the last name is, its parents resolved.
 
-        `follow_last` also follows links there. `check` sees the path of each name, resolved so far.
+        `follow_last` also follows links there.
         """
         with ExitStack() as opened:
-            resolution = _Resolution(
-                self._root, self._linked, opened, make_parents=make_parents, check=check
-            )
+            resolution = _Resolution(self._root, self._linked, opened, make_parents=make_parents)
             yield resolution.resolve(names, follow_last=follow_last)
 
     @contextmanager
-    def directory(
-        self, names: Sequence[str], *, check: Check | None = None
-    ) -> Iterator[OpenDirectory]:
-        """Open a directory; NotADirectoryError if it is anything else."""
-        with self.place(names, follow_last=True, check=check) as place:
+    def directory(self, names: Sequence[str]) -> Iterator[int]:
+        """Open a directory, for its descriptor; NotADirectoryError if it is anything else."""
+        with self.place(names, follow_last=True) as place:
             descriptor = os.open(place.name, _DIRECTORY, dir_fd=place.directory)
             try:
-                yield OpenDirectory(descriptor=descriptor, path=place.path)
+                yield descriptor
             finally:
                 os.close(descriptor)
 
@@ -159,14 +87,10 @@ class _Resolution:
         opened: ExitStack,
         *,
         make_parents: bool,
-        check: Check | None,
     ) -> None:
         self._root, self._linked = root.resolve(strict=True), linked
         self._opened = opened
         self._make_parents = make_parents
-        self._check = check
-        self._names: list[str] = []
-        """Of the directories in `_stack`, except the first."""
         self._links = 0
         self._stack: list[int] = []
         self._stack.append(self._keep(os.open(self._root, _DIRECTORY)))
@@ -180,29 +104,25 @@ class _Resolution:
             if name == "..":
                 self._go_up()
                 continue
-            place = Place(self._stack[-1], name, "/".join([*self._names, name]))
-            if self._check is not None:
-                self._check(place.path)
+            place = Place(self._stack[-1], name)
             if (ahead or follow_last) and self._is_link(place):
                 ahead += reversed(self._target(place))
             elif not ahead:
                 return place
             else:
                 self._enter(place)
-        return Place(self._stack[-1], ".", "/".join(self._names))
+        return Place(self._stack[-1], ".")
 
     def _go_up(self) -> None:
         if len(self._stack) == 1:
             raise PermissionError(errno.EACCES, "leads out of the directory")
         self._stack.pop()
-        self._names.pop()
 
     def _enter(self, place: Place) -> None:
         if self._make_parents:
             with suppress(FileExistsError):
                 os.mkdir(place.name, dir_fd=place.directory)
         self._stack.append(self._keep(os.open(place.name, _DIRECTORY, dir_fd=place.directory)))
-        self._names.append(place.name)
 
     def _is_link(self, place: Place) -> bool:
         try:
@@ -223,7 +143,6 @@ class _Resolution:
         for prefix, directory in ((str(self._root), self._root), *self._linked.items()):
             if target == prefix or target.startswith(prefix.rstrip("/") + "/"):
                 self._stack.clear()
-                self._names.clear()
                 self._stack.append(self._keep(os.open(directory, _DIRECTORY)))
                 return _names(target[len(prefix) :])
         raise PermissionError(errno.EACCES, "leads out of the directory")

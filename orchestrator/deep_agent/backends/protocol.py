@@ -34,23 +34,6 @@ class AccessRefused(PermissionError):
         return str(self.args[0])
 
 
-class AccessRule(Protocol):
-    """Which files of a directory an agent may read, and which of these it may change.
-
-    Paths are relative to the directory, with links resolved; each name on the way to a file is
-    asked about too. The methods run in threads, many at once.
-    """
-
-    def why_hidden(self, path: str) -> str | None:
-        """Return why the agent may not see what is at a path, as a sentence; None if it may."""
-
-    def why_secret(self, path: str, content: bytes) -> str | None:
-        """Return why the agent may not see a file's content, as a sentence; None if it may."""
-
-    def why_unchangeable(self, path: str) -> str | None:
-        """Return why the agent may not write or delete there, as a sentence; None if it may."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """One path; a link is described, not followed, except by `stat`."""
@@ -89,6 +72,11 @@ class Hits:
 
     hits: tuple[Hit, ...]
     complete: bool = True
+    """False if a limit was reached before everything was searched."""
+    unsearched: int = 0
+    """How many files were left out: binary ones, unreadable ones, the one at which time was up."""
+    unsearched_paths: tuple[str, ...] = ()
+    """The first of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,8 +148,8 @@ class Backend(Protocol):
             NotADirectoryError: It is a file.
         """
 
-    async def read_bytes(self, path: str, max_bytes: int) -> bytes:
-        """Return the first `max_bytes` bytes of a file.
+    async def read_bytes(self, path: str, max_bytes: int, *, offset: int = 0) -> bytes:
+        """Return the `max_bytes` bytes of a file that follow the first `offset` ones, if any.
 
         Raises:
             FileNotFoundError: The path does not exist.
@@ -197,8 +185,8 @@ class Backend(Protocol):
     ) -> Hits:
         """Return the lines with a literal text in a file, a directory or the files of `only`.
 
-        Binary files (a NUL in the first 8 KiB) and `.git` directories are left out; links are not
-        followed.
+        Binary files (a NUL in the first 8 KiB) are left out and counted; files of any size are
+        searched. `.git` directories are left out; links are not followed.
         """
 
 

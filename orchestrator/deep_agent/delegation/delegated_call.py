@@ -16,7 +16,7 @@ from google.adk.tools.tool_context import ToolContext
 from fanout.orchestrator.cancellation import cancel_or_abandon
 from fanout.orchestrator.deep_agent.approval.requests import PendingApproval
 from fanout.orchestrator.deep_agent.delegation.children.child import Child, Question, not_begun
-from fanout.orchestrator.deep_agent.delegation.children.child_run import Emit, task_message
+from fanout.orchestrator.deep_agent.delegation.children.child_run import Emit
 from fanout.orchestrator.deep_agent.delegation.limits import ABANDON_SECONDS
 from fanout.orchestrator.deep_agent.delegation.task import Task
 from fanout.orchestrator.deep_agent.delegation.task_record import Answer, TaskRecord
@@ -113,8 +113,7 @@ class DelegatedCall:
             left = max(deadline - asyncio.get_running_loop().time(), 0.001)
             seconds = left if seconds is None else min(seconds, left)
         try:
-            message = task_message(task.description, task.context)
-            return await child.work(message, seconds, emit)
+            return await child.work(task.description, task.context, seconds, emit)
         except Exception as error:
             if self._team.is_fatal(error):
                 raise

@@ -27,9 +27,11 @@ from fanout.orchestrator.deep_agent.delegation.roster import (
 )
 from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
 from fanout.orchestrator.deep_agent.delegation.team import Team
+from fanout.orchestrator.deep_agent.guards.loop_policy import LoopPolicy
 from fanout.orchestrator.deep_agent.middleware import BackendSource
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from fanout.orchestrator.deep_agent.names import agent_identifier
+from fanout.orchestrator.deep_agent.permissions.rules import Permission
 
 AgentTool = Callable[..., Any] | BaseTool | BaseToolset
 """A tool as ADK takes it."""
@@ -51,6 +53,9 @@ class Inheritance:
     """Always applies, in addition to their own."""
     delegation: DelegationStyle
     limits: SubAgentLimits
+    loops: LoopPolicy | None
+    permissions: Sequence[Sequence[Permission]]
+    """The rules of the parent and of those above it; they always hold as well."""
     summarization: SummarizationConfig | None
     """Only for sub-agents with the same model, because it may hold that model's window."""
     fatal_errors: tuple[type[Exception], ...]
@@ -105,6 +110,9 @@ class Inheritance:
             interrupt_on=spec.get("interrupt_on"),
             inherited_interrupt_on=self.interrupt_on,
             built_in_tools=built_in_tools_of(spec, self.built_in_tools),
+            loops=self.loops,
+            permissions=spec.get("permissions", ()),
+            inherited_permissions=self.permissions,
             summarization=None if "model" in spec else self.summarization,
             name=spec["name"],
             description=spec["description"],

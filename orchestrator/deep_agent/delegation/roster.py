@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Required, TypedDict
+from typing import Any, Literal, Required, TypedDict
 
 from google.adk.models.base_llm import BaseLlm
 from google.adk.tools.base_tool import BaseTool
@@ -12,7 +12,8 @@ from google.adk.workflow import BaseNode
 from pydantic import BaseModel
 
 from fanout.orchestrator.deep_agent.names import agent_identifier
-from fanout.orchestrator.deep_agent.prompts import GENERAL_PURPOSE_DESCRIPTION
+from fanout.orchestrator.deep_agent.permissions.rules import Permission
+from fanout.orchestrator.deep_agent.prompts import FORKED_NOTE, GENERAL_PURPOSE_DESCRIPTION
 
 GENERAL_PURPOSE = "general-purpose"
 
@@ -33,9 +34,15 @@ class SubAgentSpec(TypedDict, total=False):
     """The names of its built-in tools; with `tools` it has none that are not named here."""
     model: str | BaseLlm
     skills: Sequence[str]
+    permissions: Sequence[Permission]
+    """Rules for files and commands, beside its parent's, which always hold."""
     interrupt_on: Mapping[str, Any]
     """Added to its parent's policy, which always holds."""
     output_schema: Mapping[str, Any] | type[BaseModel]
+    context: Literal["isolated", "fork"]
+    """`fork`: it sees its parent's conversation up to the call, as copies, and pays its input
+    tokens at each of its steps. Otherwise it sees only its task. Only the specification decides
+    this, never a model."""
     subagents: Sequence[SubAgentSpec | BaseNode]
     """The agents that it may call; none when omitted."""
 
@@ -49,6 +56,8 @@ class Member:
     made: SubAgentSpec | BaseNode
     output_schema: Mapping[str, Any] | type[BaseModel] | None = None
     """The schema of its last message."""
+    forks: bool = False
+    """Whether it sees its parent's conversation."""
 
 
 def tool_name(tool: Any) -> str:
@@ -104,4 +113,9 @@ def _as_member(made: SubAgentSpec | BaseNode) -> Member:
         raise ValueError(f"A sub-agent has no {', '.join(unknown)}; it has {', '.join(known)}.")
     if not str(made.get("name") or "").strip() or not str(made.get("description") or "").strip():
         raise ValueError("A sub-agent needs a name and a description.")
-    return Member(made["name"], made["description"], made, made.get("output_schema"))
+    context = made.get("context", "isolated")
+    if context not in {"isolated", "fork"}:
+        raise ValueError(f"The context of {made['name']} is isolated or fork, not {context}.")
+    forks = context == "fork"
+    description = f"{made['description']} {FORKED_NOTE}" if forks else made["description"]
+    return Member(made["name"], description, made, made.get("output_schema"), forks)

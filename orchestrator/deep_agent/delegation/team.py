@@ -26,6 +26,7 @@ from fanout.orchestrator.deep_agent.delegation.children.child_files import (
 )
 from fanout.orchestrator.deep_agent.delegation.children.child_run import ChildRun
 from fanout.orchestrator.deep_agent.delegation.children.folder_copy import fits
+from fanout.orchestrator.deep_agent.delegation.children.forked_context import conversation_of
 from fanout.orchestrator.deep_agent.delegation.children.ready_agents import InheritedApproval
 from fanout.orchestrator.deep_agent.delegation.limits import SubAgentLimits
 from fanout.orchestrator.deep_agent.delegation.roster import Member, SubAgentSpec, built_in_tools_of
@@ -81,9 +82,11 @@ class Team:
         """
         member = self.members[agent_identifier(task.subagent_type)]
         files = await self._child_files(member, context)
+        parent = context.get_invocation_context()
         run = ChildRun(
             self.agent(member, files.backend),
-            context.get_invocation_context(),
+            parent,
+            given=conversation_of(parent) if member.forks else (),
             plugins=[self.approval] if isinstance(member.made, BaseNode) else (),
         )
         return Child(

@@ -149,6 +149,8 @@ class TasksTool(ProgressTool):
 class AgentTool(ProgressTool):
     """One sub-agent as a tool."""
 
+    delegates_to_one = True
+
     def __init__(self, team: Team, member: Member) -> None:
         self._team = team
         self._member = member

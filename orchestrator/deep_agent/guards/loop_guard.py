@@ -1,13 +1,16 @@
 """Ends the run of a model that makes the same call again and again, after warnings.
 
 The calls are counted in the session's events, so the count survives a restart. A reply with any
-other call restarts the count, so an agent may run its tests after every edit.
+other call restarts the count, so an agent may run its tests after every edit. A result that differs
+from the one before is progress: a call that looks at something that changes is a poll, not a loop.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from google.adk.agents.callback_context import CallbackContext
@@ -19,92 +22,155 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
 from fanout.orchestrator.deep_agent.guards.dangling_calls import is_frameworks
+from fanout.orchestrator.deep_agent.guards.loop_policy import LoopPolicy
 from fanout.orchestrator.deep_agent.messages import is_request
 from fanout.orchestrator.deep_agent.middleware import Middleware
-from fanout.orchestrator.deep_agent.prompts import SAME_CALL
-from fanout.orchestrator.deep_agent.tool import error_result, is_polling
-
-MAX_SAME_CALLS = 4
-"""How often in a row the same call with the same arguments is executed; after that it gets only a
-warning. Looking again after a failure, or at a file that is still growing, is ordinary work."""
-
-MAX_REPEATED_CALLS = 8
-"""After this many the run ends: a model that ignores four warnings wastes its budget."""
+from fanout.orchestrator.deep_agent.prompts import DIFFERENT_RESULTS, SAME_CALL, SAME_RESULTS
+from fanout.orchestrator.deep_agent.tool import error_result
 
 REPEATED_CALL = "REPEATED_CALL"
 """The error code of a run that the guard ended."""
+
+SHOWN_CHARACTERS = 200
+"""How much of a repeated call's arguments a warning shows: enough to recognise the call."""
+
+_REFUSED = "repeated"
+"""The key of a refused call's result, with the call's number in its row."""
 
 Signature = tuple[str, str]
 """A call's tool and its arguments as canonical JSON."""
 
 
 class LoopGuard(Middleware):
-    """Rejects repeated calls, and ends the run after too many; polling tools are exempt."""
+    """Rejects repeated calls, and ends the run after too many.
+
+    Args:
+        policy: How many are too many.
+    """
+
+    def __init__(self, policy: LoopPolicy | None = None) -> None:
+        self._policy = policy or LoopPolicy()
 
     async def before_tool(
         self, tool: BaseTool, args: dict[str, Any], tool_context: ToolContext
     ) -> dict[str, Any] | None:
         """Reject a call that has been made too often in a row."""
-        del args  # another part may have changed them; what the model asked for counts
-        if is_polling(tool):
+        del args  # another middleware may have changed them; what the model asked for counts
+        limits = self._policy.limits(tool.name, tool)
+        if limits is None:
             return None
-        replies = _replies(tool_context.session.events, tool_context.agent_name)
-        count = _times_in_a_row(replies, tool_context.function_call_id)
-        if count <= MAX_SAME_CALLS:
+        events = tool_context.session.events
+        row = _row(events, tool_context.agent_name, tool_context.function_call_id)
+        if row is None or not limits.refuses(row.same, row.calls):
             return None
-        return error_result(SAME_CALL.format(tool=tool.name, count=count, most=MAX_REPEATED_CALLS))
+        warning = SAME_CALL.format(
+            tool=tool.name,
+            arguments=_shortened(row.signature[1]),
+            count=row.calls,
+            since=datetime.fromtimestamp(row.since, UTC).strftime("%H:%M:%S UTC"),
+            results=DIFFERENT_RESULTS if row.changed else SAME_RESULTS,
+            left=limits.left(row.same, row.calls),
+        )
+        return {**error_result(warning), _REFUSED: row.calls}
 
     async def before_model(
         self, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> LlmResponse | None:
         """Return an error in place of the model's reply after too many repeated calls."""
         events, agent = callback_context.session.events, callback_context.agent_name
-        last = next(_replies(events, agent), [])
+        _, last = next(_replies(events, agent), (None, []))
         for call in {_signature(call): call for call in last}.values():
-            tool = llm_request.tools_dict.get(str(call.name))
-            if tool is not None and is_polling(tool):
+            name = str(call.name)
+            limits = self._policy.limits(name, llm_request.tools_dict.get(name))
+            row = _row(events, agent, call.id)
+            if limits is None or row is None or not limits.ends(row.same, row.calls):
                 continue
-            if _times_in_a_row(_replies(events, agent), call.id) >= MAX_REPEATED_CALLS:
-                return LlmResponse(
-                    error_code=REPEATED_CALL,
-                    error_message=f"The agent made the same call of {call.name} with the same "
-                    f"arguments {MAX_REPEATED_CALLS} times in a row, in spite of warnings, and was "
-                    "stopped.",
-                )
+            return LlmResponse(
+                error_code=REPEATED_CALL,
+                error_message=f"The agent made the same call of {name} with the same arguments "
+                f"{row.calls} times in a row, in spite of warnings, and was stopped.",
+            )
         return None
 
 
-def _replies(events: Sequence[Event], agent: str) -> Iterator[list[types.FunctionCall]]:
-    """Yield the calls of each of the agent's replies, newest first, back to the user's message."""
+@dataclass(frozen=True)
+class _Row:
+    """The same call in reply after reply."""
+
+    signature: Signature
+    calls: int
+    """With the newest one."""
+    same: int
+    """The newest calls whose results, as far as they are known, are equal."""
+    since: float
+    """When the row began, in seconds since the epoch."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether the results differed."""
+        return self.same < self.calls
+
+
+def _row(events: Sequence[Event], agent: str, call_id: str | None) -> _Row | None:
+    """Return the row that ends with a call; None if the newest replies do not have it."""
+    results = _results(events)
+    signature: Signature | None = None
+    kinds: frozenset[Signature] = frozenset()
+    calls, same, since, is_same = 0, 0, 0.0, True
+    known: str | None = None
+    at = 0
+    for event, made in _replies(events, agent):
+        signatures = [_signature(call) for call in made]
+        if signature is None:
+            ids = [call.id for call in made]
+            if call_id not in ids:
+                continue  # made in an earlier reply, and approved since
+            at = ids.index(call_id)
+            signature, kinds = signatures[at], frozenset(signatures)
+        elif frozenset(signatures) != kinds:
+            break
+        upto = len(made) if calls else at + 1
+        for call in reversed([call for call in made[:upto] if _signature(call) == signature]):
+            result = results.get(str(call.id))
+            is_same = is_same and (known is None or result is None or result == known)
+            known = known or result
+            calls, same, since = calls + 1, same + is_same, event.timestamp
+    return None if signature is None else _Row(signature, calls, same, since)
+
+
+def _replies(
+    events: Sequence[Event], agent: str
+) -> Iterator[tuple[Event, list[types.FunctionCall]]]:
+    """Yield the agent's replies with calls, newest first, back to the user's message."""
     for event in reversed(events):
         if is_request(event):
             return
         calls = [call for call in event.get_function_calls() if not is_frameworks(call)]
         if calls and event.author == agent:
-            yield calls
+            yield event, calls
 
 
-def _times_in_a_row(replies: Iterator[list[types.FunctionCall]], call_id: str | None) -> int:
-    """Return how often in a row a call was made up to the given one; 0 if no reply has it."""
-    signature: Signature | None = None
-    kinds: frozenset[Signature] = frozenset()
-    count = 0
-    for calls in replies:
-        signatures = [_signature(call) for call in calls]
-        if signature is None:
-            at = next((index for index, call in enumerate(calls) if call.id == call_id), None)
-            if at is None:
-                continue  # made in an earlier reply, and approved since
-            signature, kinds = signatures[at], frozenset(signatures)
-            count = signatures[: at + 1].count(signature)
-        elif frozenset(signatures) == kinds:
-            count += signatures.count(signature)
-        else:
+def _results(events: Sequence[Event]) -> Mapping[str, str]:
+    """Return the results since the user's message, by their calls' ids, without refusals."""
+    found: dict[str, str] = {}
+    for event in reversed(events):
+        if is_request(event):
             break
-    return count
+        for response in event.get_function_responses():
+            call_id, result = str(response.id), dict(response.response or {})
+            if _REFUSED not in result:
+                # An evicted result names a file of its call.
+                found.setdefault(call_id, _canonical(result).replace(call_id, ""))
+    return found
 
 
 def _signature(call: types.FunctionCall) -> Signature:
-    return str(call.name), json.dumps(
-        call.args or {}, sort_keys=True, ensure_ascii=False, default=str
-    )
+    return str(call.name), _canonical(call.args or {})
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"

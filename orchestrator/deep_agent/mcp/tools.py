@@ -129,6 +129,9 @@ class McpTool(BaseTool):
     ) -> None:
         super().__init__(name=name, description=_cut(tool.description or tool.title or ""))
         self._remote_name = tool.name
+        hints = tool.annotations
+        self.only_looks = bool(hints and hints.read_only_hint)
+        """Whether the server says that the tool changes nothing, so that it may be used to poll."""
         self._connection = connection
         self._schema = schema
         self._validator = _validator(tool.input_schema)

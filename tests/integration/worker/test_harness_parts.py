@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.deep_agent.guards.loop_guard import MAX_REPEATED_CALLS, MAX_SAME_CALLS
+from fanout.orchestrator.deep_agent.guards.loop_policy import (
+    MAX_REPEATED_COMMANDS,
+    MAX_SAME_COMMANDS,
+)
 from fanout.orchestrator.deep_agent.prompts import CALL_INTERRUPTED
 from fanout.orchestrator.jobs.spec import Limits
 from fanout.orchestrator.jobs.state import JobState
@@ -68,13 +71,15 @@ async def test_a_job_that_repeats_itself_is_stopped_and_says_why(place: Installa
         assert result.error is not None
         assert result.error.type == "AgentFailed"
         assert (
-            f"the same call of execute with the same arguments {MAX_REPEATED_CALLS}"
+            f"the same call of execute with the same arguments {MAX_REPEATED_COMMANDS}"
             in result.error.message
         )
-        assert result.usage.tool_calls == MAX_REPEATED_CALLS
+        assert result.usage.tool_calls == MAX_REPEATED_COMMANDS
         results = await journal(client, result.job_id, EventType.TOOL_RESULT)
-        refused = ["times in a row" in str(event.data) for event in results]
-        assert refused == [False] * MAX_SAME_CALLS + [True] * (MAX_REPEATED_CALLS - MAX_SAME_CALLS)
+        refused = ["in a row of execute" in str(event.data) for event in results]
+        assert refused == [False] * MAX_SAME_COMMANDS + [True] * (
+            MAX_REPEATED_COMMANDS - MAX_SAME_COMMANDS
+        )
 
 
 async def test_tool_calls_are_limited_by_the_job(place: Installation) -> None:

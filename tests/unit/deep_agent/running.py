@@ -52,8 +52,11 @@ class Run:
 
     async def go_on(self, task: str) -> "Run":
         """Another message of the user in the same session, to the end of what it starts."""
+        return await self.answer(types.Content(role="user", parts=[types.Part(text=task)]))
+
+    async def answer(self, message: types.Content) -> "Run":
+        """A message, such as a person's answer, to the end of what it starts."""
         runner = Runner(app=self.app, session_service=self.sessions)
-        message = types.Content(role="user", parts=[types.Part(text=task)])
         async for event in runner.run_async(
             user_id="u",
             session_id="s",

@@ -16,6 +16,7 @@ from fanout.orchestrator.deep_agent.create import create_deep_agent
 from fanout.orchestrator.deep_agent.delegation import delegated_call, tools
 from fanout.orchestrator.deep_agent.delegation.children import child as one_child
 from fanout.orchestrator.deep_agent.delegation.limits import SubAgentLimits
+from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle
 from fanout.orchestrator.deep_agent.delegation.task_record import TaskRecord, combined_answer
 from tests.unit.deep_agent.running import Run, call, texts
 from tests.unit.deep_agent.talking import recorder, says, seen
@@ -239,3 +240,32 @@ async def test_tools_of_a_specification_replace_the_built_in_ones() -> None:
 def test_tools_and_names_that_two_would_share_are_refused() -> None:
     with pytest.raises(ValueError, match="has the name of a tool"):
         create_deep_agent(recorder("p", [says("x")]), subagents=[worker(name="tasks")])
+
+
+@pytest.mark.parametrize(
+    ("style", "policy", "asks_a_person"),
+    [
+        ("task", {"task": True}, True),
+        ("task", {"task": True, "tasks": False}, False),
+        ("agent_tools", {"worker": True}, True),
+        ("agent_tools", {"ls": True}, False),
+    ],
+)
+async def test_who_guards_one_task_guards_many(
+    style: DelegationStyle, policy: dict[str, bool], asks_a_person: bool
+) -> None:
+    run = Run(parent(many(item())), subagents=[worker()], delegation=style, interrupt_on=policy)
+    await run.to_end()
+    asked = [approval.tool for approval in pending_approvals(run.events)]
+    assert asked == (["tasks"] if asks_a_person else [])
+
+
+async def test_a_childs_own_word_does_not_loosen_what_its_parent_guards() -> None:
+    run = Run(
+        parent(many(item())),
+        subagents=[worker()],
+        inherited_interrupt_on={"task": True},
+        interrupt_on={"tasks": False},
+    )
+    await run.to_end()
+    assert [approval.tool for approval in pending_approvals(run.events)] == ["tasks"]

@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 from google.adk.tools.tool_context import ToolContext
 
-from fanout.orchestrator.deep_agent.guards.loop_guard import (
+from fanout.orchestrator.deep_agent.guards.loop_guard import REPEATED_CALL
+from fanout.orchestrator.deep_agent.guards.loop_policy import (
+    MAX_CHANGING_CALLS,
     MAX_REPEATED_CALLS,
     MAX_SAME_CALLS,
-    REPEATED_CALL,
+    LoopLimits,
+    LoopPolicy,
 )
 from fanout.orchestrator.deep_agent.tool import MethodTool, polling
 from tests.unit.deep_agent.running import Run, call, scripted
@@ -46,7 +49,7 @@ class Tools:
 
 
 def refused(run: Run) -> list[bool]:
-    return ["times in a row" in str(result.get("error")) for result in run.results]
+    return ["in a row of" in str(result.get("error")) for result in run.results]
 
 
 async def test_the_same_call_is_carried_out_four_times_then_answered_with_a_warning() -> None:
@@ -56,7 +59,12 @@ async def test_the_same_call_is_carried_out_four_times_then_answered_with_a_warn
 
     assert tools.done == ["look"] * MAX_SAME_CALLS
     assert refused(run) == [False] * MAX_SAME_CALLS + [True]
-    assert "the same call of look" in run.results[-1]["error"]
+    warning = run.results[-1]["error"]
+    assert (
+        'call 5 in a row of look with the same arguments, {"at": "x", "deep": 1}, since' in warning
+    )
+    assert "UTC. Its answer was the same each time" in warning
+    assert "After 3 more" in warning
     assert run.text == "done"
 
 
@@ -136,3 +144,95 @@ async def test_a_new_message_of_the_user_begins_a_new_row(word: str) -> None:
 
     assert not any(refused(run))
     assert len(tools.done) == 6
+
+
+class Changing:
+    """A tool whose answer changes with each call, up to a last one."""
+
+    def __init__(self, last: int) -> None:
+        self.calls, self._last = 0, last
+
+    async def status(self, tool_context: ToolContext) -> dict[str, Any]:
+        """Say how far it is."""
+        del tool_context
+        self.calls += 1
+        return {"percent": min(self.calls, self._last)}
+
+
+async def run_of(calls: int, tool: str = "status", **agent: Any) -> Run:
+    replies: list[dict[str, Any]] = [{"calls": [call(tool)]}] * calls
+    return await Run(scripted([*replies, {"text": "done"}]), **agent).to_end()
+
+
+async def test_a_result_that_changes_is_progress_and_starts_the_row_again() -> None:
+    made = Changing(last=20)
+    run = await run_of(23, tools=[MethodTool(made.status)])
+    assert not any(refused(run))
+    assert run.text == "done"
+
+    run = await run_of(25, tools=[MethodTool(Changing(last=20).status)])
+    assert refused(run) == [False] * 23 + [True] * 2
+    assert "Its answers differed" in run.results[-1]["error"]
+
+
+async def test_changing_results_have_an_end_too() -> None:
+    made = Changing(last=10_000)
+    run = await run_of(99, tools=[MethodTool(made.status)])
+    assert made.calls == MAX_CHANGING_CALLS
+    assert run.events[-1].error_code == REPEATED_CALL
+
+
+async def test_the_numbers_and_the_exceptions_can_be_set() -> None:
+    tools = Tools()
+    policy = LoopPolicy(max_same=1, stop_after=3, per_tool={"edit": LoopLimits(max_same=2)})
+    run = await run_of(9, "look", tools=tools.all(), loops=policy)
+    assert refused(run) == [False, True, True]
+    assert run.events[-1].error_code == REPEATED_CALL
+
+    replies: list[dict[str, Any]] = [{"calls": [call("edit", line=1)]}] * 3
+    run = await Run(
+        scripted([*replies, {"text": "done"}]), tools=tools.all(), loops=policy
+    ).to_end()
+    assert refused(run) == [False, False, True]
+
+    run = await run_of(30, "look", tools=tools.all(), loops=LoopPolicy(exempt=("loo*",)))
+    assert not any(refused(run))
+
+
+@pytest.mark.parametrize("name", ["browser_snapshot", "browser__take_screenshot"])
+def test_snapshots_are_exempt_and_commands_have_more_room(name: str) -> None:
+    policy = LoopPolicy()
+    assert policy.limits(name) is None
+    commands = policy.limits("execute")
+    assert commands is not None
+    assert commands.max_same > policy.max_same
+
+
+def test_a_tool_that_says_that_it_only_looks_may_poll_but_not_for_ever() -> None:
+    class OnlyLooks(MethodTool):
+        only_looks = True
+
+    limits = LoopPolicy().limits("server__list", OnlyLooks(Tools().look))
+    assert limits is not None
+    assert not limits.refuses(MAX_CHANGING_CALLS, MAX_CHANGING_CALLS)
+    assert limits.refuses(MAX_CHANGING_CALLS + 1, MAX_CHANGING_CALLS + 1)
+
+
+def test_a_policy_without_a_warning_is_refused() -> None:
+    with pytest.raises(ValueError, match="stop_after must be above max_same"):
+        LoopPolicy(max_same=5, stop_after=5)
+
+
+async def test_children_have_their_parents_policy() -> None:
+    child = {
+        "name": "worker",
+        "description": "Works.",
+        "model": scripted([{"calls": [call("read_todos")]}] * 9 + [{"text": "x"}]),
+    }
+    asks = call("task", description="do", subagent_type="worker")
+    run = await Run(
+        scripted([{"calls": [asks]}, {"text": "done"}]),
+        subagents=[child],
+        loops=LoopPolicy(max_same=1, stop_after=2),
+    ).to_end()
+    assert "2 times in a row" in run.results[0]["error"]

@@ -18,7 +18,7 @@ from google.adk.events import Event
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 
-from fanout.orchestrator.approvals import merge_policies
+from fanout.orchestrator.approvals import delegation_policy, merge_policies
 from fanout.orchestrator.configuration.agent_definitions import AgentDefinition
 from fanout.orchestrator.deep_agent import (
     TASKS_VERIFIED,
@@ -103,7 +103,8 @@ class Children:
     ) -> None:
         self._delegation = definition.delegation
         self._command = spec.verify_merges or definition.verify_merges
-        self._policy = merge_policies(spec.interrupt_on, definition.interrupt_on)
+        policies = (spec.interrupt_on, definition.interrupt_on)
+        self._policy = merge_policies(*({**one, **delegation_policy(one)} for one in policies))
         self._specs = ChildSpecs(services, spec, definition, ends_at=ends_at, used=used)
         self._snapshots = ChildSnapshots(sandbox, services.blobs, spec.start)
         self._collector = Collector(
@@ -326,6 +327,8 @@ def _combined_result(tool: str, results: Sequence[TaskResult]) -> TaskResult:
 
 class _AgentTool(MethodTool):
     """A tool that delegates to one agent, as `task` does."""
+
+    delegates_to_one = True
 
     def __init__(self, children: Children, agent: str, description: str) -> None:
         self._children = children

@@ -34,7 +34,6 @@ class LocalSandbox(DirectoryBackend, Sandbox):
     """A job's folder and the commands that run in it."""
 
     kind: Literal["docker", "local"] = "local"
-    max_searched_bytes = None
 
     def __init__(
         self, folder: JobFolder, before: Path, max_disk_bytes: int | None, files_id: str
@@ -176,7 +175,7 @@ class LocalSandbox(DirectoryBackend, Sandbox):
         """Return the folder in which a command starts; for a forbidden one a missing one."""
         try:
             with self._directory(path) as opened:
-                return str(Path(f"/proc/self/fd/{opened.descriptor}").readlink())
+                return str(Path(f"/proc/self/fd/{opened}").readlink())
         except OSError:
             return "/nonexistent"
 

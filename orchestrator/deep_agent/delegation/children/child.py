@@ -23,6 +23,7 @@ from fanout.orchestrator.deep_agent.delegation.children.child_run import (
     ChildRun,
     Emit,
     answers_message,
+    task_message,
 )
 from fanout.orchestrator.deep_agent.delegation.limits import ABANDON_SECONDS
 from fanout.orchestrator.deep_agent.delegation.roster import Member
@@ -94,7 +95,7 @@ class Child:
             self._answers[asked.confirmation_id] = answer.model_dump(mode="json", by_alias=True)
 
     async def work(
-        self, task: types.Content, seconds: float | None, emit: Emit
+        self, description: str, context: str, seconds: float | None, emit: Emit
     ) -> TaskRecord | Question:
         """Work until the task is done, a person is asked, or the time is over.
 
@@ -102,7 +103,8 @@ class Child:
         is kept or shown.
 
         Args:
-            task: The first message, for a child that has not begun.
+            description: The task.
+            context: Further information that its parent gave.
             seconds: The time limit; None for no limit.
             emit: Called with each progress event.
 
@@ -110,6 +112,7 @@ class Child:
             Exception: Whatever ended the run; `failed` makes a record of it.
         """
         self._started = time.monotonic()
+        task = task_message(description, context, forked=self._member.forks)
         running = asyncio.create_task(self._go_on(task, emit))
         try:
             await asyncio.wait([running], timeout=seconds)

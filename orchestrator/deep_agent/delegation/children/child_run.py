@@ -25,6 +25,7 @@ from fanout.orchestrator.deep_agent.approval.requests import PendingApproval, pe
 from fanout.orchestrator.deep_agent.delegation.children.ready_agents import answer_of
 from fanout.orchestrator.deep_agent.guards.budget_plugin import shared_budget
 from fanout.orchestrator.deep_agent.messages import last_reply
+from fanout.orchestrator.deep_agent.prompts import FORKED_TASK
 
 APP_NAME = "subagent"
 USER_ID = "parent"
@@ -56,7 +57,8 @@ class ChildRun:
         self._agent = agent
         self._parent = parent
         self._plugins = plugins
-        self._events = list(given)
+        # ADK looks for a conversation's last agent, and would warn of each that it does not know.
+        self._events = [*given, Event(author=agent.name)] if given else []
         self._given = len(self._events)
 
     @property
@@ -153,9 +155,16 @@ def resumable_app(name: str, agent: BaseNode, **settings: Any) -> App:
         return App(name=name, root_agent=agent, resumability_config=resumability, **settings)
 
 
-def task_message(description: str, context: str) -> types.Content:
-    """Return a child's first message: the description and the context that its parent gave."""
+def task_message(description: str, context: str, *, forked: bool = False) -> types.Content:
+    """Return a child's first message.
+
+    Args:
+        description: The task.
+        context: Further information that its parent gave.
+        forked: It stands below its parent's conversation.
+    """
     text = f"{description}\n\n<context>\n{context}\n</context>" if context.strip() else description
+    text = FORKED_TASK.format(task=text) if forked else text
     return types.Content(role="user", parts=[types.Part(text=text)])
 
 

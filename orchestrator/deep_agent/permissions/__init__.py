@@ -1,0 +1,1 @@
+"""Permissions: which files an agent may read and write, and which commands it may run."""
