@@ -16,6 +16,7 @@ from .orchestrator import LoopPolicy as LoopPolicy
 from .orchestrator import McpServer as McpServer
 from .orchestrator import McpTools as McpTools
 from .orchestrator import Middleware as Middleware
+from .orchestrator import ModelProfile as ModelProfile
 from .orchestrator import Permission as Permission
 from .orchestrator import StateSlot as StateSlot
 from .orchestrator import SubAgentLimits as SubAgentLimits

@@ -11,6 +11,7 @@ from .deep_agent import LoopPolicy as LoopPolicy
 from .deep_agent import McpServer as McpServer
 from .deep_agent import McpTools as McpTools
 from .deep_agent import Middleware as Middleware
+from .deep_agent import ModelProfile as ModelProfile
 from .deep_agent import Permission as Permission
 from .deep_agent import StateSlot as StateSlot
 from .deep_agent import SubAgentLimits as SubAgentLimits
