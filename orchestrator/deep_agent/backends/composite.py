@@ -34,7 +34,7 @@ _Found = TypeVar("_Found", Entry, Hit)
 
 
 @dataclass(frozen=True)
-class _Mount:
+class Mount:
     """A backend and its prefix; the default backend's is empty and leaves paths unchanged."""
 
     prefix: str
@@ -91,8 +91,8 @@ class CompositeBackend:
                     f"A route must be a normalised absolute path below /, not {prefix}."
                 )
         self._default = default
-        mounts = [_Mount(prefix, backend) for prefix, backend in mounted.items()]
-        self._mounts = sorted([*mounts, _Mount("", default)], key=lambda mount: -len(mount.prefix))
+        mounts = [Mount(prefix, backend) for prefix, backend in mounted.items()]
+        self._mounts = sorted([*mounts, Mount("", default)], key=lambda mount: -len(mount.prefix))
 
     @property
     def search_root(self) -> str:
@@ -139,7 +139,7 @@ class CompositeBackend:
 
     async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walk:
         async def search(
-            mount: _Mount, start: str, only: Sequence[str] | None, left: int, seconds: float
+            mount: Mount, start: str, only: Sequence[str] | None, left: int, seconds: float
         ) -> tuple[Sequence[Entry], bool]:
             del only
             walk = await mount.backend.walk(start, max_entries=left, timeout_seconds=seconds)
@@ -159,7 +159,7 @@ class CompositeBackend:
         timeout_seconds: float,
     ) -> Hits:
         async def search(
-            mount: _Mount, start: str, only: Sequence[str] | None, left: int, seconds: float
+            mount: Mount, start: str, only: Sequence[str] | None, left: int, seconds: float
         ) -> tuple[Sequence[Hit], bool]:
             found = await mount.backend.grep(
                 text, start, only=only, max_hits=left, timeout_seconds=seconds
@@ -167,7 +167,7 @@ class CompositeBackend:
             results.append((mount, found))
             return found.hits, found.complete
 
-        results: list[tuple[_Mount, Hits]] = []
+        results: list[tuple[Mount, Hits]] = []
         hits, complete = await self._found(search, path, only, max_hits, timeout_seconds)
         return Hits(
             hits=tuple(hits),
@@ -204,15 +204,15 @@ class CompositeBackend:
             complete = complete and is_all
         return shown, complete
 
-    def _shown_by(self, mount: _Mount, found: Sequence[_Found]) -> Sequence[_Found]:
+    def _shown_by(self, mount: Mount, found: Sequence[_Found]) -> Sequence[_Found]:
         """Return what is visible of a mount's entries or hits."""
         outside = found if not mount.prefix else map(mount.shown, found)
         return [each for each in outside if self._owner(each.path) is mount]
 
-    def _owner(self, path: str) -> _Mount:
+    def _owner(self, path: str) -> Mount:
         return next(mount for mount in self._mounts if mount.owns(path))
 
-    def _routes_below(self, path: str) -> Sequence[_Mount]:
+    def _routes_below(self, path: str) -> Sequence[Mount]:
         return [mount for mount in self._mounts if mount.prefix.startswith(path.rstrip("/") + "/")]
 
     def _is_fixed(self, path: str) -> bool:
@@ -221,7 +221,7 @@ class CompositeBackend:
 
     def _searched(
         self, path: str, only: Sequence[str] | None
-    ) -> Sequence[tuple[_Mount, str, Sequence[str] | None]]:
+    ) -> Sequence[tuple[Mount, str, Sequence[str] | None]]:
         """Return the mounts at and below a path.
 
         Each comes with the path at which it starts, and those of the named files that belong to it.

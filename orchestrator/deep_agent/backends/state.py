@@ -14,7 +14,7 @@ import base64
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from fanout.orchestrator.deep_agent.backends.matching import TextSearch
 from fanout.orchestrator.deep_agent.backends.protocol import Entry, Hits, Walk
@@ -29,6 +29,7 @@ KEY_PREFIX = "file:"
 LEGACY_KEY = "files"
 
 
+@runtime_checkable
 class SessionState(Protocol):
     """The methods of ADK's `State` that a backend needs; a plain dictionary lacks `to_dict`."""
 
@@ -50,16 +51,32 @@ class DictState(dict[str, Any]):
         return dict(self)
 
 
+class _Plain:
+    """A plain dictionary as a state; it is changed in place."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._values.get(key, default)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._values[key] = value
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(self._values)
+
+
 class StateBackend:
     """Files in a session's state. A directory exists while a file is in it.
 
     Args:
-        state: The session's state.
+        state: The session's state, or a dictionary.
         search_root: The directory of the agent's own files, a normalised absolute path.
     """
 
-    def __init__(self, state: SessionState, *, search_root: str = "/") -> None:
-        self._state = state
+    def __init__(self, state: SessionState | dict[str, Any], *, search_root: str = "/") -> None:
+        self._state: SessionState = state if isinstance(state, SessionState) else _Plain(state)
         self._search_root = search_root
 
     @property

@@ -18,7 +18,7 @@ from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.tools.documents import text_of_notebook, text_of_pdf
 from fanout.orchestrator.deep_agent.tools.editing.edits import Edit, edited
 from fanout.orchestrator.deep_agent.tools.editing.line_ends import (
-    next_line_end,
+    line_end_at,
     with_line_ends_of,
     without_carriage_returns,
 )
@@ -327,7 +327,9 @@ def _with_line_ends(before: bytes, content: str) -> str:
     if b"\r\n" not in before:
         return content
     old = before.decode(errors="replace")
-    return with_line_ends_of(old, without_carriage_returns(content), next_line_end(old, 0))
+    return with_line_ends_of(
+        old, without_carriage_returns(content), line_end_at(old, old.find("\n"))
+    )
 
 
 def _check_seen(path: str, data: bytes, seen_version: str | None) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any
 
 from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.tools.base_tool import BaseTool
@@ -16,8 +16,10 @@ from google.adk.tools.tool_context import ToolContext
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from fanout.orchestrator.deep_agent.backends.protocol import Entry
+from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.knowledge.sources import files_to_read
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
+from fanout.orchestrator.deep_agent.models.profiles import EDIT_TOOLS, EditTool
 from fanout.orchestrator.deep_agent.prompts import FILES, ROOT
 from fanout.orchestrator.deep_agent.tool import MethodTool
 from fanout.orchestrator.deep_agent.tools.editing.edits import Edit
@@ -46,9 +48,6 @@ FilePath = Annotated[str, Field(description="Path of the file")]
 Offset = Annotated[int, Field(description="How many results to skip")]
 Limit = Annotated[int, Field(description="Most results to return")]
 
-
-EditTool = Literal["edit_file", "multi_edit", "apply_patch"]
-"""A tool that changes existing files."""
 
 MAX_EDITS = 100
 """Replacements in one call: more is a new file, for which there is write_file."""
@@ -114,7 +113,7 @@ class FilesystemTools(Middleware):
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
         """Explain the rules for paths, and where the files are."""
-        if not tools & {"read_file", "write_file", *get_args(EditTool)}:
+        if not tools & {"read_file", "write_file", *EDIT_TOOLS}:
             return ""
         root = files_to_read(self._backend_of, context).search_root
         return FILES + (ROOT.format(root=root) if root != "/" else "")
@@ -172,6 +171,8 @@ class FilesystemTools(Middleware):
 
         Overwriting is refused when you have not read the file or it changed after you read it.
         """
+        if overwrite and not self._edit_tools:
+            raise ToolMistake("You may create files, not change existing ones.")
         path = self._resolved(file_path, tool_context)
         async with self._locks.held(path):
             result = await self._files(tool_context).write(
