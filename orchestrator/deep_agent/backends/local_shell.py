@@ -42,6 +42,8 @@ OUTPUT_ROOT = "/var/tmp"  # noqa: S108 - the folder in it has a name that nobody
 """Where the whole outputs of commands are kept while the backend exists: unlike /tmp, a disk on
 every system."""
 
+_OUTPUT_PREFIX = "fanout-output-"
+
 
 def inherited_environment() -> dict[str, str]:
     """Return the environment of a command that is given no more variables."""
@@ -58,7 +60,7 @@ class LocalShellBackend(DirectoryBackend):
     """
 
     def __init__(self, root: Path | str, *, env: Mapping[str, str] | None = None) -> None:
-        outputs = f"{OUTPUT_ROOT}/fanout-output-{uuid4().hex}"
+        outputs = f"{OUTPUT_ROOT}/{_OUTPUT_PREFIX}{os.getpid()}-{uuid4().hex}"
         root = Path(root).absolute()
         super().__init__(root, mount=posixpath.normpath(root), also={outputs: Path(outputs)})
         self._env = dict(env or {})
@@ -103,5 +105,16 @@ class LocalShellBackend(DirectoryBackend):
     def _create_output(self, path: str) -> int:
         with suppress(FileExistsError):
             self._outputs.mkdir(mode=0o700)
+            _remove_leftovers()
             weakref.finalize(self, shutil.rmtree, self._outputs, ignore_errors=True)
         return self._create(path)
+
+
+def _remove_leftovers() -> None:
+    """Remove the outputs of processes of this user that were killed."""
+    for folder in Path(OUTPUT_ROOT).glob(f"{_OUTPUT_PREFIX}*-*"):
+        pid = folder.name.removeprefix(_OUTPUT_PREFIX).partition("-")[0]
+        with suppress(OSError):
+            is_ours = folder.lstat().st_uid == os.geteuid()
+            if is_ours and pid.isdigit() and not Path(f"/proc/{pid}").exists():
+                shutil.rmtree(folder, ignore_errors=True)

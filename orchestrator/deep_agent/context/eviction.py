@@ -70,6 +70,7 @@ class Eviction(Middleware):
         text = await asyncio.to_thread(readable, value) if size > LARGE_BYTES else readable(value)
         data, left_out = _fitting(text)
         result = {
+            **_short_fields(value),
             "status": "result_too_large",
             "saved_to": None,
             "characters": len(text),
@@ -102,6 +103,21 @@ def preview(text: str) -> str:
 
 def _short(line: str) -> str:
     return line if len(line) <= PREVIEW_LINE_CHARACTERS else line[:PREVIEW_LINE_CHARACTERS] + "…"
+
+
+def _short_fields(value: Any) -> dict[str, Any]:
+    """Return what a result says besides its long parts: an exit code, the file of an output."""
+    if not isinstance(value, dict):
+        return {}
+    return {
+        name: field
+        for name, field in value.items()
+        if field is None or isinstance(field, bool | int | float) or _is_short(field)
+    }
+
+
+def _is_short(field: Any) -> bool:
+    return isinstance(field, str) and len(field) <= PREVIEW_LINE_CHARACTERS
 
 
 def _bare(response: Any) -> Any:
