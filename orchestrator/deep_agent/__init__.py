@@ -5,7 +5,7 @@ These names are public; `__init__.pyi` lists them with the modules that define t
 - Agents: `create_deep_agent`, `create_deep_app`, `SubAgentSpec`, `DelegationStyle`.
 - Files and shells: the protocols `Backend` and `Shell` with their results (`Entry`, `Walk`, `Hit`,
   `Hits`, `Execution`); `StateBackend`, `DirectoryBackend`, `LocalShellBackend`, `CompositeBackend`,
-  `OverlayBackend`, `ReadOnlyBackend`, `BackendEnvironment`.
+  `OverlayBackend`, `ReadOnlyBackend`, `ArtifactBackend`, `StoreBackend`, `BackendEnvironment`.
 - Models: `resolve_model`, `preload_client`, `ResilientModel`, `RetryPolicy`, `ModelUsage`, `price`,
   and `ScriptedModel` with its `Script` for runs without a model.
 - Limits: `Budget`, `BudgetLimits`, `BudgetFactory`, `Account`, `Accounts`, `SummarizationConfig`,

@@ -11,6 +11,8 @@ from .approval.requests import pending_approvals as pending_approvals
 from .approval.requests import request_of as request_of
 
 # Files and shells that an agent works on
+from .backends.artifact_store import ArtifactBackend as ArtifactBackend
+from .backends.artifact_store import StoreBackend as StoreBackend
 from .backends.bounded_output import BoundedOutput as BoundedOutput
 from .backends.bounded_output import OutputFile as OutputFile
 from .backends.bounded_output import OutputFiles as OutputFiles

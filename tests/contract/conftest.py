@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from google.adk.artifacts import FileArtifactService, InMemoryArtifactService
 
+from fanout.orchestrator.deep_agent.backends.artifact_store import ArtifactBackend, StoreBackend
 from fanout.orchestrator.deep_agent.backends.composite import composite
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
@@ -35,6 +37,8 @@ EVERY_BACKEND = [
     "route_to_directory",
     "route_to_state",
     "overlay",
+    "artifacts",
+    "store",
     *WITH_A_SHELL,
 ]
 
@@ -88,6 +92,21 @@ def route_to_state(folder: Path) -> Tools:
 def overlay(folder: Path) -> Tools:
     """As a sub-agent in process has it: its changes stay above its parent's files."""
     return Tools(OverlayBackend(DirectoryBackend(folder, mount=WORKSPACE)), folder=folder)
+
+
+@pytest.fixture
+def artifacts() -> Tools:
+    """A session's files as artifacts in memory."""
+    scope = {"app_name": "app", "user_id": "u", "session_id": "s"}
+    return Tools(ArtifactBackend(InMemoryArtifactService(), **scope))
+
+
+@pytest.fixture
+def store(folder: Path) -> Tools:
+    """A user's files as artifacts in a directory, under a route."""
+    service = FileArtifactService(folder)
+    files = StoreBackend(service, app_name="app", user_id="u", namespace="memories")
+    return Tools(composite(StateBackend(DictState()), {WORKSPACE: files}))
 
 
 @pytest.fixture
