@@ -8,6 +8,7 @@ These names are public; `__init__.pyi` lists them with the modules that define t
   `OverlayBackend`, `ReadOnlyBackend`, `ArtifactBackend`, `StoreBackend`, `BackendEnvironment`.
 - Models: `resolve_model`, `preload_client`, `ResilientModel`, `RetryPolicy`, `ModelUsage`, `price`,
   and `ScriptedModel` with its `Script` for runs without a model.
+- Tools for research: `WebFetch`, `WebSearch` with its `SearchApi`, `Think`.
 - Limits: `Budget`, `BudgetLimits`, `BudgetFactory`, `Account`, `Accounts`, `SummarizationConfig`,
   `OutputSchema`.
 - Approvals: `PendingApproval`, `pending_approvals`, `answers_message`; their vocabulary is

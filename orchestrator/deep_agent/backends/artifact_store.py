@@ -81,7 +81,11 @@ class ArtifactBackend:
         if not namespace or "/" in namespace:
             raise ValueError(f"A namespace is one name without a slash, not {namespace!r}.")
         self._service = service
-        self._scope = {"app_name": app_name, "user_id": user_id, "session_id": session_id}
+        self._scope: dict[str, Any] = {
+            "app_name": app_name,
+            "user_id": user_id,
+            "session_id": session_id,
+        }
         scope = "user:" if session_id is None else ""
         self._prefix = f"{scope}{_encoded(namespace)}"
         key = (id(service), app_name, user_id, session_id, namespace)
