@@ -126,6 +126,14 @@ MAY_BLOCK = {
         "__init__",
     ): "makes a path absolute once, when an agent is made",
     (
+        "orchestrator/deep_agent/backends/filesystem.py",
+        "__init__",
+    ): "looks once whether its folder exists, when an agent is made",
+    (
+        "orchestrator/deep_agent/execution/choice.py",
+        "with_local_shell",
+    ): "looks up the working directory once, when an agent is made",
+    (
         "orchestrator/deep_agent/models/resolve.py",
         "_single",
     ): "imports a provider's client once, where nobody did it in a thread before (preload_client)",

@@ -2,9 +2,11 @@
 
 These names are public; `__init__.pyi` lists them with the modules that define them:
 
-- Agents: `create_deep_agent`, `create_deep_app`, `SubAgentSpec`, `DelegationStyle`.
+- Agents: `create_deep_agent`, `create_deep_agent_async`, `create_deep_app`, `SubAgentSpec`,
+  `DelegationStyle`; `ExecutionChoice`, `ExecutionServer`, `create_local_execute_tool`.
 - Files and shells: the protocols `Backend` and `Shell` with their results (`Entry`, `Walk`, `Hit`,
-  `Hits`, `Execution`); `StateBackend`, `DirectoryBackend`, `LocalShellBackend`, `CompositeBackend`,
+  `Hits`, `Execution`); `StateBackend`, `DirectoryBackend`, `FilesystemBackend`,
+  `LocalShellBackend`, `CompositeBackend`,
   `OverlayBackend`, `ReadOnlyBackend`, `ArtifactBackend`, `StoreBackend`, `BackendEnvironment`.
 - Models: `resolve_model`, `preload_client`, `ResilientModel`, `RetryPolicy`, `ModelUsage`, `price`,
   and `ScriptedModel` with its `Script` for runs without a model.

@@ -9,18 +9,15 @@ from .approval.requests import confirmation_answers as confirmation_answers
 from .approval.requests import confirmation_calls as confirmation_calls
 from .approval.requests import pending_approvals as pending_approvals
 from .approval.requests import request_of as request_of
-
-# Files and shells that an agent works on
-from .backends.artifact_store import ArtifactBackend as ArtifactBackend
-from .backends.artifact_store import StoreBackend as StoreBackend
 from .backends.bounded_output import BoundedOutput as BoundedOutput
 from .backends.bounded_output import OutputFile as OutputFile
 from .backends.bounded_output import OutputFiles as OutputFiles
 from .backends.composite import CompositeBackend as CompositeBackend
-from .backends.composite import composite as composite
 from .backends.directory import DirectoryBackend as DirectoryBackend
 from .backends.environment import BackendEnvironment as BackendEnvironment
+from .backends.filesystem import FilesystemBackend as FilesystemBackend
 from .backends.local_shell import LocalShellBackend as LocalShellBackend
+from .backends.matching import hits_in as hits_in
 from .backends.overlay import OverlayBackend as OverlayBackend
 from .backends.protocol import AccessRule as AccessRule
 from .backends.protocol import Backend as Backend
@@ -38,6 +35,10 @@ from .backends.state import DictState as DictState
 from .backends.state import StateBackend as StateBackend
 from .backends.state import state_with as state_with
 
+# Files and shells that an agent works on
+from .backends.stores.artifact_store import ArtifactBackend as ArtifactBackend
+from .backends.stores.artifact_store import StoreBackend as StoreBackend
+
 # Long conversations
 from .context.compaction import later_than as later_than
 from .context.statistics import ContextStats as ContextStats
@@ -49,6 +50,7 @@ from .context.summarization import SummarizationConfig as SummarizationConfig
 # The factory
 from .create import DEFAULT_MODEL as DEFAULT_MODEL
 from .create import create_deep_agent as create_deep_agent
+from .create import create_deep_agent_async as create_deep_agent_async
 from .create import create_deep_app as create_deep_app
 
 # Sub-agents in this process, and calls with deferred results
@@ -62,7 +64,13 @@ from .delegation.subagents import DelegationStyle as DelegationStyle
 from .delegation.task_record import TaskRecord as TaskRecord
 from .delegation.task_record import combined_answer as combined_answer
 
+# Where an agent's commands and code run, if not on its backend
+from .execution.choice import ExecutionChoice as ExecutionChoice
+from .execution.choice import ExecutionServer as ExecutionServer
+from .execution.local import create_local_execute_tool as create_local_execute_tool
+
 # Failures
+from .failures import AmbiguousTool as AmbiguousTool
 from .failures import McpServerFailed as McpServerFailed
 from .failures import McpServerUnavailable as McpServerUnavailable
 from .failures import ModelContextExceeded as ModelContextExceeded
@@ -85,6 +93,7 @@ from .guards.budget_plugin import BudgetFactory as BudgetFactory
 from .guards.dangling_calls import DanglingCall as DanglingCall
 from .guards.dangling_calls import answered as answered
 from .guards.dangling_calls import unanswered_calls as unanswered_calls
+from .guards.interruptible_tools import in_own_loop as in_own_loop
 from .guards.loop_guard import REPEATED_CALL as REPEATED_CALL
 from .guards.structured_output import OutputMismatch as OutputMismatch
 from .guards.structured_output import OutputSchema as OutputSchema

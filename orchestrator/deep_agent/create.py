@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, ParamSpec
 
 from google.adk.agents import LlmAgent
 from google.adk.agents.context_cache_config import ContextCacheConfig
 from google.adk.apps import App
 from google.adk.models.base_llm import BaseLlm
 from google.adk.plugins.base_plugin import BasePlugin
+from google.adk.tools.base_toolset import BaseToolset
 from google.adk.workflow import BaseNode
 from pydantic import BaseModel
 
@@ -23,11 +25,15 @@ from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool
 from fanout.orchestrator.deep_agent.delegation.limits import SubAgentLimits
 from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec
 from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle
+from fanout.orchestrator.deep_agent.execution.choice import ExecutionChoice
 from fanout.orchestrator.deep_agent.guards.budget import Budget
 from fanout.orchestrator.deep_agent.guards.budget_plugin import BudgetFactory, BudgetPlugin
 from fanout.orchestrator.deep_agent.inbox import Messages
+from fanout.orchestrator.deep_agent.mcp.tools import McpTools
 from fanout.orchestrator.deep_agent.middleware import Middleware
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
+
+Arguments = ParamSpec("Arguments")
 
 DEFAULT_MODEL = "gemini-2.5-flash"
 
@@ -44,6 +50,7 @@ def create_deep_agent(
     memory: Sequence[str] | None = None,
     output_schema: Mapping[str, Any] | type[BaseModel] | None = None,
     backend: Backend | BackendFactory | None = None,
+    execution: ExecutionChoice | None = None,
     middleware: Sequence[Middleware] = (),
     interrupt_on: InterruptOn | None = None,
     inherited_interrupt_on: InterruptOn | None = None,
@@ -60,8 +67,9 @@ def create_deep_agent(
 
     Args:
         model: A name for `resolve_model`, or an ADK model.
-        tools: More tools, as ADK takes them; async ones, because a plain function blocks the event
-            loop. A tool that is a Middleware, such as McpTools, is used as one.
+        tools: More tools, as ADK takes them; plain functions run in threads (`in_own_loop` does the
+            same for an async one that blocks). A tool that is a Middleware, such as McpTools, is
+            used as one.
         instruction: The agent's own prompt; it is taken literally, braces included.
         subagents: The agents that it may delegate to in this process: specifications or ready
             agents, which may be any node of ADK. A general-purpose one is added, which has what
@@ -70,12 +78,19 @@ def create_deep_agent(
         subagent_limits: How many of them run at once and how long; defaults when not given.
         delegation: One `task` tool for all of them, one tool for each (`agent_tools`), or None for
             an agent that does not delegate.
-        skills: Folders of the backend that are skills or contain skills; later ones win.
-        memory: Paths of AGENTS.md files on the backend, in the order in which they are shown.
+        skills: Folders of the backend that are skills or contain skills; later ones win. A relative
+            path is below the root of the agent's own files.
+        memory: Paths of AGENTS.md files on the backend, likewise, in the order in which they are
+            shown.
         output_schema: The schema of the final message; an invalid one is returned to the model
             once.
-        backend: The agent's files, or a function that finds them in the session's state; the state
-            itself when not given.
+        backend: The agent's files, or a function that finds them in the session's state, which is
+            called for each call of a tool; the state itself when not given. With files that have a
+            shell, the agent has `execute`.
+        execution: Where commands and code run, if not in the backend's shell: `local`, a shell of
+            this machine, in the backend's directory or the working directory; `heimdall` or an
+            `ExecutionServer`, an MCP server with tools of its own. It is not a sandbox: a server
+            with a command and the local shell may do whatever this process's user may do.
         middleware: Abilities of your own, in order; their hooks are called after the harness's own
             checks and before a person is asked to approve a call.
         interrupt_on: Tools that a person approves first: true, or the decisions to offer.
@@ -97,6 +112,42 @@ def create_deep_agent(
         ValueError: Another argument is invalid; ModelNotConfigured is a subclass.
     """
     return Assembly(create=create_deep_agent, **locals()).agent()
+
+
+Cleanup = Callable[[], Awaitable[None]]
+"""Closes what an agent has opened."""
+
+
+def _connected(
+    create: Callable[Arguments, LlmAgent],
+) -> Callable[Arguments, Awaitable[tuple[LlmAgent, Cleanup | None]]]:
+    async def create_connected(
+        *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> tuple[LlmAgent, Cleanup | None]:
+        agent = await asyncio.to_thread(create, *args, **kwargs)
+        toolsets = [tool for tool in agent.tools if isinstance(tool, BaseToolset)]
+
+        async def cleanup() -> None:
+            await asyncio.gather(*(toolset.close() for toolset in toolsets))
+
+        try:
+            for toolset in toolsets:
+                if isinstance(toolset, McpTools):
+                    await toolset.get_tools()
+        except BaseException:
+            await cleanup()
+            raise
+        return agent, cleanup if toolsets else None
+
+    return create_connected
+
+
+create_deep_agent_async = _connected(create_deep_agent)
+"""As `create_deep_agent`, with the agent's MCP servers connected when it returns.
+
+The second value closes them; it is None for an agent with nothing to close. A server that does not
+start is a McpServerFailed.
+"""
 
 
 def create_deep_app(

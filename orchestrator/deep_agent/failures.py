@@ -7,6 +7,7 @@
     │   └── ModelDenied        unknown model, or a key that may not use it; the next one is asked
     ├── ModelContextExceeded   the request is longer than the model's context window
     ├── UnknownGuardedTool     interrupt_on names a tool that the agent does not have
+    ├── AmbiguousTool          two tools have the same name
     └── ScriptFailed           a scripted model has no matching reply
     McpServerFailed            an MCP server did not start, or lacks a tool
     └── McpServerUnavailable   (retryable) it was not reached
@@ -51,6 +52,10 @@ class ModelContextExceeded(ModelFailed):
 
 class UnknownGuardedTool(ModelFailed):
     """A tool that a person is to approve does not exist, so nothing would be guarded."""
+
+
+class AmbiguousTool(ModelFailed):
+    """Two tools have the same name, so one of them, perhaps the guarded one, would be hidden."""
 
 
 class ScriptFailed(ModelFailed):

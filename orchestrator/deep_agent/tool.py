@@ -125,10 +125,15 @@ def _arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
 @cache
 def _schema(model: type[BaseModel]) -> dict[str, Any]:
     schema = model.model_json_schema()
-    # Providers differ in what else they accept; ADK's own declarations have these three and no
-    # more.
+    # Providers differ in what else they accept. All take additionalProperties, and it is true: the
+    # arguments are checked in the same way.
     properties = {
         name: {key: value for key, value in detail.items() if key != "title"}
         for name, detail in schema.get("properties", {}).items()
     }
-    return {"type": "object", "properties": properties, "required": schema.get("required", [])}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": schema.get("required", []),
+        "additionalProperties": False,
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -28,17 +29,25 @@ def main() -> int:
     )
     parser.add_argument("--json", action="store_true", help="one document instead of the report")
     parser.add_argument(
-        "--keep", type=Path, help="a folder for the logs and for the journals of violations"
+        "--keep",
+        type=Path,
+        help="a folder for the logs and for the journals of violations; "
+        "default: a new one, which is deleted if every proof holds",
     )
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
+    kept = options.keep or Path(tempfile.mkdtemp(prefix="fanout-chaos-"))
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
         try:
-            report = asyncio.run(_stoppable(run(Path(folder), seed, options.minutes, options.keep)))
+            report = asyncio.run(_stoppable(run(Path(folder), seed, options.minutes, kept)))
         except asyncio.CancelledError:
             print("stopped; nothing is left running", file=sys.stderr)
             return EXIT_STOPPED
     print(report.as_json() if options.json else report.in_words())
+    if options.keep is None and report.passed:
+        shutil.rmtree(kept)
+    else:
+        print(f"logs and journals: {kept}", file=sys.stderr)
     return 0 if report.passed else EXIT_VIOLATED
 
 

@@ -28,7 +28,7 @@ GONE_LOOK_SECONDS = 5.0
 PROGRESS_SECONDS = 15.0
 
 
-async def run(folder: Path, seed: int, minutes: float, keep: Path | None) -> Report:
+async def run(folder: Path, seed: int, minutes: float, keep: Path) -> Report:
     """Run a seed's plan; what came of it."""
     began = time.monotonic()
     _say(f"seed {seed}: starting Redis, an engine and {WORKERS} workers")
@@ -61,8 +61,7 @@ async def run(folder: Path, seed: int, minutes: float, keep: Path | None) -> Rep
             violations=found,
             recoveries=recoveries(injector.injected, jobs),
         )
-        if keep is not None:
-            _keep(keep, place, report)
+        _keep(keep, place, report)
     return report
 
 

@@ -15,12 +15,15 @@ import pytest
 import pytest_asyncio
 from google.adk.artifacts import FileArtifactService, InMemoryArtifactService
 
-from fanout.orchestrator.deep_agent.backends.artifact_store import ArtifactBackend, StoreBackend
-from fanout.orchestrator.deep_agent.backends.composite import composite
+from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.overlay import OverlayBackend
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
+from fanout.orchestrator.deep_agent.backends.stores.artifact_store import (
+    ArtifactBackend,
+    StoreBackend,
+)
 from fanout.orchestrator.deep_agent.context.artifacts import with_artifacts
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.orchestrator.jobs.spec import Limits, new_job_id
@@ -78,7 +81,7 @@ def directory(folder: Path) -> Tools:
 def route_to_directory(folder: Path) -> Tools:
     """The directory under a route; everything else is in the state."""
     routes = {WORKSPACE: DirectoryBackend(folder, mount="/elsewhere")}
-    return Tools(composite(StateBackend(DictState()), routes), folder=folder)
+    return Tools(CompositeBackend(StateBackend(DictState()), routes), folder=folder)
 
 
 @pytest.fixture
@@ -106,7 +109,7 @@ def store(folder: Path) -> Tools:
     """A user's files as artifacts in a directory, under a route."""
     service = FileArtifactService(folder)
     files = StoreBackend(service, app_name="app", user_id="u", namespace="memories")
-    return Tools(composite(StateBackend(DictState()), {WORKSPACE: files}))
+    return Tools(CompositeBackend(StateBackend(DictState()), {WORKSPACE: files}))
 
 
 @pytest.fixture

@@ -1,13 +1,13 @@
 """Calls file tools on a backend as ADK does."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, Shell
 from fanout.orchestrator.deep_agent.backends.state import DictState
 from fanout.orchestrator.deep_agent.tool import MethodTool
 from fanout.orchestrator.deep_agent.tools.execute import ExecuteTool
-from fanout.orchestrator.deep_agent.tools.filesystem import FilesystemTools
+from fanout.orchestrator.deep_agent.tools.filesystem import EditTool, FilesystemTools
 
 
 class Context:
@@ -36,7 +36,8 @@ class Tools:
         self.root = root
         self.folder = folder
         self.context = Context()
-        self.by_name = {tool.name: tool for tool in FilesystemTools(lambda _: backend).tools()}
+        every = FilesystemTools(lambda _: backend, edit_tools=get_args(EditTool))
+        self.by_name = {tool.name: tool for tool in every.tools()}
 
     async def __call__(self, name: str, **args: Any) -> Any:
         return await self.by_name[name].run_async(args=args, tool_context=self.context)

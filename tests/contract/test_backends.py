@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from fanout.orchestrator.deep_agent.tools.filesystem import FilesystemTools
 from tests.contract.file_tools import Tools
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -53,13 +54,14 @@ async def test_the_failure_of_a_backend_is_not_told_as_the_agents_mistake(
 
 
 async def test_the_model_is_shown_s2s_tools_with_their_arguments(state: Tools) -> None:
-    declared = {name: tool._get_declaration() for name, tool in state.by_name.items()}
+    shown = FilesystemTools(lambda _: state.backend).tools()
+    declared = {tool.name: tool._get_declaration() for tool in shown}
     assert {
         name: list(found.parameters_json_schema["properties"]) for name, found in declared.items()
     } == {
         "ls": ["path", "offset", "limit"],
         "read_file": ["file_path", "offset", "limit"],
-        "write_file": ["file_path", "content"],
+        "write_file": ["file_path", "content", "overwrite"],
         "edit_file": ["file_path", "old_string", "new_string", "replace_all"],
         "delete_file": ["file_path"],
         "glob": ["pattern", "path", "offset", "limit"],
@@ -83,6 +85,7 @@ async def test_the_model_is_shown_s2s_tools_with_their_arguments(state: Tools) -
     assert defaults == {
         ("read_file", "offset"): 0,
         ("read_file", "limit"): 2000,
+        ("write_file", "overwrite"): False,
         ("edit_file", "replace_all"): False,
         ("ls", "offset"): 0,
         ("ls", "limit"): 500,

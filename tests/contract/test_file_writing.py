@@ -52,6 +52,12 @@ async def test_edit_speaks_s2s_words(tools: Tools) -> None:
         ("a\r\nb\r\n", "a\r\nb", "x\r\ny", "x\r\ny\r\n"),
         ("a\nb\n", "a\r\nb", "x\r\ny", "x\ny\n"),
         ("a\nb\r\nc\n", "a", "x", "x\nb\r\nc\n"),
+        ("a\nb\r\nc\nd", "a\nb\nc\n", "a\nX\nc\n", "a\nX\r\nc\nd"),
+        ("a\nb\r\nc\nd", "a\nb\nc\n", "c\n", "c\nd"),
+        ("a\nb\r\nc\nd", "b\nc", "b\nnew\nnew\nc", "a\nb\r\nnew\r\nnew\r\nc\nd"),
+        ("a\r\nb\nc\r\n", "b", "b\nx", "a\r\nb\nx\nc\r\n"),
+        ("a\r\nb\nc\r\n", "c", "c\nx", "a\r\nb\nc\r\nx\r\n"),
+        ("a\r\n\nb\n", "a\n\nb", "a\nb", "a\r\nb\n"),
         ("\ufeffa\n", "a", "b", "\ufeffb\n"),
         ("a", "a", "b", "b"),
     ],
@@ -137,3 +143,97 @@ async def test_a_link_is_in_the_way_of_a_new_file_even_when_it_leads_nowhere(she
     )
     assert (await shell.execute(command="readlink link"))["output"] == "target\n"
     assert (await shell.execute(command="test -e target"))["exit_code"] == 1
+
+
+async def test_an_empty_file_is_filled_with_an_empty_old_string(tools: Tools) -> None:
+    path = tools.at("f")
+    await tools.ok("write_file", file_path=path, content="")
+    message = await tools.error("write_file", file_path=path, content="x")
+    assert message == (
+        f"File already exists: {path}. Use edit_file to modify. It is empty: give an empty "
+        "old_string."
+    )
+    await tools.ok("edit_file", file_path=path, old_string="", new_string="a\n")
+    assert await tools.get(path) == b"a\n"
+    message = await tools.error("edit_file", file_path=path, old_string="", new_string="b")
+    assert "this file is not empty" in message
+    assert await tools.get(path) == b"a\n"
+
+
+async def test_a_file_is_overwritten_only_by_an_agent_that_saw_this_version(tools: Tools) -> None:
+    path = tools.at("f")
+
+    async def overwrite(agent: Tools, content: str) -> Any:
+        return await agent("write_file", file_path=path, content=content, overwrite=True)
+
+    assert (await overwrite(tools, "one\n"))["status"] == "success"
+    assert (await overwrite(tools, "two\n"))["status"] == "success"
+    other = tools.another_agent()
+    assert "not read it" in (await overwrite(other, "three\n"))["error"]
+    await other.ok("read_file", file_path=path)
+    assert (await overwrite(other, "three\n"))["status"] == "success"
+    assert "changed since you read it" in (await overwrite(tools, "four\n"))["error"]
+    assert await tools.get(path) == b"three\n"
+    assert "directory" in await tools.error(
+        "write_file", file_path=tools.root, content="x", overwrite=True
+    )
+
+
+async def test_what_overwrites_a_file_keeps_its_line_ends(tools: Tools) -> None:
+    for name, before, after in (
+        ("crlf", "a\r\nb\r\n", "a\r\nc\r\nd\r\n"),
+        ("mixed", "a\nb\r\n", "a\nc\r\nd\r\n"),
+        ("lf", "a\nb\n", "a\nc\nd\n"),
+    ):
+        await tools.put(tools.at(name), before)
+        await tools.ok("read_file", file_path=tools.at(name))
+        await tools.ok("write_file", file_path=tools.at(name), content="a\nc\nd\n", overwrite=True)
+        assert (await tools.get(tools.at(name))).decode() == after
+
+
+async def test_several_edits_are_made_in_order_and_all_or_none(tools: Tools) -> None:
+    path = tools.at("f")
+    await tools.put(path, "one two\nthree\n")
+
+    def edit(old: str, new: str, **more: Any) -> dict[str, Any]:
+        return {"old_string": old, "new_string": new, **more}
+
+    made = await tools.ok(
+        "multi_edit",
+        file_path=path,
+        edits=[edit("one", "two"), edit("two", "2", replace_all=True), edit("three", "3")],
+    )
+    assert made == {"status": "success", "path": path, "occurrences": 4}
+    assert await tools.get(path) == b"2 2\n3\n"
+    message = await tools.error(
+        "multi_edit", file_path=path, edits=[edit("3", "4"), edit("none", "x")]
+    )
+    assert message == (
+        "Edit 2 of 2: old_string not found in file content. None of the edits was made."
+    )
+    assert await tools.get(path) == b"2 2\n3\n"
+    for wrong in ([], [{"old_string": "3"}], [edit("3", "4", extra=1)], "3"):
+        assert "edits" in await tools.error("multi_edit", file_path=path, edits=wrong)
+
+
+@pytest.mark.parametrize(
+    ("old", "hint"),
+    [
+        ("     1\tdef f():\n     2\t    return 1", "line numbers"),
+        ("def f():\n  return 1", "Lines 1 to 2 of the file differ in whitespace only"),
+        ("\treturn 1", "Line 2 of the file differ"),
+        ("def f():\\n    return 1", "escaped twice"),
+        ("print(“x”)", "quotes"),
+        ("def f():\n    return 1\nother()", "Lines 1 to 2 of the file begin like it; line 3"),
+    ],
+)
+async def test_a_text_that_is_not_found_is_answered_with_what_is_nearly_it(
+    tools: Tools, old: str, hint: str
+) -> None:
+    await tools.put(tools.at("f"), 'def f():\r\n    return 1\r\nprint("x")\r\n')
+    message = await tools.error(
+        "edit_file", file_path=tools.at("f"), old_string=old, new_string="y"
+    )
+    assert message.startswith("old_string not found in file content. ")
+    assert hint in message
+    assert len(message) < 250

@@ -18,6 +18,7 @@ from fanout.orchestrator.approvals import InterruptOn, merge_policies
 from fanout.orchestrator.deep_agent.approval.gate import ApprovalFlow
 from fanout.orchestrator.deep_agent.assembly.files import AgentFiles, agent_files
 from fanout.orchestrator.deep_agent.assembly.tools import (
+    UniqueNames,
     approval_gate,
     chosen_tools,
     delegates,
@@ -34,7 +35,13 @@ from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool, Inh
 from fanout.orchestrator.deep_agent.delegation.limits import SubAgentLimits
 from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec
 from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle, Subagents
+from fanout.orchestrator.deep_agent.execution.choice import (
+    ExecutionChoice,
+    execution_tools,
+    with_local_shell,
+)
 from fanout.orchestrator.deep_agent.guards.dangling_calls import DanglingCalls
+from fanout.orchestrator.deep_agent.guards.interruptible_tools import interruptible
 from fanout.orchestrator.deep_agent.guards.loop_guard import LoopGuard
 from fanout.orchestrator.deep_agent.guards.replies import OutputCheck, ReplyRepair, ToolErrors
 from fanout.orchestrator.deep_agent.guards.structured_output import OutputSchema
@@ -68,6 +75,7 @@ class Assembly:
     memory: Sequence[str] | None
     output_schema: Mapping[str, Any] | type[BaseModel] | None
     backend: Backend | BackendFactory | None
+    execution: ExecutionChoice | None
     middleware: Sequence[Middleware]
     interrupt_on: InterruptOn | None
     inherited_interrupt_on: InterruptOn | None
@@ -95,7 +103,7 @@ class Assembly:
             tools=unique_tools(
                 [
                     *self._chosen,
-                    *tools_of(self.middleware),
+                    *map(interruptible, tools_of(self.middleware)),
                     *self._own_tools,
                     *(tool for each in self._delegation for tool in each.all_tools()),
                 ]
@@ -111,6 +119,7 @@ class Assembly:
             BaseInstructions(
                 self.instruction, is_subagent=self.is_subagent and self._schema is None
             ),
+            UniqueNames(),
             ReplyRepair(),
             *([Inbox(self.inbox)] if self.inbox else []),
             DanglingCalls(),
@@ -138,7 +147,8 @@ class Assembly:
 
     @cached_property
     def _own_tools(self) -> Sequence[AgentTool]:
-        return self.tools or ()
+        given = [*(self.tools or ()), *execution_tools(self.execution)]
+        return [interruptible(tool) for tool in given]
 
     @cached_property
     def _schema(self) -> OutputSchema | None:
@@ -146,7 +156,9 @@ class Assembly:
 
     @cached_property
     def _files(self) -> AgentFiles:
-        return agent_files(self.backend, self._summarization.history_path_prefix)
+        has_shell = self.execution == "local"
+        backend = with_local_shell(self.backend) if has_shell else self.backend
+        return agent_files(backend, self._summarization.history_path_prefix)
 
     @cached_property
     def _file_tools(self) -> FilesystemTools:
@@ -191,6 +203,7 @@ class Assembly:
             model=self.model,
             tools=self._own_tools,
             built_in_tools={tool.name for tool in self._chosen},
+            may_execute=self._files.may_execute,
             interrupt_on=merge_policies(self.inherited_interrupt_on or {}, self.interrupt_on or {}),
             delegation=self.delegation,
             limits=self.subagent_limits or SubAgentLimits(),

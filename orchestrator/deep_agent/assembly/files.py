@@ -28,7 +28,7 @@ def agent_files(backend: Backend | BackendFactory | None, history_path: str) -> 
     Args:
         backend: The files, a function that finds them in the session's state, or None for the
             state itself.
-        history_path: The folder of messages that summaries replaced.
+        history_path: The folder of the messages that a summary replaced.
     """
     if backend is None:
         in_state: BackendSource = lambda context: StateBackend(context.state)  # noqa: E731 - typed

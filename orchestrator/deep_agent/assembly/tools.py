@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 
+from google.adk.agents.callback_context import CallbackContext
+from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
+from google.genai import types
 
 from fanout.orchestrator.approvals import InterruptOn
 from fanout.orchestrator.deep_agent.approval.gate import ApprovalGate
 from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool
 from fanout.orchestrator.deep_agent.delegation.roster import tool_name
+from fanout.orchestrator.deep_agent.failures import AmbiguousTool
 from fanout.orchestrator.deep_agent.middleware import Middleware
 
 
@@ -37,6 +42,31 @@ def chosen_tools(built_in: Sequence[Middleware], names: Collection[str] | None) 
     return [tool for tool in tools if tool.name in names]
 
 
+class UniqueNames(Middleware):
+    """Checks that no two tools have the same name once the tools of toolsets are known.
+
+    Of two ADK would silently use the last.
+    """
+
+    async def before_model(
+        self, callback_context: CallbackContext, llm_request: LlmRequest
+    ) -> None:
+        """Look at what the model is about to be offered.
+
+        Raises:
+            AmbiguousTool: Two tools have the same name.
+        """
+        del callback_context
+        offered = [
+            declared.name or ""
+            for tool in llm_request.config.tools or ()
+            if isinstance(tool, types.Tool)
+            for declared in tool.function_declarations or ()
+        ]
+        if fault := _double(offered):
+            raise AmbiguousTool(fault)
+
+
 def unique_tools(tools: Sequence[AgentTool]) -> list[AgentTool]:
     """Return the tools if their names are unique.
 
@@ -45,14 +75,18 @@ def unique_tools(tools: Sequence[AgentTool]) -> list[AgentTool]:
     Raises:
         ValueError: Two tools have the same name.
     """
-    names = [name for tool in tools if (name := tool_name(tool))]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        hint = " delegation=None leaves the built-in task out." if "task" in twice else ""
-        raise ValueError(
-            f"Two tools are named {', '.join(twice)}; each needs a name of its own.{hint}"
-        )
+    if fault := _double([name for tool in tools if (name := tool_name(tool))]):
+        raise ValueError(fault)
     return list(tools)
+
+
+def _double(names: Sequence[str]) -> str:
+    """Return a sentence about names that are there twice; empty for none."""
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if not twice:
+        return ""
+    hint = " delegation=None leaves the built-in task out." if "task" in twice else ""
+    return f"Two tools are named {', '.join(twice)}; each needs a name of its own.{hint}"
 
 
 def approval_gate(

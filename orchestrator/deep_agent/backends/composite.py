@@ -1,7 +1,8 @@
 """Several backends as one, mounted at path prefixes; the longest matching prefix decides.
 
 The files below a backend's `search_root` appear below its prefix, which the backend itself never
-sees. Commands run on the default backend only, whose shell does not see the other files.
+sees. Commands run on the default backend, or in a shell of their own; it does not see the other
+files.
 """
 
 # ruff: noqa: D102 - the protocol says what each method means
@@ -12,7 +13,7 @@ import posixpath
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 from fanout.orchestrator.deep_agent.backends.protocol import (
     Backend,
@@ -56,24 +57,40 @@ class _Mount:
 
 
 class CompositeBackend:
-    """A default backend with other backends below path prefixes. Create it with `composite`.
+    """A default backend with other backends below path prefixes.
+
+    It has a shell, as a CompositeShell, if one is given or the default backend has one.
 
     Args:
         default: The backend of all other paths.
-        routes: The other backends by prefix.
+        routes: The other backends by prefix; a slash at its end means nothing.
+        shell: Where commands run, if not on the default backend.
 
     Raises:
-        ValueError: A prefix is not a normalised absolute path below `/`.
+        ValueError: A prefix is not a normalised absolute path below `/`, or is there twice.
     """
 
-    def __init__(self, default: Backend, routes: Mapping[str, Backend]) -> None:
-        for prefix in routes:
+    def __new__(cls, default: Backend, *_: Any, shell: Shell | None = None, **__: Any) -> Self:
+        """Choose the class with a shell where there is one."""
+        has_shell = shell is not None or isinstance(default, Shell)
+        chosen: Any = CompositeShell if cls is CompositeBackend and has_shell else cls
+        made: Self = super().__new__(chosen)
+        return made
+
+    def __init__(
+        self, default: Backend, routes: Mapping[str, Backend], *, shell: Shell | None = None
+    ) -> None:
+        self._shell = shell or default
+        mounted = {prefix.rstrip("/") or "/": backend for prefix, backend in routes.items()}
+        if len(mounted) < len(routes):
+            raise ValueError("Two routes have the same prefix.")
+        for prefix in mounted:
             if prefix == "/" or posixpath.normpath("/" + prefix.lstrip("/")) != prefix:
                 raise ValueError(
                     f"A route must be a normalised absolute path below /, not {prefix}."
                 )
         self._default = default
-        mounts = [_Mount(prefix, backend) for prefix, backend in routes.items()]
+        mounts = [_Mount(prefix, backend) for prefix, backend in mounted.items()]
         self._mounts = sorted([*mounts, _Mount("", default)], key=lambda mount: -len(mount.prefix))
 
     @property
@@ -206,17 +223,7 @@ class CompositeBackend:
 
 
 class CompositeShell(CompositeBackend):
-    """A composite whose default backend has a shell.
-
-    Raises:
-        ValueError: A prefix is invalid, or the default backend has no shell.
-    """
-
-    def __init__(self, default: Backend, routes: Mapping[str, Backend]) -> None:
-        super().__init__(default, routes)
-        if not isinstance(default, Shell):
-            raise ValueError("The default backend has no shell.")  # noqa: TRY004 - a composition, not a type
-        self._shell = default
+    """A composite with a shell. `CompositeBackend` makes it where there is one."""
 
     async def execute(
         self,
@@ -225,17 +232,6 @@ class CompositeShell(CompositeBackend):
         max_output_bytes: int,
         on_output: OutputSink | None = None,
     ) -> Execution:
+        if not isinstance(self._shell, Shell):
+            raise TypeError("Neither a shell was given, nor has the default backend one.")
         return await self._shell.execute(command, timeout_seconds, max_output_bytes, on_output)
-
-
-def composite(default: Backend, routes: Mapping[str, Backend]) -> CompositeBackend:
-    """Return several backends as one, with a shell if the default backend has one.
-
-    Args:
-        default: The backend of all paths outside of `routes`.
-        routes: The other backends by path prefix.
-
-    Raises:
-        ValueError: A prefix is not a normalised absolute path below `/`.
-    """
-    return (CompositeShell if isinstance(default, Shell) else CompositeBackend)(default, routes)

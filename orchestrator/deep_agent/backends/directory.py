@@ -60,7 +60,7 @@ class DirectoryBackend:
 
     def __init__(
         self,
-        root: Path,
+        root: Path | str,
         *,
         mount: str = "/workspace",
         also: Mapping[str, Path] | None = None,
@@ -84,7 +84,8 @@ class DirectoryBackend:
         if not mount.startswith("/") or posixpath.normpath(mount) != mount:
             raise ValueError(f"mount must be a normalised absolute path, not {mount}")
         self._mount = mount
-        roots = {mount: root, **(also or {})}
+        self.root = Path(root).absolute()
+        roots = {mount: self.root, **(also or {})}
         linked = {**roots, **{str(each): each for each in roots.values()}} if also else {}
         self._jails = {
             prefix: Jail(roots[prefix], linked) for prefix in sorted(roots, key=len, reverse=True)

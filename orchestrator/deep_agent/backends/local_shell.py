@@ -43,6 +43,12 @@ OUTPUT_ROOT = "/var/tmp"  # noqa: S108 - the folder in it has a name that nobody
 every system."""
 
 
+def inherited_environment() -> dict[str, str]:
+    """Return the environment of a command that is given no more variables."""
+    inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+    return {"PATH": DEFAULT_PATH, **inherited}
+
+
 class LocalShellBackend(DirectoryBackend):
     """The files below `root`, under their real paths, and a shell that starts there.
 
@@ -51,13 +57,10 @@ class LocalShellBackend(DirectoryBackend):
         env: More variables for the commands.
     """
 
-    def __init__(self, root: Path, *, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, root: Path | str, *, env: Mapping[str, str] | None = None) -> None:
         outputs = f"{OUTPUT_ROOT}/fanout-output-{uuid4().hex}"
-        super().__init__(
-            root,
-            mount=posixpath.normpath(root.absolute()),
-            also={outputs: Path(outputs)},
-        )
+        root = Path(root).absolute()
+        super().__init__(root, mount=posixpath.normpath(root), also={outputs: Path(outputs)})
         self._env = dict(env or {})
         self._outputs = Path(outputs)
         self._output_files = OutputFiles(outputs, self._create_output, self._delete)
@@ -70,11 +73,22 @@ class LocalShellBackend(DirectoryBackend):
         on_output: OutputSink | None = None,
     ) -> Execution:
         """See `Shell.execute`."""
-        inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+        folder = Path(self.search_root)
+        return await self.execute_in(folder, command, timeout_seconds, max_output_bytes, on_output)
+
+    async def execute_in(
+        self,
+        folder: Path,
+        command: str,
+        timeout_seconds: float,
+        max_output_bytes: int,
+        on_output: OutputSink | None = None,
+    ) -> Execution:
+        """As `execute`, but the command starts in another folder, such as a copy of the files."""
         launch = processes.Launch(
             argv=["/bin/sh", "-c", command],
-            env={"PATH": DEFAULT_PATH, **inherited, **self._env},
-            cwd=self.search_root,
+            env={**inherited_environment(), **self._env},
+            cwd=str(folder),
             timeout_seconds=timeout_seconds,
             max_output_bytes=max_output_bytes,
             output_files=self._output_files,

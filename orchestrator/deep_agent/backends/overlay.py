@@ -16,7 +16,7 @@ import posixpath
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fanout.orchestrator.deep_agent.backends.matching import hits_in
@@ -45,6 +45,8 @@ class StagedFile:
     after: bytes | None
     changed_at: float = 0.0
     """Seconds since the epoch."""
+    mode: int | None = None
+    """The permission bits that it gets; None for those that it has, or that new files get."""
 
     @property
     def change(self) -> str:
@@ -98,16 +100,27 @@ class OverlayBackend:
     def dump(self) -> dict[str, Any]:
         """Return the changes as JSON, for `load` in another process."""
         files = {
-            path: [_packed(file.before), _packed(file.after), file.changed_at]
+            path: [_packed(file.before), _packed(file.after), file.changed_at, file.mode]
             for path, file in self._staged.items()
         }
         return {"files": files, "removed": sorted(self._removed)}
 
     def load(self, dumped: Mapping[str, Any]) -> None:
         """Add the changes that `dump` returned."""
-        for path, (before, after, changed_at) in dumped["files"].items():
-            self._staged[path] = StagedFile(path, _unpacked(before), _unpacked(after), changed_at)
+        for path, (before, after, changed_at, mode) in dumped["files"].items():
+            self._staged[path] = StagedFile(
+                path, _unpacked(before), _unpacked(after), changed_at, mode
+            )
         self._removed.update(dumped["removed"])
+
+    def put(self, file: StagedFile) -> None:
+        """Stage a change that was made elsewhere; of a staged file the first `before` is kept.
+
+        Raises:
+            ToolMistake: The changes would exceed MAX_STAGED_BYTES.
+        """
+        known = self._staged.get(file.path)
+        self._stage(file if known is None else replace(file, before=known.before))
 
     async def stat(self, path: str) -> Entry:
         if (own := self._own_file(path)) is not None:

@@ -6,7 +6,7 @@ workspace's changes.
 
 from __future__ import annotations
 
-from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend, composite
+from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
 from fanout.orchestrator.deep_agent.backends.state import SessionState, StateBackend
 
@@ -28,6 +28,6 @@ def with_artifacts(
         history: The folder of messages that summaries replaced.
     """
     folders = (LARGE_TOOL_RESULTS, history)
-    return composite(
+    return CompositeBackend(
         backend, {folder: StateBackend(state, search_root=folder) for folder in folders}
     )

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 
+from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.overlay import OverlayBackend, StagedFile
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
 from fanout.orchestrator.git import GitFailed
@@ -61,7 +62,7 @@ async def apply_changes(overlay: OverlayBackend, base: Backend, lock: PathLock) 
     """
     done = AppliedChanges()
     for file in overlay.changes:
-        if file.before == file.after:
+        if file.before == file.after and file.mode is None:
             continue
         try:
             async with lock(file.path):
@@ -88,14 +89,17 @@ async def _merge_one(base: Backend, file: StagedFile) -> None:
         here = None
     except IsADirectoryError:
         raise _Conflict("A directory is here now.") from None
-    if here == file.after:
+    if here == file.after and file.mode is None:
         return
     after = file.after if here == file.before else await asyncio.to_thread(_merged, file, here)
     if after is None:
         await base.delete(file.path)
         return
     try:
-        await base.write_bytes(file.path, after, create_only=here is None)
+        if file.mode is not None and isinstance(base, DirectoryBackend):
+            await base.write_bytes(file.path, after, create_only=here is None, mode=file.mode)
+        else:
+            await base.write_bytes(file.path, after, create_only=here is None)
     except FileExistsError:
         raise _Conflict("It was created at the same moment.") from None
 

@@ -91,7 +91,7 @@ class DelegatedCall:
         task = self._tasks[number]
         if isinstance(task, str):
             return not_begun(self._task_id(number), task)
-        child = self._team.child(task, self._context, self._task_id(number))
+        child = await self._team.child(task, self._context, self._task_id(number))
         async with AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout_at(deadline):

@@ -21,6 +21,7 @@ from fanout.orchestrator.deep_agent.delegation.limits import SubAgentLimits
 from fanout.orchestrator.deep_agent.delegation.roster import (
     GENERAL_PURPOSE,
     SubAgentSpec,
+    built_in_tools_of,
     roster_of,
     tool_name,
 )
@@ -44,6 +45,8 @@ class Inheritance:
     tools: Sequence[AgentTool]
     """Only for the general-purpose sub-agent; the others have the built-in ones."""
     built_in_tools: Collection[str]
+    may_execute: bool
+    """Whether the parent's files have a shell, or may have one."""
     interrupt_on: InterruptOn
     """Always applies, in addition to their own."""
     delegation: DelegationStyle
@@ -74,6 +77,7 @@ class Inheritance:
             members=roster_of(guarded, {*self.built_in_tools, *map(tool_name, self.tools)}),
             make=self._child,
             approval=approval,
+            built_in_tools=self.built_in_tools,
             files=files,
             lock=lock,
             limits=self.limits,
@@ -82,14 +86,12 @@ class Inheritance:
         return Subagents(team, self.delegation)
 
     def _child(self, spec: SubAgentSpec, files: Backend) -> LlmAgent:
-        if "execute" in spec.get("built_in_tools", ()):
+        if "execute" in spec.get("built_in_tools", ()) and not self.may_execute:
             raise ValueError(
-                f"The sub-agent {spec['name']} cannot have a shell: changes by commands cannot be "
-                "staged until it succeeds. Leave execute out, or run it as a job "
-                "(TaskToolset)."
+                f"The sub-agent {spec['name']} cannot have a shell: its parent's files have none. "
+                "Leave execute out, or use a backend with a shell."
             )
         is_general = agent_identifier(spec["name"]) == agent_identifier(GENERAL_PURPOSE)
-        inherited: Collection[str] = () if "tools" in spec else self.built_in_tools
         return self.create(
             spec.get("model", self.model),
             spec.get("tools", self.tools if is_general else ()),
@@ -102,7 +104,7 @@ class Inheritance:
             backend=files,
             interrupt_on=spec.get("interrupt_on"),
             inherited_interrupt_on=self.interrupt_on,
-            built_in_tools=spec.get("built_in_tools", inherited),
+            built_in_tools=built_in_tools_of(spec, self.built_in_tools),
             summarization=None if "model" in spec else self.summarization,
             name=spec["name"],
             description=spec["description"],

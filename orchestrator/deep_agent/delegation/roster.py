@@ -56,6 +56,16 @@ def tool_name(tool: Any) -> str:
     return str(tool.name if isinstance(tool, BaseTool) else getattr(tool, "__name__", ""))
 
 
+def built_in_tools_of(spec: SubAgentSpec, inherited: Collection[str]) -> Collection[str]:
+    """Return the names of a sub-agent's built-in tools.
+
+    Args:
+        spec: Its specification.
+        inherited: Those of its parent.
+    """
+    return spec.get("built_in_tools", () if "tools" in spec else inherited)
+
+
 def roster_of(
     subagents: Sequence[SubAgentSpec | BaseNode], taken: Collection[str]
 ) -> dict[str, Member]:

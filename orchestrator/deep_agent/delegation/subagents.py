@@ -2,7 +2,9 @@
 
 A child is a separate run: it sees the description and the context that it is given, but not its
 parent's messages, plan or state, and only its last message is returned. Its changes to files are
-staged, and merged into the parent's files when it has succeeded.
+staged, and merged into the parent's files when it has succeeded. So are those of its commands,
+which run in a copy; where none can be made, one child with a shell at a time works on the files
+directly.
 """
 
 from __future__ import annotations

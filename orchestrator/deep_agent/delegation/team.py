@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeGuard
 from weakref import WeakKeyDictionary
 
 from google.adk.agents import LlmAgent
 from google.adk.tools.tool_context import ToolContext
 from google.adk.workflow import BaseNode
 
-from fanout.orchestrator.deep_agent.backends.protocol import Backend
+from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
+from fanout.orchestrator.deep_agent.backends.protocol import Backend, Shell
 from fanout.orchestrator.deep_agent.delegation.apply_changes import PathLock
 from fanout.orchestrator.deep_agent.delegation.children.child import Child
 from fanout.orchestrator.deep_agent.delegation.children.child_files import (
     ChildFiles,
+    DirectFiles,
     OwnFiles,
     StagedFiles,
+    StagedShellFiles,
 )
 from fanout.orchestrator.deep_agent.delegation.children.child_run import ChildRun
+from fanout.orchestrator.deep_agent.delegation.children.folder_copy import fits
 from fanout.orchestrator.deep_agent.delegation.children.ready_agents import InheritedApproval
 from fanout.orchestrator.deep_agent.delegation.limits import SubAgentLimits
-from fanout.orchestrator.deep_agent.delegation.roster import Member, SubAgentSpec
+from fanout.orchestrator.deep_agent.delegation.roster import Member, SubAgentSpec, built_in_tools_of
 from fanout.orchestrator.deep_agent.delegation.task import Task
 from fanout.orchestrator.deep_agent.middleware import BackendSource
 from fanout.orchestrator.deep_agent.names import agent_identifier
@@ -47,7 +53,12 @@ class Team:
     limits: SubAgentLimits
     fatal_errors: tuple[type[Exception], ...] = ()
     """What ends the agent's run as well."""
+    built_in_tools: Collection[str] = ()
+    """Those of the agent, which sub-agents inherit."""
     _slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = field(
+        default_factory=WeakKeyDictionary
+    )
+    _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = field(
         default_factory=WeakKeyDictionary
     )
 
@@ -60,7 +71,7 @@ class Team:
             return "description is empty: say completely what to do."
         return None
 
-    def child(self, task: Task, context: ToolContext, task_id: str) -> Child:
+    async def child(self, task: Task, context: ToolContext, task_id: str) -> Child:
         """Return a sub-agent for a task that is not refused.
 
         Args:
@@ -69,7 +80,7 @@ class Team:
             task_id: The id of the task in its record.
         """
         member = self.members[agent_identifier(task.subagent_type)]
-        files = self._child_files(member, context)
+        files = await self._child_files(member, context)
         run = ChildRun(
             self.agent(member, files.backend),
             context.get_invocation_context(),
@@ -83,9 +94,17 @@ class Team:
             call_id=str(context.function_call_id),
         )
 
-    def _child_files(self, member: Member, context: ToolContext) -> ChildFiles:
-        kind = OwnFiles if isinstance(member.made, BaseNode) else StagedFiles
-        return kind(self.files(context), self.lock)
+    async def _child_files(self, member: Member, context: ToolContext) -> ChildFiles:
+        files = self.files(context)
+        if isinstance(member.made, BaseNode):
+            return OwnFiles(files, self.lock)
+        if "execute" not in built_in_tools_of(member.made, self.built_in_tools):
+            return StagedFiles(files, self.lock)
+        if not isinstance(files, Shell):
+            return StagedFiles(files, self.lock)
+        if _runs_anywhere(files) and await asyncio.to_thread(fits, Path(files.search_root)):
+            return StagedShellFiles(files, self.lock)
+        return DirectFiles(files, self._turn())
 
     def agent(self, member: Member, files: Backend) -> BaseNode:
         """Return a member's agent for one run on these files."""
@@ -96,6 +115,10 @@ class Team:
         loop = asyncio.get_running_loop()
         return self._slots.setdefault(loop, asyncio.Semaphore(self.limits.max_concurrent))
 
+    def _turn(self) -> asyncio.Semaphore:
+        """Return what a child holds that works directly on the agent's files."""
+        return self._turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(1))
+
     def is_fatal(self, error: BaseException) -> bool:
         """Return whether an exception, or one of its causes, ends the agent's run too."""
         cause: BaseException | None = error
@@ -104,3 +127,10 @@ class Team:
                 return True
             cause = cause.__cause__ or cause.__context__
         return False
+
+
+def _runs_anywhere(files: Backend) -> TypeGuard[LocalShellBackend]:
+    """Return whether commands may run in a copy: only if no class of the user's runs them."""
+    return isinstance(files, LocalShellBackend) and (
+        type(files).execute is LocalShellBackend.execute
+    )

@@ -14,7 +14,7 @@ from google.adk.agents.readonly_context import ReadonlyContext
 from fanout.orchestrator.deep_agent import prompts
 from fanout.orchestrator.deep_agent.backends.matching import is_binary
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
-from fanout.orchestrator.deep_agent.knowledge.sources import MISSING, checked_sources, files_to_read
+from fanout.orchestrator.deep_agent.knowledge.sources import MISSING, Sources, files_to_read
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
 
 MAX_FILE_BYTES = 32 * 1024
@@ -33,7 +33,8 @@ class MemoryFiles(Middleware):
 
     Args:
         backend_of: Finds the agent's files.
-        sources: The paths of the memory files, in the order in which they are shown.
+        sources: The paths of the memory files, in the order in which they are shown; relative ones
+            are below the root of the agent's own files.
 
     Raises:
         ValueError: A path is invalid.
@@ -41,14 +42,14 @@ class MemoryFiles(Middleware):
 
     def __init__(self, backend_of: BackendSource, sources: Sequence[str]) -> None:
         self._backend_of = backend_of
-        self._sources = checked_sources(sources)
+        self._sources = Sources(sources)
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
         """Return the existing files with their paths, and how to treat them."""
         backend = files_to_read(self._backend_of, context)
         left = MAX_TOTAL_CHARACTERS
         shown: list[str] = []
-        for path in self._sources:
+        for path in self._sources.on(backend.search_root):
             text = await _text(backend, path, left)
             if text is not None:
                 shown.append(text)

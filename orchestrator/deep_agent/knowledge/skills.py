@@ -23,7 +23,7 @@ from fanout.orchestrator.deep_agent.knowledge.skill_file import (
     Skill,
     parse_skill,
 )
-from fanout.orchestrator.deep_agent.knowledge.sources import MISSING, checked_sources, files_to_read
+from fanout.orchestrator.deep_agent.knowledge.sources import MISSING, Sources, files_to_read
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
 from fanout.orchestrator.shortening import one_line
 
@@ -56,7 +56,8 @@ class Skills(Middleware):
 
     Args:
         backend_of: Finds the agent's files.
-        sources: Folders that are skills or contain skills; later ones win.
+        sources: Folders that are skills or contain skills; later ones win. Relative ones are below
+            the root of the agent's own files.
 
     Raises:
         ValueError: A source is not a valid path.
@@ -64,18 +65,20 @@ class Skills(Middleware):
 
     def __init__(self, backend_of: BackendSource, sources: Sequence[str]) -> None:
         self._backend_of = backend_of
-        self._sources = checked_sources(sources)
+        self._sources = Sources(sources)
         self._warned: set[tuple[str, str]] = set()
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
         """Return the list of skills; empty for an agent that cannot read files."""
         if not tools & {"read_file", "execute"}:
             return ""
-        found = await _discover(files_to_read(self._backend_of, context), self._sources)
+        backend = files_to_read(self._backend_of, context)
+        sources = self._sources.on(backend.search_root)
+        found = await _discover(backend, sources)
         self._warn(found.faults)
         if not found.skills and not found.faults:
             return ""
-        return prompts.SKILLS + _listing(found, self._sources)
+        return prompts.SKILLS + _listing(found, sources)
 
     def _warn(self, faults: Sequence[tuple[str, str]]) -> None:
         """Log each fault once, not before every model call."""

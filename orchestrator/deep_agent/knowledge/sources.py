@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,16 +25,40 @@ class _Reading:
     state: DictState
 
 
-def checked_sources(sources: Sequence[str]) -> tuple[str, ...]:
-    """Return the normalised paths in order, without duplicates.
+class Sources:
+    """Paths of knowledge on an agent's files; relative ones are below the files' own root.
+
+    Args:
+        paths: The paths in order; duplicates count once.
 
     Raises:
         ValueError: A path is invalid.
     """
-    try:
-        return tuple(dict.fromkeys(paths.checked(source) for source in sources))
-    except ToolMistake as mistake:
-        raise ValueError(str(mistake)) from None
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = tuple(paths)
+        self.on("/")
+
+    def on(self, root: str) -> tuple[str, ...]:
+        """Return the normalised absolute paths.
+
+        Args:
+            root: The root of the agent's own files, which is known when they are found.
+
+        Raises:
+            ValueError: A path is invalid.
+        """
+        try:
+            return tuple(dict.fromkeys(_absolute(path, root) for path in self._paths))
+        except ToolMistake as mistake:
+            raise ValueError(str(mistake)) from None
+
+
+def _absolute(path: str, root: str) -> str:
+    is_relative = (
+        bool(path.strip()) and not path.startswith(("/", "~", "\\")) and ":" not in path[:2]
+    )
+    return paths.checked(posixpath.join(root, path) if is_relative else path)
 
 
 def files_to_read(backend_of: BackendSource, context: ReadonlyContext) -> Backend:

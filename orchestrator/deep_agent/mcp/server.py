@@ -38,6 +38,8 @@ class McpServer:
 
     name: str
     """The prefix of its tools' names: letters, digits, `_` and `-`."""
+    prefixed: bool = True
+    """Whether its tools' names get the prefix; without, they must differ from all others."""
     url: str | None = None
     transport: Literal["http", "sse"] = "http"
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)

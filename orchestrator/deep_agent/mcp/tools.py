@@ -81,7 +81,8 @@ class McpTools(Middleware, BaseToolset):
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
         """Explain that the tools come from outside."""
         del context, tools
-        return MCP.format(prefixes=", ".join(f"{server.name}__" for server in self._servers))
+        prefixes = [f"{server.name}__" for server in self._servers if server.prefixed]
+        return MCP.format(prefixes=", ".join(prefixes)) if prefixes else ""
 
     async def get_tools(self, readonly_context: ReadonlyContext | None = None) -> list[BaseTool]:
         """Connect if necessary, and return all tools of all servers.
@@ -156,15 +157,19 @@ def tool_name(server: str, tool: str) -> str:
     """Return a tool's name in the form that every model provider accepts.
 
     Args:
-        server: The server's name.
+        server: The server's name, as the prefix; empty for none.
         tool: The server's name of the tool. A name that is too long is cut and ends with a hash.
     """
-    whole = f"{server}__{tool}"
+    whole = f"{server}__{tool}" if server else tool
     name = re.sub(r"[^a-zA-Z0-9_-]", "_", whole)
     if len(name) <= MAX_NAME_CHARACTERS:
         return name
     mark = hashlib.sha256(whole.encode()).hexdigest()[:8]
     return f"{name[: MAX_NAME_CHARACTERS - 9]}_{mark}"
+
+
+def _shown_name(server: McpServer, tool: str) -> str:
+    return tool_name(server.name if server.prefixed else "", tool)
 
 
 async def _all(opening: Iterable[Any]) -> list[Any]:
@@ -186,7 +191,7 @@ def _tools_of(
         raise _not_started(
             server, f"it has no tool {', '.join(missing)}; it has {_some(by_name) or 'none'}"
         )
-    names = {tool_name(server.name, name) for name in wanted}
+    names = {_shown_name(server, name) for name in wanted}
     if len(by_name) < len(offered) or len(names) < len(wanted):
         raise _not_started(server, "several of its tools have the same name")
     if len(wanted) > MAX_TOOLS:
@@ -204,9 +209,7 @@ def _tool(server: McpServer, connection: McpConnection, tool: Tool) -> McpTool:
         )
     try:
         _validator(tool.input_schema).check_schema(tool.input_schema)
-        return McpTool(
-            tool_name(server.name, tool.name), tool, connection, _shown(tool.input_schema)
-        )
+        return McpTool(_shown_name(server, tool.name), tool, connection, _shown(tool.input_schema))
     except (SchemaError, RecursionError):
         raise _not_started(server, f"its tool {tool.name} has an invalid schema") from None
 

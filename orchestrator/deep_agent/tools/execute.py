@@ -75,17 +75,12 @@ class ExecuteTool(Middleware):
             raise ToolMistake(
                 f"timeout_seconds must be above 0 and at most {MAX_TIMEOUT_SECONDS:g}."
             )
-        if not command.strip() or "\0" in command:
-            raise ToolMistake("command must be a non-empty text without NUL characters.")
-        if len(command.encode(errors="replace")) >= MAX_COMMAND_BYTES:
-            raise ToolMistake(
-                f"command must be shorter than {MAX_COMMAND_BYTES} bytes; put it in a file."
-            )
+        check_command(command)
         shell = self._backend_of(tool_context)
         if not isinstance(shell, Shell):
             raise ToolMistake("There is no shell for these files.")
         work = partial(shell.execute, command, timeout, MAX_OUTPUT_BYTES)
-        return _result(await shown_live(work, tool_context, "execute"), timeout)
+        return execution_result(await shown_live(work, tool_context, "execute"), timeout)
 
 
 class _Execute(MethodTool):
@@ -103,7 +98,22 @@ class _Execute(MethodTool):
             await super().process_llm_request(tool_context=tool_context, llm_request=llm_request)
 
 
-def _result(execution: Execution, timeout: float) -> dict[str, Any]:
+def check_command(command: str) -> None:
+    """Refuse a command that cannot be started.
+
+    Raises:
+        ToolMistake: It is empty, too long, or has a NUL.
+    """
+    if not command.strip() or "\0" in command:
+        raise ToolMistake("command must be a non-empty text without NUL characters.")
+    if len(command.encode(errors="replace")) >= MAX_COMMAND_BYTES:
+        raise ToolMistake(
+            f"command must be shorter than {MAX_COMMAND_BYTES} bytes; put it in a file."
+        )
+
+
+def execution_result(execution: Execution, timeout: float) -> dict[str, Any]:
+    """Return the tool's result for a command that ended, or was ended after `timeout` seconds."""
     output, exit_code = execution.text, execution.exit_code
     if execution.timed_out:
         head = f"Command timed out after {float(timeout)}s"

@@ -14,8 +14,14 @@ from typing import TypeVar
 from fanout.orchestrator.deep_agent.backends.matching import is_binary
 from fanout.orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES, Backend
 from fanout.orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.tools.editing.edits import Edit, edited
+from fanout.orchestrator.deep_agent.tools.editing.line_ends import (
+    next_line_end,
+    with_line_ends_of,
+    without_carriage_returns,
+)
 from fanout.orchestrator.deep_agent.tools.locating import Locator
-from fanout.orchestrator.deep_agent.tools.text import numbered, replaced
+from fanout.orchestrator.deep_agent.tools.text import numbered
 
 LARGE_BYTES = 256 * 1024
 """Work on more data runs in a thread: it would block all other agents for milliseconds."""
@@ -95,63 +101,87 @@ class Files:
         """
         return await self._whole(self._locator.resolved(path), max_bytes)
 
-    async def write(self, path: str, content: str) -> WriteResult:
-        """Create a file.
+    async def write(
+        self, path: str, content: str, *, overwrite: bool = False, seen_version: str | None = None
+    ) -> WriteResult:
+        """Create a file, or replace all of its text if that is allowed.
+
+        Args:
+            path: The file.
+            content: All of its text.
+            overwrite: Replace an existing file.
+            seen_version: The version of an existing file that the agent saw; None if it saw none.
 
         Raises:
-            ToolMistake: The file exists, or cannot be written.
+            ToolMistake: The file exists and may not be replaced, because that was not asked for or
+                the agent has not seen this version of it; or it cannot be written.
         """
         path = self._locator.resolved(path)
-        data = _encoded(content)
+        data = encoded(content)
         async with self._locator.errors(path):
             try:
                 await self._backend.write_bytes(path, data, create_only=True)
             except FileExistsError:
-                if (await self._backend.stat(path)).kind == "directory":
-                    raise IsADirectoryError(path) from None
-                raise ToolMistake(
-                    f"File already exists: {path}. Use edit_file to modify."
-                ) from None
-        return WriteResult(path=path, version=_version(data))
+                existing = await self._backend.stat(path)
+            else:
+                return WriteResult(path=path, version=version_of(data))
+        if overwrite:
+            return await self._overwritten(path, content, seen_version)
+        if existing.kind == "directory":
+            raise ToolMistake(f"{path} is a directory, not a file.")
+        hint = "" if existing.size_bytes else " It is empty: give an empty old_string."
+        raise ToolMistake(f"File already exists: {path}. Use edit_file to modify.{hint}")
+
+    async def _overwritten(self, path: str, content: str, seen_version: str | None) -> WriteResult:
+        """Replace a file's text; a line that stays keeps its line end."""
+        before = await self._whole(path)
+        if before and seen_version is None:
+            raise ToolMistake(f"{path} exists and you have not read it. Read it first.")
+        _check_seen(path, before, seen_version)
+        data = encoded(await asyncio.to_thread(_with_line_ends, before, content))
+        async with self._locator.errors(path):
+            await self._backend.write_bytes(path, data)
+        return WriteResult(path=path, version=version_of(data))
 
     async def edit(
-        self,
-        path: str,
-        old: str,
-        new: str,
-        *,
-        replace_all: bool = False,
-        seen_version: str | None = None,
+        self, path: str, edits: Sequence[Edit], *, seen_version: str | None = None
     ) -> WriteResult:
-        """Replace text in a file.
+        """Replace text in a file: all edits, one after the other, or none.
 
         Args:
             path: The file.
-            old: The text to replace.
-            new: The text in its place.
-            replace_all: Replace every occurrence; otherwise there must be exactly one.
+            edits: The replacements, at least one.
             seen_version: The version that the agent saw; None to skip the check.
 
         Raises:
-            ToolMistake: The file has changed since, is not UTF-8, or does not contain `old` once.
+            ToolMistake: The file has changed since, is not UTF-8, or an edit does not fit it.
+        """
+        path = self._locator.resolved(path)
+        text = (await self.current(path, seen_version)).decode()
+        new_text, occurrences = await asyncio.to_thread(edited, text, edits)
+        new_data = encoded(new_text)
+        async with self._locator.errors(path):
+            await self._backend.write_bytes(path, new_data)
+        return WriteResult(path=path, version=version_of(new_data), occurrences=occurrences)
+
+    async def current(self, path: str, seen_version: str | None) -> bytes:
+        """Return the UTF-8 content of a file that is to be changed.
+
+        Args:
+            path: The file.
+            seen_version: The version that the agent saw; None to skip the check.
+
+        Raises:
+            ToolMistake: There is no such file, it has changed since, or it is not UTF-8.
         """
         path = self._locator.resolved(path)
         data = await self._whole(path)
-        if seen_version is not None and seen_version != _version(data):
-            raise ToolMistake(
-                f"{path} changed since you read it. Read it again before you edit it."
-            )
+        _check_seen(path, data, seen_version)
         try:
-            text = data.decode()
+            data.decode()
         except UnicodeDecodeError:
             raise ToolMistake(f"{path} is not UTF-8 text; edit_file would damage it.") from None
-        new_text, occurrences = await _off_loop(
-            data, lambda: replaced(text, old, new, replace_all=replace_all)
-        )
-        new_data = _encoded(new_text)
-        async with self._locator.errors(path):
-            await self._backend.write_bytes(path, new_data)
-        return WriteResult(path=path, version=_version(new_data), occurrences=occurrences)
+        return data
 
     async def delete(self, path: str) -> str:
         """Delete a file or a directory with its content, and return its path.
@@ -207,18 +237,37 @@ class Files:
 def _shown(data: bytes, offset: int, limit: int) -> ReadResult:
     text = data.decode(errors="replace")
     lossy = text.encode() != data
-    return ReadResult(content=numbered(text, offset, limit), version=_version(data), lossy=lossy)
+    return ReadResult(content=numbered(text, offset, limit), version=version_of(data), lossy=lossy)
 
 
 async def _off_loop(data: bytes, work: Callable[[], _T]) -> _T:
     return await asyncio.to_thread(work) if len(data) > LARGE_BYTES else work()
 
 
-def _version(data: bytes) -> str:
+def _with_line_ends(before: bytes, content: str) -> str:
+    """Return the content with the line ends that the file has, if it has carriage returns."""
+    if b"\r\n" not in before:
+        return content
+    old = before.decode(errors="replace")
+    return with_line_ends_of(old, without_carriage_returns(content), next_line_end(old, 0))
+
+
+def _check_seen(path: str, data: bytes, seen_version: str | None) -> None:
+    if seen_version not in {None, version_of(data)}:
+        raise ToolMistake(f"{path} changed since you read it. Read it again before you edit it.")
+
+
+def version_of(data: bytes) -> str:
+    """Return a hash of a file's bytes."""
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def _encoded(text: str) -> bytes:
+def encoded(text: str) -> bytes:
+    """Return the bytes of a file with this text.
+
+    Raises:
+        ToolMistake: It cannot be a file.
+    """
     try:
         data = text.encode()
     except UnicodeEncodeError:

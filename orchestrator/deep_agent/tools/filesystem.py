@@ -5,24 +5,28 @@ from __future__ import annotations
 import asyncio
 import base64
 import posixpath
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, Literal, get_args
 
 from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from fanout.orchestrator.deep_agent.backends.protocol import Entry
 from fanout.orchestrator.deep_agent.knowledge.sources import files_to_read
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
 from fanout.orchestrator.deep_agent.prompts import FILES, ROOT
 from fanout.orchestrator.deep_agent.tool import MethodTool
+from fanout.orchestrator.deep_agent.tools.editing.edits import Edit
+from fanout.orchestrator.deep_agent.tools.editing.patch_format import parse_patch
 from fanout.orchestrator.deep_agent.tools.files import Files
 from fanout.orchestrator.deep_agent.tools.images import media_type_of
 from fanout.orchestrator.deep_agent.tools.locating import Locator
+from fanout.orchestrator.deep_agent.tools.patches import Patching, patched_paths
 from fanout.orchestrator.deep_agent.tools.search import (
     MAX_ENTRIES,
     MAX_GREP_HITS,
@@ -45,20 +49,55 @@ Offset = Annotated[int, Field(description="How many results to skip")]
 Limit = Annotated[int, Field(description="Most results to return")]
 
 
+EditTool = Literal["edit_file", "multi_edit", "apply_patch"]
+"""A tool that changes existing files."""
+
+MAX_EDITS = 100
+"""Replacements in one call: more is a new file, for which there is write_file."""
+
+_EDITS = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {
+            "old_string": {"type": "string"},
+            "new_string": {"type": "string"},
+            "replace_all": {"type": "boolean"},
+        },
+        "required": ["old_string", "new_string"],
+    },
+}
+
+
+class EditArguments(BaseModel):
+    """One replacement of multi_edit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    old_string: str
+    new_string: str
+    replace_all: bool = False
+
+
 class FilesystemTools(Middleware):
     """The file tools of one agent.
 
     Args:
         backend_of: Finds the agent's files.
+        edit_tools: The tools that change existing files.
     """
 
-    def __init__(self, backend_of: BackendSource) -> None:
+    def __init__(
+        self, backend_of: BackendSource, *, edit_tools: Sequence[EditTool] = ("edit_file",)
+    ) -> None:
         self._backend_of = backend_of
+        self._edit_tools = edit_tools
         self._locks = _PathLocks()
 
     def tools(self) -> list[BaseTool]:
         """Return the file tools."""
-        methods = (self.ls, self.read_file, self.write_file, self.edit_file, self.delete_file)
+        editing = [getattr(self, name) for name in self._edit_tools]
+        methods = (self.ls, self.read_file, self.write_file, *editing, self.delete_file)
         return [MethodTool(method) for method in (*methods, self.glob, self.grep)]
 
     def lock(self, path: str) -> AbstractAsyncContextManager[None]:
@@ -67,7 +106,7 @@ class FilesystemTools(Middleware):
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
         """Explain the rules for paths, and where the files are."""
-        if not tools & {"read_file", "write_file", "edit_file"}:
+        if not tools & {"read_file", "write_file", *get_args(EditTool)}:
             return ""
         root = files_to_read(self._backend_of, context).search_root
         return FILES + (ROOT.format(root=root) if root != "/" else "")
@@ -110,20 +149,29 @@ class FilesystemTools(Middleware):
     async def write_file(
         self,
         file_path: FilePath,
-        content: Annotated[str, Field(description="All of the new file's text")],
+        content: Annotated[str, Field(description="All of the file's text")],
+        overwrite: Annotated[bool, Field(description="Replace a file that you have read")] = False,
         *,
         tool_context: ToolContext,
     ) -> dict[str, Any]:
-        """Create a new file. It never overwrites: change an existing file with edit_file."""
-        result = await self._files(tool_context).write(file_path, content)
-        _saw(tool_context, result.path, result.version)
-        return {"status": "success", "path": result.path}
+        """Create a new file. Change an existing one with edit_file, or overwrite all of it.
+
+        Overwriting is refused when you have not read the file or it changed after you read it.
+        """
+        path = self._resolved(file_path, tool_context)
+        async with self._locks.held(path):
+            result = await self._files(tool_context).write(
+                path, content, overwrite=overwrite, seen_version=_seen(tool_context, path)
+            )
+            _saw(tool_context, path, result.version)
+        return {"status": "success", "path": path}
 
     async def edit_file(
         self,
         file_path: FilePath,
         old_string: Annotated[
-            str, Field(description="Exact text to replace, without line numbers")
+            str,
+            Field(description="Exact text to replace, without line numbers; empty if the file is"),
         ],
         new_string: Annotated[str, Field(description="Text to put in its place")],
         replace_all: Annotated[bool, Field(description="Replace every occurrence")] = False,
@@ -134,14 +182,68 @@ class FilesystemTools(Middleware):
 
         Read the file first. An edit is refused when the file changed after you read it.
         """
+        edit = Edit(old_string, new_string, replace_all)
+        return await self._edited(file_path, [edit], tool_context)
+
+    async def multi_edit(
+        self,
+        file_path: FilePath,
+        edits: Annotated[
+            list[EditArguments],
+            Field(description="The replacements, in order", min_length=1, max_length=MAX_EDITS),
+            WithJsonSchema(_EDITS),
+        ],
+        *,
+        tool_context: ToolContext,
+    ) -> dict[str, Any]:
+        """Make several replacements in one file: all, or none if one of them fails.
+
+        Each is as for edit_file, and finds the text as the ones before left it.
+        """
+        made = [Edit(edit.old_string, edit.new_string, edit.replace_all) for edit in edits]
+        return await self._edited(file_path, made, tool_context)
+
+    async def apply_patch(
+        self,
+        input: Annotated[str, Field(description="The whole patch")],  # noqa: A002 - these models are trained with this name
+        *,
+        tool_context: ToolContext,
+    ) -> dict[str, Any]:
+        """Change several files with one patch: all of it, or nothing if a part does not fit.
+
+        *** Begin Patch
+        *** Update File: path
+        @@ a line above the change, where it is not clear without
+         a line that stays
+        -a line that goes
+        +a line that comes
+        *** Add File: path
+        +each line of the new file
+        *** Delete File: path
+        *** End Patch
+
+        Give three lines around each change. "*** Move to: path" below an update moves the file.
+        """
+        sections = parse_patch(input)
+        paths = patched_paths(sections, Locator(self._backend_of(tool_context)))
+        patching = Patching(self._backend_of(tool_context))
+        async with AsyncExitStack() as locks:
+            for path in sorted(paths):
+                await locks.enter_async_context(self._locks.held(path))
+            changes = await patching.planned(sections, partial(_seen, tool_context))
+            await patching.carry_out(changes)
+            for each in changes:
+                _saw(tool_context, each.path, each.version)
+        files = [{"path": each.path, "change": each.change} for each in changes]
+        return {"status": "success", "files": files}
+
+    async def _edited(
+        self, file_path: str, edits: Sequence[Edit], tool_context: ToolContext
+    ) -> dict[str, Any]:
         path = self._resolved(file_path, tool_context)
         async with self._locks.held(path):
             result = await self._files(tool_context).edit(
-                path,
-                old_string,
-                new_string,
-                replace_all=replace_all,
-                seen_version=_seen(tool_context, path),
+                path, edits, seen_version=_seen(tool_context, path)
             )
             _saw(tool_context, path, result.version)
         return {"status": "success", "path": path, "occurrences": result.occurrences}

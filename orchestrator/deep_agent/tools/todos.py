@@ -27,6 +27,24 @@ MAX_TODOS = 100
 MAX_CONTENT_CHARACTERS = 1_000
 """The length of one step; details belong in files."""
 
+NONE_IN_PROGRESS = "Mark the step that you work on as in_progress."
+LATER_STEP_FIRST = (
+    "The plan begins with a later step: mark the first one in_progress, or put the steps in the "
+    "order in which you do them."
+)
+SAME_WORDS = "Some steps have the same words; make them different or drop one."
+REOPENED = "A completed step was opened again; add a new step instead."
+COMPLETED_GONE = (
+    "Completed steps are gone from the list; keep them as they were: they show what is done."
+)
+PUT_BACK = (
+    "A step that you had begun is pending again; keep it in_progress, and if it is blocked add a "
+    "step for what blocks it."
+)
+NEVER_BEGUN = (
+    "A step was completed that had never been in_progress; mark each step before you begin it."
+)
+
 _SCHEMA = {
     "type": "array",
     "items": {
@@ -36,6 +54,7 @@ _SCHEMA = {
             "status": {"type": "string", "enum": list(STATUSES)},
         },
         "required": ["content", "status"],
+        "additionalProperties": False,
     },
 }
 
@@ -62,9 +81,22 @@ class TodoTools(Middleware):
     ) -> dict[str, Any]:
         """Replace your plan with this list.
 
-        Use it for work of three steps or more, or when you are given several tasks; for less it
-        only costs time. Mark a step in_progress before you start it and completed as soon as it is
-        done. Add what you discover, drop what is no longer needed. Call it at most once in a reply.
+        Use it for work of three steps or more, for several tasks at once, when you are asked for a
+        plan, or when what you find decides what comes next. Not for one simple task, a question or
+        a talk: there it only costs time.
+
+        Break the work into specific steps, each small enough to see when it is done, and say in
+        each what to do. Mark the first step in_progress at once; until all are completed, at least
+        one is. Mark a step in_progress before you begin it and completed right after it is done,
+        not several together later. Finish what is in_progress before you begin more; steps that do
+        not depend on each other may be in_progress together. Add what you discover, drop what is no
+        longer needed, and leave completed steps as they are.
+
+        Completed means done in full: no error is open, no part is missing, no check fails, nothing
+        that was needed is still to be found. A step that is blocked stays in_progress: add a step
+        that says what has to be resolved.
+
+        Call it at most once in a reply.
         """
         if _calls_in_this_reply(tool_context) > 1:
             raise ToolMistake(
@@ -115,17 +147,34 @@ def _fault(todo: Any, number: int) -> str | None:
 
 
 def _advice(before: list[dict[str, str]], todos: list[dict[str, str]]) -> list[str]:
-    advice = []
-    statuses = [todo["status"] for todo in todos]
-    if todos and "in_progress" not in statuses and "pending" in statuses:
-        advice.append("Mark the step that you work on as in_progress.")
-    contents = [todo["content"].strip() for todo in todos]
-    if len(set(contents)) < len(contents):
-        advice.append("Some steps have the same words; make them different or drop one.")
-    done = {todo["content"] for todo in before if todo["status"] == "completed"}
-    if done & {todo["content"] for todo in todos if todo["status"] != "completed"}:
-        advice.append("A completed step was opened again; add a new step instead.")
-    return advice
+    """Return what to do better; `before` is empty or completed where a plan is new."""
+    statuses = {todo["status"] for todo in todos}
+    now = {todo["content"].strip(): todo["status"] for todo in todos}
+    past = {todo["content"].strip(): todo["status"] for todo in before}
+    is_new = not past or set(past.values()) == {"completed"}
+    faults = {
+        NONE_IN_PROGRESS: "in_progress" not in statuses and "pending" in statuses,
+        LATER_STEP_FIRST: is_new and _begins_later(todos),
+        SAME_WORDS: len(now) < len(todos),
+        REOPENED: any(
+            past[step] == "completed" != status for step, status in now.items() if step in past
+        ),
+        COMPLETED_GONE: not is_new
+        and any(status == "completed" for step, status in past.items() if step not in now),
+        PUT_BACK: any(
+            (past.get(step), status) == ("in_progress", "pending") for step, status in now.items()
+        ),
+        NEVER_BEGUN: any(
+            (past.get(step), status) == ("pending", "completed") for step, status in now.items()
+        ),
+    }
+    return [advice for advice, applies in faults.items() if applies]
+
+
+def _begins_later(todos: list[dict[str, str]]) -> bool:
+    """Return whether a step is in progress before which another one is pending."""
+    statuses = [todo["status"] for todo in todos if todo["status"] != "completed"]
+    return "in_progress" in statuses and statuses[0] == "pending"
 
 
 def _calls_in_this_reply(tool_context: ToolContext) -> int:

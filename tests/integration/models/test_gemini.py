@@ -60,6 +60,7 @@ async def test_the_tools_are_declared_with_names_types_and_defaults(serve, monke
     }
     schema = declared["read_file"]["parameters_json_schema"]
     assert schema["required"] == ["file_path"]
+    assert schema["additionalProperties"] is False
     assert schema["properties"]["limit"]["default"] == 2000
     assert (
         declared["write_todos"]["parameters_json_schema"]["properties"]["todos"]["type"] == "array"

@@ -83,6 +83,7 @@ async def test_the_tools_are_declared_with_their_types(serve: Serve, provider) -
         assert f"'{name}'" in declared
     assert "'offset'" in declared
     assert "'array'" in declared
+    assert "'additionalProperties': False" in declared
 
 
 async def test_a_price_that_is_known_can_end_a_run(serve: Serve, provider) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend, composite
+from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Shell
@@ -13,6 +13,7 @@ from fanout.orchestrator.deep_agent.context.artifacts import (
     LARGE_TOOL_RESULTS,
 )
 from fanout.orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.tools.editing.edits import Edit
 from fanout.orchestrator.deep_agent.tools.files import Files
 from fanout.orchestrator.deep_agent.tools.search import FileSearch
 from tests.unit.deep_agent.running import Run, call, scripted
@@ -32,7 +33,7 @@ async def found(backend: CompositeBackend, pattern: str, path: str = "/") -> lis
 
 async def test_the_longest_prefix_decides_and_is_not_seen_by_its_backend() -> None:
     default, memory, deep = in_state(), in_state(), in_state()
-    backend = composite(default, {"/mem": memory, "/mem/deep/er": deep})
+    backend = CompositeBackend(default, {"/mem": memory, "/mem/deep/er": deep})
     for path in ("/mem/a", "/mem/deep/er/b", "/mem/deep/c", "/memory/d"):
         await backend.write_bytes(path, b"x")
 
@@ -50,13 +51,15 @@ async def test_the_longest_prefix_decides_and_is_not_seen_by_its_backend() -> No
 
 async def test_a_route_shows_what_its_backend_has_below_its_own_root(tmp_path) -> None:
     (tmp_path / "a").write_text("needle")
-    backend = composite(in_state(), {"/docs": DirectoryBackend(tmp_path, mount="/workspace/x")})
+    backend = CompositeBackend(
+        in_state(), {"/docs": DirectoryBackend(tmp_path, mount="/workspace/x")}
+    )
     assert await listed(backend, "/docs") == ["/docs/a"]
     assert (await FileSearch(backend).grep("needle")).text == "/docs/a"
 
 
 async def test_listings_show_routes_and_the_way_to_them() -> None:
-    backend = composite(in_state(), {"/a/b/c": in_state(), "/z": in_state()})
+    backend = CompositeBackend(in_state(), {"/a/b/c": in_state(), "/z": in_state()})
     await backend.write_bytes("/m", b"")
     assert await listed(backend, "/") == ["/a", "/m", "/z"]
     assert await listed(backend, "/a") == ["/a/b"]
@@ -67,7 +70,7 @@ async def test_listings_show_routes_and_the_way_to_them() -> None:
 
 
 async def test_searches_span_routes_within_one_budget() -> None:
-    backend = composite(in_state(), {"/r": in_state(), "/r/s": in_state()})
+    backend = CompositeBackend(in_state(), {"/r": in_state(), "/r/s": in_state()})
     for path in ("/a", "/r/b", "/r/s/c"):
         await backend.write_bytes(path, b"needle\nneedle\n")
     assert await found(backend, "**/*") == ["/a", "/r/b", "/r/s/c"]
@@ -85,7 +88,7 @@ async def test_searches_span_routes_within_one_budget() -> None:
 async def test_what_a_route_hides_in_the_default_backend_is_nowhere_to_be_seen() -> None:
     default = in_state()
     await default.write_bytes("/r/hidden", b"needle")
-    backend = composite(default, {"/r": in_state()})
+    backend = CompositeBackend(default, {"/r": in_state()})
     await backend.write_bytes("/r/seen", b"needle")
     assert await listed(backend, "/r") == ["/r/seen"]
     assert await found(backend, "**/*") == ["/r/seen"]
@@ -95,7 +98,7 @@ async def test_what_a_route_hides_in_the_default_backend_is_nowhere_to_be_seen()
 
 
 async def test_no_tool_replaces_or_removes_a_route_or_the_way_to_it() -> None:
-    backend = composite(in_state(), {"/a/b": in_state()})
+    backend = CompositeBackend(in_state(), {"/a/b": in_state()})
     await backend.write_bytes("/a/b/c", b"x")
     files = Files(backend)
     for path in ("/a", "/a/b"):
@@ -109,7 +112,7 @@ async def test_no_tool_replaces_or_removes_a_route_or_the_way_to_it() -> None:
 
 
 async def test_a_missing_path_is_missing_on_every_side() -> None:
-    backend = composite(in_state(), {"/r": in_state()})
+    backend = CompositeBackend(in_state(), {"/r": in_state()})
     for path in ("/none", "/r/none"):
         for attempt in (
             backend.stat(path),
@@ -124,22 +127,22 @@ async def test_a_missing_path_is_missing_on_every_side() -> None:
 
 
 async def test_commands_run_on_the_default_backend_alone(tmp_path) -> None:
-    backend = composite(LocalShellBackend(tmp_path), {"/r": in_state()})
+    backend = CompositeBackend(LocalShellBackend(tmp_path), {"/r": in_state()})
     assert isinstance(backend, Shell)
     assert (await backend.execute("pwd", 10, 1000)).text == f"{tmp_path}\n"
-    assert not isinstance(composite(in_state(), {"/r": LocalShellBackend(tmp_path)}), Shell)
+    assert not isinstance(CompositeBackend(in_state(), {"/r": LocalShellBackend(tmp_path)}), Shell)
 
 
-@pytest.mark.parametrize("prefix", ["", "/", "r", "/r/", "/r/../x", "//r"])
+@pytest.mark.parametrize("prefix", ["", "/", "r", "/r/../x", "//r"])
 def test_a_route_is_a_normalised_absolute_path(prefix: str) -> None:
     with pytest.raises(ValueError, match="route"):
-        composite(in_state(), {prefix: in_state()})
+        CompositeBackend(in_state(), {prefix: in_state()})
 
 
 async def test_a_read_only_backend_is_read_and_never_changed() -> None:
     inner = in_state()
     await inner.write_bytes("/a", b"needle")
-    backend = composite(in_state(), {"/ro": ReadOnlyBackend(inner)})
+    backend = CompositeBackend(in_state(), {"/ro": ReadOnlyBackend(inner)})
     files = Files(backend)
     assert "needle" in (await files.read("/ro/a")).content
     assert await found(backend, "**/*") == ["/ro/a"]
@@ -147,7 +150,7 @@ async def test_a_read_only_backend_is_read_and_never_changed() -> None:
     assert await listed(backend, "/ro") == ["/ro/a"]
     for attempt in (
         files.write("/ro/b", "x"),
-        files.edit("/ro/a", "needle", "x"),
+        files.edit("/ro/a", [Edit("needle", "x")]),
         files.delete("/ro/a"),
     ):
         with pytest.raises(ToolMistake, match="Permission denied"):
@@ -181,3 +184,17 @@ async def test_an_agents_artifacts_are_in_its_session_and_not_in_its_workspace(t
     session = await run.sessions.get_session(app_name="fanout", user_id="u", session_id="s")
     assert session is not None
     assert session.state[f"file:{path}"]["content"] == "big"
+
+
+async def test_a_slash_at_the_end_of_a_route_means_nothing() -> None:
+    backend = CompositeBackend(in_state(), {"/r/": in_state()})
+    await backend.write_bytes("/r/a", b"x")
+    assert await listed(backend, "/r") == ["/r/a"]
+    with pytest.raises(ValueError, match="same prefix"):
+        CompositeBackend(in_state(), {"/r/": in_state(), "/r": in_state()})
+
+
+async def test_commands_may_run_beside_the_files(tmp_path) -> None:
+    backend = CompositeBackend(in_state(), {}, shell=LocalShellBackend(tmp_path))
+    assert isinstance(backend, Shell)
+    assert (await backend.execute("pwd", 10, 1_000)).text == f"{tmp_path}\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -165,12 +164,11 @@ async def test_a_child_that_ignores_its_end_is_left_behind_and_what_it_does_late
 ) -> None:
     for module in (one_child, delegated_call, tools):
         monkeypatch.setattr(module, "ABANDON_SECONDS", 0.1)
-    ended = asyncio.Event()
+    released, ended = asyncio.Event(), asyncio.Event()
 
     async def stubborn() -> str:
         """Work on, whatever happens."""
-        until = time.monotonic() + 1.5
-        while time.monotonic() < until:
+        while not released.is_set():
             try:
                 await asyncio.sleep(0.05)
             except asyncio.CancelledError:
@@ -186,11 +184,10 @@ async def test_a_child_that_ignores_its_end_is_left_behind_and_what_it_does_late
         tools=[stubborn],
         built_in_tools=["write_file"],
     )
-    begun = time.monotonic()
     run = await Run(
         parent(asks(timeout_seconds=0.3)), subagents=[child], backend=DirectoryBackend(tmp_path)
     ).to_end()
-    assert time.monotonic() - begun < 1.4
+    released.set()
     assert "stopped after 0.3 seconds" in run.results[0]["error"]
     await ended.wait()
     await asyncio.sleep(0.2)

@@ -9,11 +9,15 @@ import pytest
 from google.adk.agents import LlmAgent
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
+from google.adk.tools.function_tool import FunctionTool
 
+from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
+from fanout.orchestrator.deep_agent.backends.filesystem import FilesystemBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.state import StateBackend
 from fanout.orchestrator.deep_agent.create import create_deep_agent
-from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec
+from fanout.orchestrator.deep_agent.delegation.roster import SubAgentSpec, tool_name
+from tests.unit.deep_agent.instructions import instructions
 from tests.unit.deep_agent.running import Run, call, scripted
 from tests.unit.deep_agent.talking import recorder, says
 
@@ -72,7 +76,11 @@ def test_a_tool_of_ones_own_named_task_is_refused_with_the_way_out() -> None:
 
     with pytest.raises(ValueError, match="delegation=None leaves the built-in task out"):
         made(tools=[task])
-    assert "task" not in tool_names(made(tools=[task], delegation=None))
+    assert [
+        isinstance(tool, FunctionTool)
+        for tool in made(tools=[task], delegation=None).tools
+        if tool_name(tool) == "task"
+    ] == [True]
 
 
 async def test_a_factory_of_files_with_a_shell_gives_the_agent_a_shell(tmp_path: Path) -> None:
@@ -102,3 +110,50 @@ async def test_what_a_factory_returns_may_depend_on_the_session(tmp_path: Path) 
     await Run(model, backend=files).to_end()
 
     assert ["execute" in declared(request) for request in model.requests] == [False, True]
+
+
+SKILL = "---\nname: post\ndescription: Writes a post.\n---\n"
+
+
+@pytest.mark.parametrize("make", [FilesystemBackend, DirectoryBackend, LocalShellBackend])
+@pytest.mark.parametrize("form", [str, Path, "{}/".format])
+async def test_relative_knowledge_is_below_the_root_of_the_agents_files(
+    make: Any, form: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "skills" / "post").mkdir(parents=True)
+    (tmp_path / "skills" / "post" / "SKILL.md").write_text(SKILL)
+    (tmp_path / "AGENTS.md").write_text("Use tabs.")
+    backend = make(form(tmp_path))
+    heard = await instructions(backend=backend, memory=["./AGENTS.md"], skills=["./skills/"])
+
+    root = backend.search_root.rstrip("/")
+    assert f'<memory_file path="{root}/AGENTS.md">\nUse tabs.' in heard[0]
+    assert f"- post: Writes a post. ({root}/skills/post/SKILL.md)" in heard[0]
+
+
+async def test_relative_knowledge_of_a_factory_is_below_what_it_returns(tmp_path: Path) -> None:
+    (tmp_path / "AGENTS.md").write_text("Use tabs.")
+    heard = await instructions(backend=lambda _: DirectoryBackend(tmp_path), memory=["AGENTS.md"])
+
+    assert "Use tabs." in heard[0]
+
+
+async def test_a_file_system_is_seen_from_its_root_and_not_left(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "secret").write_text("x")
+    (tmp_path / "in" / "link").symlink_to("../secret")
+    looks = [call("ls", path="/"), call("read_file", file_path="/link")]
+    model = recorder("p", [{"calls": looks}, says("done")])
+    listed, read = (await Run(model, backend=FilesystemBackend(tmp_path / "in")).to_end()).results
+
+    assert [entry["path"] for entry in listed["entries"]] == [
+        "/conversation_history",
+        "/large_tool_results",
+        "/link",
+    ]
+    assert read["status"] == "error"
+
+
+def test_a_folder_that_does_not_exist_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="root_dir must be an existing directory"):
+        FilesystemBackend(tmp_path / "nowhere")

@@ -149,7 +149,7 @@ async def test_what_cannot_be_shown_is_named(tmp_path):
     assert "caf\N{REPLACEMENT CHARACTER}" in text
 
 
-@pytest.mark.parametrize("source", ["AGENTS.md", "~/AGENTS.md", "/a/../b", ""])
+@pytest.mark.parametrize("source", ["../AGENTS.md", "~/AGENTS.md", "C:/x", "/a/../b", ""])
 def test_a_source_that_is_no_path_is_refused_when_the_agent_is_made(source):
     with pytest.raises(ValueError, match=r"path|Path"):
         create_deep_agent(scripted([{"text": "x"}]), memory=[source])

@@ -180,7 +180,7 @@ async def test_the_soft_rules_of_todos_are_advice() -> None:
     run = await Run(model).to_end()
     assert run.results[0] == {"status": "success", "count": 2}
     assert run.results[1]["status"] == "success"
-    assert len(run.results[1]["advice"]) == 2
+    assert len(run.results[1]["advice"]) == 3
 
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}

@@ -226,5 +226,5 @@ async def test_an_agent_that_cannot_read_them_is_not_told_of_skills(tmp_path):
 
 
 def test_a_source_that_is_no_path_is_refused_when_the_agent_is_made():
-    with pytest.raises(ValueError, match="must be absolute"):
-        create_deep_agent(scripted([{"text": "x"}]), skills=["skills"])
+    with pytest.raises(ValueError, match="traversal"):
+        create_deep_agent(scripted([{"text": "x"}]), skills=["../skills"])

@@ -27,7 +27,7 @@ from fanout.orchestrator.deep_agent.delegation.children.child_run import (
 from fanout.orchestrator.deep_agent.delegation.limits import ABANDON_SECONDS
 from fanout.orchestrator.deep_agent.delegation.roster import Member
 from fanout.orchestrator.deep_agent.delegation.task_record import TaskRecord
-from fanout.orchestrator.deep_agent.failures import ModelFailed
+from fanout.orchestrator.deep_agent.failures import ModelFailed, ToolMistake
 from fanout.orchestrator.deep_agent.guards.budget import usage_of
 from fanout.orchestrator.deep_agent.guards.structured_output import OutputMismatch, OutputSchema
 from fanout.orchestrator.deep_agent.messages import text_of
@@ -75,7 +75,7 @@ class Child:
         self._started = time.monotonic()
         self._is_over = False
 
-    def opened(self) -> AbstractAsyncContextManager[object]:
+    def opened(self) -> AbstractAsyncContextManager[None]:
         """Return the context in which it may work."""
         return self._files.opened()
 
@@ -161,14 +161,16 @@ class Child:
         The text of an unexpected exception is left out, because it may contain anything.
         """
         if isinstance(reason, Exception):
-            known = isinstance(reason, ModelFailed)
+            known = isinstance(reason, (ModelFailed, ToolMistake))
             log.warning(
                 "sub-agent failed", error=type(reason).__name__, exc_info=None if known else reason
             )
             unexpected = f"The sub-agent failed unexpectedly ({type(reason).__name__})."
             reason = str(reason) if known else unexpected
         return await self._record(
-            error=reason, done=AppliedChanges(), note=self._files.note_on_failure
+            error=reason,
+            done=await self._files.left_behind(),
+            note=self._files.note_on_failure,
         )
 
     def _output(self, text: str) -> JsonValue:

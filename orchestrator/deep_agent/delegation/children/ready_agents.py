@@ -22,6 +22,7 @@ from google.adk.workflow import BaseNode
 
 from fanout.orchestrator.approvals import InterruptOn
 from fanout.orchestrator.deep_agent.approval.gate import ApprovalGate
+from fanout.orchestrator.deep_agent.guards.interruptible_tools import interruptible
 from fanout.orchestrator.deep_agent.messages import last_reply, text_of
 
 _COPIED = (LlmAgent, LoopAgent, ParallelAgent, SequentialAgent)
@@ -41,7 +42,7 @@ class InheritedApproval(BasePlugin):
         self._gate = ApprovalGate({}, policy, known=())
 
     def guarded(self, node: BaseNode) -> BaseNode:
-        """Return an agent whose calls the gate checks as they would run."""
+        """Return an agent whose calls the gate checks as they would run, and a limit can end."""
         if not isinstance(node, _COPIED):
             return node
         below = [self.guarded(agent) for agent in node.sub_agents]
@@ -49,6 +50,7 @@ class InheritedApproval(BasePlugin):
         if isinstance(node, LlmAgent):
             callbacks = node.canonical_before_tool_callbacks
             update["before_tool_callback"] = [*callbacks, self._gate.before_tool]
+            update["tools"] = [interruptible(tool) for tool in node.tools]
         return node.clone(update)
 
     async def before_tool_callback(

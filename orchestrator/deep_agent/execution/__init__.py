@@ -1,0 +1,1 @@
+"""Where an agent's commands and code run, if not on its backend."""

@@ -1,0 +1,137 @@
+"""The programs of the guides in `docs/` run exactly as they stand there, with a scripted model."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.forked import REPOSITORY
+from tests.integration.scripts import call, calls, conversation, says, write_script
+
+PROGRAM = re.compile(r"```python\n# (\w+\.py)\n(.*?)```", re.DOTALL)
+PROGRAMS = {
+    name: text
+    for guide in sorted((REPOSITORY / "docs").glob("*.md"))
+    for name, text in PROGRAM.findall(guide.read_text(encoding="utf-8"))
+}
+
+RISKS = call(
+    "edit_file",
+    file_path="/workspace/report.md",
+    old_string="## Risks\n",
+    new_string="## Risks\nMany.\n",
+)
+CHANCES = call(
+    "edit_file",
+    file_path="/workspace/report.md",
+    old_string="## Chances\n",
+    new_string="## Chances\nMore.\n",
+)
+RUNS: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
+    "custom_tool.py": (
+        [conversation("", calls(call("exchange_rate", currency="USD")), says("18.40 euros."))],
+        ["18.40 euros."],
+    ),
+    "custom_backend.py": (
+        [
+            conversation(
+                "",
+                calls(call("write_file", file_path="/haiku.txt", content="Rows upon rows")),
+                calls(call("grep", pattern="upon", path="/"), call("ls", path="/")),
+                says("It is written."),
+            )
+        ],
+        ["It is written.", "Rows upon rows"],
+    ),
+    "subagents.py": (
+        [
+            {
+                "agent": "deep_agent",
+                **conversation(
+                    "",
+                    calls(
+                        call("task", description="the section Risks", subagent_type="writer"),
+                        call("task", description="the section Chances", subagent_type="writer"),
+                    ),
+                    says("Both sections are written."),
+                ),
+            },
+            {
+                "agent": "writer",
+                **conversation(
+                    "Risks",
+                    calls(call("read_file", file_path="/workspace/report.md")),
+                    calls(RISKS),
+                    says("done"),
+                ),
+            },
+            {
+                "agent": "writer",
+                **conversation(
+                    "Chances",
+                    calls(call("read_file", file_path="/workspace/report.md")),
+                    calls(CHANCES),
+                    says("done"),
+                ),
+            },
+        ],
+        ["Both sections are written.", "## Risks\nMany.", "## Chances\nMore."],
+    ),
+    "approval.py": (
+        [
+            conversation(
+                "",
+                calls(
+                    call("pay", recipient="Ada", euros=30.0),
+                    call("pay", recipient="Bob", euros=5000.0),
+                ),
+                says("Ada was paid, Bob was not."),
+            )
+        ],
+        [
+            "{'euros': 30.0, 'recipient': 'Ada'}: approve",
+            "{'euros': 5000.0, 'recipient': 'Bob'}: reject",
+            "Ada was paid",
+        ],
+    ),
+    "structured_output.py": (
+        [
+            conversation(
+                "",
+                says("It is a bad idea."),
+                says('{"approve": false, "score": 2, "reasons": ["too much", "too fast"]}'),
+            )
+        ],
+        ["rejected 2 too much too fast"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_of_a_guide_runs(name: str, tmp_path: Path) -> None:
+    conversations, expected = RUNS[name]
+    (tmp_path / name).write_text(PROGRAMS[name])
+    script = write_script(tmp_path, *conversations)
+
+    done = subprocess.run(
+        [sys.executable, name],
+        cwd=tmp_path,
+        env={**os.environ, "MODEL": f"scripted:{script}"},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert [text for text in expected if text not in done.stdout] == [], done.stdout
+
+
+def test_the_guides_have_the_programs_that_are_run() -> None:
+    assert set(PROGRAMS) == set(RUNS)

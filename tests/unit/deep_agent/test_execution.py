@@ -1,0 +1,160 @@
+"""`create_deep_agent(execution=…)`: a shell of this machine, or a server whose tools execute."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
+from fanout.orchestrator.deep_agent.backends.filesystem import FilesystemBackend
+from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
+from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
+from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_agent_async
+from fanout.orchestrator.deep_agent.failures import AmbiguousTool, McpServerFailed
+from tests.mcp_servers import STDIO_SERVER, http_server, url_of
+from tests.unit.deep_agent.running import Run, call, scripted
+from tests.unit.deep_agent.talking import recorder, says, seen
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> dict[str, Any]:
+    (tmp_path / "server.py").write_text(STDIO_SERVER)
+    return {"command": sys.executable, "args": [str(tmp_path / "server.py")]}
+
+
+async def result_of(made: dict[str, Any], **agent: Any) -> dict[str, Any]:
+    run = Run(scripted([{"calls": [made]}, says("done")]), **agent)
+    try:
+        return (await run.to_end()).results[0]
+    finally:
+        for tool in run.app.root_agent.tools:
+            if hasattr(tool, "close"):
+                await tool.close()
+
+
+async def test_the_local_shell_starts_in_the_folder_of_the_files(tmp_path: Path) -> None:
+    files = FilesystemBackend(tmp_path)
+    done = await result_of(call("execute", command="pwd"), backend=files, execution="local")
+    assert done["output"] == f"{tmp_path}\n"
+
+
+async def test_the_local_shell_goes_with_a_factory(tmp_path: Path) -> None:
+    done = await result_of(
+        call("execute", command="pwd"),
+        backend=lambda _: FilesystemBackend(tmp_path),
+        execution="local",
+    )
+    assert done["output"] == f"{tmp_path}\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"execution": "docker"}, "There is no execution 'docker'; give 'local', 'heimdall'"),
+        ({"execution": {}}, "either a command or a uri"),
+        ({"execution": {"command": "x", "uri": "http://x"}}, "either a command or a uri"),
+        ({"execution": {"command": "x", "cwd": "/"}}, "command has no cwd; it has args, command"),
+        ({"execution": {"uri": "http://x", "env": {}}}, "uri has no env; it has headers"),
+        ({"execution": {"uri": "http://x", "transport": "tcp"}}, "transport is sse or http"),
+        ({"execution": {"command": "x", "args": "one two"}}, "args is a list of strings"),
+    ],
+)
+def test_a_wrong_execution_is_refused_with_what_is_right(
+    options: dict[str, Any], fault: str
+) -> None:
+    with pytest.raises(ValueError, match=fault):
+        create_deep_agent(scripted([says("x")]), **options)
+
+
+def test_files_with_a_shell_and_another_shell_are_refused(tmp_path: Path) -> None:
+    shell = LocalShellBackend(tmp_path)
+    for backend in (shell, CompositeBackend(shell, {"/m": StateBackend(DictState())})):
+        with pytest.raises(ValueError, match="has a shell of its own"):
+            create_deep_agent(scripted([says("x")]), backend=backend, execution="local")
+
+
+async def test_a_server_is_connected_without_the_asynchronous_factory_too(
+    server: dict[str, Any],
+) -> None:
+    assert (await result_of(call("shout", text="hey"), execution=server))["output"] == "HEY"
+
+
+async def test_a_server_may_speak_http() -> None:
+    with http_server() as running:
+        done = await result_of(
+            call("add", a=1, b=1), execution={"uri": url_of(running), "transport": "http"}
+        )
+    assert done["result"] == {"result": 2}
+
+
+async def test_what_a_server_says_when_it_does_not_start_is_in_the_error(
+    server: dict[str, Any],
+) -> None:
+    server["args"].append("--broken")
+    with pytest.raises(McpServerFailed, match="exit code 1: cannot find my settings"):
+        await create_deep_agent_async(scripted([says("x")]), execution=server)
+
+
+async def test_a_server_gets_none_of_this_process_keys(
+    server: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "key-canary")
+    server["env"] = {"GIVEN": "yes"}
+    given = (await result_of(call("where"), execution=server))["result"]["env"]
+
+    assert given["GIVEN"] == "yes"
+    assert "SOME_API_KEY" not in given
+
+
+async def test_a_server_cannot_take_the_name_of_another_tool(server: dict[str, Any]) -> None:
+    async def shout(text: str) -> str:
+        """Say it loud, guarded."""
+        return text
+
+    agent, cleanup = await create_deep_agent_async(scripted([says("x")]), [shout], execution=server)
+    assert cleanup is not None
+    with pytest.raises(AmbiguousTool, match="Two tools are named shout"):
+        await result_of(call("shout", text="x"), tools=[shout], execution=server)
+    await cleanup()
+    assert agent.tools
+
+
+async def test_the_general_purpose_agent_has_what_the_main_agent_has(
+    server: dict[str, Any],
+) -> None:
+    parent = scripted([{"calls": [call("task", description="shout")]}, says("done")])
+    child = recorder("child", [{"calls": [call("shout", text="hey")]}, says("shouted")])
+    general = {"name": "general-purpose", "description": "Anything.", "model": child}
+    run = Run(parent, subagents=[general], execution=server)
+    try:
+        await run.to_end()
+    finally:
+        for tool in run.app.root_agent.tools:
+            if hasattr(tool, "close"):
+                await tool.close()
+    assert '"output":"HEY"' in seen(child)
+
+
+async def test_an_agent_with_nothing_to_close_has_no_cleanup() -> None:
+    agent, cleanup = await create_deep_agent_async(scripted([says("x")]), name="plain")
+    assert (agent.name, cleanup) == ("plain", None)
+
+
+async def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:
+    program = tmp_path / "slow"
+    program.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
+    program.chmod(0o755)
+    starting = asyncio.create_task(
+        create_deep_agent_async(scripted([says("x")]), execution={"command": str(program)})
+    )
+    while not await asyncio.to_thread((tmp_path / "pid").exists):  # noqa: ASYNC110 - a file tells
+        await asyncio.sleep(0.02)
+    starting.cancel()
+    await asyncio.wait({starting})
+
+    pid = (await asyncio.to_thread((tmp_path / "pid").read_text)).strip()
+    assert not await asyncio.to_thread(Path(f"/proc/{pid}/cmdline").exists)
