@@ -114,6 +114,7 @@ from .middleware import Middleware as Middleware
 from .models.facts import price as price
 
 # Models, their retries, usage and prices
+from .models.profiles import ModelProfile as ModelProfile
 from .models.rate_limiter import RateLimiter as RateLimiter
 from .models.resolve import preload_client as preload_client
 from .models.resolve import resolve_model as resolve_model

@@ -14,11 +14,12 @@ class BaseInstructions(Middleware):
     Args:
         own: The agent's own prompt.
         is_subagent: Whether another agent reads the result.
+        for_model: What its model needs to be told.
     """
 
-    def __init__(self, own: str | None, *, is_subagent: bool) -> None:
+    def __init__(self, own: str | None, *, is_subagent: bool, for_model: str = "") -> None:
         parts = [own.strip() + "\n"] if own and own.strip() else []
-        parts.append(prompts.WORK)
+        parts.append(prompts.WORK + for_model)
         if is_subagent:
             parts.append(prompts.SUBAGENT)
         self._text = "\n".join(parts)

@@ -31,6 +31,7 @@ from fanout.orchestrator.deep_agent.guards.budget_plugin import BudgetFactory, B
 from fanout.orchestrator.deep_agent.inbox import Messages
 from fanout.orchestrator.deep_agent.mcp.tools import McpTools
 from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.models.profiles import ModelProfile
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
 
 Arguments = ParamSpec("Arguments")
@@ -56,6 +57,7 @@ def create_deep_agent(
     inherited_interrupt_on: InterruptOn | None = None,
     built_in_tools: Collection[str] | None = None,
     summarization: SummarizationConfig | None = None,
+    model_profile: ModelProfile | None = None,
     name: str = "deep_agent",
     description: str = "",
     is_subagent: bool = False,
@@ -96,8 +98,10 @@ def create_deep_agent(
         interrupt_on: Tools that a person approves first: true, or the decisions to offer.
         inherited_interrupt_on: A parent's policy; the stricter of the two applies to each tool.
         built_in_tools: The names of the built-in tools to have; all that the backend supports when
-            not given.
+            not given. `edit_file` stands for the edit tools of the model's profile.
         summarization: When and how a long conversation is summarized; defaults when not given.
+        model_profile: The edit tools and the prompt for this model; from the table in
+            `models/profiles.py` when not given.
         name: Converted to an identifier, as ADK requires: `general-purpose` becomes
             `general_purpose`.
         description: The description for other agents.

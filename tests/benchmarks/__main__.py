@@ -26,6 +26,7 @@ from tests.benchmarks import (
     recovery,
     sandboxes,
     start,
+    state_loop,
     workspaces,
 )
 from tests.benchmarks.measure import Row, Section, missing_row, row_of
@@ -38,6 +39,7 @@ SECTIONS = (
     latency.SECTION,
     memory.SECTION,
     harness.SECTION,
+    state_loop.SECTION,
     ledger_load.SECTION,
     recovery.SECTION,
     start.SECTION,

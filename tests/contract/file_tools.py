@@ -1,13 +1,14 @@
 """Calls file tools on a backend as ADK does."""
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, Shell
 from fanout.orchestrator.deep_agent.backends.state import DictState
+from fanout.orchestrator.deep_agent.models.profiles import EDIT_TOOLS
 from fanout.orchestrator.deep_agent.tool import MethodTool
 from fanout.orchestrator.deep_agent.tools.execute import ExecuteTool
-from fanout.orchestrator.deep_agent.tools.filesystem import EditTool, FilesystemTools
+from fanout.orchestrator.deep_agent.tools.filesystem import FilesystemTools
 
 
 class Context:
@@ -36,7 +37,7 @@ class Tools:
         self.root = root
         self.folder = folder
         self.context = Context()
-        every = FilesystemTools(lambda _: backend, edit_tools=get_args(EditTool))
+        every = FilesystemTools(lambda _: backend, edit_tools=EDIT_TOOLS)
         self.by_name = {tool.name: tool for tool in every.tools()}
 
     async def __call__(self, name: str, **args: Any) -> Any:

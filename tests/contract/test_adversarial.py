@@ -117,6 +117,11 @@ async def test_an_edit_cannot_be_led_away_by_what_lies_at_its_path(
         await shell(
             "write_file", file_path=shell.at(name), content="changed"
         )  # maybe in a /tmp of its own
+        patch = f"*** Update File: {shell.at(name)}\n-{SECRET}\n+changed"
+        await shell("apply_patch", input=f"*** Begin Patch\n{patch}\n*** End Patch")
+        patch = f"*** Add File: {shell.at(name)}\n+changed"
+        await shell("apply_patch", input=f"*** Begin Patch\n{patch}\n*** End Patch")
+        await shell("write_file", file_path=shell.at(name), content="changed", overwrite=True)
     await shell.ok("delete_file", file_path=shell.at("folder"))
     await shell.ok("delete_file", file_path=shell.at("file"))
     assert [

@@ -139,6 +139,15 @@ async def _forget_empty_folders(agent: Tools, path: str) -> bool:
     return False
 
 
+PATCH = """\
+*** Begin Patch
+*** Update File: {path}
+*** Move to: {other}
+@@
+-canary outside
++x
+*** End Patch"""
+
 HOSTILE = st.lists(
     st.sampled_from(
         [
@@ -181,6 +190,7 @@ async def test_no_path_pattern_or_edit_leaves_the_root(tools: Tools) -> None:
             shown = [
                 await agent("read_file", file_path=target),
                 await agent("edit_file", file_path=target, old_string=secret, new_string="x"),
+                await agent("apply_patch", input=PATCH.format(path=target, other=other)),
                 await agent("glob", pattern=other or "*", path=target),
                 await agent("glob", pattern=target, path=tools.root),
                 await agent(

@@ -69,7 +69,7 @@ UPDATE = ("*** Update File: ROOT/app.py", "@@", "-import os", "+import sys")
     [
         (("*** Update File: ROOT/b", "@@", "-nowhere", "+x"), "Hunk 1 of "),
         (("*** Update File: ROOT/b", "@@ class X", "-b", "+x"), "no line 'class X'"),
-        (("*** Update File: ROOT/twice", "@@", "-b", "+x"), "2 places (line 1, 3)"),
+        (("*** Update File: ROOT/twice", "@@", "-b", "+x"), "several places (line 1, 3)"),
         (("*** Update File: ROOT/b", "@@", "-  b1", "+x", "@@", "-b", "+y"), "Hunk 2 of"),
         (("*** Update File: ROOT/missing", "@@", "-b", "+x"), "file not found"),
         (("*** Update File: ROOT/b",), "changes nothing"),

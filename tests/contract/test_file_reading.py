@@ -4,9 +4,10 @@ import base64
 
 import pytest
 
+from fanout.orchestrator.deep_agent.backends.protocol import Shell
 from fanout.orchestrator.deep_agent.tools import files as files_module
-from fanout.orchestrator.deep_agent.tools.filesystem import MAX_IMAGE_BYTES
 from fanout.orchestrator.deep_agent.tools.text import MAX_RESULT_CHARACTERS
+from fanout.orchestrator.deep_agent.tools.viewing import MAX_IMAGE_BYTES
 from tests.contract.file_tools import Tools
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -94,15 +95,90 @@ async def test_binary_is_refused_and_other_encodings_are_shown_but_not_edited(to
     assert await tools.get(tools.at("latin")) == b"caf\xe9\n"
 
 
-async def test_files_over_the_byte_limit_are_refused_before_they_are_taken_in(
-    tools: Tools, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """A file above the limit on what is read as a whole, of 60,000 lines."""
+    monkeypatch.setattr(files_module, "MAX_FILE_BYTES", 100_000)
+    monkeypatch.setattr(files_module, "READ_BLOCK_BYTES", 30_000)
+    return b"".join(b"line %d\n" % number for number in range(1, 60_001))
+
+
+async def test_a_large_file_is_read_at_any_offset_and_limit(tools: Tools, large: bytes) -> None:
+    await tools.put(tools.at("large"), large)
+
+    async def rows(**window: int) -> list[str]:
+        content = (await tools.ok("read_file", file_path=tools.at("large"), **window))["content"]
+        return str(content).split("\n")
+
+    first = await rows(limit=2)
+    assert first == [
+        "     1\tline 1",
+        "     2\tline 2",
+        "... (more follows. Use offset=2 to continue reading)",
+    ]
+    middle = await rows(offset=45_000, limit=3000)
+    assert (middle[0], middle[2999]) == (" 45001\tline 45001", " 48000\tline 48000")
+    assert await rows(offset=59_999) == [" 60000\tline 60000"]
+    message = await tools.error("read_file", file_path=tools.at("large"), offset=60_000)
+    assert "the file has 60000 lines" in message
+
+
+async def test_a_huge_line_of_a_large_file_is_cut_and_the_lines_after_it_are_read(
+    tools: Tools, large: bytes
 ) -> None:
-    await tools.put(tools.at("huge"), b"x" * (files_module.MAX_FILE_BYTES + 1))
-    assert "larger than" in await tools.error("read_file", file_path=tools.at("huge"))
-    assert "larger than" in await tools.error(
-        "edit_file", file_path=tools.at("huge"), old_string="x", new_string="y"
+    await tools.put(tools.at("large"), b"x" * 1_000_000 + b"\n" + b"y" * 600_000 + b"\nend\n")
+    content = (await tools.ok("read_file", file_path=tools.at("large")))["content"]
+    assert len(content) <= MAX_RESULT_CHARACTERS + 300
+    assert "(line 1 is cut here: 925000 more characters in it)" in content
+    end = await tools.ok("read_file", file_path=tools.at("large"), offset=2)
+    assert end["content"] == "     3\tend"
+
+
+async def test_a_large_file_is_not_edited_and_the_message_says_what_to_do(
+    tools: Tools, large: bytes
+) -> None:
+    await tools.put(tools.at("large"), large)
+    message = await tools.error(
+        "edit_file", file_path=tools.at("large"), old_string="line 7\n", new_string="y"
     )
-    content = "x" * (files_module.MAX_FILE_BYTES + 1)
+    assert "larger than" in message
+    assert ("in the shell" if isinstance(tools.backend, Shell) else "smaller files") in message
+
+
+async def test_an_edit_of_a_file_that_was_large_when_it_was_read_is_refused(
+    tools: Tools, large: bytes
+) -> None:
+    await tools.put(tools.at("large"), large)
+    await tools.ok("read_file", file_path=tools.at("large"), limit=1)
+    await tools.put(tools.at("large"), b"line 1\n")
+    message = await tools.error(
+        "edit_file", file_path=tools.at("large"), old_string="line 1", new_string="y"
+    )
+    assert "changed since you read it" in message
+
+
+async def test_reading_a_large_file_ends_with_its_time_and_says_how_far_it_came(
+    tools: Tools, large: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await tools.put(tools.at("large"), large)
+    monkeypatch.setattr(files_module, "READ_SECONDS", 0.0)
+    message = await tools.error("read_file", file_path=tools.at("large"), offset=59_000)
+    assert "0 seconds to line" in message
+
+
+async def test_a_file_over_ten_mebibytes_is_read_to_its_end_and_searched(tools: Tools) -> None:
+    data = b"".join(b"%09d %s\n" % (number, b"x" * 90) for number in range(120_000))
+    await tools.put(tools.at("log"), data + b"the needle\n")
+    shown = await tools.ok("read_file", file_path=tools.at("log"), offset=120_000)
+    assert shown["content"] == "120001\tthe needle"
+    for where in (tools.at("log"), tools.root):
+        hits = await tools.ok("grep", pattern="the needle", path=where, output_mode="content")
+        assert hits["result"] == tools.at("log:120001:the needle")
+    assert "No matches" in (await tools.ok("grep", pattern="no such text"))["result"]
+
+
+async def test_a_text_that_is_too_large_is_not_written(tools: Tools, large: bytes) -> None:
+    content = large.decode()
     assert "bytes" in await tools.error("write_file", file_path=tools.at("h"), content=content)
 
 

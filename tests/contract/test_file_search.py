@@ -234,3 +234,31 @@ async def test_every_result_can_be_paged_to_its_end(tools: Tools) -> None:
     assert first[-1] == "... (1 more rows. Use offset=10 to continue, or narrow the search)"
     rest = (await tools.ok("grep", pattern="needle", offset=10))["result"]
     assert [*first[:-1], rest] == [tools.at(f"d/{name}") for name in names]
+
+
+async def test_a_search_that_left_files_out_says_which_and_not_that_there_is_nothing(
+    tools: Tools,
+) -> None:
+    await tools.put(tools.at("picture"), b"needle\0")
+    await tools.put(tools.at("a.txt"), "text\n")
+    found = await tools.ok("grep", pattern="needle")
+    assert found["result"] == "No matches found in what was searched."
+    assert found["note"].endswith(f": {tools.at('picture')}")
+    assert await tools.ok("grep", pattern="needle", path=tools.at("a.txt")) == {
+        "status": "success",
+        "result": "No matches found.",
+    }
+
+
+async def test_a_match_is_found_once_wherever_it_lies_in_a_line_of_many_megabytes(
+    tools: Tools,
+) -> None:
+    block = 2**20
+    line = bytearray(b"x" * (3 * block))
+    for at in (block - 3, 2 * block + 5):
+        line[at : at + 6] = b"needle"
+    await tools.put(tools.at("one"), bytes(line) + b"\nlast needle\n")
+    result = await tools.ok("grep", pattern="needle", output_mode="count")
+    assert result["result"] == f"{tools.at('one')}: 2"
+    shown = await tools.ok("grep", pattern="needle", output_mode="content")
+    assert [row.split(":")[1] for row in shown["result"].split("\n")] == ["1", "2"]

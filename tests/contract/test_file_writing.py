@@ -224,6 +224,7 @@ async def test_several_edits_are_made_in_order_and_all_or_none(tools: Tools) -> 
         ("\treturn 1", "Line 2 of the file differ"),
         ("def f():\\n    return 1", "escaped twice"),
         ("print(“x”)", "quotes"),
+        ('print("xy")', "Line 3 of the file is similar"),
         ("def f():\n    return 1\nother()", "Lines 1 to 2 of the file begin like it; line 3"),
     ],
 )

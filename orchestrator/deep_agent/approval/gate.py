@@ -25,6 +25,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 
 from fanout.orchestrator.approvals import ApprovalAnswer, InterruptOn, fingerprint, merge_policies
+from fanout.orchestrator.deep_agent.approval.coverage import KNOWN, decisions_for
 from fanout.orchestrator.deep_agent.approval.requests import (
     PendingApproval,
     answer_in,
@@ -50,7 +51,8 @@ NOTED_CHARACTERS = 2_000
 class ApprovalGate(Middleware):
     """Runs a guarded call only after a person's decision.
 
-    It has to be the last part, so that it checks the call as it would run.
+    A policy about edit_file holds for every tool that does the same; see `coverage`. It has to be
+    the last part, so that it checks the call as it would run.
 
     Args:
         interrupt_on: The agent's own policy; it must name tools that exist.
@@ -72,7 +74,7 @@ class ApprovalGate(Middleware):
         more_later: bool = False,
     ) -> None:
         self._policy = merge_policies(inherited, interrupt_on)
-        self._known = set(known)
+        self._known = {*known, *KNOWN}
         self._unproven = set(interrupt_on) - self._known
         if self._unproven and not more_later:
             raise ValueError(_unknown_tools(self._unproven, self._known))
@@ -98,7 +100,7 @@ class ApprovalGate(Middleware):
 
         Returns the call's result if the tool must not run now, else None.
         """
-        decisions = self._policy.get(tool.name)
+        decisions = decisions_for(self._policy, tool.name, args)
         if decisions is None:
             return None
         pending = PendingApproval(

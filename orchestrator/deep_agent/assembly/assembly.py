@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from google.adk.agents import LlmAgent
@@ -38,6 +38,7 @@ from fanout.orchestrator.deep_agent.delegation.subagents import DelegationStyle,
 from fanout.orchestrator.deep_agent.execution.choice import (
     ExecutionChoice,
     execution_tools,
+    real_sources,
     with_local_shell,
 )
 from fanout.orchestrator.deep_agent.guards.dangling_calls import DanglingCalls
@@ -49,6 +50,14 @@ from fanout.orchestrator.deep_agent.inbox import Inbox, Messages
 from fanout.orchestrator.deep_agent.knowledge.memory import MemoryFiles
 from fanout.orchestrator.deep_agent.knowledge.skills import Skills
 from fanout.orchestrator.deep_agent.middleware import Middleware, callbacks
+from fanout.orchestrator.deep_agent.models.facts import takes_inline
+from fanout.orchestrator.deep_agent.models.profiles import (
+    EDIT_TOOLS,
+    EditTool,
+    ModelProfile,
+    edit_tools_for,
+    profile_of,
+)
 from fanout.orchestrator.deep_agent.models.rate_limiter import RateLimiter
 from fanout.orchestrator.deep_agent.models.resolve import resolve_model
 from fanout.orchestrator.deep_agent.names import agent_identifier
@@ -81,6 +90,7 @@ class Assembly:
     inherited_interrupt_on: InterruptOn | None
     built_in_tools: Collection[str] | None
     summarization: SummarizationConfig | None
+    model_profile: ModelProfile | None
     name: str
     description: str
     is_subagent: bool
@@ -117,7 +127,9 @@ class Assembly:
             ApprovalFlow(),
             DeferredResults(),
             BaseInstructions(
-                self.instruction, is_subagent=self.is_subagent and self._schema is None
+                self.instruction,
+                is_subagent=self.is_subagent and self._schema is None,
+                for_model=self._profile.instruction if self._has_models_edit_tools else "",
             ),
             UniqueNames(),
             ReplyRepair(),
@@ -133,8 +145,8 @@ class Assembly:
             *([OutputCheck(self._schema)] if self._schema else []),
             ToolErrors(self.fatal_errors),
             # Instructions that may change between two calls of the model come last.
-            *([Skills(self._files.shown, self.skills)] if self.skills else []),
-            *([MemoryFiles(self._files.shown, self.memory)] if self.memory else []),
+            *([Skills(self._files.shown, self._sources(self.skills))] if self.skills else []),
+            *([MemoryFiles(self._files.shown, self._sources(self.memory))] if self.memory else []),
             approval_gate(
                 self.interrupt_on or {},
                 self.inherited_interrupt_on or {},
@@ -160,9 +172,29 @@ class Assembly:
         backend = with_local_shell(self.backend) if has_shell else self.backend
         return agent_files(backend, self._summarization.history_path_prefix)
 
+    def _sources(self, paths: Sequence[str] | None) -> Sequence[str]:
+        is_local = self.execution == "local"
+        return real_sources(paths, self.backend) if is_local else paths or ()
+
     @cached_property
     def _file_tools(self) -> FilesystemTools:
-        return FilesystemTools(self._files.shown)
+        return FilesystemTools(
+            self._files.shown,
+            edit_tools=self._edit_tools,
+            takes=partial(takes_inline, self._llm.model),
+        )
+
+    @cached_property
+    def _profile(self) -> ModelProfile:
+        return self.model_profile or profile_of(self._llm.model)
+
+    @cached_property
+    def _edit_tools(self) -> Sequence[EditTool]:
+        return edit_tools_for(self._profile, self.built_in_tools)
+
+    @cached_property
+    def _has_models_edit_tools(self) -> bool:
+        return set(self._profile.edit_tools) <= set(self._edit_tools)
 
     @cached_property
     def _llm(self) -> BaseLlm:
@@ -185,7 +217,10 @@ class Assembly:
 
     @cached_property
     def _chosen(self) -> list[BaseTool]:
-        return chosen_tools(self._built_in, self.built_in_tools)
+        names = self.built_in_tools
+        if names is not None:
+            names = {*names, *self._edit_tools} - (set(EDIT_TOOLS) - set(self._edit_tools))
+        return chosen_tools(self._built_in, names)
 
     @cached_property
     def _delegation(self) -> list[Subagents]:
@@ -202,7 +237,7 @@ class Assembly:
             create=self.create,
             model=self.model,
             tools=self._own_tools,
-            built_in_tools={tool.name for tool in self._chosen},
+            built_in_tools=self._inherited_tools,
             may_execute=self._files.may_execute,
             interrupt_on=merge_policies(self.inherited_interrupt_on or {}, self.interrupt_on or {}),
             delegation=self.delegation,
@@ -212,6 +247,13 @@ class Assembly:
             rate_limiter=self.rate_limiter,
         )
         return [inherited.subagents(self.subagents or (), self._files.own, self._file_tools.lock)]
+
+    @cached_property
+    def _inherited_tools(self) -> set[str]:
+        """The chosen tools; a sub-agent edits with those of its own model."""
+        names = {tool.name for tool in self._chosen}
+        own = set(self._edit_tools) <= set(self._profile.edit_tools) and bool(self._edit_tools)
+        return (names - set(EDIT_TOOLS)) | {"edit_file"} if own else names
 
     @cached_property
     def _delegates_by_default(self) -> bool:

@@ -9,9 +9,10 @@ files.
 
 from __future__ import annotations
 
+import asyncio
 import posixpath
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
@@ -33,7 +34,7 @@ _Found = TypeVar("_Found", Entry, Hit)
 
 
 @dataclass(frozen=True)
-class _Mount:
+class Mount:
     """A backend and its prefix; the default backend's is empty and leaves paths unchanged."""
 
     prefix: str
@@ -90,8 +91,8 @@ class CompositeBackend:
                     f"A route must be a normalised absolute path below /, not {prefix}."
                 )
         self._default = default
-        mounts = [_Mount(prefix, backend) for prefix, backend in mounted.items()]
-        self._mounts = sorted([*mounts, _Mount("", default)], key=lambda mount: -len(mount.prefix))
+        mounts = [Mount(prefix, backend) for prefix, backend in mounted.items()]
+        self._mounts = sorted([*mounts, Mount("", default)], key=lambda mount: -len(mount.prefix))
 
     @property
     def search_root(self) -> str:
@@ -118,11 +119,11 @@ class CompositeBackend:
         found = {mount.outer(entry.path): mount.shown(entry) for entry in entries} | routed
         return [found[name] for name in sorted(found)]
 
-    async def read_bytes(self, path: str, max_bytes: int) -> bytes:
+    async def read_bytes(self, path: str, max_bytes: int, *, offset: int = 0) -> bytes:
         if self._is_fixed(path):
             raise IsADirectoryError(path)
         mount = self._owner(path)
-        return await mount.backend.read_bytes(mount.inner(path), max_bytes)
+        return await mount.backend.read_bytes(mount.inner(path), max_bytes, offset=offset)
 
     async def write_bytes(self, path: str, data: bytes, *, create_only: bool = False) -> None:
         if self._is_fixed(path):
@@ -138,14 +139,15 @@ class CompositeBackend:
 
     async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walk:
         async def search(
-            mount: _Mount, start: str, only: Sequence[str] | None, left: int, seconds: float
+            mount: Mount, start: str, only: Sequence[str] | None, left: int, seconds: float
         ) -> tuple[Sequence[Entry], bool]:
             del only
             walk = await mount.backend.walk(start, max_entries=left, timeout_seconds=seconds)
             return walk.entries, walk.complete
 
         entries, complete = await self._found(search, path, None, max_entries, timeout_seconds)
-        return Walk(entries=tuple(sorted(entries, key=lambda entry: entry.path)), complete=complete)
+        entries = await asyncio.to_thread(sorted, entries, key=lambda entry: entry.path)
+        return Walk(entries=tuple(entries), complete=complete)
 
     async def grep(
         self,
@@ -157,15 +159,24 @@ class CompositeBackend:
         timeout_seconds: float,
     ) -> Hits:
         async def search(
-            mount: _Mount, start: str, only: Sequence[str] | None, left: int, seconds: float
+            mount: Mount, start: str, only: Sequence[str] | None, left: int, seconds: float
         ) -> tuple[Sequence[Hit], bool]:
             found = await mount.backend.grep(
                 text, start, only=only, max_hits=left, timeout_seconds=seconds
             )
+            results.append((mount, found))
             return found.hits, found.complete
 
+        results: list[tuple[Mount, Hits]] = []
         hits, complete = await self._found(search, path, only, max_hits, timeout_seconds)
-        return Hits(hits=tuple(hits), complete=complete)
+        return Hits(
+            hits=tuple(hits),
+            complete=complete,
+            unsearched=sum(found.unsearched for _, found in results),
+            unsearched_paths=tuple(
+                mount.outer(name) for mount, found in results for name in found.unsearched_paths
+            ),
+        )
 
     async def _found(
         self,
@@ -179,7 +190,7 @@ class CompositeBackend:
         deadline = time.monotonic() + timeout_seconds
         shown: list[_Found] = []
         complete = True
-        for mount, start, names in self._searched(path, only):
+        for mount, start, names in await asyncio.to_thread(self._searched, path, only):
             left, seconds = most - len(shown), deadline - time.monotonic()
             if left <= 0 or seconds <= 0:
                 return shown, False
@@ -189,15 +200,19 @@ class CompositeBackend:
                 if not self._routes_below(start):
                     raise
                 continue
-            outside = map(mount.shown, found)
-            shown += (each for each in outside if self._owner(each.path) is mount)
+            shown += await asyncio.to_thread(self._shown_by, mount, found)
             complete = complete and is_all
         return shown, complete
 
-    def _owner(self, path: str) -> _Mount:
+    def _shown_by(self, mount: Mount, found: Sequence[_Found]) -> Sequence[_Found]:
+        """Return what is visible of a mount's entries or hits."""
+        outside = found if not mount.prefix else map(mount.shown, found)
+        return [each for each in outside if self._owner(each.path) is mount]
+
+    def _owner(self, path: str) -> Mount:
         return next(mount for mount in self._mounts if mount.owns(path))
 
-    def _routes_below(self, path: str) -> Sequence[_Mount]:
+    def _routes_below(self, path: str) -> Sequence[Mount]:
         return [mount for mount in self._mounts if mount.prefix.startswith(path.rstrip("/") + "/")]
 
     def _is_fixed(self, path: str) -> bool:
@@ -206,20 +221,22 @@ class CompositeBackend:
 
     def _searched(
         self, path: str, only: Sequence[str] | None
-    ) -> Iterator[tuple[_Mount, str, Sequence[str] | None]]:
-        """Yield the mounts at and below a path.
+    ) -> Sequence[tuple[Mount, str, Sequence[str] | None]]:
+        """Return the mounts at and below a path.
 
         Each comes with the path at which it starts, and those of the named files that belong to it.
         """
         below = sorted(self._routes_below(path), key=lambda route: route.prefix)
-        for mount, start in [
-            (self._owner(path), path),
-            *((route, route.prefix) for route in below),
-        ]:
-            if only is None:
-                yield mount, start, None
-            elif names := [mount.inner(name) for name in only if self._owner(name) is mount]:
-                yield mount, start, names
+        starts = [(self._owner(path), path), *((route, route.prefix) for route in below)]
+        if only is None:
+            return [(mount, start, None) for mount, start in starts]
+        owned: dict[str, list[str]] = {}
+        for name in only:
+            mount = self._owner(name)
+            owned.setdefault(mount.prefix, []).append(mount.inner(name))
+        return [
+            (mount, start, owned[mount.prefix]) for mount, start in starts if mount.prefix in owned
+        ]
 
 
 class CompositeShell(CompositeBackend):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import math
 import os
 import posixpath
 import shutil
@@ -25,13 +24,12 @@ from typing import Any, BinaryIO, Concatenate, ParamSpec, TypeVar
 from uuid import uuid4
 
 from fanout.orchestrator.deep_agent.backends.jail import Access, Jail, OpenDirectory, Place
-from fanout.orchestrator.deep_agent.backends.matching import hits_in
+from fanout.orchestrator.deep_agent.backends.matching import TextSearch
 from fanout.orchestrator.deep_agent.backends.paths import MAX_DEPTH
 from fanout.orchestrator.deep_agent.backends.protocol import (
     AccessRule,
     Entry,
     EntryKind,
-    Hit,
     Hits,
     Walk,
 )
@@ -39,11 +37,11 @@ from fanout.orchestrator.deep_agent.backends.protocol import (
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MAX_SEARCHED_BYTES = 10 * 1024**2
-"""Larger files are not searched: they are data, and reading them takes too long."""
-
 _BLOCK_BYTES = 1024**2
 """The size of a searched block; a longer line is searched in parts."""
+
+_UNREADABLE = {errno.EACCES, errno.EPERM, errno.EIO}
+"""Errors of a file that is there and cannot be read."""
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Without O_NONBLOCK, opening a pipe without a writer would block for ever."""
@@ -54,9 +52,6 @@ _NEW_FILE_MODE = 0o666
 
 class DirectoryBackend:
     """The files below `root`, seen by the agent below `mount`."""
-
-    max_searched_bytes: int | None = MAX_SEARCHED_BYTES
-    """Larger files are not searched; None searches all."""
 
     def __init__(
         self,
@@ -203,9 +198,11 @@ class DirectoryBackend:
         if self._above_mount(path):
             raise IsADirectoryError(path)
         with self._place(path, follow_last=True) as place, _opened(place) as file:
+            head = self._access.seen_before(file, offset)
             file.seek(offset)
             data = file.read(-1 if max_bytes is None else max_bytes)
-            return self._access.check_content(place, data)
+            self._access.check_content(place, head + data)
+            return data
 
     def _write(self, path: str, data: bytes, create_only: bool, mode: int | None) -> None:
         if self._above_mount(path):
@@ -250,17 +247,18 @@ class DirectoryBackend:
     def _grep(
         self, path: str, text: str, only: Sequence[str] | None, max_hits: int, deadline: float
     ) -> Hits:
-        found: list[Hit] = []
+        search = TextSearch(text, max_hits=max_hits, deadline=deadline)
         for name, place in self._searched(path, only):
-            with suppress(OSError), _opened(place) as file:
-                text_in = self._access.searchable(place, file, MAX_SEARCHED_BYTES)
-                for hit in hits_in(_blocks(text_in, self.max_searched_bytes), text, name):
-                    if len(found) >= max_hits or time.monotonic() > deadline:
-                        return Hits(hits=tuple(found), complete=False)
-                    found.append(hit)
-            if time.monotonic() > deadline:
-                return Hits(hits=tuple(found), complete=False)
-        return Hits(hits=tuple(found))
+            if search.is_over:
+                break
+            try:
+                with _opened(place) as file:
+                    text_in = self._access.searchable(place, file)
+                    search.file(name, _blocks(text_in, search.overlap))
+            except OSError as error:
+                if error.errno in _UNREADABLE:
+                    search.leave_out(name)
+        return search.result()
 
     def _searched(self, path: str, only: Sequence[str] | None) -> Iterator[tuple[str, Place]]:
         """Yield the files to search, each with its open parent."""
@@ -271,9 +269,8 @@ class DirectoryBackend:
                 with suppress(OSError), self._place(name, follow_last=False) as place:
                     yield name, place
             return
-        most = math.inf if self.max_searched_bytes is None else self.max_searched_bytes
         for entry, place in self._files(self._mount if self._above_mount(path) else path):
-            if entry.kind == "file" and entry.size_bytes <= most:
+            if entry.kind == "file":
                 yield entry.path, place
 
     def _files(self, path: str) -> Iterator[tuple[Entry, Place]]:
@@ -320,16 +317,18 @@ def _opened(place: Place) -> Iterator[BinaryIO]:
         yield file
 
 
-def _blocks(file: BinaryIO, max_bytes: int | None) -> Iterator[bytes]:
-    """Read a file, or its first bytes, in parts that end with a line where it has one."""
-    left, rest = math.inf if max_bytes is None else max_bytes, b""
-    while left > 0 and (data := file.read(int(min(left, _BLOCK_BYTES)))):
-        left -= len(data)
+def _blocks(file: BinaryIO, overlap: int) -> Iterator[bytes]:
+    """Read a file in parts that end with a line; those of a longer line have bytes in common."""
+    rest = b""
+    while data := file.read(_BLOCK_BYTES):
         block = rest + data
-        cut = block.rfind(b"\n") + 1 or (len(block) if len(block) >= _BLOCK_BYTES else 0)
-        rest = block[cut:]
+        cut = block.rfind(b"\n") + 1
         if cut:
             yield block[:cut]
+        elif len(block) >= _BLOCK_BYTES:
+            yield block
+            cut = len(block) - overlap
+        rest = block[cut:]
     if rest:
         yield rest
 

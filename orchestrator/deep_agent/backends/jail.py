@@ -23,6 +23,9 @@ from fanout.orchestrator.deep_agent.backends.protocol import AccessRefused, Acce
 MAX_LINKS = 40
 """Linux's limit on links in one path."""
 
+MAX_RULED_BYTES = 10 * 1024**2
+"""The part of a file in which a rule looks for secrets; keys and tokens are in small files."""
+
 Check = Callable[[str], None]
 """Is given each path, relative to the root, before it is looked into; raises to refuse it."""
 
@@ -76,11 +79,26 @@ class Access:
             raise AccessRefused(reason)
         return content
 
-    def searchable(self, place: Place, file: BinaryIO, max_bytes: int) -> BinaryIO:
-        """Return what may be searched of an open file; refuse one that the agent may not see."""
+    def seen_before(self, file: BinaryIO, offset: int) -> bytes:
+        """Return what a rule is to see of a file besides the bytes from an offset: its beginning.
+
+        Else a secret could be read from its second half on.
+        """
+        return file.read(min(offset, MAX_RULED_BYTES)) if self._rule is not None else b""
+
+    def searchable(self, place: Place, file: BinaryIO) -> BinaryIO:
+        """Return what may be searched of an open file.
+
+        Raises:
+            AccessRefused: The agent may not see it.
+            OSError: It is larger than what a rule can look at.
+        """
         if self._rule is None:
             return file
-        return BytesIO(self.check_content(place, file.read(max_bytes)))
+        content = file.read(MAX_RULED_BYTES + 1)
+        if len(content) > MAX_RULED_BYTES:
+            raise OSError(errno.EACCES, "too large for the rule")
+        return BytesIO(self.check_content(place, content))
 
     def check_change(self, path: str) -> None:
         """Refuse what the agent may not change."""

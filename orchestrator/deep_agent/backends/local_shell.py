@@ -65,6 +65,11 @@ class LocalShellBackend(DirectoryBackend):
         self._outputs = Path(outputs)
         self._output_files = OutputFiles(outputs, self._create_output, self._delete)
 
+    @property
+    def output_folder(self) -> str:
+        """Where the whole outputs of commands are, once there is one."""
+        return str(self._outputs)
+
     async def execute(
         self,
         command: str,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 import regex
 from wcmatch import glob as wcglob
 
-from fanout.orchestrator.deep_agent.backends.protocol import Entry, Hit
+from fanout.orchestrator.deep_agent.backends.protocol import Entry, Hit, Hits
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 
 MAX_PATTERN_CHARACTERS = 500
@@ -143,6 +143,78 @@ def hidden_last(path: str, base: str) -> tuple[bool, str]:
 def is_binary(data: bytes) -> bool:
     """Return whether a file with these first bytes is binary."""
     return b"\0" in data[:BINARY_PROBE_BYTES]
+
+
+MAX_NAMED_FILES = 10
+"""Files that were not searched, by name: an agent wants to know which, not all of hundreds."""
+
+
+class TextSearch:
+    """One search for a literal text: its hits, and what it did not search, within its limits.
+
+    Args:
+        text: The text.
+        max_hits: How many lines to collect.
+        deadline: On `time.monotonic`.
+    """
+
+    def __init__(self, text: str, *, max_hits: int, deadline: float) -> None:
+        self._text, self._max_hits, self._deadline = text, max_hits, deadline
+        self._hits: list[Hit] = []
+        self._complete = True
+        self._unsearched = 0
+        self._unsearched_paths: list[str] = []
+
+    @property
+    def overlap(self) -> int:
+        """How many bytes the parts of a split line must have in common."""
+        return max(0, len(self._text.encode()) - 1)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a limit was reached; without it, the time is looked at."""
+        if self._complete and time.monotonic() > self._deadline:
+            self._complete = False
+        return not self._complete
+
+    def file(self, path: str, blocks: Iterable[bytes]) -> None:
+        """Search one file.
+
+        Args:
+            path: Its path.
+            blocks: Its content, whole or in parts that end with a line or have `overlap`.
+        """
+        last = 0
+        for hit in hits_in(self._watched(path, blocks), self._text, path):
+            if hit.line_number == last:
+                continue  # in another part of a split line
+            if len(self._hits) >= self._max_hits:
+                self._complete = False
+                return
+            last = hit.line_number
+            self._hits.append(hit)
+
+    def leave_out(self, path: str) -> None:
+        """Count a file that is not searched."""
+        self._unsearched += 1
+        if len(self._unsearched_paths) < MAX_NAMED_FILES:
+            self._unsearched_paths.append(path)
+
+    def result(self) -> Hits:
+        """Return what was found."""
+        return Hits(
+            hits=tuple(self._hits),
+            complete=self._complete,
+            unsearched=self._unsearched,
+            unsearched_paths=tuple(self._unsearched_paths),
+        )
+
+    def _watched(self, path: str, blocks: Iterable[bytes]) -> Iterator[bytes]:
+        for number, block in enumerate(blocks):
+            if (not number and is_binary(block)) or self.is_over:
+                self.leave_out(path)
+                return
+            yield block
 
 
 def hits_in(blocks: Iterable[bytes], text: str, path: str) -> Iterator[Hit]:

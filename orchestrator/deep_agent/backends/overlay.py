@@ -19,8 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fanout.orchestrator.deep_agent.backends.matching import hits_in
-from fanout.orchestrator.deep_agent.backends.protocol import Backend, Entry, Hit, Hits, Walk
+from fanout.orchestrator.deep_agent.backends.matching import TextSearch
+from fanout.orchestrator.deep_agent.backends.protocol import Backend, Entry, Hits, Walk
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 
 MAX_STAGED_BYTES = 64 * 1024**2
@@ -32,8 +32,6 @@ MAX_DELETED_FILES = 10_000
 
 DELETE_SECONDS = 15.0
 """How long the search for a deleted directory's files may take."""
-
-_WHOLE = 2**31
 
 
 @dataclass(frozen=True)
@@ -150,17 +148,17 @@ class OverlayBackend:
             found[child] = Entry(path=child, kind="directory") if rest else _entry(file)
         return [found[name] for name in sorted(found)]
 
-    async def read_bytes(self, path: str, max_bytes: int) -> bytes:
+    async def read_bytes(self, path: str, max_bytes: int, *, offset: int = 0) -> bytes:
         if (own := self._own_file(path)) is not None:
-            return (own.after or b"")[:max_bytes]
+            return (own.after or b"")[offset : offset + max_bytes]
         data: bytes | None = None
         if self._shows_base(path):
             with suppress(FileNotFoundError):
-                data = await self._base.read_bytes(path, max_bytes)
+                data = await self._base.read_bytes(path, max_bytes, offset=offset)
         if data is None:
             is_directory = (await self.stat(path)).kind == "directory"
             raise IsADirectoryError(path) if is_directory else FileNotFoundError(path)
-        if len(data) < max_bytes:
+        if not offset and len(data) < max_bytes:
             self._seen[path] = await _version(data)
         return data
 
@@ -213,18 +211,35 @@ class OverlayBackend:
                 )
             except FileNotFoundError:
                 found = Hits(hits=())
-        hits = [hit for hit in found.hits if self._shows_base(hit.path)]
-        hits += self._own_hits(text, path, only)
+        own = await asyncio.to_thread(self._own_hits, text, path, only, max_hits, timeout_seconds)
+        hits = [hit for hit in found.hits if self._shows_base(hit.path)] + list(own.hits)
         hits.sort(key=lambda hit: (hit.path, hit.line_number))
-        return Hits(hits=tuple(hits[:max_hits]), complete=found.complete and len(hits) <= max_hits)
+        return Hits(
+            hits=tuple(hits[:max_hits]),
+            complete=found.complete and own.complete and len(hits) <= max_hits,
+            unsearched=found.unsearched + own.unsearched,
+            unsearched_paths=(*found.unsearched_paths, *own.unsearched_paths),
+        )
 
-    def _own_hits(self, text: str, path: str, only: Sequence[str] | None) -> Iterator[Hit]:
-        files = list(self._staged_below(path))
-        if (itself := self._own_file(path)) is not None:
-            files.append(itself)
-        for file in files:
-            if file.path in only if only is not None else not _is_git(file.path, path):
-                yield from hits_in([file.after or b""], text, file.path)
+    def _own_hits(
+        self,
+        text: str,
+        path: str,
+        only: Sequence[str] | None,
+        max_hits: int,
+        timeout_seconds: float,
+    ) -> Hits:
+        search = TextSearch(text, max_hits=max_hits, deadline=time.monotonic() + timeout_seconds)
+        wanted = None if only is None else set(only)
+        for file in list(self._staged.values()):
+            is_searched = file.path == path or (
+                file.path.startswith(path.rstrip("/") + "/") and not _is_git(file.path, path)
+            )
+            if wanted is not None:
+                is_searched = file.path in wanted
+            if is_searched and file.after is not None:
+                search.file(file.path, [file.after])
+        return search.result()
 
     def _shows_base(self, path: str) -> bool:
         """Return whether the file of `base` at a path is visible."""
@@ -257,9 +272,14 @@ class OverlayBackend:
             ToolMistake: The file has changed since the agent read it.
         """
         try:
-            data = await self._base.read_bytes(path, _WHOLE)
+            data = await self._base.read_bytes(path, MAX_STAGED_BYTES + 1)
         except FileNotFoundError:
             return None
+        if len(data) > MAX_STAGED_BYTES:
+            raise ToolMistake(
+                f"{path} is larger than {MAX_STAGED_BYTES} bytes, the most that a sub-agent may "
+                "change or delete. Say what is to be done with it in your result."
+            )
         if self._shows_base(path) and self._seen.get(path, "") not in {"", await _version(data)}:
             raise ToolMistake(
                 f"{path} changed since you read it. Read it again before you edit it."

@@ -89,6 +89,11 @@ class Hits:
 
     hits: tuple[Hit, ...]
     complete: bool = True
+    """False if a limit was reached before everything was searched."""
+    unsearched: int = 0
+    """How many files were left out: binary ones, unreadable ones, the one at which time was up."""
+    unsearched_paths: tuple[str, ...] = ()
+    """The first of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,8 +165,8 @@ class Backend(Protocol):
             NotADirectoryError: It is a file.
         """
 
-    async def read_bytes(self, path: str, max_bytes: int) -> bytes:
-        """Return the first `max_bytes` bytes of a file.
+    async def read_bytes(self, path: str, max_bytes: int, *, offset: int = 0) -> bytes:
+        """Return the `max_bytes` bytes of a file that follow the first `offset` ones, if any.
 
         Raises:
             FileNotFoundError: The path does not exist.
@@ -197,8 +202,8 @@ class Backend(Protocol):
     ) -> Hits:
         """Return the lines with a literal text in a file, a directory or the files of `only`.
 
-        Binary files (a NUL in the first 8 KiB) and `.git` directories are left out; links are not
-        followed.
+        Binary files (a NUL in the first 8 KiB) are left out and counted; files of any size are
+        searched. `.git` directories are left out; links are not followed.
         """
 
 

@@ -9,19 +9,27 @@ older sessions are read too.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from fanout.orchestrator.deep_agent.backends.matching import hits_in
-from fanout.orchestrator.deep_agent.backends.protocol import Entry, Hit, Hits, Walk
+from fanout.orchestrator.deep_agent.backends.matching import TextSearch
+from fanout.orchestrator.deep_agent.backends.protocol import Entry, Hits, Walk
+
+LARGE_CHARACTERS = 256 * 1024
+"""A larger content is converted in a thread: it would block all other agents for milliseconds."""
+
+DELETED_AT_ONCE = 500
+"""Files of a deleted directory, before others have their turn."""
 
 KEY_PREFIX = "file:"
 LEGACY_KEY = "files"
 
 
+@runtime_checkable
 class SessionState(Protocol):
     """The methods of ADK's `State` that a backend needs; a plain dictionary lacks `to_dict`."""
 
@@ -43,16 +51,32 @@ class DictState(dict[str, Any]):
         return dict(self)
 
 
+class _Plain:
+    """A plain dictionary as a state; it is changed in place."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._values.get(key, default)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._values[key] = value
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(self._values)
+
+
 class StateBackend:
     """Files in a session's state. A directory exists while a file is in it.
 
     Args:
-        state: The session's state.
+        state: The session's state, or a dictionary.
         search_root: The directory of the agent's own files, a normalised absolute path.
     """
 
-    def __init__(self, state: SessionState, *, search_root: str = "/") -> None:
-        self._state = state
+    def __init__(self, state: SessionState | dict[str, Any], *, search_root: str = "/") -> None:
+        self._state: SessionState = state if isinstance(state, SessionState) else _Plain(state)
         self._search_root = search_root
 
     @property
@@ -61,65 +85,48 @@ class StateBackend:
         return self._search_root
 
     async def stat(self, path: str) -> Entry:
-        record = self._record(path)
-        if record is not None:
-            return _entry(path, record)
-        fixed = {"/", self._search_root}
-        if path in fixed or any(name.startswith(path + "/") for name, _ in self._files()):
-            return Entry(path=path, kind="directory")
-        if any(self._record(parent) is not None for parent in _parents(path)):
-            raise NotADirectoryError(path)
-        raise FileNotFoundError(path)
+        return self._files().stat(path)
 
     async def list(self, path: str) -> Sequence[Entry]:
-        if (await self.stat(path)).kind == "file":
-            raise NotADirectoryError(path)
-        below = path.rstrip("/") + "/"
-        entries: dict[str, Entry] = {}
-        for name, record in self._files():
-            if name.startswith(below):
-                head, _, rest = name[len(below) :].partition("/")
-                child = below + head
-                entries[child] = (
-                    Entry(path=child, kind="directory") if rest else _entry(child, record)
-                )
-        return [entries[child] for child in sorted(entries)]
+        return await asyncio.to_thread(self._files().list, path)
 
-    async def read_bytes(self, path: str, max_bytes: int) -> bytes:
-        record = self._record(path)
+    async def read_bytes(self, path: str, max_bytes: int, *, offset: int = 0) -> bytes:
+        files = self._files()
+        record = files.record(path)
         if record is None:
-            await self.stat(path)
+            files.stat(path)
             raise IsADirectoryError(path)
-        return _content(record)[:max_bytes]
+        if len(record.get("content", "")) > LARGE_CHARACTERS:
+            data = await asyncio.to_thread(_content, record)
+        else:
+            data = _content(record)
+        return data[offset : offset + max_bytes]
 
     async def write_bytes(self, path: str, data: bytes, *, create_only: bool = False) -> None:
-        self._refuse_write(path, create_only=create_only)
-        old = self._record(path) or {}
+        is_large = len(data) > LARGE_CHARACTERS
+        encoded = await asyncio.to_thread(_encoded, data) if is_large else _encoded(data)
+        files = self._files()
+        files.refuse_write(path, create_only=create_only)
+        old = files.record(path) or {}
         now = datetime.now(UTC).isoformat()
         self._state[KEY_PREFIX + path] = {
-            **_encoded(data),
+            **encoded,
             "created_at": old.get("created_at", now),
             "modified_at": now,
         }
 
     async def delete(self, path: str) -> None:
-        await self.stat(path)
-        for name, _ in list(self._files()):
-            if name == path or name.startswith(path.rstrip("/") + "/"):
-                # A key of ADK's state cannot be removed; None means that the file was deleted.
-                self._state[KEY_PREFIX + name] = None
+        files = self._files()
+        files.stat(path)
+        for number, name in enumerate(await asyncio.to_thread(files.names_at, path), start=1):
+            # A key of ADK's state cannot be removed; None means that the file was deleted.
+            self._state[KEY_PREFIX + name] = None
+            if number % DELETED_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     async def walk(self, path: str, *, max_entries: int, timeout_seconds: float) -> Walk:
         del timeout_seconds  # memory is fast; only the number of entries is limited
-        await self.list(path)
-        below = path.rstrip("/") + "/"
-        entries = [
-            _entry(name, record)
-            for name, record in self._files()
-            if name.startswith(below) and ".git" not in name[len(below) :].split("/")[:-1]
-        ]
-        entries.sort(key=lambda entry: entry.path)
-        return Walk(entries=tuple(entries[:max_entries]), complete=len(entries) <= max_entries)
+        return await asyncio.to_thread(self._files().walk, path, max_entries)
 
     async def grep(
         self,
@@ -130,45 +137,110 @@ class StateBackend:
         max_hits: int,
         timeout_seconds: float,
     ) -> Hits:
-        deadline = time.monotonic() + timeout_seconds
-        found: list[Hit] = []
-        for name in only if only is not None else await self._below(path):
-            for hit in hits_in([_content(self._record(name) or {})], text, name):
-                if len(found) >= max_hits or time.monotonic() > deadline:
-                    return Hits(hits=tuple(found), complete=False)
-                found.append(hit)
-        return Hits(hits=tuple(found))
+        search = TextSearch(text, max_hits=max_hits, deadline=time.monotonic() + timeout_seconds)
+        return await asyncio.to_thread(self._files().grep, search, path, only)
 
-    async def _below(self, path: str) -> Sequence[str]:
-        if (await self.stat(path)).kind == "file":
-            return [path]
-        walk = await self.walk(path, max_entries=2**31, timeout_seconds=0)
-        return [entry.path for entry in walk.entries]
+    def _files(self) -> _Files:
+        return _Files(self._state.to_dict(), self._search_root)
 
-    def _refuse_write(self, path: str, *, create_only: bool) -> None:
-        names = {name for name, _ in self._files()}
-        if create_only and path in names:
+
+class _Files:
+    """The files at one moment: threads may look through them while the state changes.
+
+    Args:
+        state: A copy of the state; what it holds is never changed.
+        search_root: A directory that always exists.
+    """
+
+    def __init__(self, state: Mapping[str, Any], search_root: str) -> None:
+        self._state = state
+        self._legacy: Mapping[str, Any] = state.get(LEGACY_KEY) or {}
+        self._fixed = {"/", search_root}
+
+    def record(self, path: str) -> dict[str, Any] | None:
+        """Return a file's record; None where there is none."""
+        key = KEY_PREFIX + path
+        record: dict[str, Any] | None = (
+            self._state[key] if key in self._state else self._legacy.get(path)
+        )
+        return record
+
+    def stat(self, path: str) -> Entry:
+        record = self.record(path)
+        if record is not None:
+            return _entry(path, record)
+        if path in self._fixed or self._has_files_below(path):
+            return Entry(path=path, kind="directory")
+        if any(self.record(parent) is not None for parent in _parents(path)):
+            raise NotADirectoryError(path)
+        raise FileNotFoundError(path)
+
+    def list(self, path: str) -> Sequence[Entry]:
+        if self.stat(path).kind == "file":
+            raise NotADirectoryError(path)
+        below = path.rstrip("/") + "/"
+        entries: dict[str, Entry] = {}
+        for name, record in self._below(path):
+            head, _, rest = name[len(below) :].partition("/")
+            child = below + head
+            if not rest:
+                entries[child] = _entry(child, record)
+            elif child not in entries:
+                entries[child] = Entry(path=child, kind="directory")
+        return [entries[child] for child in sorted(entries)]
+
+    def walk(self, path: str, max_entries: int) -> Walk:
+        if self.stat(path).kind == "file":
+            raise NotADirectoryError(path)
+        found = sorted(self._searched(path), key=lambda each: each[0])
+        entries = tuple(_entry(name, record) for name, record in found[:max_entries])
+        return Walk(entries=entries, complete=len(found) <= max_entries)
+
+    def grep(self, search: TextSearch, path: str, only: Sequence[str] | None) -> Hits:
+        if only is not None:
+            names = list(only)
+        elif self.stat(path).kind == "file":
+            names = [path]
+        else:
+            names = sorted(name for name, _ in self._searched(path))
+        for name in names:
+            if search.is_over:
+                break
+            search.file(name, [_content(self.record(name) or {})])
+        return search.result()
+
+    def names_at(self, path: str) -> Sequence[str]:
+        """Return the file at a path, or the files below it."""
+        return [path] if self.record(path) is not None else [name for name, _ in self._below(path)]
+
+    def refuse_write(self, path: str, *, create_only: bool) -> None:
+        """Raise the error of a path at which no file can be written."""
+        if create_only and self.record(path) is not None:
             raise FileExistsError(path)
-        if path == "/" or any(name.startswith(path + "/") for name in names):
+        if path == "/" or self._has_files_below(path):
             raise FileExistsError(path) if create_only else IsADirectoryError(path)
-        if names & set(_parents(path)):
+        if any(self.record(parent) is not None for parent in _parents(path)):
             raise NotADirectoryError(path)
 
-    def _files(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        state = self._state.to_dict()
-        for name, record in dict(state.get(LEGACY_KEY) or {}).items():
-            if KEY_PREFIX + name not in state:
-                yield name, record
-        for key, record in state.items():
-            if key.startswith(KEY_PREFIX) and record is not None:
-                yield key[len(KEY_PREFIX) :], record
+    def _has_files_below(self, path: str) -> bool:
+        return next(self._below(path), None) is not None
 
-    def _record(self, path: str) -> dict[str, Any] | None:
-        state = self._state.to_dict()
-        if KEY_PREFIX + path in state:
-            record: dict[str, Any] | None = state[KEY_PREFIX + path]
-            return record
-        return dict(state.get(LEGACY_KEY) or {}).get(path)
+    def _searched(self, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the files below a directory, except in `.git`."""
+        start = len(path.rstrip("/")) + 1
+        for name, record in self._below(path):
+            if ".git" not in name[start:].split("/")[:-1]:
+                yield name, record
+
+    def _below(self, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        below = path.rstrip("/") + "/"
+        for name, record in self._legacy.items():
+            if name.startswith(below) and KEY_PREFIX + name not in self._state:
+                yield name, record
+        start, prefix = len(KEY_PREFIX), KEY_PREFIX + below
+        for key, record in self._state.items():
+            if key.startswith(prefix) and record is not None:
+                yield key[start:], record
 
 
 def state_with(files: Mapping[str, bytes]) -> DictState:
@@ -196,11 +268,19 @@ def _content(record: dict[str, Any]) -> bytes:
     return base64.b64decode(content) if is_base64 else str(content).encode()
 
 
+def _size(record: dict[str, Any]) -> int:
+    """Return the size in bytes, without making a copy where it can be known."""
+    content = record.get("content", "")
+    if record.get("encoding") == "base64":
+        return len(content) // 4 * 3 - str(content)[-2:].count("=")
+    return len(content) if isinstance(content, str) and content.isascii() else len(_content(record))
+
+
 def _entry(path: str, record: dict[str, Any]) -> Entry:
     modified = record.get("modified_at")
     return Entry(
         path=path,
         kind="file",
-        size_bytes=len(_content(record)),
+        size_bytes=_size(record),
         modified_at=datetime.fromisoformat(modified).timestamp() if modified else 0.0,
     )

@@ -9,7 +9,6 @@ deleted is missed there, unless a file tool had changed it before.
 from __future__ import annotations
 
 import asyncio
-import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
@@ -33,7 +32,13 @@ WALK_SECONDS = 2.0
 CHANGES_SECONDS = 15.0
 """How long a backend may take to list its changes; a sandbox compares what was written."""
 
-BY_TOOL = {"write_file": "created", "edit_file": "edited", "delete_file": "deleted"}
+BY_TOOL = {
+    "write_file": "created",
+    "edit_file": "edited",
+    "multi_edit": "edited",
+    "apply_patch": "patched",
+    "delete_file": "deleted",
+}
 
 
 @runtime_checkable
@@ -53,7 +58,7 @@ async def changed_files(backend: Backend, messages: Sequence[Event]) -> dict[str
         backend: The agent's files.
         messages: The conversation from its beginning.
     """
-    by_tools = _by_tools(messages, backend.search_root)
+    by_tools = _by_tools(messages)
     try:
         async with asyncio.timeout(CHANGES_SECONDS):
             if isinstance(backend, TracksChanges):
@@ -74,22 +79,18 @@ def changed_files_text(changed: Mapping[str, str]) -> str:
     return "\n".join([prompts.CHANGED_FILES, *lines]) if lines else ""
 
 
-def _by_tools(messages: Sequence[Event], root: str) -> dict[str, str]:
-    """Return the files that the file tools changed, read from the calls."""
-    results = {
-        response.id: response.response or {}
-        for event in messages
-        for response in event.get_function_responses()
-    }
+def _by_tools(messages: Sequence[Event]) -> dict[str, str]:
+    """Return the files that the file tools changed, read from their results."""
     changed: dict[str, str] = {}
     for event in messages:
-        for call in event.get_function_calls():
-            path = (call.args or {}).get("file_path")
-            is_done = results.get(call.id, {}).get("status") == "success"
-            if call.name in BY_TOOL and path and is_done:
-                path = posixpath.normpath(posixpath.join(root, str(path)))
-                changed.pop(path, None)  # the last change of a file counts
-                changed[path] = BY_TOOL[call.name]
+        for response in event.get_function_responses():
+            result = response.response or {}
+            if response.name not in BY_TOOL or result.get("status") != "success":
+                continue
+            one = {"path": result.get("path"), "change": BY_TOOL[response.name]}
+            for file in result.get("files", [one]):
+                changed.pop(file["path"], None)  # the last change of a file counts
+                changed[file["path"]] = file["change"]
     return changed
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Literal, TypedDict, get_args
 
-from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
+from fanout.orchestrator.deep_agent.backends.composite import CompositeShell, Mount
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
+from fanout.orchestrator.deep_agent.backends.filesystem import FilesystemBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, BackendFactory, Shell
 from fanout.orchestrator.deep_agent.backends.state import StateBackend
 from fanout.orchestrator.deep_agent.execution.server_process import server_process
 from fanout.orchestrator.deep_agent.mcp.server import McpServer
 from fanout.orchestrator.deep_agent.mcp.tools import McpTools
+from fanout.orchestrator.deep_agent.prompts import OTHER_FILES, OTHER_PATHS
 
 Transport = Literal["sse", "http"]
 
@@ -95,7 +97,8 @@ def with_local_shell(backend: Backend | BackendFactory | None) -> Backend | Back
     """Return the same files with a shell of this machine, which is not a sandbox.
 
     It starts in the backend's directory, or in this process's working directory if the files are
-    elsewhere.
+    elsewhere. The files of a FilesystemBackend get their real paths, which are those of the shell,
+    so that sub-agents can run commands in copies of them.
 
     Raises:
         ValueError: The backend has a shell; of what a factory returns, when it is called.
@@ -104,7 +107,10 @@ def with_local_shell(backend: Backend | BackendFactory | None) -> Backend | Back
     shell_in = cache(LocalShellBackend)
 
     def shelled(files: Backend) -> Backend:
-        return _with_shell(files, shell_in, working_directory)
+        if isinstance(files, FilesystemBackend):
+            return shell_in(files.root)
+        folder = files.root if isinstance(files, DirectoryBackend) else working_directory
+        return LocalExecution(files, shell_in(folder))
 
     if backend is None:
         return lambda state: shelled(StateBackend(state))
@@ -114,8 +120,41 @@ def with_local_shell(backend: Backend | BackendFactory | None) -> Backend | Back
     return shelled(backend)
 
 
-def _with_shell(files: Backend, shell_in: Callable[[Path], Shell], elsewhere: Path) -> Backend:
-    if isinstance(files, Shell):
-        raise ValueError("The backend has a shell of its own: leave execution='local' out.")  # noqa: TRY004 - a combination, not a type
-    folder = files.root if isinstance(files, DirectoryBackend) else elsewhere
-    return CompositeBackend(files, {}, shell=shell_in(folder))
+def real_sources(
+    sources: Sequence[str] | None, backend: Backend | BackendFactory | None
+) -> Sequence[str]:
+    """Return the paths of knowledge as they are found when the backend has a local shell.
+
+    Args:
+        sources: The paths on the backend.
+        backend: The backend without the shell.
+    """
+    if not isinstance(backend, FilesystemBackend):
+        return sources or ()
+    return [source.lstrip("/") or "." for source in sources or ()]
+
+
+class LocalExecution(CompositeShell):
+    """Files with a shell of this machine beside them.
+
+    Args:
+        files: The files.
+        shell: The shell.
+
+    Raises:
+        ValueError: The files have a shell.
+    """
+
+    def __init__(self, files: Backend, shell: LocalShellBackend) -> None:
+        if isinstance(files, Shell):
+            raise ValueError("The backend has a shell of its own: leave execution='local' out.")  # noqa: TRY004 - a combination, not a type
+        super().__init__(files, {}, shell=shell)
+        folder = shell.output_folder
+        self._outputs = Mount(folder, DirectoryBackend(folder, mount=folder))
+        text = OTHER_PATHS if isinstance(files, DirectoryBackend) else OTHER_FILES
+        self.shell_location = text.format(folder=shell.root, root=files.search_root)
+        """Tells a model which files the shell sees."""
+
+    def _owner(self, path: str) -> Mount:
+        """Find the whole outputs of commands too, which no listing shows."""
+        return self._outputs if self._outputs.owns(path) else super()._owner(path)

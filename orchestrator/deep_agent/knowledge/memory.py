@@ -16,6 +16,7 @@ from fanout.orchestrator.deep_agent.backends.matching import is_binary
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
 from fanout.orchestrator.deep_agent.knowledge.sources import MISSING, Sources, files_to_read
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
+from fanout.orchestrator.deep_agent.models.profiles import EDIT_TOOLS
 
 MAX_FILE_BYTES = 32 * 1024
 """The size of one file, about 8,000 tokens: as much as other agents read of an AGENTS.md. Every
@@ -56,7 +57,7 @@ class MemoryFiles(Middleware):
                 left -= len(text)
         if not shown:
             return ""
-        update = prompts.MEMORY_UPDATE if "edit_file" in tools else ""
+        update = prompts.MEMORY_UPDATE if not tools.isdisjoint(EDIT_TOOLS) else ""
         return "\n".join([prompts.MEMORY + update, *shown])
 
 

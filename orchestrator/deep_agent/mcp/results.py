@@ -12,8 +12,8 @@ import mcp_types
 from mcp_types import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent
 
 from fanout.orchestrator.deep_agent.tool import error_result
-from fanout.orchestrator.deep_agent.tools.filesystem import MAX_IMAGE_BYTES
-from fanout.orchestrator.deep_agent.tools.images import media_type_of
+from fanout.orchestrator.deep_agent.tools.media import media_type_of
+from fanout.orchestrator.deep_agent.tools.viewing import MAX_IMAGE_BYTES
 
 
 def as_result(result: mcp_types.CallToolResult) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def _image(blocks: Sequence[mcp_types.ContentBlock]) -> ImageContent | None:
                 kind = media_type_of(base64.b64decode(block.data, validate=True))
             except (binascii.Error, ValueError):
                 continue
-            if kind == block.mime_type:
+            if kind == block.mime_type and kind.startswith("image/"):
                 return block
     return None
 

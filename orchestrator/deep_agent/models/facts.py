@@ -31,6 +31,34 @@ PROVIDERS = {
 """The provider of a model that is named without one, by the beginning of its name."""
 
 
+_IMAGES = ("image/",)
+INLINE_MEDIA = {
+    "google": (*_IMAGES, "application/pdf", "audio/", "video/"),
+    "anthropic": (*_IMAGES, "application/pdf"),
+}
+"""What a provider's models take as inline data besides text; any other's take images. By each
+provider's page on media types, and as far as ADK's class for it converts them."""
+
+
+def takes_inline(model: str, media_type: str) -> bool:
+    """Return whether a model takes files of a type in a request.
+
+    Args:
+        model: A name as for `resolve_model`; of a list, all of them must.
+        media_type: Such as `application/pdf`.
+    """
+    return all(
+        media_type.startswith(INLINE_MEDIA.get(_own_provider(name.strip()), _IMAGES))
+        for name in model.split(",")
+    )
+
+
+def _own_provider(model: str) -> str:
+    """Return the provider whose own API a model is called by; empty for others."""
+    name = model.rpartition("/")[2] if model.startswith("projects/") else model
+    return next((known for begin, known in PROVIDERS.items() if name.startswith(begin)), "")
+
+
 def context_window(model: str) -> int | None:
     """Return how many tokens a request to a model and its reply may have; None if unknown.
 

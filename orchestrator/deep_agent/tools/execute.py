@@ -16,7 +16,7 @@ from fanout.orchestrator.deep_agent.backends.protocol import Execution, Shell
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.knowledge.sources import files_to_read
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
-from fanout.orchestrator.deep_agent.prompts import SHELL
+from fanout.orchestrator.deep_agent.prompts import SAME_FILES, SHELL
 from fanout.orchestrator.deep_agent.tool import MethodTool
 from fanout.orchestrator.deep_agent.tools.live_output import shown_live
 
@@ -38,7 +38,8 @@ class ExecuteTool(Middleware):
     """The shell of one agent.
 
     Args:
-        backend_of: Finds the agent's files; without a shell of theirs there is no tool.
+        backend_of: Finds the agent's files; without a shell of theirs there is no tool. A shell on
+            other files says so in a `shell_location`, which is put into the instruction.
     """
 
     def __init__(self, backend_of: BackendSource) -> None:
@@ -49,12 +50,11 @@ class ExecuteTool(Middleware):
         return [_Execute(self.execute, self._backend_of)]
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
-        """Explain when to use the shell."""
-        if "execute" not in tools or not isinstance(
-            files_to_read(self._backend_of, context), Shell
-        ):
+        """Explain where the shell is and when to use it."""
+        backend = files_to_read(self._backend_of, context)
+        if "execute" not in tools or not isinstance(backend, Shell):
             return ""
-        return SHELL
+        return str(getattr(backend, "shell_location", SAME_FILES)) + SHELL
 
     async def execute(
         self,

@@ -7,24 +7,36 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from fanout.orchestrator.deep_agent.backends.matching import is_binary
-from fanout.orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES, Backend
+from fanout.orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES, Backend, Shell
 from fanout.orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.tools.documents import text_of_notebook, text_of_pdf
 from fanout.orchestrator.deep_agent.tools.editing.edits import Edit, edited
 from fanout.orchestrator.deep_agent.tools.editing.line_ends import (
-    next_line_end,
+    line_end_at,
     with_line_ends_of,
     without_carriage_returns,
 )
 from fanout.orchestrator.deep_agent.tools.locating import Locator
-from fanout.orchestrator.deep_agent.tools.text import numbered
+from fanout.orchestrator.deep_agent.tools.text import LineWindow
 
 LARGE_BYTES = 256 * 1024
 """Work on more data runs in a thread: it would block all other agents for milliseconds."""
+
+READ_BLOCK_BYTES = 2 * 1024**2
+"""Of a file above MAX_FILE_BYTES, how much is read at once."""
+
+READ_SECONDS = 15.0
+"""How long reading may take until its first line is reached: as long as a search."""
+
+PARTLY_READ = "partly read"
+"""The version of a file above MAX_FILE_BYTES, which no content has: once it is smaller, it has
+changed since it was read."""
 
 _T = TypeVar("_T")
 
@@ -35,7 +47,7 @@ class ReadResult:
 
     content: str
     version: str
-    """A hash of the file's bytes."""
+    """A hash of the file's bytes, or `PARTLY_READ`."""
     lossy: bool = False
     """Whether some bytes are not UTF-8 and are shown as U+FFFD."""
 
@@ -83,15 +95,66 @@ class Files:
         Raises:
             ToolMistake: There is no such text file, or the offset is past its end.
         """
-        if offset < 0 or limit < 1:
-            raise ToolMistake(
-                f"offset must be 0 or more and limit 1 or more, not {offset} and {limit}."
-            )
+        _check_window(offset, limit)
         path = self._locator.resolved(path)
-        data = await self._whole(path)
-        if is_binary(data):
-            raise ToolMistake(f"{path} is a binary file ({len(data)} bytes), not text.")
-        return await _off_loop(data, lambda: _shown(data, offset, limit))
+        window = LineWindow(offset, limit)
+        async with self._locator.errors(path):
+            data = await self._backend.read_bytes(path, MAX_FILE_BYTES + 1)
+            if is_binary(data):
+                raise ToolMistake(f"{path} is a binary file, not text.")
+            await _off_loop(data, lambda: window.add(data))
+            is_whole = len(data) <= MAX_FILE_BYTES
+            version = version_of(data) if is_whole else PARTLY_READ
+            if not is_whole:
+                is_whole = await self._read_on(path, window, len(data))
+        content = await _off_loop(data, lambda: window.content(is_whole=is_whole))
+        return ReadResult(content=content, version=version, lossy=window.lossy)
+
+    async def _read_on(self, path: str, window: LineWindow, position: int) -> bool:
+        """Read a large file from a position until the window is full; return whether to its end.
+
+        Raises:
+            ToolMistake: The first line was not reached in `READ_SECONDS`.
+        """
+        deadline = time.monotonic() + READ_SECONDS
+        while not window.is_full:
+            if time.monotonic() > deadline:
+                if window.has_lines:
+                    return False
+                instead = "sed or tail in the shell" if self._has_shell else "grep"
+                raise ToolMistake(
+                    f"{path} is too long for this offset: reading took {READ_SECONDS:g} seconds to "
+                    f"line {window.lines_read}. Use a smaller offset, or {instead}."
+                )
+            block = await self._backend.read_bytes(path, READ_BLOCK_BYTES, offset=position)
+            if not block:
+                return True
+            position += len(block)
+            await asyncio.to_thread(window.add, block)
+        return False
+
+    @property
+    def _has_shell(self) -> bool:
+        return isinstance(self._backend, Shell)
+
+    async def read_notebook(self, path: str, offset: int, limit: int) -> ReadResult:
+        """Return a part of a notebook's text, as `read` does.
+
+        Raises:
+            ToolMistake: There is no such notebook, or the offset is past its end.
+        """
+        path = self._locator.resolved(path)
+        data = await self._whole(path, "make a smaller one without outputs")
+        text = await text_of_notebook(path, data)
+        return await _part_of(text, data, offset, limit)
+
+    async def read_pdf(self, path: str, data: bytes, offset: int, limit: int) -> ReadResult:
+        """Return a part of a PDF's text, as `read` does.
+
+        Raises:
+            ToolMistake: It cannot be read, or the offset is past its end.
+        """
+        return await _part_of(await text_of_pdf(path, data), data, offset, limit)
 
     async def read_bytes(self, path: str, max_bytes: int) -> bytes:
         """Return a file's bytes.
@@ -99,7 +162,8 @@ class Files:
         Raises:
             ToolMistake: There is no such file, or it is larger than `max_bytes`.
         """
-        return await self._whole(self._locator.resolved(path), max_bytes)
+        instead = "make a smaller one with the shell" if self._has_shell else "use a smaller one"
+        return await self._whole(self._locator.resolved(path), instead, max_bytes)
 
     async def write(
         self, path: str, content: str, *, overwrite: bool = False, seen_version: str | None = None
@@ -134,7 +198,7 @@ class Files:
 
     async def _overwritten(self, path: str, content: str, seen_version: str | None) -> WriteResult:
         """Replace a file's text; a line that stays keeps its line end."""
-        before = await self._whole(path)
+        before = await self._whole(path, "delete it first to write it anew")
         if before and seen_version is None:
             raise ToolMistake(f"{path} exists and you have not read it. Read it first.")
         _check_seen(path, before, seen_version)
@@ -175,7 +239,10 @@ class Files:
             ToolMistake: There is no such file, it has changed since, or it is not UTF-8.
         """
         path = self._locator.resolved(path)
-        data = await self._whole(path)
+        instead = "write its parts into smaller files"
+        if self._has_shell:
+            instead = "change it with a program in the shell, such as sed"
+        data = await self._whole(path, f"it is too large to be edited: {instead}")
         _check_seen(path, data, seen_version)
         try:
             data.decode()
@@ -217,27 +284,38 @@ class Files:
         results = []
         for name in names:
             try:
-                results.append(
-                    Transfer(path=name, content=await self._whole(self._locator.resolved(name)))
-                )
+                content = await self._whole(self._locator.resolved(name), "read it in parts")
+                results.append(Transfer(path=name, content=content))
             except ToolMistake as mistake:
                 results.append(Transfer(path=name, error=str(mistake)))
         return results
 
-    async def _whole(self, path: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+    async def _whole(self, path: str, instead: str, max_bytes: int | None = None) -> bytes:
+        """Return a file's bytes, or say what to do instead if they are more than the limit."""
+        max_bytes = MAX_FILE_BYTES if max_bytes is None else max_bytes
         async with self._locator.errors(path):
             data = await self._backend.read_bytes(path, max_bytes + 1)
         if len(data) > max_bytes:
-            raise ToolMistake(
-                f"{path} is larger than {max_bytes} bytes. Search it with grep instead."
-            )
+            raise ToolMistake(f"{path} is larger than {max_bytes} bytes; {instead}.")
         return data
 
 
-def _shown(data: bytes, offset: int, limit: int) -> ReadResult:
-    text = data.decode(errors="replace")
-    lossy = text.encode() != data
-    return ReadResult(content=numbered(text, offset, limit), version=version_of(data), lossy=lossy)
+async def _part_of(text: str, data: bytes, offset: int, limit: int) -> ReadResult:
+    _check_window(offset, limit)
+    window, encoded_text = LineWindow(offset, limit), text.encode(errors="replace")
+
+    def content() -> str:
+        window.add(encoded_text)
+        return window.content(is_whole=True)
+
+    return ReadResult(content=await _off_loop(encoded_text, content), version=version_of(data))
+
+
+def _check_window(offset: int, limit: int) -> None:
+    if offset < 0 or limit < 1:
+        raise ToolMistake(
+            f"offset must be 0 or more and limit 1 or more, not {offset} and {limit}."
+        )
 
 
 async def _off_loop(data: bytes, work: Callable[[], _T]) -> _T:
@@ -249,7 +327,9 @@ def _with_line_ends(before: bytes, content: str) -> str:
     if b"\r\n" not in before:
         return content
     old = before.decode(errors="replace")
-    return with_line_ends_of(old, without_carriage_returns(content), next_line_end(old, 0))
+    return with_line_ends_of(
+        old, without_carriage_returns(content), line_end_at(old, old.find("\n"))
+    )
 
 
 def _check_seen(path: str, data: bytes, seen_version: str | None) -> None:

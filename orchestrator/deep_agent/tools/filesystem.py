@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import posixpath
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any
 
 from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.tools.base_tool import BaseTool
@@ -17,15 +16,17 @@ from google.adk.tools.tool_context import ToolContext
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from fanout.orchestrator.deep_agent.backends.protocol import Entry
+from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.knowledge.sources import files_to_read
 from fanout.orchestrator.deep_agent.middleware import BackendSource, Middleware
+from fanout.orchestrator.deep_agent.models.profiles import EDIT_TOOLS, EditTool
 from fanout.orchestrator.deep_agent.prompts import FILES, ROOT
 from fanout.orchestrator.deep_agent.tool import MethodTool
 from fanout.orchestrator.deep_agent.tools.editing.edits import Edit
 from fanout.orchestrator.deep_agent.tools.editing.patch_format import parse_patch
 from fanout.orchestrator.deep_agent.tools.files import Files
-from fanout.orchestrator.deep_agent.tools.images import media_type_of
 from fanout.orchestrator.deep_agent.tools.locating import Locator
+from fanout.orchestrator.deep_agent.tools.media import MEDIA_ENDINGS
 from fanout.orchestrator.deep_agent.tools.patches import Patching, patched_paths
 from fanout.orchestrator.deep_agent.tools.search import (
     MAX_ENTRIES,
@@ -34,11 +35,10 @@ from fanout.orchestrator.deep_agent.tools.search import (
     Listing,
     OutputMode,
 )
+from fanout.orchestrator.deep_agent.tools.viewing import media_content
 
-IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".gif", ".webp"}
-
-MAX_IMAGE_BYTES = 3_750_000
-"""5 MB in base64: the smallest limit on an image among the model providers."""
+NOTEBOOK_ENDING = ".ipynb"
+NOTEBOOK_NOTE = "the file is JSON, of which cells and text outputs are shown"
 
 SEEN_PREFIX = "file_seen:"
 """Prefix of the state key for the version of a file that the agent saw last; with one key per file,
@@ -48,9 +48,6 @@ FilePath = Annotated[str, Field(description="Path of the file")]
 Offset = Annotated[int, Field(description="How many results to skip")]
 Limit = Annotated[int, Field(description="Most results to return")]
 
-
-EditTool = Literal["edit_file", "multi_edit", "apply_patch"]
-"""A tool that changes existing files."""
 
 MAX_EDITS = 100
 """Replacements in one call: more is a new file, for which there is write_file."""
@@ -79,17 +76,27 @@ class EditArguments(BaseModel):
     replace_all: bool = False
 
 
+def _is_image(media_type: str) -> bool:
+    return media_type.startswith("image/")
+
+
 class FilesystemTools(Middleware):
     """The file tools of one agent.
 
     Args:
         backend_of: Finds the agent's files.
         edit_tools: The tools that change existing files.
+        takes: Whether the model takes files of a media type.
     """
 
     def __init__(
-        self, backend_of: BackendSource, *, edit_tools: Sequence[EditTool] = ("edit_file",)
+        self,
+        backend_of: BackendSource,
+        *,
+        edit_tools: Sequence[EditTool] = ("edit_file",),
+        takes: Callable[[str], bool] = _is_image,
     ) -> None:
+        self._takes = takes
         self._backend_of = backend_of
         self._edit_tools = edit_tools
         self._locks = _PathLocks()
@@ -106,7 +113,7 @@ class FilesystemTools(Middleware):
 
     async def instruction(self, context: ReadonlyContext, tools: frozenset[str]) -> str:
         """Explain the rules for paths, and where the files are."""
-        if not tools & {"read_file", "write_file", *get_args(EditTool)}:
+        if not tools & {"read_file", "write_file", *EDIT_TOOLS}:
             return ""
         root = files_to_read(self._backend_of, context).search_root
         return FILES + (ROOT.format(root=root) if root != "/" else "")
@@ -132,15 +139,21 @@ class FilesystemTools(Middleware):
     ) -> dict[str, Any]:
         """Read a text file with line numbers, or look at an image (png, jpg, gif, webp).
 
-        The number and the tab before each line are not part of the file. Read large files in parts
-        with offset and limit.
+        Also PDFs (with an offset: as text), notebooks (as text), sounds and films. The number and
+        the tab before each line are not part of the file. Read large files in parts with offset and
+        limit.
         """
         file_path = self._resolved(file_path, tool_context)
-        if posixpath.splitext(file_path)[1].lower() in IMAGE_ENDINGS:
-            data = await self._files(tool_context).read_bytes(file_path, MAX_IMAGE_BYTES)
-            media_type = media_type_of(data)
-            if media_type:  # else only its name is an image's, as for a pointer of Git LFS
-                return {"status": "success", "content": _image(data, media_type)}
+        ending = posixpath.splitext(file_path)[1].lower()
+        if ending == NOTEBOOK_ENDING:
+            text = await self._files(tool_context).read_notebook(file_path, offset, limit)
+            _saw(tool_context, file_path, text.version)
+            return {"status": "success", "content": text.content, "note": NOTEBOOK_NOTE}
+        if ending in MEDIA_ENDINGS:
+            files = self._files(tool_context)
+            found = await media_content(files, file_path, offset, limit, takes=self._takes)
+            if found is not None:
+                return {"status": "success", "content": found}
         result = await self._files(tool_context).read(file_path, offset, limit)
         _saw(tool_context, file_path, result.version)
         note = {"note": "not UTF-8: undecodable bytes are shown as \N{REPLACEMENT CHARACTER}"}
@@ -158,6 +171,8 @@ class FilesystemTools(Middleware):
 
         Overwriting is refused when you have not read the file or it changed after you read it.
         """
+        if overwrite and not self._edit_tools:
+            raise ToolMistake("You may create files, not change existing ones.")
         path = self._resolved(file_path, tool_context)
         async with self._locks.held(path):
             result = await self._files(tool_context).write(
@@ -343,10 +358,6 @@ def _info(entry: Entry) -> dict[str, Any]:
         "size": 0 if entry.kind == "directory" else entry.size_bytes,
         "modified_at": datetime.fromtimestamp(entry.modified_at, UTC).isoformat(timespec="seconds"),
     }
-
-
-def _image(data: bytes, media_type: str) -> dict[str, str]:
-    return {"type": "image", "media_type": media_type, "data": base64.b64encode(data).decode()}
 
 
 def _seen(tool_context: ToolContext, path: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Images in tool results, converted to media in requests.
+"""Images, documents, sounds and films in tool results, converted to media in requests.
 
 The session stores the result with the image as base64, which in a request would be megabytes of
 text that no model can see as an image. So requests, and only they, have the image as media in a
@@ -23,23 +23,17 @@ from fanout.orchestrator.deep_agent.failures import ModelRefused
 from fanout.orchestrator.deep_agent.guards.replies import IMAGES_REFUSED, as_placeholder_call
 from fanout.orchestrator.deep_agent.messages import with_response
 from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.models.facts import takes_inline
 from fanout.orchestrator.deep_agent.prompts import IMAGES_LEFT_OUT
+from fanout.orchestrator.deep_agent.tools.media import SENSES
 
 MAX_IMAGES_IN_VIEW = 3
 """The newest images in one request: three of the largest, in base64, stay below Gemini's 20 MB."""
 
-SIGNATURES = {
-    b"\x89PNG\r\n\x1a\n": "image/png",
-    b"\xff\xd8\xff": "image/jpeg",
-    b"GIF87a": "image/gif",
-    b"GIF89a": "image/gif",
-}
-"""How image files begin. A provider rejects a whole request for one invalid image."""
-
 OUT_OF_VIEW = "not shown any more: read the file again to look at it"
-IN_VIEW = "image {number}, shown in the next message"
+IN_VIEW = "{kind} {number}, shown in the next message"
 REFUSED = "left out: the request that showed it was refused"
-NOT_VIEWABLE = "this model cannot look at this kind of image"
+NOT_VIEWABLE = "this model cannot look at this kind of {kind}"
 
 
 class ImagesInView(Middleware):
@@ -77,19 +71,10 @@ class ImagesInView(Middleware):
         return as_placeholder_call(LlmResponse(), IMAGES_REFUSED, IMAGES_LEFT_OUT)
 
 
-def media_type_of(data: bytes) -> str | None:
-    """Return the media type of an image; None if the bytes are not an image."""
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "image/webp"
-    return next(
-        (kind for signature, kind in SIGNATURES.items() if data.startswith(signature)), None
-    )
-
-
 def image_in(response: Any) -> dict[str, str] | None:
-    """Return the image in a tool's result, or None."""
+    """Return the image, document, sound or film in a tool's result, or None."""
     content = response.get("content") if isinstance(response, dict) else None
-    if isinstance(content, dict) and content.get("type") == "image":
+    if isinstance(content, dict) and content.get("type") in SENSES:
         return content if isinstance(content.get("data"), str) else None
     return None
 
@@ -144,7 +129,11 @@ def _in_view(
                 shown = REFUSED
             else:
                 shown = OUT_OF_VIEW if number < first else _media(image, number, model)
-            note = shown if isinstance(shown, str) else IN_VIEW.format(number=number)
+            note = (
+                shown
+                if isinstance(shown, str)
+                else IN_VIEW.format(kind=image["type"], number=number)
+            )
             parts.append(_with_note(part, image, note))
             media += [] if isinstance(shown, str) else shown
         yield types.Content(role=content.role, parts=parts)
@@ -155,18 +144,21 @@ def _in_view(
 def _media(image: dict[str, str], number: int, model: str) -> list[types.Part] | str:
     """Return an image with its label, or a note on why it cannot be shown."""
     kind = image.get("media_type", "")
-    if kind == "image/gif" and "gemini" in model:
-        return NOT_VIEWABLE
+    if (kind == "image/gif" and "gemini" in model) or not takes_inline(model, kind):
+        return NOT_VIEWABLE.format(kind=image["type"])
     try:
         data = base64.b64decode(image["data"], validate=True)
     except (binascii.Error, ValueError):
-        return NOT_VIEWABLE
+        return NOT_VIEWABLE.format(kind=image["type"])
     blob = types.Blob(data=data, mime_type=kind)
-    return [types.Part(text=f"Image {number}, from a tool's result:"), types.Part(inline_data=blob)]
+    return [
+        types.Part(text=f"{image['type'].capitalize()} {number}, from a tool's result:"),
+        types.Part(inline_data=blob),
+    ]
 
 
 def _with_note(part: types.Part, image: dict[str, str], note: str) -> types.Part:
     """Return the result with a note in place of the base64."""
     answer = part.function_response or types.FunctionResponse()
-    content = {"type": "image", "media_type": image.get("media_type", ""), "note": note}
+    content = {"type": image["type"], "media_type": image.get("media_type", ""), "note": note}
     return with_response(part, {**(answer.response or {}), "content": content})

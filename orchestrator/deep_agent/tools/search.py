@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, get_args
 
 from fanout.orchestrator.deep_agent.backends.matching import (
@@ -148,11 +148,13 @@ class FileSearch:
         base = self._locator.search_base(path or "/")
         async with self._locator.errors(base):
             found = await self._hits(pattern, base, glob or None)
-        rows = _rows(found.hits, output_mode)
-        return GrepResult(
-            text=_page_of_text(rows, offset, limit) if rows else "No matches found.",
-            note=_why_partial(complete=found.complete),
+        rows = await asyncio.to_thread(_rows, found.hits, output_mode)
+        note = ". ".join(
+            filter(None, [_why_partial(complete=found.complete), _unsearched_note(found)])
         )
+        nothing = f"No matches found{' in what was searched' if note else ''}."
+        text = _page_of_text(rows, offset, limit) if rows else nothing
+        return GrepResult(text=text, note=note)
 
     async def _hits(self, pattern: str, base: str, glob: str | None) -> Hits:
         deadline = time.monotonic() + SEARCH_SECONDS
@@ -170,8 +172,10 @@ class FileSearch:
         found = await self._backend.grep(
             pattern, base, only=only, max_hits=MAX_GREP_HITS, timeout_seconds=left
         )
-        hits = sorted(found.hits, key=lambda hit: (*hidden_last(hit.path, base), hit.line_number))
-        return Hits(hits=tuple(hits), complete=found.complete and complete)
+        hits = await asyncio.to_thread(
+            sorted, found.hits, key=lambda hit: (*hidden_last(hit.path, base), hit.line_number)
+        )
+        return replace(found, hits=tuple(hits), complete=found.complete and complete)
 
 
 def _sorted_selection(
@@ -187,6 +191,17 @@ def _why_partial(*, complete: bool) -> str:
     return (
         f"partial: the search stopped at its limit of {MAX_WALKED_FILES} files, {MAX_GREP_HITS} "
         f"lines or {SEARCH_SECONDS:g} seconds; narrow it with path or glob"
+    )
+
+
+def _unsearched_note(found: Hits) -> str:
+    if not found.unsearched:
+        return ""
+    names = ", ".join(found.unsearched_paths)
+    more = found.unsearched - len(found.unsearched_paths)
+    return (
+        f"not searched, being binary or unreadable or too much for the time: {names}"
+        f"{f' and {more} more' if more else ''}"
     )
 
 

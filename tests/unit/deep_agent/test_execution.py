@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
+from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.filesystem import FilesystemBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
 from fanout.orchestrator.deep_agent.create import create_deep_agent, create_deep_agent_async
+from fanout.orchestrator.deep_agent.execution.choice import LocalExecution
 from fanout.orchestrator.deep_agent.failures import AmbiguousTool, McpServerFailed
 from tests.mcp_servers import STDIO_SERVER, http_server, url_of
+from tests.unit.deep_agent.instructions import instructions
 from tests.unit.deep_agent.running import Run, call, scripted
 from tests.unit.deep_agent.talking import recorder, says, seen
 
@@ -40,6 +43,66 @@ async def test_the_local_shell_starts_in_the_folder_of_the_files(tmp_path: Path)
     files = FilesystemBackend(tmp_path)
     done = await result_of(call("execute", command="pwd"), backend=files, execution="local")
     assert done["output"] == f"{tmp_path}\n"
+
+
+@pytest.mark.parametrize("with_files", [True, False])
+async def test_the_model_is_told_which_files_the_local_shell_sees(
+    with_files: bool, tmp_path: Path
+) -> None:
+    backend = DirectoryBackend(tmp_path) if with_files else None
+    (heard,) = await instructions(backend=backend, execution="local")
+
+    assert ("does not see the files of the file tools" in heard) is not with_files
+    assert (f"starts in {tmp_path}: this is the folder" in heard) is with_files
+    assert "in a shell on the same files" not in heard
+
+
+async def test_a_folder_has_its_real_path_where_a_shell_sees_it_too(tmp_path: Path) -> None:
+    (tmp_path / "AGENTS.md").write_text("Use tabs.")
+    (tmp_path / "more.md").write_text("Be brief.")
+    (heard,) = await instructions(
+        backend=FilesystemBackend(tmp_path),
+        execution="local",
+        memory=["./AGENTS.md", "/more.md"],
+    )
+
+    assert f'<memory_file path="{tmp_path}/AGENTS.md">\nUse tabs.' in heard
+    assert f'<memory_file path="{tmp_path}/more.md">\nBe brief.' in heard
+
+
+async def test_general_purpose_agents_have_the_local_shell_and_overwrite_nothing(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.txt").write_text("one\n")
+    parent = scripted(
+        [{"calls": [call("task", description="one"), call("task", description="two")]}, says("ok")]
+    )
+    child = recorder("child", [{"calls": [call("execute", command="echo x >> a.txt")]}, says("ok")])
+    general = {"name": "general-purpose", "description": "Anything.", "model": child}
+    run = Run(parent, backend=FilesystemBackend(tmp_path), execution="local", subagents=[general])
+    results = (await run.to_end()).results
+
+    assert [result["status"] for result in results] == ["success", "success"]
+    assert (tmp_path / "a.txt").read_text() == "one\nx\n"
+
+
+@pytest.mark.parametrize("with_files", [True, False])
+async def test_a_whole_output_is_read_by_the_file_tools_and_by_the_shell(
+    with_files: bool, tmp_path: Path
+) -> None:
+    files = LocalExecution(
+        DirectoryBackend(tmp_path) if with_files else StateBackend(DictState()),
+        LocalShellBackend(tmp_path),
+    )
+    done = await files.execute("seq 1 60000", 60, 1_000)
+    assert done.output_file is not None
+    path = done.output_file.path
+
+    assert (await files.read_bytes(path, 4)) == b"1\n2\n"
+    assert (await files.execute(f"head -n 2 {path}", 60, 1_000)).text == "1\n2\n"
+    found = await files.grep("59999", path, only=None, max_hits=9, timeout_seconds=9)
+    assert [hit.line for hit in found.hits] == ["59999"]
+    assert not [entry for entry in await files.list("/") if entry.path == "/var"]
 
 
 async def test_the_local_shell_goes_with_a_factory(tmp_path: Path) -> None:

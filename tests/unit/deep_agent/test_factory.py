@@ -157,3 +157,13 @@ async def test_a_file_system_is_seen_from_its_root_and_not_left(tmp_path: Path) 
 def test_a_folder_that_does_not_exist_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="root_dir must be an existing directory"):
         FilesystemBackend(tmp_path / "nowhere")
+
+
+async def test_files_may_be_in_a_dictionary() -> None:
+    state: dict[str, Any] = {"files": {"/old": {"content": ["a", "b"]}}}
+    files = StateBackend(state)
+    await files.write_bytes("/new", b"x")
+
+    assert state["file:/new"]["content"] == "x"
+    assert await files.read_bytes("/old", 9) == b"a\nb"
+    assert [entry.path for entry in await files.list("/")] == ["/new", "/old"]

@@ -113,3 +113,24 @@ def test_hunks_apply_where_models_mean_them(text: str, hunk: list[str], expected
     section = parse_patch(patch)[0]
     assert isinstance(section, UpdatedFile)
     assert patched(text, section.hunks, "f") == expected
+
+
+@pytest.mark.parametrize("new", ["c", "c\n"])
+def test_many_replacements_in_one_long_line_take_no_long_time(new: str) -> None:
+    text = "a\r\n" + "b" * 100_000
+    result, count = replaced(text, Edit("b", new, replace_all=True))
+    assert count == 100_000
+    assert result == "a\r\n" + new.replace("\n", "\r\n") * 100_000
+
+
+def test_replacements_do_not_grow_a_file_beyond_its_limit() -> None:
+    with pytest.raises(ToolMistake, match="larger than"):
+        replaced("a" * 1_000_000, Edit("a", "b" * 1_000_000, replace_all=True))
+
+
+def test_a_patch_of_many_hunks_on_many_lines_takes_no_long_time() -> None:
+    text = "".join(f"line {number}\n" for number in range(50_000))
+    hunks = "\n".join(f"@@\n- line {n}\n+LINE {n}" for n in range(0, 50_000, 50))
+    section = parse_patch(f"*** Begin Patch\n*** Update File: f\n{hunks}\n*** End Patch")[0]
+    assert isinstance(section, UpdatedFile)
+    assert patched(text, section.hunks, "f").count("LINE") == 1_000

@@ -31,6 +31,8 @@ SURROUNDINGS_BYTES = 500
 """The text on each side of a match in a long line: enough to recognise the place."""
 CUT = b"[\xe2\x80\xa6]"
 """The mark where a long line is cut, in UTF-8, as `deep_agent.backends.matching` has it."""
+MAX_NAMED_FILES = 10
+"""Files that were not searched, by name: an agent wants to know which, not all of hundreds."""
 _CONTINUATION = range(0x80, 0xC0)
 """The bytes of a UTF-8 character after its first."""
 TEMPORARY_PREFIX = ".fanout-"
@@ -266,7 +268,17 @@ class _Grep:
         self.deadline = time.monotonic() + arguments["timeout_seconds"]
         self.hits: list[list[Any]] = []
         self.complete = b"\n" not in self.text  # no line holds a line break: nothing to look for
+        self.unsearched: list[str] = []
+        """The first files that were not searched."""
+        self.unsearched_count = 0
+        self._overlap = len(self.text) - 1
         self._bytes = 0
+
+    def leave_out(self, path: str) -> None:
+        """Count a file that is not searched."""
+        self.unsearched_count += 1
+        if len(self.unsearched) < MAX_NAMED_FILES:
+            self.unsearched.append(path)
 
     def paths(self, path: str, only: list[str] | None) -> Iterator[str]:
         if only is not None:
@@ -286,13 +298,17 @@ class _Grep:
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return
-            number = 1
-            for block in _blocks(file):
-                if number == 1 and b"\0" in block[:8192]:
+            number, is_first = 1, True
+            for block in _blocks(file, self._overlap):
+                if is_first and b"\0" in block[:8192]:
+                    self.leave_out(path)
                     return
-                number = self._block(path, block, number)
+                if time.monotonic() > self.deadline:
+                    self.complete = False
+                    self.leave_out(path)
                 if not self.complete:
                     return
+                number, is_first = self._block(path, block, number), False
 
     def _block(self, path: str, block: bytes, number: int) -> int:
         """Collect a block's hits; return the number of the line that follows it."""
@@ -320,6 +336,8 @@ class _Grep:
         ):
             self.complete = False
             return
+        if self.hits and self.hits[-1][:2] == [path, number]:
+            return  # in another part of a split line
         self.hits.append([path, number, line.decode("utf-8", "replace")])
         self._bytes += len(line) + len(path)
 
@@ -342,18 +360,21 @@ def _character_start(block: bytes, at: int) -> int:
     return at
 
 
-def _blocks(file: BinaryIO) -> Iterator[bytes]:
-    """Yield a file in blocks that end with a line; a line longer than a block is split."""
+def _blocks(file: BinaryIO, overlap: int) -> Iterator[bytes]:
+    """Yield a file in parts that end with a line; those of a longer line have bytes in common."""
     rest = b""
     while True:
         data = file.read(frames.CHUNK_BYTES)
         if not data:
             break
         block = rest + data
-        cut = block.rfind(b"\n") + 1 or (len(block) if len(block) >= frames.CHUNK_BYTES else 0)
-        rest = block[cut:]
+        cut = block.rfind(b"\n") + 1
         if cut:
             yield block[:cut]
+        elif len(block) >= frames.CHUNK_BYTES:
+            yield block
+            cut = len(block) - overlap
+        rest = block[cut:]
     if rest:
         yield rest
 
@@ -361,7 +382,7 @@ def _blocks(file: BinaryIO) -> Iterator[bytes]:
 def _grep(arguments: dict[str, Any], _payload: bytes) -> Reply:
     search = _Grep(arguments)
     if not search.complete:
-        return {"complete": True}, frames.encode([])
+        return {"complete": True, "unsearched": 0}, frames.encode({"hits": [], "unsearched": []})
     for path in search.paths(arguments["path"], arguments.get("only")):
         if time.monotonic() > search.deadline:
             search.complete = False
@@ -369,9 +390,13 @@ def _grep(arguments: dict[str, Any], _payload: bytes) -> Reply:
             break
         try:
             search.file(path)
-        except OSError:
-            continue  # unreadable, or deleted meanwhile
-    return {"complete": search.complete}, frames.encode(search.hits)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EIO):
+                search.leave_out(path)  # else it was deleted meanwhile, or is a device
+    found = {"hits": search.hits, "unsearched": search.unsearched}
+    return {"complete": search.complete, "unsearched": search.unsearched_count}, frames.encode(
+        found
+    )
 
 
 OPERATIONS: dict[str, Operation] = {

@@ -34,7 +34,6 @@ class LocalSandbox(DirectoryBackend, Sandbox):
     """A job's folder and the commands that run in it."""
 
     kind: Literal["docker", "local"] = "local"
-    max_searched_bytes = None
 
     def __init__(
         self, folder: JobFolder, before: Path, max_disk_bytes: int | None, files_id: str

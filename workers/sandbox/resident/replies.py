@@ -13,6 +13,8 @@ from fanout.workers.sandbox.inside import frames, outputs
 
 PARSED_ON_LOOP_BYTES = 64 << 10
 """Longer lists are parsed in a thread: a MiB of them takes about 30 ms."""
+_MAX_NAMES = 16
+"""Of files that were not searched, and the values around them."""
 _MAX_ERRNO = 4095
 """The kernel's."""
 _MAX_SIZE = (1 << 63) - 1
@@ -141,20 +143,23 @@ def _entry(record: bytes) -> Entry:
     return entry
 
 
-def parse_hits(data: bytes, most: int) -> tuple[Hit, ...]:
-    """Parse the records of a search.
+def parse_hits(data: bytes, most: int) -> tuple[tuple[Hit, ...], tuple[str, ...]]:
+    """Parse the records of a search, and the names of files that were not searched.
 
     Args:
         data: the payload.
-        most: how many there may be.
+        most: how many hits there may be.
 
     Raises:
         FrameError: it is something else, or more.
     """
-    records = frames.decode(data, 4 * most + 1)
-    if not isinstance(records, list):
+    found = frames.decode(data, 4 * most + 1 + _MAX_NAMES)
+    if not isinstance(found, dict) or found.keys() != {"hits", "unsearched"}:
+        raise frames.FrameError("not the result of a search")
+    records, names = found["hits"], found["unsearched"]
+    if not isinstance(records, list) or not isinstance(names, list):
         raise frames.FrameError("not a list of hits")
-    return tuple(_hit(record) for record in records)
+    return tuple(_hit(record) for record in records), tuple(_text(name) for name in names)
 
 
 def _hit(record: Any) -> Hit:

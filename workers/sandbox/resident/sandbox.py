@@ -193,9 +193,14 @@ class ResidentSandbox(Sandbox):
             "timeout_seconds": float(timeout_seconds),
         }
         result, data = await self._client.request("grep", arguments, max_reply_bytes=_LARGEST_LIST)
-        hits = await self._parsed(data, partial(parse_hits, most=max_hits))
+        hits, unsearched = await self._parsed(data, partial(parse_hits, most=max_hits))
         with self._client.parsing():
-            return Hits(hits=hits, complete=flag(result, "complete"))
+            return Hits(
+                hits=hits,
+                complete=flag(result, "complete"),
+                unsearched=integer(result, "unsearched", len(unsearched), _MOST_BYTES),
+                unsearched_paths=unsearched,
+            )
 
     async def _parsed(self, data: bytes, parse: Callable[[bytes], T]) -> T:
         """Parse a payload; a large one in a thread."""

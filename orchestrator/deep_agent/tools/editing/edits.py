@@ -7,9 +7,10 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from fanout.orchestrator.deep_agent.backends.protocol import MAX_FILE_BYTES
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.tools.editing.line_ends import (
-    next_line_end,
+    line_end_at,
     with_line_ends_of,
     without_carriage_returns,
 )
@@ -80,6 +81,10 @@ def replaced(text: str, edit: Edit) -> tuple[str, int]:
             f"old_string appears {occurrences} times. Provide more context to make it unique, "
             "or set replace_all=True."
         )
+    if len(text) + occurrences * (len(new) - len(old)) > MAX_FILE_BYTES:
+        raise ToolMistake(
+            f"The file would be larger than {MAX_FILE_BYTES} bytes, which is the most."
+        )
     if len(seen) == len(text):
         return text.replace(old, new), occurrences
     return "".join(_parts_with_line_ends(text, seen, old, new)), occurrences
@@ -103,13 +108,17 @@ def _parts_with_line_ends(text: str, seen: str, old: str, new: str) -> Iterator[
         old: The text to replace.
         new: The text in its place.
     """
-    position = _Positions(text)
+    position, line_ends = _Positions(text), _LineEnds(text)
+    made: dict[tuple[str, str], str] = {}
     done = 0
     at = seen.find(old)
     while at != -1:
         start, stop = position.in_file(at), position.in_file(at + len(old))
         yield text[done:start]
-        yield with_line_ends_of(text[start:stop], new, next_line_end(text, stop))
+        place = text[start:stop], line_ends.next_from(stop)
+        if place not in made:  # most places are alike
+            made[place] = with_line_ends_of(place[0], new, place[1])
+        yield made[place]
         done = stop
         at = seen.find(old, at + len(old))
     yield text[done:]
@@ -125,3 +134,23 @@ class _Positions:
     def in_file(self, seen_at: int) -> int:
         """Return the position in the file; before the carriage return at a line's end."""
         return seen_at + bisect_left(self._ends, seen_at)
+
+
+class _LineEnds:
+    """Finds line ends in a text from its beginning to its end; the text is read once."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._break = text.find("\n")
+
+    def next_from(self, at: int) -> str:
+        """Return the end of the line that a position is in; of the last line, the one before it.
+
+        Positions must not decrease from call to call.
+        """
+        while self._break < at:
+            found = self._text.find("\n", self._break + 1)
+            if found == -1:
+                break
+            self._break = found
+        return line_end_at(self._text, self._break)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 
 MAX_COMPARED_LINES = 1_000_000
-"""The product of the numbers of lines that are compared one by one: about a second. Above it,
-lines are paired by their position."""
+"""The product of the numbers of lines that are compared one by one: at most about a second. Above
+it, lines are paired by their position."""
 
 
 def without_carriage_returns(text: str) -> str:
@@ -37,12 +37,9 @@ def with_line_ends_of(before: str, after: str, end: str) -> str:
     return "".join(ended) + new_last
 
 
-def next_line_end(text: str, at: int) -> str:
-    """Return the end of the line that a position is in, or of the one before the last line."""
-    found = text.find("\n", at)
-    if found == -1:
-        found = text.rfind("\n")
-    return "\r\n" if found > 0 and text[found - 1] == "\r" else "\n"
+def line_end_at(text: str, line_feed: int) -> str:
+    """Return the line end whose line feed is at a position; a line feed if there is none."""
+    return "\r\n" if line_feed > 0 and text[line_feed - 1] == "\r" else "\n"
 
 
 def _partners(old: list[str], new: list[str]) -> list[int]:
@@ -50,7 +47,7 @@ def _partners(old: list[str], new: list[str]) -> list[int]:
     if len(old) * len(new) > MAX_COMPARED_LINES:
         return [min(number, len(old) - 1) for number in range(len(new))]
     partners: list[int] = []
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    matcher = difflib.SequenceMatcher(None, old, new)
     for _, old_start, old_stop, new_start, new_stop in matcher.get_opcodes():
         last = max(old_stop - 1, 0)
         partners += (min(old_start + n, last) for n in range(new_stop - new_start))

@@ -5,6 +5,7 @@ A hint names lines by their numbers and never repeats what is in them.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -17,6 +18,15 @@ MAX_WANTED_CHARACTERS = 50_000
 
 MAX_STARTS = 200
 """Places in the file at which the wanted lines are compared."""
+
+MAX_SIMILAR_LINES = 2_000
+"""Lines that are compared letter by letter, which takes up to 0.1 ms each."""
+
+MAX_SIMILAR_CHARACTERS = 200
+"""Of such a line: a longer one takes much longer."""
+
+LEAST_SIMILARITY = 0.8
+"""Of such a line, as `difflib` measures it: a changed word, not another statement."""
 
 _LINE_NUMBER = re.compile(r"^[ ]*\d+(\.\d+)?\t", re.MULTILINE)
 """What read_file puts before each line."""
@@ -78,7 +88,15 @@ def _similar_lines(lines: Sequence[str], wanted: Sequence[str]) -> str:
             f"{where} of the file begin like it; line {best_start + best_count + 1} differs. "
             "Read that part again."
         )
-    return ""
+    return _similar_line(lines, wanted[0])
+
+
+def _similar_line(lines: Sequence[str], first: str) -> str:
+    """Return a hint about the line that is most like the first one."""
+    if len(lines) > MAX_SIMILAR_LINES or len(first) > MAX_SIMILAR_CHARACTERS:
+        return ""
+    near = difflib.get_close_matches(first, lines, 1, LEAST_SIMILARITY)
+    return f"Line {lines.index(near[0]) + 1} of the file is similar." if near else ""
 
 
 def _starts(lines: Sequence[str], first: str) -> Iterator[int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.tools.editing.line_ends import with_line_ends_of
@@ -12,7 +14,9 @@ from fanout.orchestrator.deep_agent.tools.editing.patch_format import MAX_SHOWN_
 MAX_SHOWN_PLACES = 3
 """Places that the error about an ambiguous hunk names."""
 
-_READINGS: tuple[Callable[[str], str], ...] = (
+Reading = Callable[[str], str]
+
+_READINGS: tuple[Reading, ...] = (
     str,
     str.rstrip,
     str.strip,
@@ -37,7 +41,7 @@ def patched(text: str, hunks: Sequence[Hunk], path: str) -> str:
     done = 0
     for number, hunk in enumerate(hunks, start=1):
         try:
-            start = _place(file.seen, hunk, done)
+            start = _place(file, hunk, done)
         except ToolMistake as mistake:
             raise ToolMistake(f"Hunk {number} of {path}: {mistake}") from None
         stop = start + len(hunk.old)
@@ -69,6 +73,32 @@ class _Lines:
         elif self.end_near(len(self.ended) - 1) == "\r\n":
             self.ended[-1] = self.ended[-1][:-1] + "\r\n"
         self.seen = [line[:-1].removesuffix("\r") for line in self.ended]
+        self._read: dict[Reading, tuple[list[str], dict[str, list[int]]]] = {}
+
+    def places(self, wanted: Sequence[str], start: int) -> list[int]:
+        """Return the first places of some lines, by the strictest reading that finds them."""
+        for reading in _READINGS:
+            lines, numbers = self._as_read(reading)
+            read = [reading(line) for line in wanted]
+            candidates = numbers.get(read[0], ())
+            found = (
+                at
+                for at in islice(candidates, bisect_left(candidates, start), None)
+                if lines[at : at + len(read)] == read
+            )
+            if first := list(islice(found, MAX_SHOWN_PLACES)):
+                return first
+        return []
+
+    def _as_read(self, reading: Reading) -> tuple[list[str], dict[str, list[int]]]:
+        """Return the lines in a reading, and the numbers of each."""
+        if reading not in self._read:
+            lines = [reading(line) for line in self.seen]
+            numbers: dict[str, list[int]] = {}
+            for number, line in enumerate(lines):
+                numbers.setdefault(line, []).append(number)
+            self._read[reading] = lines, numbers
+        return self._read[reading]
 
     def end_near(self, at: int) -> str:
         """Return the line end above a position, or else at it."""
@@ -83,42 +113,28 @@ class _Lines:
         return text
 
 
-def _place(lines: Sequence[str], hunk: Hunk, start: int) -> int:
+def _place(lines: _Lines, hunk: Hunk, start: int) -> int:
     """Return the number of the line, from 0, at which a hunk applies."""
     for anchor in hunk.anchors:
-        found = _first_places(lines, [anchor], start)
+        found = lines.places([anchor], start)
         if not found:
             shown = anchor.strip()[:MAX_SHOWN_CHARACTERS]
             raise ToolMistake(f"there is no line {shown!r} after line {start}.")
         start = found[0] + 1
+    count = len(lines.seen)
     if not hunk.old:
-        return start if hunk.anchors else len(lines)
-    found = _first_places(lines, hunk.old, start)
+        return start if hunk.anchors else count
     if hunk.at_end:
-        found = [at for at in found if at + len(hunk.old) == len(lines)]
+        start = max(start, count - len(hunk.old))
+    found = lines.places(hunk.old, start)
     if not found:
         where = f"after line {start}" if start else "in the file"
-        hint = near_miss("\n".join(lines), "\n".join(hunk.old))
+        hint = near_miss("\n".join(lines.seen), "\n".join(hunk.old))
         raise ToolMistake(f"its lines with space or - are not {where}. {hint}".rstrip())
     if len(found) > 1 and not hunk.anchors:
-        places = ", ".join(str(at + 1) for at in found[:MAX_SHOWN_PLACES])
+        places = ", ".join(str(at + 1) for at in found)
         raise ToolMistake(
-            f"its lines are at {len(found)} places (line {places}). Give more lines around it, or "
-            "the line above it after @@."
+            f"its lines are at several places (line {places}). Give more lines around it, or the "
+            "line above it after @@."
         )
     return found[0]
-
-
-def _first_places(lines: Sequence[str], wanted: Sequence[str], start: int) -> list[int]:
-    """Return where the wanted lines are, by the strictest comparison that finds them."""
-    for reading in _READINGS:
-        read_lines, read = [reading(line) for line in lines], [reading(line) for line in wanted]
-        last = len(lines) - len(wanted)
-        found = [
-            at
-            for at in range(start, last + 1)
-            if read_lines[at] == read[0] and read_lines[at : at + len(read)] == read
-        ]
-        if found:
-            return found
-    return []
