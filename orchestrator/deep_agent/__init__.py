@@ -8,9 +8,10 @@ These names are public; `__init__.pyi` lists them with the modules that define t
 - Files and shells: the protocols `Backend` and `Shell` with their results (`Entry`, `Walk`, `Hit`,
   `Hits`, `Execution`); `StateBackend`, `DirectoryBackend`, `FilesystemBackend`,
   `LocalShellBackend`, `CompositeBackend`,
-  `OverlayBackend`, `ReadOnlyBackend`, `BackendEnvironment`.
+  `OverlayBackend`, `ReadOnlyBackend`, `ArtifactBackend`, `StoreBackend`, `BackendEnvironment`.
 - Models: `resolve_model`, `preload_client`, `ResilientModel`, `RetryPolicy`, `ModelUsage`, `price`,
   and `ScriptedModel` with its `Script` for runs without a model.
+- Tools for research: `WebFetch`, `WebSearch` with its `SearchApi`, `Think`.
 - Limits: `Budget`, `BudgetLimits`, `BudgetFactory`, `Account`, `Accounts`, `SummarizationConfig`,
   `OutputSchema`,
   `LoopPolicy`, `LoopLimits`.

@@ -9,8 +9,6 @@ from .approval.requests import confirmation_answers as confirmation_answers
 from .approval.requests import confirmation_calls as confirmation_calls
 from .approval.requests import pending_approvals as pending_approvals
 from .approval.requests import request_of as request_of
-
-# Files and shells that an agent works on
 from .backends.bounded_output import BoundedOutput as BoundedOutput
 from .backends.bounded_output import OutputFile as OutputFile
 from .backends.bounded_output import OutputFiles as OutputFiles
@@ -35,6 +33,10 @@ from .backends.read_only import ReadOnlyBackend as ReadOnlyBackend
 from .backends.state import DictState as DictState
 from .backends.state import StateBackend as StateBackend
 from .backends.state import state_with as state_with
+
+# Files and shells that an agent works on
+from .backends.stores.artifact_store import ArtifactBackend as ArtifactBackend
+from .backends.stores.artifact_store import StoreBackend as StoreBackend
 
 # Long conversations
 from .context.compaction import later_than as later_than
@@ -146,3 +148,9 @@ from .tool import MethodTool as MethodTool
 from .tool import polling as polling
 from .tool import tabular as tabular
 from .tools.live_output import text_mode as text_mode
+
+# Tools for research
+from .tools.think import Think as Think
+from .web.fetch import WebFetch as WebFetch
+from .web.search import SearchApi as SearchApi
+from .web.search import WebSearch as WebSearch

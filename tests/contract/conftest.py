@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from google.adk.artifacts import FileArtifactService, InMemoryArtifactService
 
 from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
@@ -20,6 +21,10 @@ from fanout.orchestrator.deep_agent.backends.filesystem import FilesystemBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.overlay import OverlayBackend
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
+from fanout.orchestrator.deep_agent.backends.stores.artifact_store import (
+    ArtifactBackend,
+    StoreBackend,
+)
 from fanout.orchestrator.deep_agent.context.artifacts import with_artifacts
 from fanout.orchestrator.deep_agent.execution.choice import LocalExecution
 from fanout.orchestrator.jobs.failures import SandboxFailure
@@ -39,6 +44,8 @@ EVERY_BACKEND = [
     "overlay",
     "filesystem",
     "beside_a_shell",
+    "artifacts",
+    "store",
     *WITH_A_SHELL,
 ]
 
@@ -107,6 +114,21 @@ def beside_a_shell(folder: Path) -> Tools:
     """As `execution="local"` makes it."""
     files = DirectoryBackend(folder, mount=WORKSPACE)
     return Tools(LocalExecution(files, LocalShellBackend(folder)), folder=folder)
+
+
+@pytest.fixture
+def artifacts() -> Tools:
+    """A session's files as artifacts in memory."""
+    scope = {"app_name": "app", "user_id": "u", "session_id": "s"}
+    return Tools(ArtifactBackend(InMemoryArtifactService(), **scope))
+
+
+@pytest.fixture
+def store(folder: Path) -> Tools:
+    """A user's files as artifacts in a directory, under a route."""
+    service = FileArtifactService(folder)
+    files = StoreBackend(service, app_name="app", user_id="u", namespace="memories")
+    return Tools(CompositeBackend(StateBackend(DictState()), {WORKSPACE: files}))
 
 
 @pytest.fixture

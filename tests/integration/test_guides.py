@@ -125,6 +125,20 @@ RUNS: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
         ],
         ["rejected 2 too much too fast"],
     ),
+    "grading.py": (
+        [
+            {"agent": "writer", **conversation("", says("Much."), says("4.20, says the baker."))},
+            {
+                "agent": "grader",
+                **conversation(
+                    "<answer>\nMuch",
+                    says('{"score": 2, "missing": ["a price", "a source"]}'),
+                ),
+            },
+            {"agent": "grader", **conversation("4.20", says('{"score": 9, "missing": []}'))},
+        ],
+        ["round 1: 2/10", "round 2: 9/10", "4.20, says the baker."],
+    ),
 }
 
 

@@ -1,0 +1,1 @@
+"""Backends over stores that outlive a session."""

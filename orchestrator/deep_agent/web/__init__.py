@@ -1,0 +1,1 @@
+"""Tools that read the web, for agents that research in this process."""

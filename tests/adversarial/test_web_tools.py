@@ -1,0 +1,248 @@
+"""A page, a redirect or a name server tries to lead an agent's web tools into private networks."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx
+import pytest
+
+from fanout.orchestrator.deep_agent import SearchApi, WebFetch, WebSearch
+from fanout.orchestrator.deep_agent.web import fetch
+from fanout.orchestrator.deep_agent.web.public_http import is_public, public_client
+from tests.contract.file_tools import Context
+
+CONTEXT: Any = Context()
+PAGE = b"<html><head><script>steal()</script></head><body><h1>Bread</h1><p>Rye &amp; wheat.</p>"
+
+
+@pytest.fixture
+def unblocked_loop() -> None:
+    """The server of these tests lives in a thread, and stopping it waits."""
+
+
+class Site(BaseHTTPRequestHandler):
+    """Pages by path; it counts what came."""
+
+    seen: list[tuple[str, dict[str, str]]]
+
+    def do_GET(self) -> None:
+        self.seen.append((self.path, dict(self.headers)))
+        path, _, query = self.path.partition("?")
+        if path == "/to":
+            self.send_response(302)
+            self.send_header("Location", query)
+            self.end_headers()
+            return
+        body, kind = PAGE, "text/html; charset=utf-8"
+        if path == "/big":
+            body, kind = b"x" * (fetch.MAX_BYTES + 1), "text/plain"
+        elif path == "/image":
+            kind = "image/png"
+        elif path == "/long":
+            body, kind = b"y" * (fetch.MAX_CHARACTERS + 5), "text/plain"
+        elif path == "/search":
+            body = b'{"web": {"hits": [{"name": "a", "link": "http://a/", "text": "A"}, "odd"]}}'
+            kind = "application/json"
+        self.send_response(404 if path == "/missing" else 200)
+        self.send_header("Content-Type", kind)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def site() -> Iterator[tuple[str, list[tuple[str, dict[str, str]]]]]:
+    seen: list[tuple[str, dict[str, str]]] = []
+    handler = type("Handler", (Site,), {"seen": seen})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", seen
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+async def fetched(url: str, *, allowed: tuple[str, ...] = (), **args: Any) -> dict[str, Any]:
+    tool = WebFetch(allowed_hosts=allowed, seconds=5).tool()
+    result: dict[str, Any] = await tool.run_async(args={"url": url, **args}, tool_context=CONTEXT)
+    return result
+
+
+HERE = ("127.0.0.1",)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1"),
+        *("0.0.0.0", "224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1%eth0", "fd00::1"),  # noqa: S104 - asked for, not bound
+        *("::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "ff02::1", "fec0::1"),
+    ],
+)
+def test_an_address_that_is_not_of_the_public_web_is_none(address: str) -> None:
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "64:ff9b::808:808"])
+def test_an_address_of_the_public_web_is_one(address: str) -> None:
+    assert is_public(address)
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost", "2130706433", "0x7f.1", "[::1]", "[::ffff:7f00:1]"]
+)
+async def test_this_machine_is_not_reached_however_it_is_written(host: str) -> None:
+    with site() as (url, seen):
+        result = await fetched(url.replace("127.0.0.1", host))
+    assert result["status"] == "error"
+    assert seen == []
+
+
+async def test_a_redirect_into_this_machine_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolved_to_here(monkeypatch, "public.example")
+    with site() as (url, seen):
+        port = url.rpartition(":")[2]
+        result = await fetched(
+            f"http://public.example:{port}/to?http://127.0.0.1:{port}/secret",
+            allowed=("public.example",),
+        )
+    assert "not on the public web" in result["error"]
+    assert [path.partition("?")[0] for path, _ in seen] == ["/to"]
+
+
+async def test_a_name_that_resolves_to_a_public_and_a_private_address_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolved_to_here(monkeypatch, "rebind.example", first="8.8.8.8")
+    with site() as (url, seen):
+        result = await fetched(url.replace("127.0.0.1", "rebind.example"))
+    assert "not on the public web" in result["error"]
+    assert seen == []
+
+
+async def test_the_checked_address_is_the_one_that_is_connected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    answers = iter(["8.8.8.8", "127.0.0.1"])
+
+    async def resolve(_: Any, host: str, port: int, **__: Any) -> list[Any]:
+        asked.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), port))]
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", resolve)
+    connected: list[str] = []
+
+    async def connect(_: Any, host: str, *__: Any) -> Any:
+        connected.append(host)
+        raise OSError("no network in a test")
+
+    monkeypatch.setattr("httpcore.AnyIOBackend.connect_tcp", connect)
+    async with public_client(1) as client:
+        with pytest.raises((httpx.HTTPError, OSError)):
+            await client.get("http://rebind.example/")
+    assert (asked, connected) == (["rebind.example"], ["8.8.8.8"])
+
+
+async def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with site() as (url, seen):
+        monkeypatch.setenv("HTTP_PROXY", url)
+        monkeypatch.setenv("ALL_PROXY", url)
+        await fetched("http://127.0.0.1:9/")
+    assert seen == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file:///etc/passwd",
+        "ftp://a/",
+        "gopher://a/",
+        "//a",
+        "",
+        "http://",
+        "http://u:p@a.example/",
+    ],
+)
+async def test_what_is_no_plain_web_address_is_refused(url: str) -> None:
+    assert (await fetched(url))["error"].startswith("url ")
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/big", "more than"),
+        ("/image", "is image/png, not text"),
+        ("/missing", "status 404"),
+        ("/to?/to", "redirected too often"),
+    ],
+)
+async def test_an_answer_beyond_a_limit_is_one_sentence(path: str, words: str) -> None:
+    with site() as (url, _):
+        target = url + (path if path != "/to?/to" else "/to?" + f"{url}/to?" * 8)
+        result = await fetched(target, allowed=HERE)
+    assert words in result["error"]
+
+
+async def test_a_page_becomes_text_without_its_scripts_and_a_long_one_is_read_on() -> None:
+    with site() as (url, _):
+        page = await fetched(f"{url}/page", allowed=HERE)
+        first = await fetched(f"{url}/long", allowed=HERE)
+        rest = await fetched(f"{url}/long", allowed=HERE, offset=first["next_offset"])
+    assert page["content"] == "# Bread\nRye & wheat."
+    assert len(first["content"]) == fetch.MAX_CHARACTERS
+    assert rest["content"] == "yyyyy"
+    assert "next_offset" not in rest
+
+
+async def test_a_search_sends_its_key_in_the_header_only_and_survives_odd_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ACME_SEARCH_KEY", "canary-key-1")
+    with site() as (url, seen):
+        api = SearchApi(
+            url=url + "/search?q={query}&n={count}",
+            key_variable="ACME_SEARCH_KEY",
+            key_header="X-Key",
+            results="web.hits",
+            title="name",
+            link="link",
+            snippet="text",
+            allowed_hosts=HERE,
+        )
+        tool = WebSearch(api).tool()
+        args = {"query": "rye & {count}", "max_results": 5}
+        result = await tool.run_async(args=args, tool_context=CONTEXT)
+    assert result["results"] == [
+        {"title": "a", "url": "http://a/", "snippet": "A"},
+        {"title": "", "url": "", "snippet": ""},
+    ]
+    ((path, headers),) = seen
+    assert path.startswith("/search?q=rye%20%26%20%7Bcount%7D&n=5")
+    assert headers["X-Key"] == "canary-key-1"
+    monkeypatch.delenv("ACME_SEARCH_KEY")
+    missing = await tool.run_async(args=args, tool_context=CONTEXT)
+    assert "ACME_SEARCH_KEY" in missing["error"]
+
+
+def resolved_to_here(monkeypatch: pytest.MonkeyPatch, name: str, first: str | None = None) -> None:
+    """Make a name resolve to this machine, after another address if one is given."""
+    real = asyncio.BaseEventLoop.getaddrinfo
+
+    async def resolve(loop: Any, host: str, port: int, **more: Any) -> list[Any]:
+        if host != name:
+            return list(await real(loop, host, port, **more))
+        addresses = [*([first] if first else []), "127.0.0.1"]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in addresses]
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", resolve)
