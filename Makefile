@@ -95,5 +95,5 @@ $(STAMP): pyproject.toml constraints.txt
 $(TOOLS): $(STAMP)
 	@echo "Installing what the tests need …"
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt \
-	    -e '.[anthropic,openai,litellm]' --group dev
+	    -e '.[anthropic,openai,litellm,web]' --group dev
 	touch $@
