@@ -118,14 +118,14 @@ class ArtifactBackend:
             await self._directory(path, paths)
         return [found[name] for name in sorted(found)]
 
-    async def read_bytes(self, path: str, max_bytes: int) -> bytes:
+    async def read_bytes(self, path: str, max_bytes: int, *, offset: int = 0) -> bytes:
         part = None
         if await self._file(path) is not None:
             part = await self._service.load_artifact(**self._scope, filename=self._name(path))
         if part is None or part.inline_data is None:
             await self.stat(path)
             raise IsADirectoryError(path)
-        return (part.inline_data.data or b"")[:max_bytes]
+        return (part.inline_data.data or b"")[offset : offset + max_bytes]
 
     async def write_bytes(self, path: str, data: bytes, *, create_only: bool = False) -> None:
         async with self._folder.changing:
