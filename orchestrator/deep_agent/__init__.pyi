@@ -148,9 +148,9 @@ from .tool import MethodTool as MethodTool
 from .tool import polling as polling
 from .tool import tabular as tabular
 from .tools.live_output import text_mode as text_mode
-
-# Tools for research
-from .tools.think import Think as Think
 from .web.fetch import WebFetch as WebFetch
 from .web.search import SearchApi as SearchApi
 from .web.search import WebSearch as WebSearch
+
+# Tools for research
+from .web.think import Think as Think

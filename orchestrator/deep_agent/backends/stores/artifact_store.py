@@ -20,8 +20,8 @@ from weakref import WeakValueDictionary
 from google.adk.artifacts import BaseArtifactService
 from google.genai import types
 
-from fanout.orchestrator.deep_agent.backends.matching import hits_in
-from fanout.orchestrator.deep_agent.backends.protocol import Entry, Hit, Hits, Walk
+from fanout.orchestrator.deep_agent.backends.matching import TextSearch
+from fanout.orchestrator.deep_agent.backends.protocol import Entry, Hits, Walk
 
 SIZE = "size_bytes"
 """Key of an artifact's metadata; every file has it."""
@@ -118,14 +118,14 @@ class ArtifactBackend:
             await self._directory(path, paths)
         return [found[name] for name in sorted(found)]
 
-    async def read_bytes(self, path: str, max_bytes: int) -> bytes:
+    async def read_bytes(self, path: str, max_bytes: int, *, offset: int = 0) -> bytes:
         part = None
         if await self._file(path) is not None:
             part = await self._service.load_artifact(**self._scope, filename=self._name(path))
         if part is None or part.inline_data is None:
             await self.stat(path)
             raise IsADirectoryError(path)
-        return (part.inline_data.data or b"")[:max_bytes]
+        return (part.inline_data.data or b"")[offset : offset + max_bytes]
 
     async def write_bytes(self, path: str, data: bytes, *, create_only: bool = False) -> None:
         async with self._folder.changing:
@@ -175,18 +175,14 @@ class ArtifactBackend:
         max_hits: int,
         timeout_seconds: float,
     ) -> Hits:
-        deadline = time.monotonic() + timeout_seconds
-        found: list[Hit] = []
+        search = TextSearch(text, max_hits=max_hits, deadline=time.monotonic() + timeout_seconds)
         for name in only if only is not None else await self._searched(path):
-            if time.monotonic() > deadline:
-                return Hits(hits=tuple(found), complete=False)
+            if search.is_over:
+                break
             part = await self._service.load_artifact(**self._scope, filename=self._name(name))
             data = part.inline_data.data if part and part.inline_data else None
-            for hit in hits_in([data or b""], text, name):
-                if len(found) >= max_hits:
-                    return Hits(hits=tuple(found), complete=False)
-                found.append(hit)
-        return Hits(hits=tuple(found))
+            await asyncio.to_thread(search.file, name, [data or b""])
+        return search.result()
 
     async def _searched(self, path: str) -> Sequence[str]:
         if (await self.stat(path)).kind == "file":
