@@ -52,7 +52,7 @@ images: $(STAMP) ## build the sandbox images on FANOUT_SANDBOX_BASE; unset: on D
 lock: $(TOOLS) ## write requirements.lock: what constraints.txt pins, with hashes, for the image
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check uv
 	$(BIN)/uv pip compile pyproject.toml --all-extras -c constraints.txt --generate-hashes --universal \
-	    --python-version 3.11.5 --no-header --no-annotate --no-emit-index-url --quiet -o requirements.lock
+	    --python-version 3.11.2 --no-header --no-annotate --no-emit-index-url --quiet -o requirements.lock
 
 pins: ## print the digests of the base images, to be exported before `make images` and `docker-compose build`
 	@pin() {
