@@ -10,6 +10,7 @@ from fanout.orchestrator.deep_agent.failures import ModelNotConfigured
 from fanout.orchestrator.deep_agent.guards.budget import Budget, BudgetLimits
 from fanout.orchestrator.deep_agent.models.facts import price
 from fanout.orchestrator.deep_agent.models.resolve import preload_client
+from fanout.orchestrator.deep_agent.web import model_search
 from tests.integration.models.model_server import Answer, call, text
 from tests.integration.models.providers import Serve, run_agent, served, told
 
@@ -148,6 +149,22 @@ async def test_a_model_that_may_not_search_still_does_its_work(serve: Serve) -> 
         run = await run_agent(f"{CLAUDE}, gpt-4o", tools=tools())
     assert run.results == [{"status": "error", "error": "The search failed (ModelDenied)."}]
     assert server.paths == ["/v1/messages"] * 3
+
+
+async def test_a_search_without_an_end_is_ended(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_search, "MODEL_SEARCH_SECONDS", 0.2)
+    with serve(SEARCH, Answer(hangs=True), DONE):
+        run = await run_agent(GEMINI, tools=tools())
+    assert run.results[0]["error"] == "The search took more than 0.2 s."
+
+
+async def test_a_search_that_is_blocked_is_no_empty_success(serve: Serve) -> None:
+    blocked = gemini_found(content=None, finishReason="SAFETY", groundingMetadata={})
+    with serve(SEARCH, blocked, DONE):
+        run = await run_agent(GEMINI, tools=tools())
+    assert run.results[0]["error"] == "The search failed (SAFETY)."
 
 
 async def test_an_answer_without_pages_says_that_it_may_be_from_memory(serve: Serve) -> None:
