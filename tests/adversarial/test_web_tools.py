@@ -1,6 +1,7 @@
 """A page, a redirect or a name server tries to lead an agent's web tools into private networks."""
 
 import asyncio
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from fanout.orchestrator.deep_agent.web.public_http import is_public, public_cli
 from tests.contract.file_tools import Context
 
 CONTEXT: Any = Context()
+FLOOD_BYTES = 400 * 1024**2
 PAGE = b"<html><head><script>steal()</script></head><body><h1>Bread</h1><p>Rye &amp; wheat.</p>"
 
 
@@ -45,6 +47,9 @@ class Site(BaseHTTPRequestHandler):
             kind = "image/png"
         elif path == "/long":
             body, kind = b"y" * (fetch.MAX_CHARACTERS + 5), "text/plain"
+        elif path == "/flood":
+            self._flood()
+            return
         elif path == "/search":
             body = b'{"web": {"hits": [{"name": "a", "link": "http://a/", "text": "A"}, "odd"]}}'
             kind = "application/json"
@@ -52,6 +57,18 @@ class Site(BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         self.end_headers()
         self.wfile.write(body)
+
+    def _flood(self) -> None:
+        """Send JSON without an end, until nobody listens."""
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        sent = 0
+        with contextlib.suppress(OSError):
+            while sent < FLOOD_BYTES:
+                self.wfile.write(b'{"results": [' + b" " * 65_536)
+                sent += 65_536
+        self.seen.append(("flooded", {"bytes": str(sent)}))
 
     def log_message(self, *_: Any) -> None:
         """Say nothing."""
@@ -233,6 +250,19 @@ async def test_a_search_sends_its_key_in_the_header_only_and_survives_odd_rows(
     monkeypatch.delenv("ACME_SEARCH_KEY")
     missing = await tool.run_async(args=args, tool_context=CONTEXT)
     assert "ACME_SEARCH_KEY" in missing["error"]
+
+
+async def test_a_search_answer_without_an_end_is_not_loaded_and_is_not_called_empty() -> None:
+    with site() as (url, seen):
+        tool = WebSearch(SearchApi(url=url + "/flood?q={query}", allowed_hosts=HERE)).tool()
+        result = await tool.run_async(args={"query": "rye"}, tool_context=CONTEXT)
+        async with asyncio.timeout(10):
+            while len(seen) < 2:  # the server notices that nobody listens  # noqa: ASYNC110 - a list
+                await asyncio.sleep(0.02)
+    assert "more than 2097152 bytes" in result["error"]
+    assert "max_results" in result["error"]
+    _, (_, sent) = seen
+    assert int(sent["bytes"]) < FLOOD_BYTES / 4
 
 
 def resolved_to_here(monkeypatch: pytest.MonkeyPatch, name: str, first: str | None = None) -> None:

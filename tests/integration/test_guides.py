@@ -12,6 +12,10 @@ from typing import Any
 import pytest
 
 from tests.forked import REPOSITORY
+from tests.integration.models.model_server import Answer, environment, model_server
+from tests.integration.models.model_server import call as called
+from tests.integration.models.model_server import text as said
+from tests.integration.models.test_own_search import ANSWER, URL, gemini_found
 from tests.integration.scripts import call, calls, conversation, says, write_script
 
 PROGRAM = re.compile(r"```python\n# (\w+\.py)\n(.*?)```", re.DOTALL)
@@ -142,25 +146,40 @@ RUNS: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+RESEARCH = "research.py"
+"""It needs a model that searches, so it runs with one of a server on this machine."""
+
+
+@pytest.mark.parametrize("name", RUNS)
 def test_a_program_of_a_guide_runs(name: str, tmp_path: Path) -> None:
     conversations, expected = RUNS[name]
-    (tmp_path / name).write_text(PROGRAMS[name])
     script = write_script(tmp_path, *conversations)
+    printed = run(name, tmp_path, {"MODEL": f"scripted:{script}"})
+    assert [text for text in expected if text not in printed] == [], printed
 
+
+def test_the_program_that_searches_the_web_runs(tmp_path: Path) -> None:
+    search = Answer([called("web_search", query="price of rye bread")])
+    with model_server([search, gemini_found(), Answer([said("It costs 4.20.")])]) as server:
+        printed = run(RESEARCH, tmp_path, environment(server, "no-secret"))
+    assert [text for text in (ANSWER, URL, "It costs 4.20.") if text not in printed] == [], printed
+
+
+def run(name: str, folder: Path, variables: dict[str, str]) -> str:
+    """Run a program as it stands in its guide; what it printed."""
+    (folder / name).write_text(PROGRAMS[name])
     done = subprocess.run(
         [sys.executable, name],
-        cwd=tmp_path,
-        env={**os.environ, "MODEL": f"scripted:{script}"},
+        cwd=folder,
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         timeout=50,
         check=False,
     )
-
     assert done.returncode == 0, done.stderr
-    assert [text for text in expected if text not in done.stdout] == [], done.stdout
+    return done.stdout
 
 
 def test_the_guides_have_the_programs_that_are_run() -> None:
-    assert set(PROGRAMS) == set(RUNS)
+    assert set(PROGRAMS) == {*RUNS, RESEARCH}

@@ -20,6 +20,7 @@ from fanout.orchestrator.deep_agent.assembly.files import AgentFiles, agent_file
 from fanout.orchestrator.deep_agent.assembly.tools import (
     UniqueNames,
     approval_gate,
+    check_for_model,
     chosen_tools,
     delegates,
     tools_of,
@@ -108,9 +109,10 @@ class Assembly:
         """Return the agent.
 
         Raises:
-            ValueError: An argument is invalid.
+            ValueError: An argument is invalid; of a model, a ModelNotConfigured.
         """
         stack = self._stack()
+        check_for_model([*self._own_tools, *tools_of(self.middleware)], self._llm)
         return DeepLlmAgent(
             name=agent_identifier(self.name),
             description=self.description,

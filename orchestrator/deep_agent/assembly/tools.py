@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from google.adk.agents.callback_context import CallbackContext
+from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.base_toolset import BaseToolset
@@ -17,6 +18,7 @@ from fanout.orchestrator.deep_agent.delegation.inheritance import AgentTool
 from fanout.orchestrator.deep_agent.delegation.roster import tool_name
 from fanout.orchestrator.deep_agent.failures import AmbiguousTool
 from fanout.orchestrator.deep_agent.middleware import Middleware
+from fanout.orchestrator.deep_agent.web.model_search import ModelSearchTool
 
 
 def tools_of(stack: Sequence[Middleware]) -> list[BaseTool]:
@@ -87,6 +89,17 @@ def _double(names: Sequence[str]) -> str:
         return ""
     hint = " delegation=None leaves the built-in task out." if "task" in twice else ""
     return f"Two tools are named {', '.join(twice)}; each needs a name of its own.{hint}"
+
+
+def check_for_model(tools: Sequence[AgentTool], model: BaseLlm) -> None:
+    """Check that a model can do what the tools ask of it.
+
+    Raises:
+        ModelNotConfigured: The model has no search of its own, and a tool needs it.
+    """
+    for tool in tools:
+        if isinstance(tool, ModelSearchTool):
+            tool.check_for(model)
 
 
 def approval_gate(

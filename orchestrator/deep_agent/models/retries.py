@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +108,19 @@ class ResilientModel(BaseLlm):
     _denied_until: dict[str, float] = PrivateAttr(default_factory=dict)
     """Monotonic times, by name."""
 
+    def only(self, is_wanted: Callable[[BaseLlm], bool]) -> ResilientModel | None:
+        """Return the same with some of the candidates; None if none is wanted."""
+        wanted = [each for each in self._named() if is_wanted(each[0])]
+        if not wanted:
+            return None
+        return ResilientModel(
+            model=wanted[0][0].model,
+            candidates=[candidate for candidate, _ in wanted],
+            retries=self.retries,
+            names=tuple(name for _, name in wanted),
+            rate_limiter=self.rate_limiter,
+        )
+
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
@@ -142,10 +155,13 @@ class ResilientModel(BaseLlm):
 
     def _asked(self) -> list[tuple[BaseLlm, str]]:
         """Return the models to ask with their names, without those that were denied lately."""
-        names = self.names or tuple(candidate.model for candidate in self.candidates)
-        every = list(zip(self.candidates, names, strict=True))
+        every = self._named()
         now = time.monotonic()
         return [each for each in every if self._denied_until.get(each[1], 0) <= now] or every
+
+    def _named(self) -> list[tuple[BaseLlm, str]]:
+        names = self.names or tuple(candidate.model for candidate in self.candidates)
+        return list(zip(self.candidates, names, strict=True))
 
     async def _replies(
         self, candidate: BaseLlm, name: str, llm_request: LlmRequest, *, stream: bool, is_last: bool

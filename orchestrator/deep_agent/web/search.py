@@ -1,8 +1,9 @@
-"""The tool `web_search`: a search over any HTTP API that answers with JSON."""
+"""The tool `web_search`: by the agent's model, or over any HTTP API that answers with JSON."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from google.adk.tools.tool_context import ToolContext
 
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 from fanout.orchestrator.deep_agent.tool import MethodTool, tabular
+from fanout.orchestrator.deep_agent.web.model_search import ModelSearch
 from fanout.orchestrator.deep_agent.web.public_http import public_client
 
 SEARCH_SECONDS = 20.0
@@ -57,6 +59,22 @@ class WebSearch:
     """Searches the web.
 
     Args:
+        api: The service; the search of the agent's model when None, which Gemini and Claude have.
+            `create_deep_agent` refuses it for a model that has none.
+    """
+
+    def __init__(self, api: SearchApi | None = None) -> None:
+        self._search = ModelSearch() if api is None else ApiSearch(api)
+
+    def tool(self) -> MethodTool:
+        """Return the tool for an agent."""
+        return self._search.tool()
+
+
+class ApiSearch:
+    """Searches with a service.
+
+    Args:
         api: The service.
     """
 
@@ -98,17 +116,17 @@ class WebSearch:
                 client = await asyncio.to_thread(
                     public_client, SEARCH_SECONDS, self._api.allowed_hosts
                 )
-                async with client:
-                    client.follow_redirects = False  # the key is for this host only
-                    answer = await client.get(url, headers=self._headers())
+                client.follow_redirects = False  # the key is for this host only
+                async with client, client.stream("GET", url, headers=self._headers()) as answer:
+                    if answer.status_code != httpx.codes.OK:
+                        raise ToolMistake(
+                            f"The search service answered with status {answer.status_code}."
+                        )
+                    return json.loads(await _body(answer))
         except TimeoutError:
             raise ToolMistake(f"The search took more than {SEARCH_SECONDS:g} s.") from None
         except httpx.HTTPError as error:
             raise ToolMistake(f"The search failed ({type(error).__name__}).") from None
-        if answer.status_code != httpx.codes.OK:
-            raise ToolMistake(f"The search service answered with status {answer.status_code}.")
-        try:
-            return answer.json() if len(answer.content) <= MAX_ANSWER_BYTES else None
         except ValueError:
             raise ToolMistake("The search service's answer is no JSON.") from None
 
@@ -120,6 +138,18 @@ class WebSearch:
                 raise ToolMistake(f"The search service needs {api.key_variable}, which is not set.")
             headers[api.key_header] = f"{api.key_prefix}{key}"
         return headers
+
+
+async def _body(answer: httpx.Response) -> bytes:
+    data = bytearray()
+    async for piece in answer.aiter_bytes():
+        data += piece
+        if len(data) > MAX_ANSWER_BYTES:
+            raise ToolMistake(
+                f"The search service's answer has more than {MAX_ANSWER_BYTES} bytes. Ask for "
+                "fewer results with max_results."
+            )
+    return bytes(data)
 
 
 def _at(value: Any, path: str) -> Any:

@@ -8,12 +8,14 @@ import contextlib
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncGenerator
 
-from anthropic import AsyncAnthropic, Timeout
-from google.adk.models.anthropic_llm import AnthropicLlm
+from anthropic import NOT_GIVEN, AsyncAnthropic, Timeout
+from google.adk.models.anthropic_llm import AnthropicLlm, content_to_message_param
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
+from fanout.orchestrator.deep_agent.models.own_search import is_search_request
+from fanout.orchestrator.deep_agent.models.providers.anthropic_search import SEARCH_TOOL, searched
 from fanout.orchestrator.deep_agent.models.providers.clients import (
     CONNECT_TIMEOUT_SECONDS,
     client_of,
@@ -27,6 +29,14 @@ MAX_OUTPUT_TOKENS = 16_000
 not the maximum."""
 MAX_OUTPUT_TOKENS_OF_CLAUDE_3 = 4_096
 """The maximum of every model of that family."""
+
+_WITHOUT_SEARCH = (
+    "claude-2",
+    "claude-instant",
+    "claude-3-opus",
+    "claude-3-sonnet",
+    "claude-3-haiku",
+)
 
 
 def _make_client() -> AsyncAnthropic:
@@ -42,6 +52,11 @@ def _on_unreachable_url() -> AnthropicLlm:
 
 class Claude(AnthropicLlm):
     """A model of Anthropic's API."""
+
+    @property
+    def searches_web(self) -> bool:
+        """See `SearchingModel`: all but the first models of Claude 3."""
+        return not self.model.startswith(_WITHOUT_SEARCH)
 
     def client_for(self, loop: AbstractEventLoop | None = None) -> AsyncAnthropic:
         """Return the client of a loop; creating it blocks."""
@@ -60,7 +75,10 @@ class Claude(AnthropicLlm):
     ) -> AsyncGenerator[LlmResponse, None]:
         """Yield ADK's responses; a streamed call with invalid JSON becomes a malformed reply."""
         has_begun = False
-        replies = super().generate_content_async(llm_request, stream=stream)
+        if is_search_request(llm_request):
+            replies = self._searched(llm_request)
+        else:
+            replies = super().generate_content_async(llm_request, stream=stream)
         async with contextlib.aclosing(replies):
             try:
                 async for response in replies:
@@ -70,6 +88,15 @@ class Claude(AnthropicLlm):
                 if not has_begun:
                     raise
                 yield LlmResponse(finish_reason=types.FinishReason.MALFORMED_FUNCTION_CALL)
+
+    async def _searched(self, llm_request: LlmRequest) -> AsyncGenerator[LlmResponse, None]:
+        messages = [content_to_message_param(content) for content in llm_request.contents]
+        request = self._build_anthropic_kwargs(
+            llm_request, messages, [SEARCH_TOOL], NOT_GIVEN, NOT_GIVEN
+        )
+        async with contextlib.aclosing(searched(self.client_for(), request)) as replies:
+            async for response in replies:
+                yield response
 
 
 def claude(name: str) -> Claude:

@@ -27,6 +27,8 @@ VARIABLES = (
 _RESOURCES = "projects/"
 """The beginning of a model's full resource name, which only Vertex AI knows."""
 
+_WITHOUT_SEARCH = ("gemini-1.", "gemini-2.0")
+
 
 def _make_client() -> Client:
     # ADK sets the headers, versions and defaults; one attempt, because the client ignores
@@ -49,6 +51,12 @@ def _on_unreachable_url() -> AdkGemini:
 
 class Gemini(AdkGemini):
     """A model of Google's API or of Vertex AI."""
+
+    @property
+    def searches_web(self) -> bool:
+        """See `SearchingModel`: Gemini from 2.5 on, which also reads the pages that it finds."""
+        name = self.model.rpartition("/")[2]
+        return name.startswith("gemini-") and not name.startswith(_WITHOUT_SEARCH)
 
     def client_for(self, loop: AbstractEventLoop | None = None) -> Client:
         """Return the client of a loop; creating it blocks."""
