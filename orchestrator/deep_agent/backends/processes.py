@@ -14,9 +14,10 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from fanout.orchestrator.deep_agent.backends.bounded_output import (
@@ -245,7 +246,7 @@ async def run(launch: Launch, on_output: OutputSink | None = None) -> Execution:
         stream.end()
         await pumping
     except BaseException:
-        await asyncio.shield(current.stop(ABANDONED_GRACE_SECONDS))
+        await _uncancelled(current.stop(ABANDONED_GRACE_SECONDS))
         raise
     finally:
         pumping.cancel()
@@ -285,6 +286,15 @@ async def _stop(find: Callable[[], list[int]], grace_seconds: float) -> None:
         if now >= ends + GIVE_UP_SECONDS:
             return
         await asyncio.sleep(0.02)
+
+
+async def _uncancelled(work: Coroutine[Any, Any, None]) -> None:
+    """Await work to its end: at the end of an event loop a task is cancelled more than once."""
+    task = asyncio.create_task(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait({task})
+    task.result()
 
 
 async def _exits(
