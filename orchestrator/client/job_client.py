@@ -141,7 +141,7 @@ class JobClient(JobReader):
         for spec, _ in jobs:
             self.definitions[spec.agent]  # raises UnknownAgent
             self._settings.ceilings.check(spec.limits)  # the worker checks its agent's limits too
-            _check_output_schema(spec)
+            await _check_output_schema(spec)
         snapshots = {
             (folder, agent): await self.snapshot(folder, agent)
             for folder, agent in {(folder, spec.agent) for spec, folder in jobs if folder}
@@ -336,7 +336,7 @@ class JobClient(JobReader):
         )
 
 
-def _check_output_schema(spec: JobSpec) -> None:
+async def _check_output_schema(spec: JobSpec) -> None:
     """Refuse a schema that no worker would use.
 
     Raises:
@@ -344,6 +344,6 @@ def _check_output_schema(spec: JobSpec) -> None:
     """
     if spec.output_schema is not None:
         try:
-            SchemaCheck(spec.output_schema)
+            await asyncio.to_thread(SchemaCheck, spec.output_schema)  # its first use imports much
         except InvalidOutputSchema as error:
             raise InvalidJob(str(error)) from error

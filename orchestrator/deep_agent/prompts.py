@@ -282,8 +282,8 @@ COMPACTING = "The older part of the conversation is replaced by a summary before
 OLD_ARGUMENT = "… [{left_out} more characters; this argument of an old call is shown shortened]"
 
 RESULT_TOO_LARGE = (
-    "The result was too long for the conversation and is in this file, in full. To get at the part "
-    "that you need: {tools}; your shell does not see the file."
+    "The result was too long for the conversation and is in this file, as the tool gave it. To get "
+    "at the part that you need: {tools}; your shell does not see the file."
 )
 RESULT_READERS = {"read_file": "read_file (offset, limit)", "grep": "grep"}
 """The tools that read a kept result, as an agent that has them is told."""

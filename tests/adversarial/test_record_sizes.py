@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +22,6 @@ from tests.services import Installation, Installer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
 
-importlib.import_module("jsonschema")  # the client imports it with the first schema, which blocks
 MIB = 1024 * 1024
 WIDE = "\N{PILE OF POO}"  # one character, four bytes in UTF-8, twelve in JSON's ASCII
 FILES = 40_000

@@ -86,13 +86,13 @@ async def test_a_long_output_is_cut_on_line_ends_with_a_mark_that_counts_what_is
     assert int(counted[2]) == 60000 - len(first) - len(last)
     whole = "".join(f"{number}\n" for number in range(1, 60001))
     assert int(counted[1]) == len(whole) - len(head) - 1 - len(tail)
-    assert len(head) + len(tail) <= 100_000
+    assert len(head) + len(tail) <= 75_000
     assert f"All of it is in {loud['output_file']}" in mark
 
 
 async def test_an_output_is_whole_up_to_its_limit_and_has_no_file(shell: Tools) -> None:
-    just = await shell.execute(command="head -c 100000 /dev/zero | tr '\\0' x")
-    assert (just["truncated"], len(just["output"])) == (False, 100_000)
+    just = await shell.execute(command="head -c 75000 /dev/zero | tr '\\0' x")
+    assert (just["truncated"], len(just["output"])) == (False, 75_000)
     assert "output_file" not in just
 
 
@@ -196,7 +196,7 @@ async def test_an_edit_is_refused_when_the_shell_changed_the_file(shell: Tools) 
     assert "changed since" in message
 
 
-async def test_without_a_time_a_command_gets_120_seconds_and_100000_bytes(
+async def test_without_a_time_a_command_gets_120_seconds_and_75000_bytes(
     local_shell: Tools,
 ) -> None:
     asked: list[tuple[float, int]] = []
@@ -210,7 +210,7 @@ async def test_without_a_time_a_command_gets_120_seconds_and_100000_bytes(
 
     assert local_shell.folder is not None
     await Tools(Remembering(local_shell.folder)).execute(command="true")
-    assert asked == [(120.0, 100_000)]
+    assert asked == [(120.0, 75_000)]
 
 
 async def test_output_is_handed_on_while_the_command_runs(shell: Tools) -> None:

@@ -90,8 +90,13 @@ class LocalShellBackend(DirectoryBackend):
         timeout_seconds: float,
         max_output_bytes: int,
         on_output: OutputSink | None = None,
+        *,
+        marker: str = "",
     ) -> Execution:
-        """As `execute`, but the command starts in another folder, such as a copy of the files."""
+        """As `execute`, but the command starts in another folder, such as a copy of the files.
+
+        What it leaves running can be stopped by `marker` (`processes.stop_leftovers`).
+        """
         launch = processes.Launch(
             argv=["/bin/sh", "-c", command],
             env={**inherited_environment(), **self._env},
@@ -99,6 +104,7 @@ class LocalShellBackend(DirectoryBackend):
             timeout_seconds=timeout_seconds,
             max_output_bytes=max_output_bytes,
             output_files=self._output_files,
+            marker=marker + uuid4().hex,
         )
         return await processes.run(launch, on_output)
 

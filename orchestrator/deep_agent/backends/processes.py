@@ -14,9 +14,10 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from fanout.orchestrator.deep_agent.backends.bounded_output import (
@@ -145,24 +146,15 @@ class RunningCommand:
 
     def processes(self) -> list[int]:
         """Return its live processes: those of its session and those with its marker."""
-        wanted = f"{COMMAND_MARKER}={self.marker}".encode()
         return [
             pid
             for pid, session in other_processes()
-            if session == self.process.pid or wanted in _environment_of(pid).split(b"\0")
+            if session == self.process.pid or _marker_of(pid) == self.marker
         ]
 
     async def stop(self, grace_seconds: float = GRACE_SECONDS) -> None:
         """Send SIGTERM to its processes, then SIGKILL."""
-        ends = time.monotonic() + grace_seconds
-        signal_all(await asyncio.to_thread(self.processes), signal.SIGTERM)
-        while found := await asyncio.to_thread(self.processes):
-            now = time.monotonic()
-            if now >= ends:
-                signal_all(found, signal.SIGKILL)
-            if now >= ends + GIVE_UP_SECONDS:
-                return
-            await asyncio.sleep(0.02)
+        await _stop(self.processes, grace_seconds)
 
     async def drain(self) -> None:
         """Wait briefly for the rest of the output.
@@ -254,7 +246,7 @@ async def run(launch: Launch, on_output: OutputSink | None = None) -> Execution:
         stream.end()
         await pumping
     except BaseException:
-        await asyncio.shield(current.stop(ABANDONED_GRACE_SECONDS))
+        await _uncancelled(current.stop(ABANDONED_GRACE_SECONDS))
         raise
     finally:
         pumping.cancel()
@@ -273,6 +265,36 @@ async def run(launch: Launch, on_output: OutputSink | None = None) -> Execution:
         timed_out=timed_out,
         seconds=time.monotonic() - started,
     )
+
+
+async def stop_leftovers(marker: str) -> None:
+    """Stop what ended commands left running whose marker begins with `marker`."""
+
+    def leftovers() -> list[int]:
+        return [pid for pid, _ in other_processes() if _marker_of(pid).startswith(marker)]
+
+    await _stop(leftovers, ABANDONED_GRACE_SECONDS)
+
+
+async def _stop(find: Callable[[], list[int]], grace_seconds: float) -> None:
+    ends = time.monotonic() + grace_seconds
+    signal_all(await asyncio.to_thread(find), signal.SIGTERM)
+    while found := await asyncio.to_thread(find):
+        now = time.monotonic()
+        if now >= ends:
+            signal_all(found, signal.SIGKILL)
+        if now >= ends + GIVE_UP_SECONDS:
+            return
+        await asyncio.sleep(0.02)
+
+
+async def _uncancelled(work: Coroutine[Any, Any, None]) -> None:
+    """Await work to its end: at the end of an event loop a task is cancelled more than once."""
+    task = asyncio.create_task(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait({task})
+    task.result()
 
 
 async def _exits(
@@ -344,11 +366,14 @@ def signal_all(pids: Sequence[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def _environment_of(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""
+def _marker_of(pid: int) -> str:
+    """Return the marker of the command that started a process; empty without one."""
+    name = f"{COMMAND_MARKER}=".encode()
+    with contextlib.suppress(OSError):
+        for variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if variable.startswith(name):
+                return os.fsdecode(variable[len(name) :])
+    return ""
 
 
 def _stdin_descriptor(content: bytes) -> int:

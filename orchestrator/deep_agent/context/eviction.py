@@ -97,7 +97,11 @@ def preview(text: str) -> str:
         return "\n".join(map(_short, lines))
     head, tail = lines[:PREVIEW_LINES], lines[-PREVIEW_LINES:]
     return "\n".join(
-        [*map(_short, head), f"... [{left_out} lines left out] ...", *map(_short, tail)]
+        [
+            *map(_short, head),
+            f"... [{left_out} lines of the file left out here] ...",
+            *map(_short, tail),
+        ]
     )
 
 

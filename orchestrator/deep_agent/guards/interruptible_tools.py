@@ -213,7 +213,7 @@ async def _called_in_thread(work: Callable[[], Any]) -> Any:
 
 async def _ended_by_cancellation(work: Coroutine[Any, Any, T], tool: str) -> T:
     """Await a tool's call; one that goes on when it is cancelled is left to itself."""
-    call = asyncio.create_task(work)
+    call = asyncio.create_task(_without_exit(work))
     try:
         return await asyncio.shield(call)
     except asyncio.CancelledError:
@@ -225,6 +225,17 @@ async def _ended_by_cancellation(work: Coroutine[Any, Any, T], tool: str) -> T:
             if not call.done():
                 log.warning("a tool goes on after it was cancelled", tool=tool)
         raise
+
+
+async def _without_exit(work: Coroutine[Any, Any, T]) -> T:
+    """Await a tool's call; that it wants to end the process is an error of the tool.
+
+    In a task, SystemExit ends the event loop and everything that runs in it.
+    """
+    try:
+        return await work
+    except SystemExit as error:
+        raise RuntimeError(f"The tool raised {error!r}.") from error
 
 
 def _forget(call: asyncio.Task[Any]) -> None:

@@ -26,9 +26,11 @@ DEFAULT_TIMEOUT_SECONDS = 120.0
 MAX_TIMEOUT_SECONDS = 3600.0
 """An agent that needs longer should start something in the background and look again."""
 
-MAX_OUTPUT_BYTES = 100_000
+MAX_OUTPUT_BYTES = 75_000
 """The size of an output in the result: its beginning and its end; the whole of a longer one is in a
-file."""
+file. With its mark and notices it is below what one result may take of a conversation
+(`eviction.MAX_INLINE_CHARACTERS`): what is cut here is not cut a second time there, which would
+store a part as the whole and count the wrong lines as missing."""
 
 MAX_COMMAND_BYTES = 128 * 1024
 """Linux accepts no longer argument (MAX_ARG_STRLEN)."""

@@ -116,7 +116,7 @@ class Locator:
             )
         except (OSError, ToolMistake):
             return ""
-        existing = [entry.path for entry in walk.entries]
+        existing = [entry.path for entry in walk.entries if entry.path != path]  # a link to nothing
         near = await asyncio.to_thread(_nearest, path, existing, root)
         return f". Did you mean {' or '.join(near)}?" if near else ""
 

@@ -58,9 +58,8 @@ class Here:
             return "all are here"
 
         backend: Backend | None = DirectoryBackend(self._folder) if self._folder else None
-        self.made = Run(
-            model, subagents=[{**child, "tools": [meet]} for child in team], backend=backend
-        )
+        tools = {"tools": [meet], "built_in_tools": ["edit_file"]}
+        self.made = Run(model, subagents=[{**child, **tools} for child in team], backend=backend)
         await self.made.to_end()
         return self.made.results[1:]
 

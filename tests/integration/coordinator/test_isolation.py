@@ -68,6 +68,7 @@ async def test_a_failed_child_leaves_nothing_and_its_siblings_work_is_kept(
         """Explode."""
         raise RuntimeError("boom")
 
+    tools: dict[str, Any] = {"tools": [explode], "built_in_tools": ["write_file", "edit_file"]}
     new = call("write_file", file_path="/workspace/new-{}", content="x")
     made = {
         name: {**new, "args": {**new["args"], "file_path": f"/workspace/{name}"}}
@@ -79,9 +80,9 @@ async def test_a_failed_child_leaves_nothing_and_its_siblings_work_is_kept(
         calls(made["bad"], edit),
         calls(call("explode")),
         {"raise": "the client broke"},
-        tools=[explode],
+        **tools,
     )
-    good = child("good", calls(made["good"]), calls(call("explode")), says("made"), tools=[explode])
+    good = child("good", calls(made["good"]), calls(call("explode")), says("made"), **tools)
     first = calls(call("write_file", file_path="/workspace/old", content="old"))
     parent = recorder(
         "parent",

@@ -57,6 +57,8 @@ async def test_the_tools_are_declared_with_names_types_and_defaults(serve, monke
         "write_todos",
         "read_todos",
         "compact_conversation",
+        "task",
+        "tasks",
     }
     schema = declared["read_file"]["parameters_json_schema"]
     assert schema["required"] == ["file_path"]

@@ -3,9 +3,11 @@
 What the model gets, and that nothing of it is lost.
 """
 
+import gc
 import json
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
+from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.context import eviction
 from fanout.orchestrator.deep_agent.context.readable import LINE_CHARACTERS, readable
 from tests.unit.deep_agent.long_conversations import resilient, watched
@@ -101,7 +104,7 @@ async def test_a_megabyte_costs_the_model_two_thousand_tokens_at_most(tool: Any)
     assert result["characters"] > 500_000
     assert re.fullmatch(r"/large_tool_results/[\w-]+", result["saved_to"])
     assert len(json.dumps(result)) / 4 <= 2_000
-    assert "lines left out" in result["preview"]
+    assert "lines of the file left out here" in result["preview"]
 
 
 @pytest.mark.parametrize(
@@ -123,6 +126,26 @@ async def test_what_the_agent_could_not_read_is_not_kept_and_it_is_told() -> Non
     assert result["saved_to"] is None
     assert "no tool that could read the rest" in result["message"]
     assert "line 0 of the log" in result["preview"]
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[list[LocalShellBackend]]:
+    """A shell in a list; its outputs are deleted afterwards, where no event loop is held up."""
+    made = [LocalShellBackend(tmp_path)]
+    yield made
+    made.clear()
+    gc.collect()
+
+
+async def test_an_output_that_was_cut_is_not_cut_again(shell: list[LocalShellBackend]) -> None:
+    command = call("execute", command="seq 1 60000; echo failed >&2; exit 3")
+    model = scripted([{"calls": [command]}, {"text": "done"}])
+    [result] = (await Run(model, backend=shell[0]).to_end()).results
+    assert (result["status"], result["exit_code"], result["truncated"]) == ("error", 3, True)
+    head, left_out, tail = re.split(r"\n\[.* \((\d+) lines\) .*\]\n", result["output"])
+    assert head.endswith(f"\n{head.count(chr(10)) + 1}")
+    assert tail.endswith("\n60000\nfailed\n")
+    assert head.count("\n") + 1 + int(left_out) + tail.count("\n") == 60_001
 
 
 async def test_results_that_fit_are_left_alone() -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
@@ -37,6 +38,10 @@ async def result_of(made: dict[str, Any], **agent: Any) -> dict[str, Any]:
         for tool in run.app.root_agent.tools:
             if hasattr(tool, "close"):
                 await tool.close()
+
+
+def ended(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 async def test_the_local_shell_starts_in_the_folder_of_the_files(tmp_path: Path) -> None:
@@ -221,3 +226,17 @@ async def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:
 
     pid = (await asyncio.to_thread((tmp_path / "pid").read_text)).strip()
     assert not await asyncio.to_thread(Path(f"/proc/{pid}/cmdline").exists)
+
+
+async def test_a_command_whose_caller_is_cancelled_again_leaves_no_process(tmp_path: Path) -> None:
+    stubborn = "trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done"
+    running = asyncio.create_task(LocalShellBackend(tmp_path).execute(stubborn, 60, 1000))
+    while not await asyncio.to_thread((tmp_path / "pid").exists):  # noqa: ASYNC110 - a file tells
+        await asyncio.sleep(0.02)
+    running.cancel()
+    await asyncio.sleep(0.1)
+    running.cancel()  # as the end of an event loop does
+    await asyncio.wait({running})
+
+    pid = (await asyncio.to_thread((tmp_path / "pid").read_text)).strip()
+    assert await asyncio.to_thread(ended, int(pid))

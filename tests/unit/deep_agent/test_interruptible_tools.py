@@ -62,6 +62,17 @@ def stops() -> None:
     raise StopIteration
 
 
+def leaves() -> None:
+    """Leave, as the command of a library does."""
+    raise SystemExit(2)
+
+
+async def leaves_later() -> None:
+    """Leave on the event loop."""
+    await asyncio.sleep(0)
+    raise SystemExit(2)
+
+
 async def results(*made: dict[str, Any], **agent: Any) -> list[dict[str, Any]]:
     run = await Run(scripted([{"calls": list(made)}, {"text": "x"}]), **agent).to_end()
     session = await run.sessions.get_session(app_name="fanout", user_id="u", session_id="s")
@@ -92,6 +103,13 @@ async def test_what_a_thread_raises_is_an_error_result() -> None:
 
     assert one["error"] == "fails failed: LookupError: not there"
     assert "StopIteration" in two["error"]
+
+
+@pytest.mark.parametrize("tool", [leaves, leaves_later, in_own_loop(leaves_later)])
+async def test_a_tool_that_leaves_ends_neither_the_run_nor_the_program(tool: Any) -> None:
+    one, _ = await results(call(tool.__name__), tools=[tool])
+
+    assert one["error"].endswith("failed: RuntimeError: The tool raised SystemExit(2).")
 
 
 async def test_steps_of_generators_arrive_in_order() -> None:

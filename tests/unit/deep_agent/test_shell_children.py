@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from fanout.orchestrator.deep_agent.backends import overlay
@@ -37,6 +39,13 @@ def root(tmp_path: Path) -> Path:
 
 def runs(command: str) -> dict[str, Any]:
     return calls(call("execute", command=command))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def changes(record: Mapping[str, Any]) -> dict[str, str]:
@@ -80,6 +89,20 @@ async def test_what_commands_and_file_tools_change_is_one_state_and_arrives_at_t
     assert os.access(root / "s.sh", os.X_OK)
     assert not (root / "sub").exists()
     assert names(place) == []
+
+
+async def test_what_a_childs_commands_left_running_ends_with_it_and_its_parents_does_not(
+    root: Path,
+) -> None:
+    left = "sleep 77 & echo $! > {0}1; setsid sleep 77 & echo $! > {0}2"
+    child = worker(runs(left.format("child")), says("x"))
+    model = parent(call("execute", command=left.format("own")), asks())
+    await Run(model, subagents=[child], backend=LocalShellBackend(root)).to_end()
+    pids = {name: int((root / name).read_text()) for name in names(root)}
+    living = {name for name, pid in pids.items() if is_running(pid)}
+    for name in ("own1", "own2"):
+        os.kill(pids[name], signal.SIGKILL)
+    assert living == {"own1", "own2"}
 
 
 async def test_two_that_change_the_same_file_by_commands_lose_nothing(root: Path) -> None:

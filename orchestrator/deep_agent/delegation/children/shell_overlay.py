@@ -11,7 +11,9 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
+from fanout.orchestrator.deep_agent.backends import processes
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
 from fanout.orchestrator.deep_agent.backends.overlay import OverlayBackend, StagedFile
 from fanout.orchestrator.deep_agent.backends.protocol import Execution, OutputSink
@@ -33,6 +35,7 @@ class ShellOverlay(OverlayBackend):
         super().__init__(base)
         self._shell = base
         self._root = Path(base.search_root)
+        self._marker = f"{uuid4().hex}-"
         self._copy: FolderCopy | None = None
         self._put: dict[str, StagedFile] = {}
         """The changes that the copy has."""
@@ -67,6 +70,7 @@ class ShellOverlay(OverlayBackend):
             timeout_seconds,
             max_output_bytes,
             shown if on_output else None,
+            marker=self._marker,
         )
         await self.take_over()
         return _output_with(done, os.fsencode(here), os.fsencode(there))
@@ -84,9 +88,12 @@ class ShellOverlay(OverlayBackend):
             self._stage_all(self._copy, changes)
 
     async def close(self) -> None:
-        """Delete the copy."""
+        """Delete the copy, and stop what commands left running in it."""
         if self._copy is not None:
-            await asyncio.to_thread(self._copy.remove)
+            try:
+                await processes.stop_leftovers(self._marker)
+            finally:
+                await asyncio.to_thread(self._copy.remove)
 
     def _stage_all(self, copy: FolderCopy, changes: Changes) -> None:
         for file in changes.files:
