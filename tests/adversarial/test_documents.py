@@ -11,6 +11,7 @@ from fanout.orchestrator.deep_agent.tools.documents import text_of_pdf
 from tests.documents import pdf
 
 
+@pytest.mark.slow
 async def test_a_page_that_unpacks_to_gigabytes_takes_no_memory_of_ours() -> None:
     packer = zlib.compressobj(9)
     bomb = b"".join(packer.compress(b" " * 2**20) for _ in range(2048)) + packer.flush()

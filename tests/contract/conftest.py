@@ -45,7 +45,7 @@ EVERY_BACKEND = [
     "filesystem",
     "beside_a_shell",
     "artifacts",
-    "store",
+    pytest.param("store", marks=pytest.mark.slow),
     *WITH_A_SHELL,
 ]
 

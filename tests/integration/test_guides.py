@@ -150,7 +150,12 @@ RESEARCH = "research.py"
 """It needs a model that searches, so it runs with one of a server on this machine."""
 
 
-@pytest.mark.parametrize("name", RUNS)
+QUICK = {"custom_tool.py", "subagents.py"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in RUNS]
+)
 def test_a_program_of_a_guide_runs(name: str, tmp_path: Path) -> None:
     conversations, expected = RUNS[name]
     script = write_script(tmp_path, *conversations)
@@ -158,6 +163,7 @@ def test_a_program_of_a_guide_runs(name: str, tmp_path: Path) -> None:
     assert [text for text in expected if text not in printed] == [], printed
 
 
+@pytest.mark.slow
 def test_the_program_that_searches_the_web_runs(tmp_path: Path) -> None:
     search = Answer([called("web_search", query="price of rye bread")])
     with model_server([search, gemini_found(), Answer([said("It costs 4.20.")])]) as server:

@@ -46,7 +46,13 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("arguments", [["program.py"], ["-m", "program"]], ids=["path", "module"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["program.py"], id="path"),
+        pytest.param(["-m", "program"], id="module", marks=pytest.mark.slow),
+    ],
+)
 def test_a_project_with_packages_of_our_folders_names_uses_its_own_and_ours(
     project: Path, tmp_path: Path, arguments: list[str]
 ) -> None:
