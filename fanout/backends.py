@@ -1,6 +1,7 @@
 """Where an agent's files are and its commands run: an argument of `create_deep_agent`.
 
-- In the session: `StateBackend`. On this machine: `FilesystemBackend`, a folder as `/`;
+- In the session: `StateBackend`; as artifacts of ADK `ArtifactBackend`, and `StoreBackend`, which
+  a user's sessions share. On this machine: `FilesystemBackend`, a folder as `/`;
   `DirectoryBackend`, a folder at a path of your choice; `LocalShellBackend`, with a shell.
 - Of others: `CompositeBackend`, several as one; `OverlayBackend`, with changes kept aside;
   `ReadOnlyBackend`; `BackendEnvironment`, as ADK's environment.

@@ -1,5 +1,6 @@
 # The public names of `fanout.backends`, each loaded when it is first used.
 
+from .orchestrator.deep_agent import ArtifactBackend as ArtifactBackend
 from .orchestrator.deep_agent import Backend as Backend
 from .orchestrator.deep_agent import BackendEnvironment as BackendEnvironment
 from .orchestrator.deep_agent import BackendFactory as BackendFactory
@@ -15,5 +16,6 @@ from .orchestrator.deep_agent import OverlayBackend as OverlayBackend
 from .orchestrator.deep_agent import ReadOnlyBackend as ReadOnlyBackend
 from .orchestrator.deep_agent import Shell as Shell
 from .orchestrator.deep_agent import StateBackend as StateBackend
+from .orchestrator.deep_agent import StoreBackend as StoreBackend
 from .orchestrator.deep_agent import Walk as Walk
 from .orchestrator.deep_agent import hits_in as hits_in

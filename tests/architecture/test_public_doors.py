@@ -13,7 +13,8 @@ AGENTS = {
     *("McpServer", "McpTools"),
 }
 BACKENDS = {
-    *("StateBackend", "FilesystemBackend", "DirectoryBackend", "LocalShellBackend"),
+    *("StateBackend", "ArtifactBackend", "StoreBackend"),
+    *("FilesystemBackend", "DirectoryBackend", "LocalShellBackend"),
     *("CompositeBackend", "OverlayBackend", "ReadOnlyBackend", "BackendEnvironment"),
     *("Backend", "BackendFactory", "Shell", "Entry", "Walk", "Hit", "Hits", "Execution"),
 }
@@ -39,6 +40,7 @@ DOORS = {
     "fanout": JOBS | AGENTS,
     "fanout.backends": BACKENDS,
     "fanout.execution.local": {"create_local_execute_tool"},
+    "fanout.web": {"SearchApi", "Think", "WebFetch", "WebSearch"},
     "fanout.orchestrator": JOBS | AGENTS,
     "fanout.orchestrator.deep_agent": DEEP_AGENT,
 }
