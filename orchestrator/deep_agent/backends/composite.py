@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
-from fanout.orchestrator.deep_agent.backends.paths import real_path
+from fanout.orchestrator.deep_agent.backends.paths import real_path, search_roots
 from fanout.orchestrator.deep_agent.backends.protocol import (
     Backend,
     Entry,
@@ -67,6 +67,8 @@ class CompositeBackend:
         default: The backend of all other paths.
         routes: The other backends by prefix; a slash at its end means nothing.
         shell: Where commands run, if not on the default backend.
+        internal: The routes are none of the agent's own files: a search of all files leaves them
+            out, unless they are below the default backend's search root.
 
     Raises:
         ValueError: A prefix is not a normalised absolute path below `/`, or is there twice.
@@ -80,9 +82,15 @@ class CompositeBackend:
         return made
 
     def __init__(
-        self, default: Backend, routes: Mapping[str, Backend], *, shell: Shell | None = None
+        self,
+        default: Backend,
+        routes: Mapping[str, Backend],
+        *,
+        shell: Shell | None = None,
+        internal: bool = False,
     ) -> None:
         self._shell = shell or default
+        self._internal = internal
         mounted = {prefix.rstrip("/") or "/": backend for prefix, backend in routes.items()}
         if len(mounted) < len(routes):
             raise ValueError("Two routes have the same prefix.")
@@ -99,6 +107,15 @@ class CompositeBackend:
     def search_root(self) -> str:
         """The default backend's search root."""
         return self._default.search_root
+
+    @property
+    def other_roots(self) -> Sequence[str]:
+        """Where there are files of the agent outside of the search root (`paths.search_roots`)."""
+        inside = self.search_root.rstrip("/") + "/"
+        own = [] if self._internal else [mount.prefix for mount in self._mounts if mount.prefix]
+        outside = {prefix for prefix in own if not f"{prefix}/".startswith(inside)}
+        nested = {each for each in outside if any(each.startswith(f"{one}/") for one in outside)}
+        return [*search_roots(self._default)[1:], *sorted(outside - nested)]
 
     async def stat(self, path: str) -> Entry:
         if self._is_fixed(path):

@@ -311,7 +311,7 @@ def _opened(place: Place) -> Iterator[BinaryIO]:
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(place.name)
         if not stat.S_ISREG(mode):
-            raise PermissionError(place.name)
+            raise PermissionError(errno.EINVAL, os.strerror(errno.EINVAL), place.name)
         yield file
 
 
@@ -349,7 +349,7 @@ def _existing_mode(place: Place, *, create_only: bool) -> int | None:
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(place.name)
     if not stat.S_ISREG(found.st_mode):
-        raise PermissionError(place.name)
+        raise PermissionError(errno.EINVAL, os.strerror(errno.EINVAL), place.name)
     return stat.S_IMODE(found.st_mode)
 
 

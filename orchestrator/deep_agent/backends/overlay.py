@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fanout.orchestrator.deep_agent.backends.matching import TextSearch
-from fanout.orchestrator.deep_agent.backends.paths import real_path
+from fanout.orchestrator.deep_agent.backends.paths import real_path, search_roots
 from fanout.orchestrator.deep_agent.backends.protocol import Backend, Entry, Hits, Walk
 from fanout.orchestrator.deep_agent.failures import ToolMistake
 
@@ -80,6 +80,11 @@ class OverlayBackend:
     def search_root(self) -> str:
         """The search root of `base`."""
         return self._base.search_root
+
+    @property
+    def other_roots(self) -> Sequence[str]:
+        """See `paths.search_roots`."""
+        return search_roots(self._base)[1:]
 
     @property
     def changes(self) -> list[StagedFile]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from fanout.orchestrator.deep_agent.backends.protocol import AccessRefused, Backend
@@ -85,3 +86,8 @@ async def real_path(backend: Backend, path: str) -> str:
         if any(entry.path == here and entry.kind == "symlink" for entry in entries):
             raise AccessRefused(f"{here} is a link, and rules hold for these files: name the file.")
     return path
+
+
+def search_roots(backend: Backend) -> Sequence[str]:
+    """Return the directories that hold all files of an agent; the first is the search root."""
+    return [backend.search_root, *getattr(backend, "other_roots", ())]

@@ -29,5 +29,7 @@ def with_artifacts(
     """
     folders = (LARGE_TOOL_RESULTS, history)
     return CompositeBackend(
-        backend, {folder: StateBackend(state, search_root=folder) for folder in folders}
+        backend,
+        {folder: StateBackend(state, search_root=folder) for folder in folders},
+        internal=True,
     )

@@ -13,7 +13,7 @@ import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fanout.orchestrator.deep_agent.backends.paths import real_path
+from fanout.orchestrator.deep_agent.backends.paths import real_path, search_roots
 from fanout.orchestrator.deep_agent.backends.protocol import (
     AccessRefused,
     Backend,
@@ -62,6 +62,11 @@ class PermittedBackend:
     def search_root(self) -> str:
         """The search root of the files."""
         return self._backend.search_root
+
+    @property
+    def other_roots(self) -> Sequence[str]:
+        """See `paths.search_roots`."""
+        return search_roots(self._backend)[1:]
 
     async def real_path(self, path: str) -> str:
         """Return a path with its links resolved."""

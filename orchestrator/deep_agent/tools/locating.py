@@ -55,14 +55,14 @@ class Locator:
         """
         return paths.checked(path, self._backend.search_root)
 
-    def search_base(self, path: str) -> str:
-        """Return where to search: `/` means the agent's files, not the whole container.
+    def search_bases(self, path: str) -> Sequence[str]:
+        """Return where to search: `/` means all files of the agent, not the whole container.
 
         Raises:
             ToolMistake: The tools do not accept the path.
         """
         path = self.resolved(path)
-        return self._backend.search_root if path == "/" else path
+        return paths.search_roots(self._backend) if path == "/" else [path]
 
     @asynccontextmanager
     async def errors(self, path: str) -> AsyncIterator[None]:
@@ -89,9 +89,10 @@ class Locator:
             raise ToolMistake(f"Something else is already at {path}.") from None
         except AccessRefused as refusal:
             raise ToolMistake(str(refusal)) from None
-        except PermissionError:
+        except PermissionError as error:
             hint = await self._place_of_files(path)
-            raise ToolMistake(f"Permission denied: {path}{hint}") from None
+            reason = _MESSAGES.get(error.errno or 0, "Permission denied")
+            raise ToolMistake(f"{reason}: {path}{hint}") from None
         except OSError as error:
             if error.errno not in _MESSAGES:
                 raise

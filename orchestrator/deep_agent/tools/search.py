@@ -102,17 +102,23 @@ class FileSearch:
             ToolMistake: The pattern or the path is invalid, or the offset past the end.
         """
         pattern = normal_pattern(pattern)
-        base = self._locator.search_base(static_part(pattern) if pattern.startswith("/") else path)
+        path = static_part(pattern) if pattern.startswith("/") else path
+        found, complete = list[Entry](), True
+        for base in self._locator.search_bases(path):
+            async with self._locator.errors(base):
+                matching, is_all = await self._matching(pattern, base)
+            found, complete = found + matching, complete and is_all
+        return _listing(found, "files match", offset, limit, _why_partial(complete=complete))
+
+    async def _matching(self, pattern: str, base: str) -> tuple[list[Entry], bool]:
         deadline = time.monotonic() + SEARCH_SECONDS
-        async with self._locator.errors(base):
-            walk = await self._backend.walk(
-                base, max_entries=MAX_WALKED_FILES, timeout_seconds=SEARCH_SECONDS
-            )
+        walk = await self._backend.walk(
+            base, max_entries=MAX_WALKED_FILES, timeout_seconds=SEARCH_SECONDS
+        )
         found, finished = await asyncio.to_thread(
             _sorted_selection, walk.entries, pattern, base, deadline
         )
-        partial = _why_partial(complete=walk.complete and finished)
-        return _listing(found, "files match", offset, limit, partial)
+        return found, walk.complete and finished
 
     async def grep(
         self,
@@ -145,9 +151,10 @@ class FileSearch:
             pattern.encode()
         except UnicodeEncodeError:
             raise ToolMistake("pattern holds lone surrogates, which no text has.") from None
-        base = self._locator.search_base(path or "/")
-        async with self._locator.errors(base):
-            found = await self._hits(pattern, base, glob or None)
+        found = Hits(hits=())
+        for base in self._locator.search_bases(path or "/"):
+            async with self._locator.errors(base):
+                found = _both(found, await self._hits(pattern, base, glob or None))
         rows = await asyncio.to_thread(_rows, found.hits, output_mode)
         note = ". ".join(
             filter(None, [_why_partial(complete=found.complete), _unsearched_note(found)])
@@ -176,6 +183,15 @@ class FileSearch:
             sorted, found.hits, key=lambda hit: (*hidden_last(hit.path, base), hit.line_number)
         )
         return replace(found, hits=tuple(hits), complete=found.complete and complete)
+
+
+def _both(first: Hits, second: Hits) -> Hits:
+    return Hits(
+        hits=first.hits + second.hits,
+        complete=first.complete and second.complete,
+        unsearched=first.unsearched + second.unsearched,
+        unsearched_paths=first.unsearched_paths + second.unsearched_paths,
+    )
 
 
 def _sorted_selection(

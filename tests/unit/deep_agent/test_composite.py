@@ -5,14 +5,18 @@ import pytest
 from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.local_shell import LocalShellBackend
-from fanout.orchestrator.deep_agent.backends.protocol import Shell
+from fanout.orchestrator.deep_agent.backends.overlay import OverlayBackend
+from fanout.orchestrator.deep_agent.backends.protocol import Backend, Shell
 from fanout.orchestrator.deep_agent.backends.read_only import ReadOnlyBackend
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend
 from fanout.orchestrator.deep_agent.context.artifacts import (
     CONVERSATION_HISTORY,
     LARGE_TOOL_RESULTS,
+    with_artifacts,
 )
 from fanout.orchestrator.deep_agent.failures import ToolMistake
+from fanout.orchestrator.deep_agent.permissions.permitted import Consent, PermittedBackend
+from fanout.orchestrator.deep_agent.permissions.rules import Permission, Permissions
 from fanout.orchestrator.deep_agent.tools.editing.edits import Edit
 from fanout.orchestrator.deep_agent.tools.files import Files
 from fanout.orchestrator.deep_agent.tools.search import FileSearch
@@ -27,7 +31,7 @@ async def listed(backend: CompositeBackend, path: str) -> list[str]:
     return [entry.path for entry in (await FileSearch(backend).ls(path)).entries]
 
 
-async def found(backend: CompositeBackend, pattern: str, path: str = "/") -> list[str]:
+async def found(backend: Backend, pattern: str, path: str = "/") -> list[str]:
     return [entry.path for entry in (await FileSearch(backend).glob(pattern, path)).entries]
 
 
@@ -56,6 +60,26 @@ async def test_a_route_shows_what_its_backend_has_below_its_own_root(tmp_path) -
     )
     assert await listed(backend, "/docs") == ["/docs/a"]
     assert (await FileSearch(backend).grep("needle")).text == "/docs/a"
+
+
+async def test_a_search_of_all_files_finds_those_of_routes_outside_of_the_root(tmp_path) -> None:
+    state = in_state()
+    routes = {"/mem": state, "/mem/in": in_state(), "/workspace/sub": in_state()}
+    backend = CompositeBackend(DirectoryBackend(tmp_path, mount="/workspace"), routes)
+    files = ["/workspace/a.txt", "/workspace/sub/b.txt", "/mem/c.txt", "/mem/in/d.txt"]
+    for path in files:
+        await backend.write_bytes(path, b"needle")
+    permissions = Permissions([[Permission(mode="deny", paths=("/secret",))]])
+    views: list[Backend] = [
+        backend,
+        OverlayBackend(backend),
+        PermittedBackend(backend, permissions, Consent()),
+        with_artifacts(backend, DictState()),
+    ]
+    for each in views:
+        assert await found(each, "**/*.txt") == files
+        assert (await FileSearch(each).grep("needle")).text.split("\n") == files
+        assert await found(each, "*", "/workspace") == files[:1]
 
 
 async def test_listings_show_routes_and_the_way_to_them() -> None:

@@ -15,6 +15,7 @@ from fanout.orchestrator.deep_agent.backends import paths
 from fanout.orchestrator.deep_agent.backends.directory import DirectoryBackend
 from fanout.orchestrator.deep_agent.backends.jail import Jail
 from fanout.orchestrator.deep_agent.failures import ToolMistake
+from tests.unit.deep_agent.running import Run, call, scripted
 
 SECRET = b"outside"
 names = st.sampled_from(
@@ -152,6 +153,18 @@ async def test_an_edit_keeps_the_mode_and_a_pipe_does_not_block(tmp_path):
     with pytest.raises(PermissionError):
         await asyncio.wait_for(backend.read_bytes("/workspace/pipe", 10), 2)
     assert [item.name for item in tmp_path.iterdir() if item.name.startswith(".fanout-")] == []
+
+
+async def test_links_in_circles_and_pipes_are_called_that(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    made = [call("read_file", file_path=name) for name in ("pipe", "loop")]
+    model = scripted([{"calls": made}, {"text": "done"}])
+    run = await Run(model, backend=DirectoryBackend(tmp_path)).to_end()
+    assert [result["error"] for result in run.results] == [
+        "Not a regular file: /workspace/pipe",
+        "The path leads in circles: /workspace/loop",
+    ]
 
 
 @given(st.text(max_size=60))
