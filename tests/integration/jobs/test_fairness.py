@@ -26,6 +26,7 @@ PLACES = 6
 TENANT_JOBS, PAIR_JOBS = 4, 2
 SCRIPT = (
     conversation("a while", shell("sleep 1"), DONE),
+    conversation("until it is cancelled", shell("sleep 100"), DONE),
     conversation(".*", says("## Summary\nNothing to do.")),
 )
 
@@ -165,7 +166,8 @@ async def test_a_tree_of_three_does_not_wait_behind_a_tree_of_a_thousand(
 ) -> None:
     async with place.client() as client:
         await place.ready(client)
-        (parent,) = await submitted(client, [make_spec("a while", root_id="big")])
+        spec = make_spec("until it is cancelled", root_id="big")  # children end with their parent
+        (parent,) = await submitted(client, [spec])
         below = {"parent_id": parent, "depth": 1}  # so that one call ends them all
         big = await submitted(client, tree("big", 1000, **below))
         await begun(client, big[:20], 10)
