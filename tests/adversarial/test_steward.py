@@ -16,7 +16,7 @@ import pytest
 from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.workers.sandbox.docker import steward_client
 from fanout.workers.sandbox.docker.provider import DockerProvider
-from fanout.workers.sandbox.errors import ChangesNotCollected
+from fanout.workers.sandbox.errors import ChangesNotCollected, ChangesUnreadable
 from fanout.workers.sandbox.protocol import Command
 from tests.docker.conftest import MIB, changes_of, make_sandbox_spec
 
@@ -133,6 +133,7 @@ async def test_a_scan_that_hangs_ends_with_a_clear_failure_and_the_steward_goes_
             hang = (
                 b'if path == "hang":\n            while True: pass\n        '
                 b'if path == "eat":\n            bytearray(4 << 30)\n        '
+                b'if path == "busy":\n            raise OSError(16, "secret")\n        '
             )
             at = b"if path in paths:\n            continue\n        "
             assert at in files[name]
@@ -146,16 +147,20 @@ async def test_a_scan_that_hangs_ends_with_a_clear_failure_and_the_steward_goes_
     async with (
         provider.open(make_sandbox_spec()) as hung,
         provider.open(make_sandbox_spec()) as greedy,
+        provider.open(make_sandbox_spec()) as busy,
         provider.open(make_sandbox_spec()) as fine,
     ):
         await hung.run(Command(argv="touch hang"))
         await greedy.run(Command(argv="touch eat"))
+        await busy.run(Command(argv="touch busy"))
         await fine.run(Command(argv="touch fine"))
 
         with pytest.raises(ChangesNotCollected, match=r"killed: it may take 3 s"):
             await hung.changes()
         with pytest.raises(ChangesNotCollected, match=r"more than \d+ bytes of memory"):
             await greedy.changes()
+        with pytest.raises(ChangesUnreadable, match=r"read \(Device or resource busy\)"):
+            await busy.changes()
         assert await changes_of(fine) == [("fine", "added")]
 
 

@@ -8,7 +8,7 @@ import textwrap
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -17,7 +17,12 @@ from fanout.workers.sandbox.docker.engine import Engine
 from fanout.workers.sandbox.docker.naming import EXPIRES, JOB, Names
 from fanout.workers.sandbox.docker.provider import DockerProvider, DockerSandbox
 from fanout.workers.sandbox.docker.steward_client import Steward
-from fanout.workers.sandbox.errors import ImageMissing, SandboxDied, SandboxStartFailed
+from fanout.workers.sandbox.errors import (
+    ChangesUnreadable,
+    ImageMissing,
+    SandboxDied,
+    SandboxStartFailed,
+)
 from fanout.workers.sandbox.protocol import Command, SandboxSpec
 from tests.docker.conftest import (
     SnapshotFolder,
@@ -251,6 +256,23 @@ async def test_a_dead_steward_is_replaced(provider: DockerProvider, engine: Engi
         assert await changes_of(sandbox) == [("file", "added")]
     async with provider.open(make_sandbox_spec()) as sandbox:
         assert (await sandbox.run(Command(argv="true"))).exit_code == 0
+
+
+async def test_changes_that_could_not_be_read_are_collected_once_more(
+    provider: DockerProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    genuine, failures = Steward.bundle, [ChangesUnreadable("they were in motion")]
+
+    async def bundle(steward: Steward, job: str) -> IO[bytes]:
+        if failures:
+            raise failures.pop()
+        return await genuine(steward, job)
+
+    monkeypatch.setattr(Steward, "bundle", bundle)
+    async with provider.open(make_sandbox_spec()) as sandbox:
+        await sandbox.write_bytes("/workspace/file", b"content")
+
+        assert await changes_of(sandbox) == [("file", "added")]
 
 
 async def test_a_missing_image_says_how_to_build_it(provider: DockerProvider) -> None:

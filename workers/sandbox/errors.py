@@ -8,6 +8,7 @@ SandboxFailure (orchestrator.jobs.failures)
 ├── SandboxNotSecluded    its commands could take over its own process
 ├── ImageMissing          the image is not on the engine
 ├── ChangesNotCollected   what the job wrote cannot be read within its limits
+│   └── ChangesUnreadable a second try may read it
 ├── SnapshotUnusable      the archive is damaged or leaves its root
 └── DiskLimitExceeded     the job wrote more than its limit
 """
@@ -60,6 +61,14 @@ class DiskLimitExceeded(SandboxFailure):
 
 class ChangesNotCollected(SandboxFailure):
     """What the job wrote cannot be read within the limits of a collection; the message says why."""
+
+
+class ChangesUnreadable(ChangesNotCollected):
+    """They could not be read this time; another try may succeed."""
+
+
+NOT_COLLECTED = {"CollectionFailed": ChangesNotCollected, "Unreadable": ChangesUnreadable}
+"""The failures of a collection, by the steward's names."""
 
 
 def unreachable(error: Exception, host: str) -> EngineUnavailable:

@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal
 
+import structlog
+
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.deep_agent import Execution, OutputSink
 from fanout.orchestrator.jobs.failures import SandboxFailure
@@ -40,6 +42,7 @@ from fanout.workers.sandbox.egress.proxy import Egress
 from fanout.workers.sandbox.egress.traffic import Traffic
 from fanout.workers.sandbox.egress.uplink import Uplink
 from fanout.workers.sandbox.errors import (
+    ChangesUnreadable,
     DiskLimitExceeded,
     SandboxDied,
     SandboxNotSecluded,
@@ -69,6 +72,8 @@ STORE_TRY_SECONDS = 0.4
 """Between two tries: an engine needs a moment to release a volume."""
 _READY_SECONDS = 30.0
 """The longest that a container takes to start on a busy engine."""
+log = structlog.get_logger(__name__)
+
 _MOUNT_FAILED = "failed to mount local volume"
 """The engine's message when its host cannot mount an overlay there."""
 
@@ -176,7 +181,11 @@ class DockerSandbox(ResidentSandbox):
         if self.container.is_closed:
             raise SandboxDied("the sandbox is closed")
         steward = await self._steward()
-        return await steward.bundle(self.spec.job_id)
+        try:
+            return await steward.bundle(self.spec.job_id)
+        except ChangesUnreadable as failure:  # else a whole job would be lost with them
+            log.warning("changes are collected once more", reason=str(failure))
+            return await steward.bundle(self.spec.job_id)
 
     @property
     def job_id(self) -> str:

@@ -26,7 +26,7 @@ from fanout.workers.sandbox.docker.disk_quota import (
 from fanout.workers.sandbox.docker.engine import Engine, uninterrupted
 from fanout.workers.sandbox.docker.holders import Holder, share_store
 from fanout.workers.sandbox.docker.naming import Names
-from fanout.workers.sandbox.errors import ChangesNotCollected, SandboxStartFailed, SnapshotUnusable
+from fanout.workers.sandbox.errors import NOT_COLLECTED, SandboxStartFailed, SnapshotUnusable
 from fanout.workers.sandbox.inside.archives import add_member
 from fanout.workers.sandbox.layers import Element, chain_of, element_archive
 from fanout.workers.sandbox.protocol import SnapshotSource
@@ -331,10 +331,8 @@ class Steward:
                     "The engine's disk has reached its reserve of free space "
                     f"({failure} bytes are free; {RESERVE_SETTING}): free some space there."
                 ) from failure
-            if failure.kind == "CollectionFailed":
-                raise ChangesNotCollected(
-                    f"The job's changes cannot be collected: {failure}."
-                ) from failure
+            if (failed := NOT_COLLECTED.get(failure.kind)) is not None:
+                raise failed(f"The job's changes cannot be collected: {failure}.") from failure
             if failure.kind == "DiskFailed":
                 raise SandboxStartFailed(f"The job's disk failed: {failure}.") from failure
             raise

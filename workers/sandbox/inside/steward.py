@@ -60,7 +60,7 @@ def _operations(
                 server=collectors, context=context,
             )  # fmt: skip
         except jail.CollectionFailed as error:
-            raise Refused("CollectionFailed", str(error)) from error
+            raise Refused(type(error).__name__, str(error)) from error
         except BrokenPipeError:
             os._exit(1)  # without the fork server no collection succeeds; the worker starts another
         return {}, b""

@@ -61,6 +61,8 @@ _SIGKILL = 9
 
 GIT_FAILED, NO_MEMORY, FAILED = 3, 4, 5
 """The exit codes of `work`."""
+_ERRNO = 10
+"""A code from here on is an errno above it: the kernel refused something."""
 _KILLED = 128
 """Codes above are signals."""
 
@@ -283,11 +285,16 @@ def _check(code: int) -> None:
     if code < 0 or code > _KILLED:
         raise CollectionFailed(f"it was killed: it may take {MAX_SECONDS} s and limited memory")
     if code:
-        raise CollectionFailed("they could not be read")
+        reason = os.strerror(code - _ERRNO) if code > _ERRNO else f"code {code}"
+        raise Unreadable(f"they could not be read ({reason})")
 
 
 class CollectionFailed(Exception):
     """A jailed process did not write the change bundle; the message has the reason."""
+
+
+class Unreadable(CollectionFailed):
+    """The jail could not be made, or something in it not be read; another try may succeed."""
 
 
 def work(arguments: list[str]) -> int:
@@ -310,6 +317,9 @@ def work(arguments: list[str]) -> int:
         return GIT_FAILED
     except MemoryError:
         return NO_MEMORY
-    except BaseException:  # noqa: BLE001 - its text may quote what the job wrote
+    except OSError as error:  # its text may quote what the job wrote, its number does not
+        number = error.errno or 0
+        return _ERRNO + number if 0 < number <= _KILLED - _ERRNO else FAILED
+    except BaseException:  # noqa: BLE001 - as above
         return FAILED
     return 0
