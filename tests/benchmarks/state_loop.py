@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 
 from google.adk.sessions.state import State
 
-from fanout.orchestrator.deep_agent.backends.composite import composite
+from fanout.orchestrator.deep_agent.backends.composite import CompositeBackend
 from fanout.orchestrator.deep_agent.backends.protocol import Backend
 from fanout.orchestrator.deep_agent.backends.state import DictState, StateBackend, state_with
 from fanout.orchestrator.deep_agent.tools.files import Files
@@ -54,7 +54,7 @@ async def blocks() -> Mapping[str, float]:
             State(value=dict(state_with(files)), delta={}), search_root="/src"
         )
         if title == "composite":
-            backend = composite(StateBackend(DictState()), {"/src": backend})
+            backend = CompositeBackend(StateBackend(DictState()), {"/src": backend})
         for name, work in _operations(backend).items():
             found[f"{title} {name}"] = await _longest_block(work)
     return found
