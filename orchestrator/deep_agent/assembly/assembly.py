@@ -184,8 +184,8 @@ class Assembly:
     @cached_property
     def _permissions(self) -> PermissionGate:
         gate = PermissionGate([*self.inherited_permissions, self.permissions])
-        has_shell = self.built_in_tools is None or "execute" in self.built_in_tools
-        if has_shell and isinstance(self.backend, Shell):
+        wanted = self.built_in_tools is None or "execute" in self.built_in_tools
+        if wanted and (self.execution == "local" or isinstance(self.backend, Shell)):
             gate.check_shell()
         return gate
 

@@ -226,6 +226,8 @@ def test_rules_beside_a_shell_need_a_word_about_commands(tmp_path: Path) -> None
     model = scripted([{"text": "x"}])
     with pytest.raises(ValueError, match="do not keep a shell from files"):
         create_deep_agent(model, backend=shell, permissions=NO_SECRETS)
+    with pytest.raises(ValueError, match="do not keep a shell from files"):
+        create_deep_agent(model, execution="local", permissions=NO_SECRETS)
     create_deep_agent(
         model, backend=shell, permissions=NO_SECRETS, built_in_tools=["read_file", "ls"]
     )
