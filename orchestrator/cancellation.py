@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 CANCEL_AGAIN_SECONDS = 0.2
@@ -44,3 +45,23 @@ async def cancel_or_abandon(seconds: float, *tasks: asyncio.Future[Any]) -> bool
     ending.add_done_callback(_abandoned.discard)
     await asyncio.wait([ending], timeout=seconds)
     return ending.done()
+
+
+async def ended(seconds: float, *tasks: asyncio.Future[Any]) -> bool:
+    """Wait for the ends of tasks, also while the caller is being cancelled again and again.
+
+    For what a cancelled caller has to finish before it raises the cancellation on.
+
+    Args:
+        seconds: How long to wait.
+        tasks: The tasks; they are not cancelled, and their exceptions are not raised.
+
+    Returns:
+        Whether all of them are done.
+    """
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while (pending := [task for task in tasks if not task.done()]) and loop.time() < until:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait(pending, timeout=until - loop.time())
+    return not pending

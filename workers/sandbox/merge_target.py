@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fanout.orchestrator.cancellation import ended
 from fanout.orchestrator.deep_agent import Entry
 from fanout.orchestrator.jobs.changes import ChangeBundle
 from fanout.orchestrator.workspace.merge import FolderMerge
@@ -37,6 +38,9 @@ Result = TypeVar("Result")
 MAX_MERGES = 4
 """At once in a worker. They have their own threads: they wait for operations that need the default
 ones."""
+
+STOP_SECONDS = 5.0
+"""For the operation that a cancelled merge is at; it takes milliseconds unless the host hangs."""
 
 MERGING = ThreadPoolExecutor(MAX_MERGES, thread_name_prefix="merge")
 
@@ -65,12 +69,23 @@ async def merge_into(sandbox: Sandbox, bundle: Path, *, mark: str | None = None)
 async def in_folder(sandbox: Sandbox, work: Callable[[SandboxFolder], Result]) -> Result:
     """Run blocking work on a sandbox's workspace in a thread of `MERGING`, and return its result.
 
+    Nothing is written any more once a cancellation is raised.
+
     Args:
         sandbox: an open sandbox.
         work: is called with the workspace's files; its exceptions pass.
     """
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(MERGING, lambda: work(SandboxFolder(sandbox, loop)))
+    folder = SandboxFolder(sandbox, asyncio.get_running_loop())
+    submitted = MERGING.submit(work, folder)
+    working = asyncio.wrap_future(submitted)
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        folder.stop()
+        if not submitted.cancel():  # a thread has begun with it
+            working.add_done_callback(asyncio.Future.exception)  # nobody else asks for it
+            await ended(STOP_SECONDS, working)
+        raise
 
 
 class SandboxFolder:
@@ -84,6 +99,11 @@ class SandboxFolder:
     def __init__(self, sandbox: Sandbox, loop: asyncio.AbstractEventLoop) -> None:
         self._sandbox = sandbox
         self._loop = loop
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Let every later operation raise `asyncio.CancelledError`."""
+        self._is_stopped = True
 
     def find(self, path: str) -> Found | None:
         """Return what is at the path; None when nothing is, or when a file is above it."""
@@ -178,6 +198,9 @@ class SandboxFolder:
         return result.output
 
     def _wait(self, operation: Coroutine[Any, Any, Result]) -> Result:
+        if self._is_stopped:
+            operation.close()
+            raise asyncio.CancelledError
         return asyncio.run_coroutine_threadsafe(operation, self._loop).result()
 
 

@@ -229,15 +229,16 @@ async def test_started_tasks_are_waited_for_until_their_reworks_have_ended(
     assert "add_up([3])" in (project / "extra.py").read_text()
 
 
-async def test_a_job_that_is_stopped_while_it_verifies_keeps_nothing_unverified(
-    client: JobClient, project: Path
+@pytest.mark.parametrize("seconds", [0, 0.02, 0.05, 1])
+async def test_a_job_that_is_stopped_while_it_lands_keeps_nothing_unverified(
+    client: JobClient, project: Path, seconds: float
 ) -> None:
     spec = make_spec("all green", agent="lead", verify_merges="sleep 60")
     job_id = await client.submit(spec, workspace=project)
     async for event in client.events(job_id):
         if event.type is EventType.LANDING:
             break
-    await asyncio.sleep(1)  # it is verified now
+    await asyncio.sleep(seconds)  # while it is put in; the last one: while it is verified
     await client.cancel(job_id)
     result = await client.wait(job_id, 30)
     assert result.state is JobState.CANCELLED

@@ -239,6 +239,9 @@ class Collector:
         try:
             await landing.begin(bundles)
             await train.run([*bundles])
+        except asyncio.CancelledError:
+            await landing.undo()
+            raise
         finally:
             landing.close()
         doubt = doubts(train)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
+import structlog
 from pydantic import JsonValue
 
+from fanout.orchestrator.cancellation import cancel_or_abandon, ended
 from fanout.orchestrator.jobs.changes import ChangeBundle
-from fanout.orchestrator.jobs.failures import SandboxFailure
 from fanout.orchestrator.jobs.result import Verification
 from fanout.orchestrator.jobs.store.journal import EventType
 from fanout.orchestrator.landing.restore_point import RestorePoint
@@ -25,12 +26,15 @@ from fanout.workers.agent.verification import run_verification
 from fanout.workers.heartbeat import HeldLease
 from fanout.workers.sandbox import Sandbox, SandboxFolder, in_folder, merge_into
 
+log = structlog.get_logger(__name__)
+
 REPRODUCIBLE = {"PYTHONDONTWRITEBYTECODE": "1"}
 """For the command: files are exchanged within a second, and Python takes a compiled file of the
 same second and size for that of the new source."""
 
-UNDO_SECONDS = 0.5
-"""For taking out what is not verified when the job is stopped: it has to end within two seconds."""
+UNDO_SECONDS = 5.0
+"""For taking out what is not verified when the job is stopped. It takes milliseconds a file; a host
+that needs longer ends the job late, but not with changes that nothing has verified."""
 
 
 class JobLanding:
@@ -62,6 +66,7 @@ class JobLanding:
         self._command = command
         self._ends_at = ends_at
         self._bundles: dict[str, Path] = {}
+        self._before: RestorePoint | None = None
         self._points: list[RestorePoint] = []
         self.reports: dict[str, MergeReport] = {}
         """Of the last merge of each job's changes."""
@@ -77,11 +82,8 @@ class JobLanding:
             JobFailure: What they touch cannot be stored, or the sandbox failed.
         """
         self._bundles = bundles
-        point = await self._take(list(bundles.values()))
-        try:
-            before = await self._blobs.put_file(point.archive)
-        finally:
-            point.close()
+        self._before = await self._take(list(bundles.values()))
+        before = await self._blobs.put_file(self._before.archive)
         data: dict[str, JsonValue] = {"children": [*bundles], "before": before}
         await self._journal.note(EventType.LANDING, data, f"lands {len(bundles)} tasks")
 
@@ -113,29 +115,36 @@ class JobLanding:
     async def verify(self, job_ids: Sequence[str]) -> Verification:
         """Run the command; see `LandingFiles.verify`.
 
-        If the job is stopped meanwhile, its result has nothing that was not verified.
-
         Raises:
             SandboxFailure: The sandbox failed.
             LeaseLost: The attempt's lease is lost.
         """
-        try:
-            verification = await run_verification(
-                self._sandbox, self._command, ends_at=self._ends_at, env=REPRODUCIBLE
-            )
-        except asyncio.CancelledError:
-            if self._lease.is_held:  # else another attempt may have begun with these files
-                with suppress(TimeoutError, OSError, SandboxFailure):
-                    async with asyncio.timeout(UNDO_SECONDS):
-                        await self.take_out(0)
-            raise
+        verification = await run_verification(
+            self._sandbox, self._command, ends_at=self._ends_at, env=REPRODUCIBLE
+        )
         data = {**verification.model_dump(), "children": [*job_ids]}
         line = f"verified {len(job_ids)} tasks: exit code {verification.exit_code}"
         await self._journal.note(EventType.VERIFY, data, line)
         return verification
 
+    async def undo(self) -> None:
+        """Take out everything: the job is stopped, and its result has nothing unverified.
+
+        Its caller is cancelled, and may be cancelled again meanwhile.
+        """
+        if self._before is None or not self._lease.is_held:  # another attempt may have begun
+            return
+        undoing = asyncio.create_task(in_folder(self._sandbox, self._before.restore))
+        if not await ended(UNDO_SECONDS, undoing):
+            await cancel_or_abandon(0, undoing)
+            log.warning("landing not undone", error="TimeoutError")
+        elif not undoing.cancelled() and (failure := undoing.exception()) is not None:
+            log.warning("landing not undone", error=type(failure).__name__)
+
     def close(self) -> None:
         """Delete what was kept to take changes out."""
+        if self._before is not None:
+            self._before.close()
         while self._points:
             self._points.pop().close()
 
