@@ -11,7 +11,8 @@ from typing import Self
 from pydantic import JsonValue, ValidationError
 
 from fanout.orchestrator.approvals import ApprovalAnswer, Decision
-from fanout.orchestrator.client.job_reader import Ids, JobReader, redis_url_of
+from fanout.orchestrator.client.attachment import attach
+from fanout.orchestrator.client.job_reader import Ids, JobReader
 from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinitions,
     load_agent_definitions,
@@ -63,13 +64,20 @@ class JobClient(JobReader):
     def from_settings(cls, settings: Settings | None = None) -> Self:
         """Return a client for these settings, or for those of the environment.
 
+        Without FANOUT_REDIS_URL it uses what runs on this machine (`fanout up`, or a `fanout run`
+        that has ended less than ten minutes ago), which does not end before the client is closed.
+
         Raises:
-            InvalidSetting: A value is not allowed, or FANOUT_REDIS_URL is not set.
+            InvalidSetting: A value is not allowed.
+            LedgerUnavailable: No Redis is configured or running.
             InvalidAgentDefinition: An agent definition is invalid.
         """
         settings = settings or load_settings()
-        redis_url = redis_url_of(settings)
-        return cls(redis_url, settings, load_agent_definitions(settings.agents_dir))
+        definitions = load_agent_definitions(settings.agents_dir)
+        found, held = attach(settings)
+        client = cls(str(found.redis_url), found, definitions)
+        client._held = held
+        return client
 
     async def close(self) -> None:
         """Close all connections. Submitted jobs continue."""
