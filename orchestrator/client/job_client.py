@@ -17,6 +17,7 @@ from fanout.orchestrator.configuration.agent_definitions import (
     AgentDefinitions,
     load_agent_definitions,
 )
+from fanout.orchestrator.configuration.known_names import possible_model
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.delegation.continuation import Continuations
 from fanout.orchestrator.jobs.changes import ChangeBundle
@@ -136,8 +137,9 @@ class JobClient(JobReader):
         Raises:
             UnknownAgent: One names an agent that does not exist; nothing is stored.
             LimitExceeded: One asks for more than the installation gives a job; nothing is stored.
-            InvalidJob: A specification cannot be stored, its output_schema cannot be used, or what
-                it `continues` has not ended, or it has a workspace besides.
+            InvalidJob: A specification cannot be stored, its output_schema cannot be used, its
+                model is of no kind that there is, or what it `continues` has not ended, or it has a
+                workspace besides.
             UnknownJob, BlobMissing: What it continues, or its files, do not exist any more.
             WorkspaceUnusable: A folder cannot be read, or is too large.
         """
@@ -148,6 +150,7 @@ class JobClient(JobReader):
         jobs = [(await self._continuations.completed(spec), folder) for spec, folder in jobs]
         for spec, _ in jobs:
             self.definitions[spec.agent]  # raises UnknownAgent
+            _check_model(spec.model)
             self._settings.ceilings.check(spec.limits)  # the worker checks its agent's limits too
             await _check_output_schema(spec)
         snapshots = {
@@ -342,6 +345,18 @@ class JobClient(JobReader):
         return await self.apply(
             result.job_id, workspace, include_executable_config=include_executable_config
         )
+
+
+def _check_model(name: str | None) -> None:
+    """Refuse the name of a model that no worker could have.
+
+    Raises:
+        InvalidJob: There is no such kind of model; the text names the nearest.
+    """
+    try:
+        possible_model(name or "")
+    except ValueError as error:
+        raise InvalidJob(f"model: {error}.") from None
 
 
 async def _check_output_schema(spec: JobSpec) -> None:
