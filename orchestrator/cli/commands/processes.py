@@ -6,7 +6,6 @@ import asyncio
 import os
 import secrets
 import subprocess
-import sys
 from typing import Annotated, NoReturn
 
 import typer
@@ -16,6 +15,7 @@ from fanout.orchestrator.cli.terminal.options import AsJson, SandboxOption, chos
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.embedded.python_process import (
+    become,
     child_environment,
     helper_environment,
     python_argv,
@@ -60,7 +60,7 @@ def worker(
         argv += ["--queues", queues]
     if drain:
         argv.append("--drain")
-    _become(argv, child_environment(settings))
+    become(argv, child_environment(settings))
 
 
 def flower() -> None:
@@ -91,7 +91,7 @@ def flower() -> None:
         "FLOWER_READ_ONLY": "true",
         "FLOWER_INSPECT_TIMEOUT": "3000",
     }
-    _become(python_argv("fanout.workers.dashboard"), env)
+    become(python_argv("fanout.workers.dashboard"), env)
 
 
 def images_build(
@@ -191,10 +191,3 @@ def _images(argv: list[str]) -> NoReturn:
     }
     ended = subprocess.run(command, env=env, check=False)  # noqa: S603 - our own program
     raise typer.Exit(ended.returncode if ended.returncode >= 0 else 1)
-
-
-def _become(argv: list[str], env: dict[str, str]) -> NoReturn:
-    """Replace this process by a Python program, which then receives signals directly."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execve(argv[0], argv, env)  # noqa: S606 - our own program, no shell
