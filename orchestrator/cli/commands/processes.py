@@ -6,11 +6,13 @@ import asyncio
 import os
 import secrets
 import subprocess
+from importlib.util import find_spec
 from typing import Annotated, NoReturn
 
 import typer
 
 from fanout.orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 from fanout.orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.settings import Settings, load_settings
@@ -25,6 +27,7 @@ from fanout.orchestrator.embedded.services import Embedded, attached, stop_embed
 from fanout.orchestrator.embedded.state_folder import StateFolder
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
+NO_FLOWER = "Flower is not installed: pip install 'fanout-orchestrator[flower]'"
 FLOWER_USER = "fanout"
 FLOWER_PREFIXES = ("FANOUT_", "FLOWER_")
 """Of the variables that Flower gets: no keys of models."""
@@ -69,6 +72,8 @@ def flower() -> None:
     It listens on the loopback interface only, requires a password (FANOUT_FLOWER__BASIC_AUTH, else
     a generated one is printed) and is read-only.
     """
+    if find_spec("flower") is None:
+        raise UsageProblem(NO_FLOWER)
     settings = attached(load_settings())
     address = "127.0.0.1"
     given = settings.flower.basic_auth
