@@ -43,8 +43,8 @@ check: $(TOOLS) ## style, types, who imports whom
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m tests.architecture.sources
 
-audit: $(TOOLS) ## known vulnerabilities of the locked packages; needs PyPI's JSON interface
-	@$(BIN)/uv tool run pip-audit --strict --disable-pip --no-deps --requirement requirements.lock
+audit: $(TOOLS) ## known vulnerabilities of the locked packages, where the service that knows them is reached
+	@$(BIN)/python -m tests.installation.audit
 
 newest-adk: $(TOOLS) ## the tests of ADK's private names, against its newest release in an environment of its own
 	@folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT
