@@ -200,16 +200,18 @@ def _print_records(records: Sequence[JobRecord], *, indented: bool) -> None:
     rows = []
     for record in records:
         job_id = short[record.id] if shorten else record.id
-        label = formatting.title(record, 80)
-        what = "  " * record.depth + label if indented else label
-        doing = output.one_line(formatting.doing(record), 50) or "-"
+        what = (
+            "  " * record.depth + formatting.title(record) if indented else formatting.title(record)
+        )
+        doing = formatting.doing(record) or "-"
         attempt, elapsed = str(record.attempt), formatting.elapsed(record)
         rows.append((job_id, record.state, attempt, record.agent, elapsed, doing, what))
     output.table(
-        ("ID", "STATE", "ATTEMPT", "AGENT", "TIME", "NOW", "WHAT"),
+        ("ID", "STATE", "#", "AGENT", "TIME", "NOW", "WHAT"),
         rows,
         state_column=1,
-        elastic=(-2, -1),
+        elastic=(3, -2, -1),
+        title_column=-1,
     )
 
 

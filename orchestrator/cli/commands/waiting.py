@@ -15,9 +15,16 @@ from fanout.orchestrator.cli.failure_report import exit_code_of_results
 from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
 from fanout.orchestrator.cli.terminal.ids import resolve_jobs, resolve_tree
-from fanout.orchestrator.cli.terminal.live import POLL_SECONDS, Fetch, change_line, shown
+from fanout.orchestrator.cli.terminal.live.run_view import tree_of
+from fanout.orchestrator.cli.terminal.live.watcher import (
+    POLL_SECONDS,
+    Fetch,
+    change_line,
+    remembered,
+    shown,
+    still_open,
+)
 from fanout.orchestrator.cli.terminal.options import AsJson, JobArguments, TimeoutOption
-from fanout.orchestrator.cli.terminal.run_view import tree_of
 from fanout.orchestrator.cli.terminal.session import open_client
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.jobs.result import JobResult
@@ -61,9 +68,10 @@ async def wait_for_all(
         TimeoutError: not all jobs ended in time; the message has their number.
         UnknownJob: there is no such job.
     """
+    seen: list[JobRecord] = []
     waits = [asyncio.create_task(client.wait(job_id)) for job_id in ids]
     try:
-        async with _view_of(client, ids), asyncio.timeout(timeout_seconds):
+        async with _view_of(client, ids, seen), asyncio.timeout(timeout_seconds):
             return list(await asyncio.gather(*waits))
     except TimeoutError:
         done = sum(task.done() and not task.cancelled() for task in waits)
@@ -71,18 +79,23 @@ async def wait_for_all(
             f"{done} of {len(ids)} jobs ended within {timeout_seconds:g} s; the others continue."
         ) from None
     except asyncio.CancelledError:
-        output.notice(f"Detached; the jobs continue. To wait again: fanout wait {_some(ids)}")
+        output.notice(
+            f"Detached; the view ended, the jobs continue{still_open(seen)}. "
+            f"To wait again: fanout wait {_some(ids)}"
+        )
         raise
     finally:
         await cancel_and_wait(*waits)
 
 
-def _view_of(client: JobClient, ids: Sequence[str]) -> AbstractAsyncContextManager[object]:
+def _view_of(
+    client: JobClient, ids: Sequence[str], seen: list[JobRecord]
+) -> AbstractAsyncContextManager[object]:
     console = live_console()
     return (
         nullcontext()
         if console is None
-        else shown(client, _records_of(client, ids), console=console)
+        else shown(client, remembered(_records_of(client, ids), seen), console=console)
     )
 
 
@@ -115,10 +128,11 @@ async def _watch(prefix: str | None, *, as_json: bool) -> None:
         fetch = _everything(client) if job_id is None else tree_of(client, job_id)
         is_live = output.stdout_is_terminal() and not as_json
         report = _print_json if as_json else _print_change
+        seen: list[JobRecord] = []
         try:
             async with shown(
                 client,
-                fetch,
+                remembered(fetch, seen),
                 console=Console() if is_live else None,
                 on_change=None if is_live else report,
             ) as watcher:
@@ -127,7 +141,7 @@ async def _watch(prefix: str | None, *, as_json: bool) -> None:
                     if watcher.failure is not None:
                         raise watcher.failure
         except asyncio.CancelledError:
-            output.notice("Detached; the jobs continue.")
+            output.notice(f"Detached; the view ended, the jobs continue{still_open(seen)}.")
             raise
 
 

@@ -32,10 +32,10 @@ SandboxOption = Annotated[
     ),
 ]
 JobArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="A job id, or a prefix of it that is unique.")
+    str, typer.Argument(metavar="ID", help="A job id, or its beginning or its end, if unique.")
 ]
 JobArguments = Annotated[
-    list[str], typer.Argument(metavar="ID", help="Job ids, or prefixes of them that are unique.")
+    list[str], typer.Argument(metavar="ID", help="Job ids, or their beginnings or ends, if unique.")
 ]
 BranchOption = Annotated[
     str | None,
