@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from fanout.orchestrator.cli.commands.changes import print_stat
+from fanout.orchestrator.cli.commands.changes.stat import print_stat
 from fanout.orchestrator.cli.commands.run_report import FailedJob, RunOutcome, print_outcome
 from fanout.orchestrator.cli.terminal import formatting, output
 from fanout.orchestrator.cli.terminal.live.board import Board

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fanout.orchestrator.cli.commands.changes import print_stat
+from fanout.orchestrator.cli.commands.changes.stat import print_stat
 from fanout.orchestrator.cli.failure_report import exit_code_of_results
 from fanout.orchestrator.cli.terminal import formatting, held_back, output
 from fanout.orchestrator.cli.terminal.branches import branch_document, branch_lines, kept_note

@@ -37,6 +37,23 @@ JobArgument = Annotated[
 JobArguments = Annotated[
     list[str], typer.Argument(metavar="ID", help="Job ids, or their beginnings or ends, if unique.")
 ]
+AnyJobs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[ID]...", help="Job ids, or their beginnings or ends, if unique; or use --label."
+    ),
+]
+WholeTree = Annotated[
+    bool, typer.Option("--tree", help="All jobs that were submitted with each ID.")
+]
+ChosenLabel = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label",
+        metavar="KEY=VALUE",
+        help="The jobs with this label, with --tree those of the tree; repeat to require several.",
+    ),
+]
 BranchOption = Annotated[
     str | None,
     typer.Option(
