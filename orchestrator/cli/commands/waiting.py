@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Annotated
+from functools import reduce
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,6 +14,7 @@ from rich.console import Console
 from fanout.orchestrator.cancellation import cancel_and_wait
 from fanout.orchestrator.cli.failure_report import exit_code_of_results
 from fanout.orchestrator.cli.terminal import formatting, output
+from fanout.orchestrator.cli.terminal.answers import print_answer
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
 from fanout.orchestrator.cli.terminal.ids import resolve_jobs, resolve_tree
 from fanout.orchestrator.cli.terminal.live.run_view import tree_of
@@ -27,12 +29,12 @@ from fanout.orchestrator.cli.terminal.live.watcher import (
 from fanout.orchestrator.cli.terminal.options import AsJson, JobArguments, TimeoutOption
 from fanout.orchestrator.cli.terminal.session import open_client
 from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.jobs.result import JobResult
+from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.state import LIVE_STATES, JobRecord
 
 
 def wait(jobs: JobArguments, timeout: TimeoutOption = None, as_json: AsJson = False) -> None:
-    """Wait until all of the jobs have ended and print how each ended.
+    """Wait until all of the jobs have ended, print how each ended, and its answer.
 
     Exit code 1 if one failed or was cancelled, 5 if the waiting time or a job's own time ran out.
     """
@@ -45,10 +47,11 @@ async def _wait(
     async with open_client() as client:
         ids = await resolve_jobs(client, prefixes)
         results = await wait_for_all(client, ids, timeout_seconds=timeout_seconds)
+        usage = await usage_of_trees(client, ids)
     if as_json:
-        output.document({"results": [result.model_dump(mode="json") for result in results]})
+        output.document(ends_document(results, usage))
         return exit_code_of_results(results)
-    return print_ends(results)
+    return print_ends(results, usage)
 
 
 async def wait_for_all(
@@ -99,11 +102,25 @@ def _view_of(
     )
 
 
-def print_ends(results: Sequence[JobResult], *, quiet: bool = False) -> ExitCode:
-    """Print how each job ended, unless `quiet`, and return the exit code for the results."""
+async def usage_of_trees(client: JobClient, ids: Sequence[str]) -> Usage:
+    """Return what all jobs of the trees of these jobs have used."""
+    roots = {(await client.get(job_id)).root_id for job_id in ids}
+    return reduce(Usage.plus, [await client.tree_usage(root) for root in roots], Usage())
+
+
+def ends_document(results: Sequence[JobResult], usage: Usage) -> dict[str, Any]:
+    """Return how jobs ended as keys of a JSON document."""
+    documents = [result.model_dump(mode="json") for result in results]
+    return {"results": documents, "usage": usage.model_dump(mode="json")}
+
+
+def print_ends(results: Sequence[JobResult], usage: Usage) -> ExitCode:
+    """Print how each job ended, and its answer; return the exit code for the results."""
     for result in results:
-        if not quiet:
-            output.payload(formatting.ended_line(result))
+        output.payload(formatting.ended_line(result))
+        print_answer(result.summary)
+    seconds = max((result.execution_seconds for result in results), default=0)
+    output.notice(f"Used by all jobs of the tree: {formatting.used(usage, seconds)}")
     return exit_code_of_results(results)
 
 

@@ -226,11 +226,12 @@ def ended_line(result: JobResult) -> str:
     return f"{ended}  {one_line(f'{result.error.type}: {result.error.message}')}"
 
 
-def used(usage: Usage) -> str:
-    """Format model calls, tool calls, tokens and cost as one line."""
+def used(usage: Usage, seconds: float | None = None) -> str:
+    """Format model calls, tool calls, tokens, cost, and the time if it is given, as one line."""
     cost = "" if usage.cost_usd is None else f", ${usage.cost_usd:.4f}"
+    took = "" if seconds is None else f", {span(seconds)}"
     tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
-    return f"{usage.model_calls} model calls, {usage.tool_calls} tool calls, {tokens}{cost}"
+    return f"{usage.model_calls} model calls, {usage.tool_calls} tool calls, {tokens}{cost}{took}"
 
 
 def summarized(context: ContextStats) -> str | None:

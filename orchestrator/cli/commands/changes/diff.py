@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fanout.orchestrator.cli.commands.changes.selection import Wanted, selected, wanted
-from fanout.orchestrator.cli.commands.changes.stat import print_stat
+from fanout.orchestrator.cli.commands.changes.stat import print_stat, stat_document
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.conflict_view import landing_conflicts, task_conflicts
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
@@ -113,10 +113,10 @@ async def _diff(asked: Wanted, *, stat: bool, as_json: bool) -> None:
                 async with client.changes(result.job_id) as bundle:
                     _print_patch(await asyncio.to_thread(bundle.patch))
         if stat and asked.is_many:
-            added = sum(change.lines_added for change in every)
-            removed = sum(change.lines_removed for change in every)
+            total = stat_document(every)
             changes = "1 change" if len(every) == 1 else f"{len(every)} changes"
-            output.payload(f"{len(chosen.results)} jobs: {changes}, +{added} -{removed}")
+            lines = f"+{total['lines_added']} -{total['lines_removed']}"
+            output.payload(f"{len(chosen.results)} jobs: {changes}, {lines}")
 
 
 async def _files(client: JobClient, result: JobResult) -> Sequence[FileChange]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rich.cells import cell_len
 
@@ -17,6 +16,7 @@ def print_stat(
     files: Sequence[FileChange],
     write: Callable[[str], None] = output.payload,
     most: int | None = None,
+    omitted: int = 0,
 ) -> None:
     """Print the changed files with lines added and removed, the totals, and what is held back.
 
@@ -24,17 +24,20 @@ def print_stat(
         files: The files.
         write: Prints a line.
         most: Of the files; the others are counted only.
+        omitted: Changed files that are not among them.
     """
     named = files[:most]
     width = max((cell_len(_name(change)) for change in named), default=0)
     for change in named:
         lines = "binary" if change.binary else f"+{change.lines_added} -{change.lines_removed}"
         write(f"{padded(_name(change), width)}  {change.change:<8}  {lines}")
-    if len(files) > len(named):
-        write(f"… and {len(files) - len(named)} more")
-    added = sum(change.lines_added for change in files)
-    removed = sum(change.lines_removed for change in files)
-    write(f"{len(files)} {'file' if len(files) == 1 else 'files'} changed, +{added} -{removed}")
+    stat = stat_document(files, omitted)
+    count = stat["files_changed"]
+    if more := count - len(named):
+        write(f"… and {more} more")
+    lines = f"+{stat['lines_added']} -{stat['lines_removed']}"
+    first = f" in the first {len(files)}" if omitted else ""
+    write(f"{count} {'file' if count == 1 else 'files'} changed, {lines}{first}")
     for path, reason in held_back_by_name(files).items():
         write(f"held back by a merge: {output.one_line(path)}: {reason}")
 
@@ -45,10 +48,10 @@ def _name(change: FileChange) -> str:
     return f"{output.one_line(change.from_path)} → {name}" if renamed else name
 
 
-def stat_document(files: Sequence[FileChange]) -> dict[str, Any]:
-    """Return the totals as keys of a JSON document."""
+def stat_document(files: Sequence[FileChange], omitted: int = 0) -> dict[str, int]:
+    """Return the totals as keys of a JSON document; lines of omitted files are not known."""
     return {
-        "files_changed": len(files),
+        "files_changed": len(files) + omitted,
         "lines_added": sum(change.lines_added for change in files),
         "lines_removed": sum(change.lines_removed for change in files),
     }
