@@ -7,18 +7,20 @@ import os
 import secrets
 import shlex
 import subprocess
-import sys
+from importlib.util import find_spec
 from typing import Annotated, NoReturn
 
 import typer
 
 from fanout.orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 from fanout.orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.client.attachment import attached
 from fanout.orchestrator.client.state_folder import StateFolder
 from fanout.orchestrator.configuration.settings import PREFIX, Settings, load_settings
 from fanout.orchestrator.embedded.python_process import (
+    become,
     child_environment,
     helper_environment,
     python_argv,
@@ -27,6 +29,7 @@ from fanout.orchestrator.embedded.sandbox_check import require_sandbox
 from fanout.orchestrator.embedded.services import Embedded, stop_embedded
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
+NO_FLOWER = "Flower is not installed: pip install 'fanout-orchestrator[flower]'"
 FLOWER_USER = "fanout"
 FLOWER_PREFIXES = ("FANOUT_", "FLOWER_")
 """Of the variables that Flower gets: no keys of models."""
@@ -67,7 +70,7 @@ def worker(
         argv += ["--queues", queues]
     if drain:
         argv.append("--drain")
-    _become(argv, child_environment(settings))
+    become(argv, child_environment(settings))
 
 
 def flower() -> None:
@@ -76,6 +79,8 @@ def flower() -> None:
     It listens on the loopback interface only, requires a password (FANOUT_FLOWER__BASIC_AUTH, else
     a generated one is printed) and is read-only.
     """
+    if find_spec("flower") is None:
+        raise UsageProblem(NO_FLOWER)
     settings = attached(load_settings())
     address = "127.0.0.1"
     given = settings.flower.basic_auth
@@ -98,7 +103,7 @@ def flower() -> None:
         "FLOWER_READ_ONLY": "true",
         "FLOWER_INSPECT_TIMEOUT": "3000",
     }
-    _become(python_argv("fanout.workers.dashboard"), env)
+    become(python_argv("fanout.workers.dashboard"), env)
 
 
 def images_build(
@@ -206,10 +211,3 @@ def _images(argv: list[str]) -> NoReturn:
     }
     ended = subprocess.run(command, env=env, check=False)  # noqa: S603 - our own program
     raise typer.Exit(ended.returncode if ended.returncode >= 0 else 1)
-
-
-def _become(argv: list[str], env: dict[str, str]) -> NoReturn:
-    """Replace this process by a Python program, which then receives signals directly."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execve(argv[0], argv, env)  # noqa: S606 - our own program, no shell

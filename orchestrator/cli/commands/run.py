@@ -35,6 +35,7 @@ from fanout.orchestrator.cli.terminal.included_files import (
     left_at_home_document,
     print_left_at_home,
 )
+from fanout.orchestrator.cli.terminal.live.run_view import follow
 from fanout.orchestrator.cli.terminal.options import (
     AsJson,
     BranchOption,
@@ -42,7 +43,6 @@ from fanout.orchestrator.cli.terminal.options import (
     SandboxOption,
     chosen_sandbox,
 )
-from fanout.orchestrator.cli.terminal.run_view import follow
 from fanout.orchestrator.cli.terminal.session import open_client
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import COORDINATOR, load_agent_definitions
