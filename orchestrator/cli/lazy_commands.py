@@ -23,12 +23,13 @@ class LazyCommand(TyperCommand):
 
     Args:
         name: Its name on the command line.
-        function: Its module in `commands/` and the function in it, separated by a dot.
+        function: Its module in `commands/` or a folder there, and the function in it, separated by
+            dots.
     """
 
     def __init__(self, name: str, function: str) -> None:
         super().__init__(name)
-        self._module, _, self._function = function.partition(".")
+        self._module, _, self._function = function.rpartition(".")
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
@@ -38,7 +39,8 @@ class LazyCommand(TyperCommand):
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """Return the beginning of the help text, read from the source file without running it."""
-        source = (COMMANDS_FOLDER / f"{self._module}.py").read_bytes()
+        path = COMMANDS_FOLDER.joinpath(*self._module.split("."))
+        source = path.with_suffix(".py").read_bytes()
         self.help = next(
             inspect.cleandoc(ast.get_docstring(node) or "")
             for node in ast.parse(source).body
