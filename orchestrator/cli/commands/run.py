@@ -19,6 +19,7 @@ from fanout.orchestrator.cli.commands.run_report import (
     exit_code_of,
     print_outcome,
 )
+from fanout.orchestrator.cli.commands.setup.images import with_images
 from fanout.orchestrator.cli.commands.submission import (
     ContinueOption,
     MaxReworksOption,
@@ -144,7 +145,9 @@ def run_(
         include_executable_config=include_executable_config,
     )
     _check(wanted, load_agent_definitions(settings.agents_dir))
-    asyncio.run(_run(settings, wanted, detach=detach, yes=yes, as_json=as_json))
+    with_images(
+        lambda: asyncio.run(_run(settings, wanted, detach=detach, yes=yes, as_json=as_json))
+    )
 
 
 def _check(wanted: _Wanted, agents: Container[str]) -> None:
