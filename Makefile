@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults attacks installation coverage check audit newest-adk bench chaos images lock pins clean
+.PHONY: help setup demo test faults attacks installation coverage check audit newest-adk bench chaos docs images lock pins clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -60,6 +60,10 @@ bench: $(TOOLS) ## measure latencies and throughput on this machine
 chaos: $(TOOLS) ## ten minutes of jobs while everything breaks, then proofs that nothing was lost; needs root
 	@$(BIN)/python -m tests.chaos --minutes 10
 
+docs: $(TOOLS) ## build the documentation into build/docs/html; a warning is an error
+	@$(BIN)/sphinx-build -q -W --keep-going -d build/docs/cache -b html docs build/docs/html
+	echo "build/docs/html/index.html"
+
 images: $(STAMP) ## build the sandbox images on FANOUT_SANDBOX_BASE; unset: on Debian's packages, without a registry
 	@$(BIN)/fanout images build $(if $(FANOUT_SANDBOX_BASE),--base $(FANOUT_SANDBOX_BASE),--bootstrap)
 
@@ -103,5 +107,5 @@ $(STAMP): pyproject.toml constraints.txt
 $(TOOLS): $(STAMP)
 	@echo "Installing what the tests need …"
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt \
-	    -e '.[anthropic,flower,litellm,openai,otel,web]' --group dev
+	    -e '.[anthropic,flower,litellm,openai,otel,web]' --group dev --group docs
 	touch $@

@@ -33,8 +33,8 @@ COMMANDS = {
     "logs": "inspection.logs",
     "watch": "waiting.watch",
     "wait": "waiting.wait",
-    "diff": "changes.diff",
-    "apply": "changes.apply",
+    "diff": "changes.diff.diff",
+    "apply": "changes.apply.apply",
     "cancel": "submission.cancel",
     "approvals": "approving.approvals",
     "approve": "approving.approve",
@@ -51,14 +51,18 @@ COMMANDS = {
     "completion": "integration.completion.completion",
     "agents": "configuration.agents",
     "config": "configuration.config",
-    "doctor": "doctor.doctor",
+    "doctor": "setup.doctor.doctor",
 }
 """The functions of the commands, in the order in which `fanout --help` lists them."""
 
 COMPLETION_VARIABLE = "_FANOUT_COMPLETE"
 """Typer's name for the variable with which a shell asks for completions."""
 
-IMAGE_COMMANDS = {"build": "processes.images_build", "ls": "processes.images_ls"}
+IMAGE_COMMANDS = {
+    "build": "setup.images.build",
+    "ls": "setup.images.ls",
+    "check": "setup.images.check",
+}
 """Those of `fanout images`."""
 
 
@@ -122,7 +126,7 @@ app = typer.Typer(
     add_completion=False,
 )
 images = typer.Typer(
-    help="Build and list the images of sandboxes.", cls=_ImageCommands, no_args_is_help=True
+    help="Build, list and check the images of sandboxes.", cls=_ImageCommands, no_args_is_help=True
 )
 app.add_typer(images, name="images")
 

@@ -162,7 +162,11 @@ class JobReader:
 
     async def tree_usage(self, root_id: str) -> Usage:
         """Return what all jobs of a tree have used together, running ones included."""
-        return (await self._records.usage([root_id]))[0]
+        return await self.usage(root_id)
+
+    async def usage(self, job_id: str) -> Usage:
+        """Return what a job and the jobs below it have used together."""
+        return (await self._records.usage([job_id]))[0]
 
     async def ids(self, prefix: str = "") -> Ids:
         """Return the ids of jobs that begin with `prefix`, oldest first.

@@ -1,16 +1,15 @@
-"""`worker`, `flower`, `images`, `up` and `down`: start and stop an installation's processes."""
+"""`worker`, `flower`, `up` and `down`: start and stop an installation's processes."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
-import subprocess
 from importlib.util import find_spec
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
+from fanout.orchestrator.cli.commands.setup.images import with_images
 from fanout.orchestrator.cli.terminal import output
 from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 from fanout.orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
@@ -31,8 +30,6 @@ NO_FLOWER = "Flower is not installed: pip install 'fanout-orchestrator[flower]'"
 FLOWER_USER = "fanout"
 FLOWER_PREFIXES = ("FANOUT_", "FLOWER_")
 """Of the variables that Flower gets: no keys of models."""
-PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
-"""For building images; they may contain a password, and no other child gets them."""
 
 
 def worker(
@@ -55,7 +52,7 @@ def worker(
 ) -> None:
     """Run a worker in the foreground until SIGTERM or Ctrl-C."""
     settings = attached(load_settings(**chosen_sandbox(sandbox)))
-    asyncio.run(require_sandbox(settings))
+    with_images(lambda: asyncio.run(require_sandbox(settings)))
     argv = python_argv("fanout.workers")
     if concurrency is not None:
         argv += ["--concurrency", str(concurrency)]
@@ -99,38 +96,6 @@ def flower() -> None:
     become(python_argv("fanout.workers.dashboard"), env)
 
 
-def images_build(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="The images to build; default: all.")
-    ] = None,
-    base: Annotated[
-        str | None,
-        typer.Option(
-            metavar="IMAGE", help="The image to build on; default: that of the Dockerfile."
-        ),
-    ] = None,
-    bootstrap: Annotated[
-        bool,
-        typer.Option(
-            "--bootstrap",
-            help="Build the base from Debian packages, without an image registry; needs root.",
-        ),
-    ] = False,
-) -> None:
-    """Build sandbox images on the Docker engine."""
-    argv = ["build", *(names or ())]
-    if base is not None:
-        argv += ["--base", base]
-    if bootstrap:
-        argv.append("--bootstrap")
-    _images(argv)
-
-
-def images_ls(as_json: AsJson = False) -> None:
-    """List the sandbox images and whether the Docker engine has them."""
-    _images(["ls", *(["--json"] if as_json else [])])
-
-
 def up(*, sandbox: SandboxOption = None, as_json: AsJson = False) -> None:
     """Start a private Redis and a worker in the background.
 
@@ -139,7 +104,7 @@ def up(*, sandbox: SandboxOption = None, as_json: AsJson = False) -> None:
     settings = load_settings(**chosen_sandbox(sandbox))
     folder = StateFolder(settings.state_dir)
     record = folder.read_record()
-    workers = asyncio.run(_up(settings))
+    workers = with_images(lambda: asyncio.run(_up(settings)))
     if as_json:
         output.document(
             {"state_dir": str(settings.state_dir), "workers": [vars(one) for one in workers]}
@@ -187,12 +152,3 @@ def announce_sandbox(workers: list[WorkerInfo]) -> None:
         output.notice(" ".join(sentences))
     else:
         output.notice(f"Sandbox: {', '.join(kinds) or 'none'}")
-
-
-def _images(argv: list[str]) -> NoReturn:
-    command = python_argv("fanout.workers.sandbox.docker.images", *argv)
-    env = helper_environment() | {
-        name: os.environ[name] for name in PROXY_VARIABLES if name in os.environ
-    }
-    ended = subprocess.run(command, env=env, check=False)  # noqa: S603 - our own program
-    raise typer.Exit(ended.returncode if ended.returncode >= 0 else 1)
