@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,7 +150,7 @@ def run_(
     )
 
 
-def _check(wanted: _Wanted, agents: Container[str]) -> None:
+def _check(wanted: _Wanted, agents: Collection[str]) -> None:
     """Refuse what cannot be done before anything is started for it.
 
     Raises:
