@@ -20,6 +20,7 @@ from celery.platforms import SecurityWarning
 from fanout.workers import tasks  # noqa: F401 - makes the task known to the app
 from fanout.workers.bootstrap import load_worker_settings
 from fanout.workers.celery_app import app, node_name
+from fanout.workers.telemetry import export_telemetry
 
 # Root is normal in a container, and commands of agents do not run as this process's user.
 warnings.filterwarnings("ignore", category=SecurityWarning)
@@ -45,6 +46,7 @@ def main() -> None:
     if options.concurrency is not None:  # set in the environment, which all its readers use
         os.environ["FANOUT_WORKER__CONCURRENCY"] = str(options.concurrency)
     settings, _ = load_worker_settings()
+    export_telemetry()
     worker = app.Worker(
         hostname=node_name(),
         queues=options.queues or settings.worker.queue,
