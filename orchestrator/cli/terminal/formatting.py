@@ -228,10 +228,15 @@ def ended_line(result: JobResult) -> str:
 
 def used(usage: Usage, seconds: float | None = None) -> str:
     """Format model calls, tool calls, tokens, cost, and the time if it is given, as one line."""
-    cost = "" if usage.cost_usd is None else f", ${usage.cost_usd:.4f}"
+    price = "" if usage.cost_usd is None else f", {cost(usage)}"
     took = "" if seconds is None else f", {span(seconds)}"
     tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
-    return f"{usage.model_calls} model calls, {usage.tool_calls} tool calls, {tokens}{cost}{took}"
+    return f"{usage.model_calls} model calls, {usage.tool_calls} tool calls, {tokens}{price}{took}"
+
+
+def cost(usage: Usage) -> str:
+    """Format the cost of what was used; `-` if the models' prices are unknown."""
+    return "-" if usage.cost_usd is None else f"${usage.cost_usd:,.4f}"
 
 
 def summarized(context: ContextStats) -> str | None:
@@ -259,10 +264,14 @@ def in_tree_order(records: Sequence[JobRecord]) -> list[JobRecord]:
 
 def count_states(records: Sequence[JobRecord]) -> str:
     """Return a summary such as `12 jobs: 3 running, 9 succeeded`."""
-    counts = [(state, sum(record.state is state for record in records)) for state in JobState]
-    states = ", ".join(f"{count} {state}" for state, count in counts if count)
+    counted = states(Counter(record.state for record in records))
     jobs = f"{len(records)} {'job' if len(records) == 1 else 'jobs'}"
-    return f"{jobs}: {states}" if states else jobs
+    return f"{jobs}: {counted}" if counted else jobs
+
+
+def states(counts: Mapping[str, int]) -> str:
+    """Return how many jobs are in which state, such as `3 running, 9 succeeded`."""
+    return ", ".join(f"{counts[state]} {state}" for state in JobState if counts.get(state))
 
 
 def _text(value: Any) -> str:

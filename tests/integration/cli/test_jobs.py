@@ -214,6 +214,44 @@ async def test_why_a_job_failed_stands_beside_it(fanout, stand_in: StandIn):
     assert record["reason"] == f"AgentFailed: {message}"
 
 
+async def test_history_and_cost_say_what_was_done_and_how_to_go_on(fanout, stand_in: StandIn):
+    old = submitted(fanout, "tidy up", "--label", "team=a")
+    claim = await stand_in.claim(old)
+    spent = {"model_calls": 1, "input_tokens": 90, "output_tokens": 9, "cost_usd": 0.5}
+    await stand_in.charge(claim, spent, "gemini-x")
+    error = JobError(type="AgentFailed", message="No answer. And more.")
+    await stand_in.finish(old, JobState.FAILED, claim=claim, error=error)
+    new = submitted(fanout, "write\x1b[2J a test")
+
+    listed = fanout("history")
+    page = fanout("history", "--limit", "1", "--json").json
+    rest = fanout("history", "--before", new, "--json").json
+    by = {
+        by: fanout("cost", "--by", by, "--json").json for by in ("agent", "model", "day", "label")
+    }
+    shown = fanout("cost", "--by", "label", "--label", "team")
+
+    assert [line.split()[0] for line in listed.out.splitlines()] == ["ID", new, old]
+    assert "failed: AgentFailed: No answer." in listed.out
+    assert "\x1b" not in listed.out
+    assert 'fanout run --continue ID "…"' in listed.err
+    assert [run["root_id"] for run in page["runs"]] == [new]
+    assert page["before"] == new
+    (run,) = rest["runs"]
+    assert run["next"] == f"fanout run --continue {old}"
+    assert (run["goal"], run["state"], run["usage"]["cost_usd"]) == ("tidy up", "failed", 0.5)
+    assert rest["before"] is None
+    names = {key: [group["name"] for group in document["groups"]] for key, document in by.items()}
+    assert names["agent"] == ["general-purpose"]
+    assert names["model"] == ["gemini-x"]
+    assert names["label"] == ["team=a", "(no label)"]
+    assert {document["total"]["usage"]["cost_usd"] for document in by.values()} == {0.5}
+    assert [line.split()[0] for line in shown.out.splitlines()[1:]] == ["a", "(no", "total"]
+    assert "whose records still exist" in shown.err
+    assert fanout("cost", "--label", "team").code == 2
+    assert fanout("cost", "--by", "colour").code == 2
+
+
 async def test_an_id_may_be_named_by_its_end(fanout):
     job_id = submitted(fanout, "x")
 
