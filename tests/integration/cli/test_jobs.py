@@ -10,6 +10,7 @@ import os
 import signal
 import tarfile
 import time
+from typing import Any
 
 import pytest
 
@@ -335,6 +336,24 @@ async def test_logs_are_json_lines_of_the_journal(fanout, stand_in: StandIn):
     assert "execute" in plain
     assert "\x1b" not in plain
     assert fanout("logs", job_id, "--after", events[1]["id"], "--json").out.count("\n") == 1
+
+
+async def test_logs_for_people_have_no_ids_of_engines(fanout, stand_in: StandIn):
+    job_id = submitted(fanout, "x")
+    claim = await stand_in.claim(job_id)
+    host, container = "2XVK:5ZPW:DN4N", "72e339e9" * 8
+    ready: dict[str, Any] = {"sandbox": "docker", "host": host, "files": container}
+    await stand_in.note(claim, EventType.SANDBOX_READY, ready | {"resumed": True})
+    await stand_in.note(claim, EventType.CHECKPOINT, {"changes": container})
+    error = {"type": "SandboxFailed", "message": f"no such container: {container}"}
+    await stand_in.note(claim, EventType.JOB_STATE, {"state": "failed", "error": error})
+
+    plain = fanout("logs", job_id).out
+
+    assert not {host, container, "h1"} & set(plain.replace(",", " ").split())
+    assert "docker, with the files of before" in plain
+    assert "failed: SandboxFailed: no such container: (id)" in plain
+    assert container in fanout("logs", job_id, "--json").out
 
 
 async def test_following_logs_ends_with_the_job(fanout, stand_in: StandIn):
