@@ -6,11 +6,12 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import IO, Self
 
 from redis.asyncio import Redis
 
-from fanout.orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
+from fanout.orchestrator.client.attachment import attach
+from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.jobs.accounting.accounts import JobAccount, own_accounts
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.result import JobResult, Usage
@@ -61,6 +62,9 @@ class JobReader:
         redis_url: The Redis that the workers use.
     """
 
+    _held: IO[bytes] | None = None
+    """The use of a Redis of this machine, which does not end meanwhile."""
+
     def __init__(self, redis_url: str) -> None:
         self._keys = keys = Keys()
         self._redis: Redis = connect(redis_url)
@@ -71,10 +75,16 @@ class JobReader:
     def from_settings(cls, settings: Settings | None = None) -> Self:
         """Return a reader for these settings, or for those of the environment.
 
+        Without FANOUT_REDIS_URL it reads the Redis that runs on this machine (`fanout up`).
+
         Raises:
-            InvalidSetting: A value is not allowed, or FANOUT_REDIS_URL is not set.
+            InvalidSetting: A value is not allowed.
+            LedgerUnavailable: No Redis is configured or running.
         """
-        return cls(redis_url_of(settings or load_settings()))
+        found, held = attach(settings or load_settings())
+        reader = cls(str(found.redis_url))
+        reader._held = held
+        return reader
 
     async def __aenter__(self) -> Self:
         """Return itself; connections are opened when they are first used."""
@@ -88,6 +98,8 @@ class JobReader:
         """Close all connections."""
         await self._journal.close()
         await self._redis.aclose()
+        if self._held is not None:
+            self._held.close()
 
     async def get(self, job_id: str) -> JobRecord:
         """Return a job's record.
@@ -268,14 +280,3 @@ class JobReader:
             )
             for record in records
         ]
-
-
-def redis_url_of(settings: Settings) -> str:
-    """Return the URL of the Redis that the workers use.
-
-    Raises:
-        InvalidSetting: It is not set.
-    """
-    if settings.redis_url is None:
-        raise InvalidSetting("FANOUT_REDIS_URL is not set: give the Redis that the workers use.")
-    return settings.redis_url

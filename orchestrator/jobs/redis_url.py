@@ -32,7 +32,9 @@ def check_redis_url(url: str) -> str:
     except ValueError:
         raise ValueError("it is not a URL") from None
     if parts.scheme not in SCHEMES or "://" not in url:
-        raise ValueError("it starts with redis://, rediss:// or unix://")
+        raise ValueError(
+            "it starts with redis://, rediss:// or unix://, for example redis://localhost:6379/0"
+        )
     allowed = {"redis": (DATABASE,), "rediss": (DATABASE, *TLS_FILES, *ALWAYS)}
     known = allowed.get(parts.scheme, IN_SOCKET_URLS)
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
