@@ -35,6 +35,8 @@ COMMANDS = {
     "wait": "waiting.wait",
     "diff": "changes.diff.diff",
     "apply": "changes.apply.apply",
+    "history": "past.history.history",
+    "cost": "past.cost.cost",
     "cancel": "submission.cancel",
     "approvals": "approving.approvals",
     "approve": "approving.approve",
