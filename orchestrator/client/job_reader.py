@@ -40,10 +40,11 @@ class JobReader:
 
     Args:
         redis_url: The Redis that the workers use.
+        prefix: The beginning of the installation's keys there (FANOUT_REDIS_PREFIX).
     """
 
-    def __init__(self, redis_url: str) -> None:
-        self._keys = keys = Keys()
+    def __init__(self, redis_url: str, prefix: str = Keys.prefix) -> None:
+        self._keys = keys = Keys(prefix)
         self._redis: Redis = connect(redis_url)
         self._records = JobRecords(self._redis, keys)
         self._journal = Journal(self._redis, keys)
@@ -55,7 +56,8 @@ class JobReader:
         Raises:
             InvalidSetting: A value is not allowed, or FANOUT_REDIS_URL is not set.
         """
-        return cls(redis_url_of(settings or load_settings()))
+        found = settings or load_settings()
+        return cls(redis_url_of(found), found.redis_prefix)
 
     async def __aenter__(self) -> Self:
         """Return itself; connections are opened when they are first used."""

@@ -39,6 +39,13 @@ def worker(
             min=1, help="Jobs at once in this process; default: FANOUT_WORKER__CONCURRENCY."
         ),
     ] = None,
+    autoscale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MAX,MIN",
+            help="Change the number of jobs at once with the load, between these.",
+        ),
+    ] = None,
     queues: Annotated[
         str | None,
         typer.Option(
@@ -56,6 +63,8 @@ def worker(
     argv = python_argv("fanout.workers")
     if concurrency is not None:
         argv += ["--concurrency", str(concurrency)]
+    if autoscale is not None:
+        argv += ["--autoscale", autoscale]
     if queues is not None:
         argv += ["--queues", queues]
     if drain:
