@@ -41,11 +41,12 @@ COMMAND_MODULES = (
     "changes",
     "cleaning",
     "configuration",
-    "doctor",
     "examples",
     "inspection",
     "processes",
     "run",
+    "setup.doctor",
+    "setup.images",
     "submission",
     "waiting",
 )

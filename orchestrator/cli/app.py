@@ -33,8 +33,8 @@ COMMANDS = {
     "logs": "inspection.logs",
     "watch": "waiting.watch",
     "wait": "waiting.wait",
-    "diff": "changes.diff",
-    "apply": "changes.apply",
+    "diff": "changes.diff.diff",
+    "apply": "changes.apply.apply",
     "cancel": "submission.cancel",
     "approvals": "approving.approvals",
     "approve": "approving.approve",
@@ -47,13 +47,22 @@ COMMANDS = {
     "up": "processes.up",
     "down": "processes.down",
     "clean": "cleaning.clean",
+    "adk": "integration.adk.adk",
+    "completion": "integration.completion.completion",
     "agents": "configuration.agents",
     "config": "configuration.config",
-    "doctor": "doctor.doctor",
+    "doctor": "setup.doctor.doctor",
 }
 """The functions of the commands, in the order in which `fanout --help` lists them."""
 
-IMAGE_COMMANDS = {"build": "processes.images_build", "ls": "processes.images_ls"}
+COMPLETION_VARIABLE = "_FANOUT_COMPLETE"
+"""Typer's name for the variable with which a shell asks for completions."""
+
+IMAGE_COMMANDS = {
+    "build": "setup.images.build",
+    "ls": "setup.images.ls",
+    "check": "setup.images.check",
+}
 """Those of `fanout images`."""
 
 
@@ -117,7 +126,7 @@ app = typer.Typer(
     add_completion=False,
 )
 images = typer.Typer(
-    help="Build and list the images of sandboxes.", cls=_ImageCommands, no_args_is_help=True
+    help="Build, list and check the images of sandboxes.", cls=_ImageCommands, no_args_is_help=True
 )
 app.add_typer(images, name="images")
 
@@ -172,6 +181,10 @@ def main() -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # for a locale without UTF-8
     _quiet_libraries()
+    if COMPLETION_VARIABLE in os.environ:
+        from typer.completion import completion_init  # type: ignore[attr-defined] # noqa: PLC0415 - only here, and declared nowhere
+
+        completion_init()
     app()
 
 

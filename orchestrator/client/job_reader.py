@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
-from typing import Self
+from typing import IO, Self
 
 from redis.asyncio import Redis
 
-from fanout.orchestrator.configuration.settings import InvalidSetting, Settings, load_settings
+from fanout.orchestrator.client.attachment import attach
+from fanout.orchestrator.configuration.settings import Settings, load_settings
 from fanout.orchestrator.jobs.approvals import Approval
 from fanout.orchestrator.jobs.result import JobResult, Usage
 from fanout.orchestrator.jobs.state import JobRecord, JobState
@@ -43,6 +44,9 @@ class JobReader:
         prefix: The beginning of the installation's keys there (FANOUT_REDIS_PREFIX).
     """
 
+    _held: IO[bytes] | None = None
+    """The use of a Redis of this machine, which does not end meanwhile."""
+
     def __init__(self, redis_url: str, prefix: str = Keys.prefix) -> None:
         self._keys = keys = Keys(prefix)
         self._redis: Redis = connect(redis_url)
@@ -53,11 +57,16 @@ class JobReader:
     def from_settings(cls, settings: Settings | None = None) -> Self:
         """Return a reader for these settings, or for those of the environment.
 
+        Without FANOUT_REDIS_URL it reads the Redis that runs on this machine (`fanout up`).
+
         Raises:
-            InvalidSetting: A value is not allowed, or FANOUT_REDIS_URL is not set.
+            InvalidSetting: A value is not allowed.
+            LedgerUnavailable: No Redis is configured or running.
         """
-        found = settings or load_settings()
-        return cls(redis_url_of(found), found.redis_prefix)
+        found, held = attach(settings or load_settings())
+        reader = cls(str(found.redis_url), found.redis_prefix)
+        reader._held = held
+        return reader
 
     async def __aenter__(self) -> Self:
         """Return itself; connections are opened when they are first used."""
@@ -71,6 +80,8 @@ class JobReader:
         """Close all connections."""
         await self._journal.close()
         await self._redis.aclose()
+        if self._held is not None:
+            self._held.close()
 
     async def get(self, job_id: str) -> JobRecord:
         """Return a job's record.
@@ -164,7 +175,11 @@ class JobReader:
 
     async def tree_usage(self, root_id: str) -> Usage:
         """Return what all jobs of a tree have used together, running ones included."""
-        return (await self._records.usage([root_id]))[0]
+        return await self.usage(root_id)
+
+    async def usage(self, job_id: str) -> Usage:
+        """Return what a job and the jobs below it have used together."""
+        return (await self._records.usage([job_id]))[0]
 
     async def ids(self, prefix: str = "") -> Ids:
         """Return the ids of jobs that begin with `prefix`, oldest first.
@@ -212,14 +227,3 @@ class JobReader:
             )
             for record in records
         ]
-
-
-def redis_url_of(settings: Settings) -> str:
-    """Return the URL of the Redis that the workers use.
-
-    Raises:
-        InvalidSetting: It is not set.
-    """
-    if settings.redis_url is None:
-        raise InvalidSetting("FANOUT_REDIS_URL is not set: give the Redis that the workers use.")
-    return settings.redis_url

@@ -12,13 +12,22 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     DotEnvSettingsSource,
     InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -28,21 +37,27 @@ from fanout.orchestrator.configuration.configuration_file import (
     export_keys,
 )
 from fanout.orchestrator.configuration.credentials import SecretName, usable_value
+from fanout.orchestrator.configuration.known_names import possible_model
+from fanout.orchestrator.configuration.setting_errors import (
+    HIDDEN,
+    given_variables,
+    line_of,
+    misspelt,
+    not_json,
+    sentences,
+)
 from fanout.orchestrator.jobs.ceilings import Ceilings
 from fanout.orchestrator.jobs.policy import TREE_JOBS, TenantShare
 from fanout.orchestrator.jobs.redis_url import check_redis_url
 from fanout.orchestrator.jobs.spec import GIB, Limits, ModelRate, TreeBounds
+from fanout.orchestrator.spelling import did_you_mean
 
 PREFIX = "FANOUT_"
-SECRET_WORDS = ("password", "secret", "key", "token", "redis_url", "basic_auth")
 
 
 class InvalidSetting(ValueError):
     """A setting has a value that is not allowed; the text names it and the allowed values."""
 
-
-HIDDEN = "(hidden)"
-"""Shown instead of a secret."""
 
 _PATHS = {"state_dir", "agents_dir", "workspace", "ca_file"}
 """The settings that are paths, in whichever section."""
@@ -216,7 +231,7 @@ class Settings(BaseSettings):
     """A folder of agent definitions that adds to, and overrides, those that fanout ships."""
     workspace: Path = Path()
     """The folder that `adk web` and `adk run` work on; the command line has `--workspace`."""
-    model: str = "gemini-2.5-flash"
+    model: Annotated[str, AfterValidator(possible_model)] = "gemini-2.5-flash"
     """For agents whose definition names none."""
     models: dict[str, ModelRate] = Field(default_factory=dict)
     """By model, as named where it is used: `requests_per_minute` and `tokens_per_minute`, over all
@@ -306,10 +321,11 @@ def settings_of_files(settings_cls: type[BaseSettings]) -> list[tuple[str, dict[
         toml = TomlConfigSettingsSource(settings_cls, toml_file=file)()
     except ValueError as error:
         raise UnusableConfiguration(f"{file} cannot be read: {error}") from error
-    if unknown := sorted(toml.keys() - settings_cls.model_fields.keys()):
+    for name in sorted(toml.keys() - settings_cls.model_fields.keys()):
         raise UnusableConfiguration(
-            f"{found.path} sets {unknown[0]!r}, and there is no such setting; `fanout config` "
-            "lists all, as environment variables."
+            f"{found.path}:{line_of(found.path, [name])}: there is no setting {name!r}."
+            f"{did_you_mean(name, settings_cls.model_fields)} `fanout config` lists all, as "
+            "environment variables."
         )
     folder = found.path.parent
     given = [(str(found.env), _located(env, folder)), (str(found.path), _located(toml, folder))]
@@ -347,23 +363,18 @@ def load_settings(**overrides: Any) -> Settings:
     """
     try:
         export_keys()
+        given = given_variables()
+        if problems := misspelt(Settings, given):
+            raise InvalidSetting("\n".join(problems))
         return Settings(**overrides)
     except ValidationError as error:
-        raise InvalidSetting("\n".join(map(_format_error, error.errors()))) from None
+        found = configuration_file()
+        toml = found.path if found and found.path.exists() else None
+        raise InvalidSetting(sentences(Settings, error, given, toml)) from None
+    except SettingsError as error:
+        raise InvalidSetting(not_json(error, given)) from None
     except UnusableConfiguration as error:
         raise InvalidSetting(str(error)) from error
-    except ValueError as error:  # a variable that is not JSON
-        raise InvalidSetting(f"The settings cannot be read: {error}") from error
-
-
-def _format_error(detail: Any) -> str:
-    """Return a validation error as a sentence that says what to correct."""
-    path = [str(part) for part in detail["loc"]]
-    name = PREFIX + "__".join(path).upper()
-    secret = any(word in name.lower() for word in SECRET_WORDS)
-    value = HIDDEN if secret else repr(detail["input"])
-    message = detail["msg"].removeprefix("Value error, ")
-    return f"{name} is {value}, which is not allowed: {message}."
 
 
 def without_password(url: str) -> str:

@@ -11,7 +11,7 @@ import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import fanout
 from fanout.orchestrator.configuration.configuration_file import VARIABLE, absolute
@@ -71,6 +71,23 @@ async def run_helper(module: str, *arguments: str) -> Ended:
 def python_argv(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module; `-P` keeps the working directory off its path."""
     return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def become(argv: list[str], env: dict[str, str]) -> NoReturn:
+    """Replace this process by a Python program, which then receives signals directly.
+
+    Args:
+        argv: As of `python_argv`.
+        env: The program's environment.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(argv[0], argv, env)  # noqa: S606 - our own program, no shell
+
+
+def program_environment() -> dict[str, str]:
+    """Return the environment of a program that stands for this one: all of it, and a safe path."""
+    return {**os.environ, **helper_environment()}
 
 
 def helper_environment() -> dict[str, str]:

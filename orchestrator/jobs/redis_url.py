@@ -69,8 +69,9 @@ def check_redis_url(url: str) -> str:
         raise ValueError("it is not a URL") from None
     if parts.scheme not in SCHEMES or "://" not in url:
         raise ValueError(
-            "it starts with redis://, rediss://, unix://, sentinel:// or sentinels:// (the last "
-            "two for Sentinels, with TLS); valkey:// and valkeys:// are the same as the first two"
+            "it starts with redis://, rediss://, unix:// or, for Sentinels, sentinel:// or "
+            "sentinels://, for example redis://localhost:6379/0; valkey:// and valkeys:// are "
+            "the same as redis:// and rediss://"
         )
     known = ALLOWED[parts.scheme]
     for name, value in parse_qsl(parts.query, keep_blank_values=True):

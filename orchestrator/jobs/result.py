@@ -36,6 +36,13 @@ class Usage(WireModel):
     """None when the model's prices are unknown."""
     tool_calls: int = 0
 
+    def plus(self, other: Usage) -> Usage:
+        """Return the sum; an unknown cost counts as none, unless both are unknown."""
+        mine, its = self.model_dump(), other.model_dump()
+        known = [cost for cost in (mine.pop("cost_usd"), its.pop("cost_usd")) if cost is not None]
+        counts = {name: count + its[name] for name, count in mine.items()}
+        return Usage(**counts, cost_usd=sum(known) if known else None)
+
 
 class ContextStats(WireModel):
     """What summaries did to the job's conversation; all zero if it was never too long."""

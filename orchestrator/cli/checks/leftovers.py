@@ -6,9 +6,9 @@ import asyncio
 import json
 from typing import Any
 
+from fanout.orchestrator.client.attachment import attached
 from fanout.orchestrator.configuration.settings import Settings
 from fanout.orchestrator.embedded.python_process import run_helper
-from fanout.orchestrator.embedded.services import attached
 from fanout.orchestrator.jobs.failures import LedgerUnavailable
 from fanout.orchestrator.jobs.store.connection import connect
 from fanout.orchestrator.jobs.store.keys import Keys

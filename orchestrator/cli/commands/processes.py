@@ -1,35 +1,42 @@
-"""`worker`, `flower`, `images`, `up` and `down`: start and stop an installation's processes."""
+"""`worker`, `flower`, `up` and `down`: start and stop an installation's processes."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
-import subprocess
-import sys
-from typing import Annotated, NoReturn
+import shlex
+from importlib.util import find_spec
+from typing import Annotated
 
 import typer
 
+from fanout.orchestrator.cli.commands.setup.images import with_images
 from fanout.orchestrator.cli.terminal import output
+from fanout.orchestrator.cli.terminal.exit_codes import UsageProblem
 from fanout.orchestrator.cli.terminal.options import AsJson, SandboxOption, chosen_sandbox
 from fanout.orchestrator.client import JobClient
-from fanout.orchestrator.configuration.settings import Settings, load_settings
+from fanout.orchestrator.client.attachment import attached
+from fanout.orchestrator.client.state_folder import StateFolder
+from fanout.orchestrator.configuration.settings import PREFIX, Settings, load_settings
 from fanout.orchestrator.embedded.python_process import (
+    become,
     child_environment,
     helper_environment,
     python_argv,
 )
 from fanout.orchestrator.embedded.sandbox_check import require_sandbox
-from fanout.orchestrator.embedded.services import Embedded, attached, stop_embedded
-from fanout.orchestrator.embedded.state_folder import StateFolder
+from fanout.orchestrator.embedded.services import Embedded, stop_embedded
 from fanout.orchestrator.jobs.worker_info import WorkerInfo
 
+NO_FLOWER = "Flower is not installed: pip install 'fanout-orchestrator[flower]'"
 FLOWER_USER = "fanout"
 FLOWER_PREFIXES = ("FANOUT_", "FLOWER_")
 """Of the variables that Flower gets: no keys of models."""
-PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
-"""For building images; they may contain a password, and no other child gets them."""
+
+EnvOption = Annotated[
+    bool,
+    typer.Option("--env", help="Print the variables by which other programs find them."),
+]
 
 
 def worker(
@@ -59,7 +66,7 @@ def worker(
 ) -> None:
     """Run a worker in the foreground until SIGTERM or Ctrl-C."""
     settings = attached(load_settings(**chosen_sandbox(sandbox)))
-    asyncio.run(require_sandbox(settings))
+    with_images(lambda: asyncio.run(require_sandbox(settings)))
     argv = python_argv("fanout.workers")
     if concurrency is not None:
         argv += ["--concurrency", str(concurrency)]
@@ -69,7 +76,7 @@ def worker(
         argv += ["--queues", queues]
     if drain:
         argv.append("--drain")
-    _become(argv, child_environment(settings))
+    become(argv, child_environment(settings))
 
 
 def flower() -> None:
@@ -78,6 +85,8 @@ def flower() -> None:
     It listens on the loopback interface only, requires a password (FANOUT_FLOWER__BASIC_AUTH, else
     a generated one is printed) and is read-only.
     """
+    if find_spec("flower") is None:
+        raise UsageProblem(NO_FLOWER)
     settings = attached(load_settings())
     address = "127.0.0.1"
     given = settings.flower.basic_auth
@@ -100,67 +109,44 @@ def flower() -> None:
         "FLOWER_READ_ONLY": "true",
         "FLOWER_INSPECT_TIMEOUT": "3000",
     }
-    _become(python_argv("fanout.workers.dashboard"), env)
+    become(python_argv("fanout.workers.dashboard"), env)
 
 
-def images_build(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="The images to build; default: all.")
-    ] = None,
-    base: Annotated[
-        str | None,
-        typer.Option(
-            metavar="IMAGE", help="The image to build on; default: that of the Dockerfile."
-        ),
-    ] = None,
-    bootstrap: Annotated[
-        bool,
-        typer.Option(
-            "--bootstrap",
-            help="Build the base from Debian packages, without an image registry; needs root.",
-        ),
-    ] = False,
-) -> None:
-    """Build sandbox images on the Docker engine."""
-    argv = ["build", *(names or ())]
-    if base is not None:
-        argv += ["--base", base]
-    if bootstrap:
-        argv.append("--bootstrap")
-    _images(argv)
-
-
-def images_ls(as_json: AsJson = False) -> None:
-    """List the sandbox images and whether the Docker engine has them."""
-    _images(["ls", *(["--json"] if as_json else [])])
-
-
-def up(*, sandbox: SandboxOption = None, as_json: AsJson = False) -> None:
+def up(*, env: EnvOption = False, sandbox: SandboxOption = None, as_json: AsJson = False) -> None:
     """Start a private Redis and a worker in the background.
 
-    They keep running until `fanout down`.
+    They keep running until `fanout down`. Programs that use fanout on this machine find them;
+    --env is for others: eval "$(fanout up --env)".
     """
     settings = load_settings(**chosen_sandbox(sandbox))
     folder = StateFolder(settings.state_dir)
     record = folder.read_record()
-    workers = asyncio.run(_up(settings))
+    reached, workers = with_images(lambda: asyncio.run(_up(settings)))
+    environment = {
+        f"{PREFIX}REDIS_URL": str(reached.redis_url),  # it may contain a password: only for --env
+        f"{PREFIX}REDIS_PREFIX": reached.redis_prefix,
+        f"{PREFIX}BLOBS_URL": reached.blobs,
+    }
     if as_json:
-        output.document(
-            {"state_dir": str(settings.state_dir), "workers": [vars(one) for one in workers]}
-        )
+        document = {"state_dir": str(settings.state_dir), "workers": [vars(one) for one in workers]}
+        output.document(document | ({"environment": environment} if env else {}))
         return
     is_same = record is not None and record == folder.read_record()
     state = "Already running" if is_same else "Started"
-    output.payload(f"{state} in {settings.state_dir}; to stop: fanout down")
+    tell = output.notice if env else output.payload
+    tell(f"{state} in {settings.state_dir}; to stop: fanout down")
+    if env:
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+        output.payload("\n".join(lines))
     announce_sandbox(workers)
 
 
-async def _up(settings: Settings) -> list[WorkerInfo]:
+async def _up(settings: Settings) -> tuple[Settings, list[WorkerInfo]]:
     async with (
         Embedded(settings, keep=True) as embedded,
         JobClient.from_settings(embedded.settings) as client,
     ):
-        return await client.workers()
+        return embedded.settings, await client.workers()
 
 
 def down(as_json: AsJson = False) -> None:
@@ -191,19 +177,3 @@ def announce_sandbox(workers: list[WorkerInfo]) -> None:
         output.notice(" ".join(sentences))
     else:
         output.notice(f"Sandbox: {', '.join(kinds) or 'none'}")
-
-
-def _images(argv: list[str]) -> NoReturn:
-    command = python_argv("fanout.workers.sandbox.docker.images", *argv)
-    env = helper_environment() | {
-        name: os.environ[name] for name in PROXY_VARIABLES if name in os.environ
-    }
-    ended = subprocess.run(command, env=env, check=False)  # noqa: S603 - our own program
-    raise typer.Exit(ended.returncode if ended.returncode >= 0 else 1)
-
-
-def _become(argv: list[str], env: dict[str, str]) -> NoReturn:
-    """Replace this process by a Python program, which then receives signals directly."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execve(argv[0], argv, env)  # noqa: S606 - our own program, no shell

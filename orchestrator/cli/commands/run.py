@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from fanout.orchestrator.cli.commands.run_report import (
     exit_code_of,
     print_outcome,
 )
+from fanout.orchestrator.cli.commands.setup.images import with_images
 from fanout.orchestrator.cli.commands.submission import (
     ContinueOption,
     MaxReworksOption,
@@ -35,6 +36,7 @@ from fanout.orchestrator.cli.terminal.included_files import (
     left_at_home_document,
     print_left_at_home,
 )
+from fanout.orchestrator.cli.terminal.live.run_view import follow
 from fanout.orchestrator.cli.terminal.options import (
     AsJson,
     BranchOption,
@@ -42,7 +44,6 @@ from fanout.orchestrator.cli.terminal.options import (
     SandboxOption,
     chosen_sandbox,
 )
-from fanout.orchestrator.cli.terminal.run_view import follow
 from fanout.orchestrator.cli.terminal.session import open_client
 from fanout.orchestrator.client import JobClient
 from fanout.orchestrator.configuration.agent_definitions import COORDINATOR, load_agent_definitions
@@ -144,10 +145,12 @@ def run_(
         include_executable_config=include_executable_config,
     )
     _check(wanted, load_agent_definitions(settings.agents_dir))
-    asyncio.run(_run(settings, wanted, detach=detach, yes=yes, as_json=as_json))
+    with_images(
+        lambda: asyncio.run(_run(settings, wanted, detach=detach, yes=yes, as_json=as_json))
+    )
 
 
-def _check(wanted: _Wanted, agents: Container[str]) -> None:
+def _check(wanted: _Wanted, agents: Collection[str]) -> None:
     """Refuse what cannot be done before anything is started for it.
 
     Raises:

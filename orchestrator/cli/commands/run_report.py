@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fanout.orchestrator.cli.commands.changes import print_stat
+from fanout.orchestrator.cli.commands.changes.stat import print_stat, stat_document
 from fanout.orchestrator.cli.failure_report import exit_code_of_results
 from fanout.orchestrator.cli.terminal import formatting, held_back, output
+from fanout.orchestrator.cli.terminal.answers import print_answer
 from fanout.orchestrator.cli.terminal.branches import branch_document, branch_lines, kept_note
 from fanout.orchestrator.cli.terminal.conflict_view import Unmerged
 from fanout.orchestrator.cli.terminal.exit_codes import ExitCode
@@ -71,8 +72,8 @@ def print_outcome(
     result = outcome.result
     if document is not None:
         output.document({**_document(outcome), **document})
-    elif result.summary:
-        output.payload(output.printable(result.summary))
+    else:
+        print_answer(result.summary)
     if result.error is not None:
         output.notice(f"{result.error.type}: {result.error.message}")
     if outcome.landed is not None and outcome.landed.merge.applied:
@@ -82,9 +83,15 @@ def print_outcome(
         merged = {file.path for file in outcome.landed.merge.applied}
         files = [file for file in result.files_modified if file.path in merged]
         print_stat(files, output.notice, most=STAT_LINES)
+    elif result.changes:
+        output.notice(f"\n{'Changed' if result.success else 'Changed before it ended'}:")
+        omitted = result.files_omitted
+        print_stat(result.files_modified, output.notice, most=STAT_LINES, omitted=omitted)
     for line in _left_out(outcome, landing):
         output.notice(line)
-    output.notice(f"{formatting.used(outcome.usage)}, {formatting.span(result.execution_seconds)}")
+    if not result.changes:
+        output.notice("No file was changed.")
+    output.notice(formatting.used(outcome.usage, result.execution_seconds))
     output.notice(f'  To go on: fanout run --continue {result.job_id} "…"')
 
 
@@ -112,6 +119,9 @@ def _document(outcome: RunOutcome) -> dict[str, Any]:
             {"job_id": job_id, "path": one.path, "reason": one.reason}
             for one in (merged.held_back if merged else ())
         ],
+        "files": [change.model_dump(mode="json") for change in result.files_modified],
+        **stat_document(result.files_modified, result.files_omitted),
+        "execution_seconds": result.execution_seconds,
         "usage": outcome.usage.model_dump(exclude_none=True),
     }
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import takewhile
 from typing import Any
 
 from fanout.orchestrator.cli.terminal.output import one_line
 from fanout.orchestrator.jobs.result import ContextStats, JobResult, Usage
 from fanout.orchestrator.jobs.state import JobRecord, JobState
 from fanout.orchestrator.jobs.store.journal import EventType, JournalEvent
+from fanout.orchestrator.shortening import common_prefix
 
 SYMBOLS = {
     JobState.QUEUED: "·",
@@ -27,46 +29,86 @@ SYMBOLS = {
 SHORT_ID_CHARACTERS = 12
 """Ten encode the millisecond of submission; two usually distinguish the jobs of one call."""
 
+SHORT_END_CHARACTERS = 6
+"""Of the end of an id: thirty random bits."""
+ELLIPSIS = "…"
+"""Stands before the end of an id whose beginning is left out."""
+
 SHORT_APPROVAL_CHARACTERS = 11
 """Eight of them are of a hash: enough to identify an approval among thousands."""
 
 ASKS_CHARACTERS = 36
 """Of what a job waits for, beside the command to answer it: both fit on a line of a terminal."""
 
+NOW_CHARACTERS = 160
+"""Of what a job does, or of why it failed, in a list: two lines of a terminal that is narrow."""
+
+TITLE_CHARACTERS = 200
+"""Of a title where no terminal sets a width: a description may have hundreds of kilobytes."""
+
 EVENT_CHARACTERS = 400
 """Of an event in `fanout logs`; `fanout logs --json` prints it in full."""
 
 
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[^a-z0-9])")
+"""A full stop before a small letter or a number is part of an abbreviation or of a name."""
+
+
 def short_ids(ids: Iterable[str]) -> dict[str, str]:
-    """Return the shortest unique prefix of each id, of at least `SHORT_ID_CHARACTERS`."""
-    ordered = sorted(set(ids))
-    shared = [0] * (len(ordered) + 1)
-    for index in range(1, len(ordered)):
-        shared[index] = _common_prefix(ordered[index - 1], ordered[index])
+    """Return a short unique form of each id, which every command takes.
+
+    That is a prefix of `SHORT_ID_CHARACTERS`, or the end of an id that shares it with others:
+    those of one call have the same millisecond and differ at their ends only.
+    """
+    known = set(ids)
+    shared = Counter(job_id[:SHORT_ID_CHARACTERS] for job_id in known)
+    ends = _unique_beginnings([job_id[::-1] for job_id in known], SHORT_END_CHARACTERS)
     return {
-        job_id: job_id[: max(SHORT_ID_CHARACTERS, shared[index] + 1, shared[index + 1] + 1)]
-        for index, job_id in enumerate(ordered)
+        job_id: prefix
+        if shared[prefix := job_id[:SHORT_ID_CHARACTERS]] == 1
+        else f"{ELLIPSIS}{ends[job_id[::-1]][::-1]}"
+        for job_id in known
     }
 
 
-def _common_prefix(left: str, right: str) -> int:
-    """Return how many leading characters two ids share."""
-    return sum(
-        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))
-    )
+def _unique_beginnings(texts: Iterable[str], least: int) -> dict[str, str]:
+    """Return the shortest beginning of each text that no other one has, of at least a length."""
+    ordered = sorted(texts)
+    shared = [0] * (len(ordered) + 1)
+    for index in range(1, len(ordered)):
+        shared[index] = common_prefix(ordered[index - 1], ordered[index])
+    return {
+        text: text[: max(least, shared[index] + 1, shared[index + 1] + 1)]
+        for index, text in enumerate(ordered)
+    }
 
 
-def title(record: JobRecord, width: int = 60) -> str:
+def title(record: JobRecord, width: int = TITLE_CHARACTERS) -> str:
     """Return a job's labels and the beginning of its description."""
     labels = ",".join(f"{key}={value}" for key, value in record.labels.items())
     return one_line(f"[{labels}] {record.description}" if labels else record.description, width)
 
 
 def doing(record: JobRecord) -> str:
-    """Return a job's current activity, or what it waits for."""
+    """Return a job's current activity, what it waits for, or why it did not succeed."""
+    if record.reason:
+        return reason(record)
     if record.waiting_for:
-        return f"waits for {record.waiting_for}"
-    return "" if record.last_event in (None, record.state) else str(record.last_event)
+        return one_line(f"waits for {record.waiting_for}", NOW_CHARACTERS)
+    if record.last_event in (None, record.state):
+        return ""
+    return one_line(str(record.last_event), NOW_CHARACTERS)
+
+
+def reason(record: JobRecord) -> str:
+    """Return why a job did not succeed, in one line: the first sentence; empty for others."""
+    return first_sentence(record.reason or "")
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of an error as one line."""
+    first, *_ = text.strip().splitlines() or [""]
+    return one_line(_SENTENCE_END.split(first, maxsplit=1)[0], NOW_CHARACTERS)
 
 
 def asks(record: JobRecord) -> str:
@@ -184,11 +226,12 @@ def ended_line(result: JobResult) -> str:
     return f"{ended}  {one_line(f'{result.error.type}: {result.error.message}')}"
 
 
-def used(usage: Usage) -> str:
-    """Format model calls, tool calls, tokens and cost as one line."""
+def used(usage: Usage, seconds: float | None = None) -> str:
+    """Format model calls, tool calls, tokens, cost, and the time if it is given, as one line."""
     cost = "" if usage.cost_usd is None else f", ${usage.cost_usd:.4f}"
+    took = "" if seconds is None else f", {span(seconds)}"
     tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
-    return f"{usage.model_calls} model calls, {usage.tool_calls} tool calls, {tokens}{cost}"
+    return f"{usage.model_calls} model calls, {usage.tool_calls} tool calls, {tokens}{cost}{took}"
 
 
 def summarized(context: ContextStats) -> str | None:

@@ -85,8 +85,20 @@ def record_of(job_id: str, fields: Mapping[str, str]) -> JobRecord:
         spec = _spec_from_hash(job_id, fields)
     state = {name: fields[name] for name in _STATE_FIELDS if fields.get(name)}
     times = {name: _seconds(fields[name]) for name in _TIMES if name in fields}
-    approvals = fields.get("approvals", "").split()
-    return JobRecord.model_validate(spec.model_dump() | state | times | {"approvals": approvals})
+    known = {
+        "approvals": fields.get("approvals", "").split(),
+        "reason": _reason(fields["result"]) if fields.get("result") else None,
+    }
+    return JobRecord.model_validate(spec.model_dump() | state | times | known)
+
+
+def _reason(result: str) -> str | None:
+    """Return the error of a stored result as a text; None without one, and of a form not known."""
+    try:
+        error = json.loads(result).get("error")
+        return f"{error['type']}: {error['message']}" if error else None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _spec_from_hash(job_id: str, fields: Mapping[str, str]) -> JobSpec:

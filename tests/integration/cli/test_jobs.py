@@ -180,8 +180,11 @@ async def test_wait_prints_how_jobs_ended(fanout, stand_in: StandIn):
     only_good = fanout("wait", good, "--json")
 
     assert both.code == 1
-    assert both.out.splitlines() == [f"{good}  succeeded", f"{bad}  failed  AgentFailed: no answer"]
+    failed = f"{bad}  failed  AgentFailed: no answer"
+    assert both.out.splitlines() == [f"{good}  succeeded", "all well", failed]
+    assert both.err.startswith("Used by all jobs of the tree: 0 model calls")
     assert only_good.code == 0
+    assert only_good.json["usage"]["model_calls"] == 0
     assert only_good.json["results"][0]["summary"] == "all well"
     assert fanout("wait", late, good).code == 5
 
@@ -196,6 +199,41 @@ def test_a_wait_that_takes_too_long_is_exit_code_five(fanout):
     assert fanout("show", job_id, "--json").json["state"] == "queued"
 
 
+async def test_why_a_job_failed_stands_beside_it(fanout, stand_in: StandIn):
+    job_id = submitted(fanout, "x")
+    message = "The model gave no answer\x1b[2J in 3.5 s. See the logs."
+    error = JobError(type="AgentFailed", message=message)
+    await stand_in.finish(job_id, JobState.FAILED, error=error)
+
+    why = "AgentFailed: The model gave no answer\N{REPLACEMENT CHARACTER}[2J in 3.5 s."
+    for command in (["ps", "--all"], ["tree", job_id], ["watch", job_id]):
+        said = fanout(*command).out
+        assert why in said, command
+        assert "See the logs" not in said
+    (record,) = fanout("ps", "--all", "--json").json["jobs"]
+    assert record["reason"] == f"AgentFailed: {message}"
+
+
+async def test_an_id_may_be_named_by_its_end(fanout):
+    job_id = submitted(fanout, "x")
+
+    for end in (job_id[-8:], f"…{job_id[-6:]}"):
+        assert fanout("show", end, "--json").json["id"] == job_id
+    assert fanout("show", "…").code == 2
+
+
+async def test_submit_wait_as_json_is_one_document_with_the_result(fanout, stand_in: StandIn):
+    done = submitted(fanout, "before")
+    await stand_in.finish(done, summary="It is done.")
+    spec = lines_of({"id": done, "description": "before"})
+
+    waited = fanout("submit", "--file", "-", "--wait", "--json", stdin=spec)
+
+    assert waited.json["job_ids"] == [done]
+    assert waited.json["results"][0]["summary"] == "It is done."
+    assert waited.json["usage"]["cost_usd"] is None
+
+
 async def test_submit_wait_prints_the_id_first_and_then_the_end(fanout, stand_in: StandIn):
     child = fanout.start("submit", "quick", "--wait")
     assert child.stdout is not None
@@ -206,7 +244,7 @@ async def test_submit_wait_prints_the_id_first_and_then_the_end(fanout, stand_in
 
     assert rest.decode() == f"{job_id}  cancelled\n"
     assert child.returncode == 1
-    assert complaint == b""
+    assert complaint.startswith(b"Used by all jobs of the tree: 0 model calls")
 
 
 @pytest.mark.parametrize("forked", [True, False])
@@ -239,6 +277,7 @@ async def test_a_result_is_there_when_the_job_has_ended(fanout, stand_in: StandI
     assert late.code == 0
     assert "summary" in late.out
     assert "\x1b" not in late.out
+    assert late.out.splitlines()[-1] == "Done\N{REPLACEMENT CHARACTER}[31m."
     assert fanout("result", job_id, "--json").json["job_id"] == job_id
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from fanout.orchestrator.client.state_folder import StateFolder
 from fanout.orchestrator.embedded.child_process import ChildProcess
-from fanout.orchestrator.embedded.state_folder import StateFolder
 from tests.integration.cli.conftest import Child, Ended, Fanout, clean_environment
 from tests.integration.cli.test_embedded import within
 from tests.integration.cli.test_services import LOCAL
